@@ -1,0 +1,1 @@
+"""The words of flatout, one per file: frozen dataclasses without behaviour beyond arithmetic."""

@@ -1,0 +1,37 @@
+"""Plan: the boosts that won, their measured gains, and for which machine and script."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flatout.nouns.machine import Machine
+
+
+@dataclass(frozen=True)
+class PlannedBoost:
+    """One boost of a plan. gain: measured speed-up when it was added (1.5 = 50 % faster)."""
+
+    id: str
+    params: dict[str, Any] = field(default_factory=dict)
+    gain: float | None = None
+    risk: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `flatout.toml` holds."""
+
+    boosts: tuple[PlannedBoost, ...]
+    command: tuple[str, ...] = ()
+    """The user's command, for the reader."""
+    script_sha256: str | None = None
+    machine: Machine | None = None
+    speedup: float | None = None
+    speedup_interval: tuple[float, float] | None = None
+    pairs: int | None = None
+    created: str | None = None
+    """ISO 8601, UTC."""
+    pays_after_steps: int | None = None
+    """Steps until the time spent compiling is won back."""
+    compile_s: float | None = None

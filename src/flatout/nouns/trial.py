@@ -1,0 +1,84 @@
+"""Trial: one short measured run of the job under a set of boosts, and what the Guard said of it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Verdict(enum.StrEnum):
+    """What became of a trial's boosts."""
+
+    KEPT = "kept"
+    SLOWER = "slower"  # not faster beyond the noise
+    DIFFERENT = "different"  # the Guard: it does not learn the same
+    FAILED = "failed"  # crashed, hung, out of memory
+    SKIPPED = "skipped"  # does not apply here, or there was no time; the reason says which
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Whether a trial still learns the same as the untouched program, with the numbers.
+
+    Ratios are without unit. Source: gradients at unchanged weights on the first steps, and the
+    loss of each step of the window, paired by step with the untouched program's.
+    """
+
+    passed: bool
+    reason: str
+    """One line for people, numbers included."""
+    gradient_error: float | None = None
+    """Worst |g - g_untouched| / |g_untouched| over the guard steps."""
+    batch_noise: float | None = None
+    """Mean |g_i - g_j| / |g_i| between the untouched program's own batches."""
+    own_noise: float | None = None
+    """The same distance between two untouched runs that draw other random numbers."""
+    loss_sigma: float | None = None
+    """Mean difference of the losses in units of its standard error."""
+    finite: bool = True
+    gradient_compared: bool = True
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Figures of one process. `step_ms` is wall time per step over the window."""
+
+    step_ms: float
+    samples_per_s: float | None
+    steps_ms: tuple[float, ...]
+    """Each step of the window."""
+    losses: tuple[float | None, ...]
+    """From the first guard step on."""
+    wait_share: float | None = None
+    eval_ms: float | None = None
+    """Per evaluation pass, when some were seen."""
+    compile_s: float = 0.0
+    """Time of the first steps beyond what as many steady steps take."""
+    peak_bytes: int | None = None
+    recompiles: int = 0
+    graph_breaks: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One row of the table."""
+
+    boosts: tuple[str, ...]
+    """Everything that was on."""
+    tried: str | None
+    """The boost in question; None: the untouched program, or the whole plan."""
+    params: dict[str, Any] = field(default_factory=dict)
+    """Of the boost in question."""
+    verdict: Verdict = Verdict.SKIPPED
+    reason: str = ""
+    measured: Measured | None = None
+    gain: float | None = None
+    """Speed against the same program without the boost in question."""
+    guard: Guard | None = None
+    engaged: dict[str, str] = field(default_factory=dict)
+    """Boost -> what it said of itself (captured, native, refused ...)."""
+    log: str | None = None
+    """Path of the process's own output."""
+    wall_s: float = 0.0
+    retried: bool = False

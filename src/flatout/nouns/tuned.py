@@ -1,0 +1,55 @@
+"""Tuned: what `flatout tune` found; the input of every report of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flatout.nouns.machine import Machine
+from flatout.nouns.plan import Plan
+from flatout.nouns.trial import Guard, Measured, Trial
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """The untouched program and the plan run in turn, A B A B; ratios are untouched / plan."""
+
+    pairs: int
+    ratios: tuple[float, ...]
+    speedup: float
+    """Median of the ratios."""
+    interval: tuple[float, float]
+    """95 %, bootstrap over the pairs."""
+    untouched_ms: tuple[float, ...]
+    plan_ms: tuple[float, ...]
+    guard: Guard
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The whole of one `flatout tune`."""
+
+    command: tuple[str, ...]
+    machine: Machine
+    baseline: Measured
+    """The untouched program."""
+    best: Measured | None
+    """Under the plan, as measured in the confirmation; None: nothing was faster."""
+    trials: tuple[Trial, ...]
+    confirmation: Confirmation | None
+    plan: Plan | None
+    noise: float
+    """Relative difference between two runs of the untouched program."""
+    wall_s: float
+    deterministic: bool | None = None
+    """Two runs of the untouched program gave the same losses to the last bit."""
+    redirected: tuple[str, ...] = ()
+    """What the program tried to save in the trials."""
+    leaked: tuple[str, ...] = ()
+    """Files that changed under the working folder all the same."""
+    faults: tuple[str, ...] = ()
+    """Errors inside the agent."""
+    interrupted: bool = False
+    notes: tuple[str, ...] = field(default_factory=tuple)
+    plan_path: str | None = None
+    report_path: str | None = None
+    run_folder: str | None = None

@@ -1,0 +1,125 @@
+"""Boosts: one reversible speed-up that needs no edit, one per file.
+
+The file's name (underscores for hyphens) is the boost's id. A boost module has
+
+    BOOST = Boost(...)                            what it may change, when it is applied, parameters
+    def applies(facts, params) -> str | None      why it does not apply to this job; None: it does
+    def promise(facts, params) -> float           likely speed-up (1.3: 30 % faster), for order
+    def apply(job, target, params) -> Applied     do it; raise Declined(reason) where it cannot be
+    def by_hand(facts, params) -> str             plain PyTorch lines that do the same
+
+and may have `environment(facts, params) -> dict[str, str]`: variables that must be set before the
+process starts. `applies`, `promise`, `by_hand` and `environment` are pure and never import torch:
+the host calls them too. `apply` runs in the user's process, where torch is loaded, and may import
+torch inside the function. The module docstring is the boost's documentation page, with the headings
+What it does / Why it is faster / When it does nothing / What it may change / How it is undone /
+References.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+    from flatout_agent.wire import JobFacts, Params
+
+Undo = Callable[[], None]
+
+
+class Risk(str, enum.Enum):
+    """What a boost may change."""
+
+    EXACT = "exact"  # the same arithmetic, at most reordered
+    ROUNDING = "rounding"  # precision
+    SEMANTICS = "semantics"  # what is computed: batch size, data order
+
+
+class Moment(str, enum.Enum):
+    """When `apply` is called, and with what as `target`."""
+
+    START = "start"  # torch has just been imported; target: the torch module
+    LOADER = "loader"  # a DataLoader is about to be iterated for the first time; target: it
+    MODEL = "model"  # a root model is about to be called in training for the first time; target: it
+    OPTIMIZER = "optimizer"  # an optimizer is about to take its first step; target: it
+
+
+class Declined(Exception):  # noqa: N818 - a decision with its reason, not an error
+    """The boost cannot be applied to this target; the message is the reason told to the user."""
+
+
+@dataclass(frozen=True)
+class Boost:
+    """A boost's identity; its id is its file's name."""
+
+    since: str
+    risk: Risk
+    moment: Moment
+    params: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Parameter name -> values worth trying, the default first."""
+    conflicts: tuple[str, ...] = ()
+    """Boosts that cannot be on together with this one (naming it on one side is enough)."""
+    retry_after: tuple[str, ...] = ()
+    """If dropped, worth a second try once one of these was kept."""
+    redraws: bool = False
+    """The program draws other random numbers under it (augmentation, dropout)."""
+    compiles: bool = False
+    """Its first steps are slow because something is compiled or captured."""
+
+
+def _engaged_by_default() -> tuple[bool, str] | None:
+    return (True, "")
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What `apply` returns: how to take it back, and whether it really took hold."""
+
+    undo: Undo
+    engaged: Callable[[], tuple[bool, str] | None] = _engaged_by_default
+    """Asked when the trial or the program ends: (took hold, detail); None: cannot be told."""
+
+
+class BoostModule(Protocol):
+    """The shape of a boost's file."""
+
+    BOOST: Boost
+    __doc__: str | None
+
+    @staticmethod
+    def applies(facts: JobFacts, params: Params) -> str | None: ...
+    @staticmethod
+    def promise(facts: JobFacts, params: Params) -> float: ...
+    @staticmethod
+    def apply(job: Job, target: Any, params: Params) -> Applied: ...
+    @staticmethod
+    def by_hand(facts: JobFacts, params: Params) -> str: ...
+
+
+def names() -> list[str]:
+    """The ids of all boosts, sorted: the folder is the table."""
+    return sorted(item.name.replace("_", "-") for item in pkgutil.iter_modules(__path__))
+
+
+def load(boost_id: str) -> BoostModule:
+    """The boost's module. Raises KeyError for an id that has no file."""
+    name = boost_id.replace("-", "_")
+    if not boost_id.replace("-", "").isalnum():
+        raise KeyError(boost_id)
+    try:
+        module = importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{name}":
+            raise
+        raise KeyError(boost_id) from None
+    return cast(BoostModule, module)
+
+
+def default_params(boost: Boost) -> Params:
+    """The first value of each parameter."""
+    return {name: values[0] for name, values in boost.params.items()}
