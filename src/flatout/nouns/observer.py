@@ -1,0 +1,47 @@
+"""Observer: who is told how the tuning goes, while it goes; a terminal view is one.
+
+Calls come from one thread. An observer never decides anything and its methods return nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from flatout.nouns.trial import Trial
+
+
+class Observer(Protocol):
+    """What the tuning loop tells while it runs."""
+
+    def phase(self, text: str) -> None:
+        """A new part of the work begins, in words for people ("searching")."""
+
+    def started(
+        self, tried: str | None, params: dict[str, Any], index: int, expected_s: float | None
+    ) -> None:
+        """Trial number `index` (from 1) begins; tried: None for the untouched program."""
+
+    def step(self, index: int, phase: str, wall_s: float) -> None:
+        """The trial under way took step `index`. phase: guard | warmup | window."""
+
+    def finished(self, trial: Trial) -> None:
+        """A trial has its verdict, or a boost was skipped without a trial of its own."""
+
+    def confirming(self, pair: int, pairs: int, ratio: float | None) -> None:
+        """Pair `pair` (from 1) of `pairs` begins (ratio: None) or gave untouched / plan = ratio."""
+
+
+class Silent:
+    """The observer that does nothing."""
+
+    def phase(self, text: str) -> None: ...
+
+    def started(
+        self, tried: str | None, params: dict[str, Any], index: int, expected_s: float | None
+    ) -> None: ...
+
+    def step(self, index: int, phase: str, wall_s: float) -> None: ...
+
+    def finished(self, trial: Trial) -> None: ...
+
+    def confirming(self, pair: int, pairs: int, ratio: float | None) -> None: ...

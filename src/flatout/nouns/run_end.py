@@ -1,0 +1,25 @@
+"""RunEnd: what can be told of one `flatout run` when the program has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """Figures of the whole run; None: could not be measured."""
+
+    steps: int
+    samples_per_s: float | None = None
+    peak_bytes: int | None = None
+    """Most memory in use: of the accelerator, on CPU of the process."""
+    wait_share: float | None = None
+    """Share of the training time spent waiting for the loader."""
+    engaged: tuple[str, ...] = ()
+    """Boosts that took hold."""
+    not_engaged: dict[str, str] = field(default_factory=dict)
+    """Boost -> why it did not."""
+    faults: tuple[str, ...] = ()
+    """Errors inside the agent; the program went on without the part named."""
+    notes: tuple[str, ...] = ()
+    """What else the user should know, one line each."""

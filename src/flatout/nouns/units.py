@@ -1,0 +1,87 @@
+"""Units: numbers as people read them; the same number looks the same wherever it is printed.
+
+A value that is None or not finite reads "unknown": never 0 and never a guess. ASCII only, so that
+a terminal of any encoding can show it.
+"""
+
+from __future__ import annotations
+
+import math
+
+UNKNOWN = "unknown"
+
+
+def milliseconds(value: float | None) -> str:
+    """1514.2 -> "1514 ms", 41.23 -> "41.2 ms", 0.8312 -> "0.83 ms"."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    return f"{_three_digits(value)} ms"
+
+
+def rate(value: float | None, unit: str = "samples/s") -> str:
+    """78.04 -> "78 samples/s", 2.113 -> "2.1 samples/s", 12345.6 -> "12,346 samples/s"."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    digits = 0 if abs(value) >= 9.95 else 1 if abs(value) >= 0.995 else 3
+    return f"{value:,.{digits}f} {unit}"
+
+
+def ratio(value: float | None) -> str:
+    """1.524 -> "1.52x", 12.34 -> "12.3x", 0.9 -> "0.90x"."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{digits}f}x"
+
+
+def share(value: float | None) -> str:
+    """A part of 1 in percent: 0.0091 -> "0.9%", 0.123 -> "12%", 0.00004 -> "<0.1%"."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    percent = value * 100
+    if 0 < abs(percent) < 0.05:
+        return "<0.1%"
+    return f"{percent:.{0 if abs(percent) >= 9.95 or percent == 0 else 1}f}%"
+
+
+def size(value: float | None) -> str:
+    """Bytes in binary units: 1536 -> "1.5 KiB", 3435973837 -> "3.2 GiB"."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(amount) < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{_two_digits(amount)} {unit}"
+        amount /= 1024
+    return f"{_two_digits(amount)} TiB"
+
+
+def duration(seconds: float | None) -> str:
+    """3.21 -> "3.2 s", 75 -> "1 min 15 s", 3720 -> "1 h 02 min"."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    if abs(seconds) < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def count(value: int | None, noun: str) -> str:
+    """1 -> "1 step", 1200 -> "1,200 steps"."""
+    if value is None:
+        return f"{UNKNOWN} {noun}s"
+    return f"{value:,} {noun}{'' if value == 1 else 's'}"
+
+
+def _three_digits(value: float) -> str:
+    size_of = abs(value)
+    return f"{value:.{0 if size_of >= 99.95 else 1 if size_of >= 9.995 else 2}f}"
+
+
+def _two_digits(value: float) -> str:
+    return f"{value:.{0 if abs(value) >= 9.95 else 1}f}"

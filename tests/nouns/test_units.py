@@ -1,0 +1,58 @@
+import math
+
+import pytest
+
+from flatout.nouns import units
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (units.milliseconds(1514.2), "1514 ms"),
+        (units.milliseconds(99.96), "100 ms"),
+        (units.milliseconds(41.23), "41.2 ms"),
+        (units.milliseconds(0.8312), "0.83 ms"),
+        (units.rate(78.04), "78 samples/s"),
+        (units.rate(9.97), "10 samples/s"),
+        (units.rate(2.113), "2.1 samples/s"),
+        (units.rate(0.0213), "0.021 samples/s"),
+        (units.rate(12345.6), "12,346 samples/s"),
+        (units.ratio(1.524), "1.52x"),
+        (units.ratio(9.996), "10.0x"),
+        (units.ratio(123.4), "123x"),
+        (units.ratio(0.9), "0.90x"),
+        (units.share(0.0091), "0.9%"),
+        (units.share(0.123), "12%"),
+        (units.share(0.0), "0%"),
+        (units.share(0.00004), "<0.1%"),
+        (units.share(1.0), "100%"),
+        (units.size(0), "0 B"),
+        (units.size(1536), "1.5 KiB"),
+        (units.size(1023 * 1024), "1.0 MiB"),
+        (units.size(3435973837), "3.2 GiB"),
+        (units.size(80 * 1024**3), "80 GiB"),
+        (units.size(5 * 1024**4), "5.0 TiB"),
+        (units.duration(3.21), "3.2 s"),
+        (units.duration(59.7), "1 min 00 s"),
+        (units.duration(75), "1 min 15 s"),
+        (units.duration(3720), "1 h 02 min"),
+        (units.count(1, "step"), "1 step"),
+        (units.count(1200, "step"), "1,200 steps"),
+        (units.count(None, "step"), "unknown steps"),
+    ],
+)
+def test_numbers_read_as_people_write_them(text: str, expected: str) -> None:
+    assert text == expected
+
+
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
+def test_what_is_not_known_is_never_a_number(value: float | None) -> None:
+    for show in (
+        units.milliseconds,
+        units.rate,
+        units.ratio,
+        units.share,
+        units.size,
+        units.duration,
+    ):
+        assert show(value) == "unknown"
