@@ -1,8 +1,9 @@
-"""Layers around one callable or iterator, put on and taken off in any order.
+"""Layers around a root model's call, put on and taken off in any order.
 
-A root model's call is wrapped through `Module._compiled_call_impl`: the slot that
-`Module.compile()` uses. So the model stays the user's own object of the user's own class, its
-state dict, `copy.deepcopy` and pickle see nothing of it, and removing the layers restores it.
+The call is wrapped through `Module._compiled_call_impl`: the slot that `Module.compile()` uses. So
+the model stays the user's own object of the user's own class; its state dict, `copy.deepcopy` and
+pickle see nothing of it (torch leaves the slot out of the state), and removing the layers restores
+it. The layers live in the model alone: nothing of ours keeps a model alive that the user dropped.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 Layer = Callable[[Callable[..., Any]], Callable[..., Any]]
 Undo = Callable[[], None]
+SLOT = "_compiled_call_impl"
 
 
 class Depth(enum.IntEnum):
@@ -29,34 +31,47 @@ class Depth(enum.IntEnum):
 
 
 class ModelCall:
-    """The layers around one model's call."""
-
-    SLOT = "_compiled_call_impl"
+    """What stands in the model's slot: its own call inside the layers."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
-        self.own = model.__dict__.get(self.SLOT)  # the user's own model.compile()
+        self.own = model.__dict__.get(SLOT)  # the user's own model.compile()
         self.layers: list[tuple[int, Layer]] = []
+        self.outermost: Callable[..., Any] = self.own or model._call_impl
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.outermost(*args, **kwargs)
 
     def wrap(self, depth: Depth, layer: Layer) -> Undo:
         """Put `layer(call) -> call` around the model's call; returns the way back."""
         entry = (int(depth), layer)
-        self.layers.append(entry)
-        self.layers.sort(key=lambda item: item[0])
-        self._rebuild()
+        self._set([*self.layers, entry])
 
         def undo() -> None:
-            if any(item is entry for item in self.layers):
-                self.layers = [item for item in self.layers if item is not entry]
-                self._rebuild()
+            self._set([item for item in self.layers if item is not entry])
 
         return undo
 
-    def _rebuild(self) -> None:
-        if not self.layers and self.own is None:
-            self.model.__dict__.pop(self.SLOT, None)
-            return
+    def _set(self, layers: list[tuple[int, Layer]]) -> None:
+        self.layers = sorted(layers, key=lambda item: item[0])
         call = self.own if self.own is not None else self.model._call_impl
         for _, layer in self.layers:
             call = layer(call)
-        self.model.__dict__[self.SLOT] = call
+        self.outermost = call
+        slot = self if self.layers else self.own
+        if slot is None:
+            self.model.__dict__.pop(SLOT, None)
+        else:
+            self.model.__dict__[SLOT] = slot
+
+
+def model_call(model: torch.nn.Module) -> ModelCall:
+    """The layers around this model's call; made where there are none yet."""
+    slot = model.__dict__.get(SLOT)
+    return slot if isinstance(slot, ModelCall) else ModelCall(model)
+
+
+def compiled_by_user(model: torch.nn.Module) -> bool:
+    """Whether the script itself called `model.compile()`."""
+    slot = model.__dict__.get(SLOT)
+    return (slot.own if isinstance(slot, ModelCall) else slot) is not None

@@ -5,15 +5,44 @@ Boosts and watchers get this object. What it knows of the program is filled in b
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from flatout_agent.chain import Depth, Layer, ModelCall, Undo
+from flatout_agent.chain import Depth, Layer, Undo, model_call
 
 if TYPE_CHECKING:
     import torch
 
 BatchLayer = Callable[[Iterator[Any]], Iterator[Any]]
+T = TypeVar("T")
+
+
+class Seen(Generic[T]):
+    """Objects of the program in the order seen; those that the program dropped are gone."""
+
+    def __init__(self) -> None:
+        self._references: list[weakref.ref[Any]] = []
+
+    def append(self, item: T) -> None:
+        self._references.append(weakref.ref(item))
+
+    def __iter__(self) -> Iterator[T]:
+        found = [reference() for reference in self._references]
+        return iter([item for item in found if item is not None])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, item: object) -> bool:
+        return any(known is item for known in self)
+
+    def index(self, item: object) -> int:
+        """How many were seen before `item`. Raises ValueError when it was not seen."""
+        for position, reference in enumerate(self._references):
+            if reference() is item:
+                return position
+        raise ValueError("not seen")
 
 
 class Job:
@@ -21,14 +50,15 @@ class Job:
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self.models: list[torch.nn.Module] = []
-        self.optimizers: list[torch.optim.Optimizer] = []
-        self.loaders: list[Any] = []
+        self.models: Seen[torch.nn.Module] = Seen()
+        self.optimizers: Seen[torch.optim.Optimizer] = Seen()
+        self.loaders: Seen[Any] = Seen()
         self.steps = 0
-        """Steps taken so far: calls of the first optimizer's `step`."""
+        """Steps taken so far: calls of the leading optimizer's `step`."""
         self.step_callbacks: list[Callable[[], None]] = []
-        self._calls: dict[int, ModelCall] = {}
-        self._batch_layers: dict[int, list[BatchLayer]] = {}
+        self._batch_layers: weakref.WeakKeyDictionary[Any, list[BatchLayer]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
     def device(self) -> str:
@@ -52,19 +82,16 @@ class Job:
 
         Within `apply` at Moment.MODEL that next call is the very one that is about to happen.
         """
-        call = self._calls.get(id(model))
-        if call is None:
-            call = self._calls[id(model)] = ModelCall(model)
-        return call.wrap(depth, layer)
+        return model_call(model).wrap(depth, layer)
 
     def wrap_batches(self, loader: Any, layer: BatchLayer) -> Undo:
         """Put `layer(iterator) -> iterator` around what each `iter(loader)` returns from now on."""
-        layers = self._batch_layers.setdefault(id(loader), [])
+        layers = self._batch_layers.setdefault(loader, [])
         layers.append(layer)
         return lambda: layers.remove(layer) if layer in layers else None
 
     def batches(self, loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
         """`iterator` inside the layers put around this loader."""
-        for layer in self._batch_layers.get(id(loader), ()):
+        for layer in self._batch_layers.get(loader, ()):
             iterator = layer(iterator)
         return iterator

@@ -1,0 +1,73 @@
+"""Applies the ordered boosts at their moments and keeps account of what became of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flatout_agent import wire
+from flatout_agent.boosts import Applied, BoostModule, Declined, Moment, load
+from flatout_agent.job import Job
+from flatout_agent.recorder import Recorder
+
+
+class Booster:
+    """A boost may meet several targets (two models of a GAN): it counts as applied if one took it."""
+
+    def __init__(self, job: Job, boosts: tuple[wire.BoostOrder, ...], recorder: Recorder) -> None:
+        self.job = job
+        self.recorder = recorder
+        self.orders: list[tuple[wire.BoostOrder, BoostModule]] = []
+        self.applied: dict[str, list[Applied]] = {}
+        self._noted: dict[str, wire.BoostNote] = {}
+        for order in boosts:
+            try:
+                self.orders.append((order, load(order.id)))
+            except Exception as error:
+                self._note(order.id, "failed", f"could not be loaded: {error!r}")
+
+    def at(self, moment: Moment, target: Any) -> None:
+        """Apply every ordered boost of this moment to `target`."""
+        for order, module in self.orders:
+            if module.BOOST.moment is moment:
+                self._apply(order, module, target)
+
+    def _apply(self, order: wire.BoostOrder, module: BoostModule, target: Any) -> None:
+        try:
+            applied = module.apply(self.job, target, dict(order.params))
+        except Declined as reason:
+            self._note(order.id, "declined", str(reason))
+        except Exception as error:
+            self._note(order.id, "failed", f"{type(error).__name__}: {error}")
+            self.recorder.fault(f"boost {order.id}", error)
+        else:
+            self.applied.setdefault(order.id, []).append(applied)
+            self._note(order.id, "applied", "")
+
+    def _note(self, boost: str, state: str, reason: str) -> None:
+        known = self._noted.get(boost)
+        if known is not None and (known.state == "applied" or known.state == state):
+            return
+        self._noted[boost] = note = wire.BoostNote(boost, state, reason)
+        self.recorder.write(note)
+
+    def undo(self) -> None:
+        """Take every boost back, the last one first."""
+        for boost in reversed(list(self.applied)):
+            for applied in reversed(self.applied.pop(boost)):
+                self.recorder.safely(f"undo {boost}", applied.undo)
+
+    def report(self) -> None:
+        """Record for each applied boost whether it took hold on at least one target."""
+        for boost, parts in self.applied.items():
+            answers = [self.recorder.safely(f"engaged {boost}", part.engaged) for part in parts]
+            told = [answer for answer in answers if answer is not None]
+            if not told:
+                continue
+            took_hold = any(hold for hold, _ in told)
+            details = dict.fromkeys(text for hold, text in told if text and hold == took_hold)
+            state = "engaged" if took_hold else "idle"
+            self.recorder.write(wire.BoostNote(boost, state, "; ".join(details)))
+        for order, module in self.orders:
+            if order.id not in self._noted:
+                reason = f"its moment never came: no {module.BOOST.moment.value} was seen"
+                self._note(order.id, "declined", reason)

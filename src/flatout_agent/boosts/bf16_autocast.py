@@ -1,0 +1,122 @@
+"""Run the model in bfloat16 where that is safe, and the rest in float32.
+
+## What it does
+
+Runs every call of the model, in training and in evaluation, inside
+`torch.autocast(device, torch.bfloat16)`, and casts what comes out back to float32, so that the
+loss is computed as before. Weights, their gradients and the optimizer's state stay float32: autocast
+casts a copy for each matrix multiplication and convolution.
+
+## Why it is faster
+
+Matrix units take bfloat16 at two to sixteen times the float32 rate (Tensor Cores, AMX,
+AVX512_BF16), and activations take half the memory and half the bandwidth.
+
+## When it does nothing
+
+- bfloat16 is only emulated here: CPUs without AMX or AVX512_BF16, NVIDIA GPUs before Ampere, MPS
+  before macOS 14.
+- The script opens its own autocast region, or the model is already in half precision.
+- The model is in float64 or complex: the script asks for that precision.
+- The model has neither a linear, attention, recurrent nor a convolution layer.
+
+## What it may change
+
+Products are rounded to 8 significant bits (accumulated in float32). Gradients differ from float32
+by a relative error of about 0.2 to 1 %, as a rule far below the noise between two batches; the Guard
+checks that. bfloat16 has the range of float32, so no loss scaling is needed. A model that mixes
+`torch.no_grad()` and gradients over the same weights inside one call is a known trap of autocast's
+weight cache; the Guard sees it as a wrong gradient.
+
+## How it is undone
+
+The layer around the model's call is removed. Nothing of the model was changed: parameters,
+buffers, hooks and the state dict are the script's own throughout.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/amp.html
+- https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+- Kalamkar et al., A Study of BFLOAT16 for Deep Learning Training, https://arxiv.org/abs/1905.12322
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.chain import Depth
+from flatout_agent.precision import AutocastCall, native_bf16, why_not_float32
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+    from flatout_agent.wire import JobFacts, ModelFacts, Params
+
+BOOST = Boost(
+    since="0.1.0",
+    risk=Risk.ROUNDING,
+    moment=Moment.MODEL,
+    conflicts=("fp16-autocast",),
+)
+
+
+def applies(facts: JobFacts, params: Params) -> str | None:
+    """Why it does not apply to this job; None: it does."""
+    if facts.bf16 is False:
+        return f"bfloat16 would only be emulated on this {facts.device} device"
+    if facts.autocast is not None:
+        return f"the script opens its own autocast region ({facts.autocast})"
+    if facts.scaler:
+        return "the script scales its loss for float16 itself"
+    reasons = [_why_not(model) for model in facts.models]
+    if reasons and all(reasons):
+        return reasons[0]
+    return None
+
+
+def _why_not(model: ModelFacts) -> str | None:
+    dtype = model.dtype.removeprefix("torch.")
+    if dtype != "float32":
+        return f"{model.kind} is in {dtype}, not in float32"
+    if not model.conv2d and not model.matmul:
+        return f"{model.kind} has no layer that multiplies matrices"
+    return None
+
+
+def promise(facts: JobFacts, params: Params) -> float:
+    """Likely speed-up, for the order of trials."""
+    if facts.device == "cuda":
+        full = 1.8 if facts.matmul_precision == "highest" else 1.5
+    else:
+        full = 1.7
+    weights = sum(model.parameters for model in facts.models)
+    # Below about a hundred thousand weights the casts cost as much as the products save.
+    full = full if weights > 100_000 else 1.0 + (full - 1.0) * 0.2
+    return 1.0 / ((facts.wait_share or 0.0) + (1.0 - (facts.wait_share or 0.0)) / full)
+
+
+def apply(job: Job, target: Any, params: Params) -> Applied:
+    """Put autocast around the model's call."""
+    torch = job.torch
+    reason = why_not_float32(torch, target)
+    if reason is not None:
+        raise Declined(reason)
+    device = next(p.device.type for p in target.parameters())
+    native, detail = native_bf16(torch, device)
+    if not native:
+        raise Declined(f"bfloat16: {detail}")
+    if not torch.amp.is_autocast_available(device):
+        raise Declined(f"torch has no autocast for devices of type {device}")
+    autocast = AutocastCall(torch, device, torch.bfloat16)
+    undo = job.wrap_call(target, Depth.PRECISION, autocast.layer)
+    return Applied(undo, lambda: autocast.engaged(detail))
+
+
+def by_hand(facts: JobFacts, params: Params) -> str:
+    """The same as plain PyTorch."""
+    return (
+        f'with torch.autocast("{facts.device}", dtype=torch.bfloat16):\n'
+        "    output = model(inputs)\n"
+        "output = output.float()  # the loss in float32\n"
+        "loss = loss_fn(output, targets)\n"
+    )

@@ -1,0 +1,191 @@
+"""Find the Job in the running program: root models, optimizers, loaders, loss and steps.
+
+Steps come from PyTorch's global optimizer hooks. A root model is the outermost module with trainable
+parameters that is called in training mode with gradients on: seen by standing in front of
+`Module.__call__` until two steps have passed, then that is taken out again (it comes back when a new
+optimizer appears, as in k-fold training). `torch.autograd.backward` shows the loss, the loader's
+iterator the wait for data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent.boosts import Moment
+from flatout_agent.booster import Booster
+from flatout_agent.job import Job
+from flatout_agent.recorder import Recorder
+from flatout_agent.watch import Watcher
+
+if TYPE_CHECKING:
+    import torch
+
+SEARCH_STEPS = 2
+"""The job is known after this many steps."""
+LEAD_ABSENT_STEPS = 16
+"""Another optimizer leads when the first has not stepped for this many of its steps."""
+
+
+class Discovery:
+    """Hooks into one process's torch and tells the booster and the watcher what it sees."""
+
+    def __init__(self, job: Job, watcher: Watcher, booster: Booster, recorder: Recorder) -> None:
+        self.job = job
+        self.watcher = watcher
+        self.booster = booster
+        self.recorder = recorder
+        self.lead: Any = None
+        self.inside_optimizer = 0
+        self._absent = 0
+        self._searching_until = SEARCH_STEPS
+        self._stop_search: Callable[[], None] | None = None
+        self._unwatch_backward: Callable[[], None] | None = None
+
+    def install(self) -> None:
+        """Put all hooks in place."""
+        optimizer = self.job.torch.optim.optimizer
+        optimizer.register_optimizer_step_pre_hook(self._optimizer_starts)
+        optimizer.register_optimizer_step_post_hook(self._optimizer_ends)
+        self._watch_loaders()
+        self._unwatch_backward = self._watch_backward()
+        self._search_models()
+
+    # Models -----------------------------------------------------------------------------------
+
+    def _search_models(self) -> None:
+        """Stand in front of `Module.__call__`; nested calls see the original."""
+        if self._stop_search is not None:
+            return
+        module = self.job.torch.nn.Module
+        original = module.__call__
+        discovery = self
+
+        def __call__(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            module.__call__ = original
+            try:
+                discovery.recorder.safely("model", discovery._called, model, args, kwargs)
+                return original(model, *args, **kwargs)
+            finally:
+                if discovery._stop_search is not None:
+                    module.__call__ = __call__
+
+        def stop() -> None:
+            self._stop_search = None
+            module.__call__ = original
+
+        self._stop_search = stop
+        module.__call__ = __call__
+
+    def _called(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        torch = self.job.torch
+        if not (model.training and torch.is_grad_enabled()):
+            return
+        if model not in self.job.models:
+            if not any(parameter.requires_grad for parameter in model.parameters()):
+                return
+            self.job.models.append(model)
+            self.watcher.model_found(model, args, kwargs)
+            self.booster.at(Moment.MODEL, model)
+        self.watcher.training_call(model, args, kwargs)
+
+    # Optimizers and steps ---------------------------------------------------------------------
+
+    def _optimizer_starts(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.inside_optimizer += 1
+        if optimizer not in self.job.optimizers:
+            self.recorder.safely("optimizer", self._optimizer_found, optimizer)
+        self.recorder.safely("optimizer", self.watcher.optimizer_starts, optimizer)
+
+    def _optimizer_found(self, optimizer: Any) -> None:
+        self.job.optimizers.append(optimizer)
+        if self.lead is None:
+            self.lead = optimizer
+        elif self._stop_search is None:
+            self._searching_until = self.job.steps + SEARCH_STEPS
+            self._search_models()
+        self.booster.at(Moment.OPTIMIZER, optimizer)
+
+    def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        self.inside_optimizer -= 1
+        self.recorder.safely("optimizer", self.watcher.optimizer_ends, optimizer)
+        if optimizer is self.lead:
+            self._absent = 0
+            self.recorder.safely("step", self._step)
+        else:
+            self._absent += 1
+            if self._absent >= LEAD_ABSENT_STEPS:
+                self.lead = optimizer
+
+    def _step(self) -> None:
+        self.job.steps += 1
+        self.watcher.step()
+        for callback in self.job.step_callbacks:
+            callback()
+        if self._stop_search is not None and self.job.steps >= self._searching_until:
+            self._stop_search()
+            if self.watcher.light and self._unwatch_backward is not None:
+                self._unwatch_backward()
+                self._unwatch_backward = None
+
+    # Loss ---------------------------------------------------------------------------------------
+
+    def _watch_backward(self) -> Callable[[], None]:
+        autograd = self.job.torch.autograd
+        original = autograd.backward
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            self.recorder.safely("backward", self._backward, tensors)
+            return original(tensors, *args, **kwargs)
+
+        def stop() -> None:
+            if autograd.backward is backward:
+                autograd.backward = original
+
+        autograd.backward = backward
+        return stop
+
+    def _backward(self, tensors: Any) -> None:
+        first = tensors if hasattr(tensors, "detach") else next(iter(tensors), None)
+        if first is not None:
+            self.watcher.backward(first)
+
+    # Loaders ------------------------------------------------------------------------------------
+
+    def _watch_loaders(self) -> None:
+        data = self.job.torch.utils.data
+        loader_class = data.DataLoader
+        iterator_class = data.dataloader._BaseDataLoaderIter
+        make_iterator, next_batch = loader_class.__iter__, iterator_class.__next__
+        discovery = self
+
+        def __iter__(loader: Any) -> Iterator[Any]:  # noqa: N807
+            discovery.recorder.safely("loader", discovery._iterated, loader)
+            iterator = make_iterator(loader)
+            discovery.recorder.safely("loader", _belongs_to, iterator, loader)
+            return discovery.job.batches(loader, iterator)
+
+        def __next__(iterator: Any) -> Any:  # noqa: N807
+            begin = time.perf_counter()
+            batch = next_batch(iterator)
+            try:
+                waited = time.perf_counter() - begin
+                return discovery.watcher.batch(iterator._flatout_loader, batch, waited)
+            except Exception as error:
+                discovery.recorder.fault("batch", error)
+                return batch
+
+        loader_class.__iter__ = __iter__
+        iterator_class.__next__ = __next__
+
+    def _iterated(self, loader: Any) -> None:
+        if loader in self.job.loaders:
+            return
+        self.job.loaders.append(loader)
+        self.watcher.loader_found(loader)
+        self.booster.at(Moment.LOADER, loader)
+
+
+def _belongs_to(iterator: Any, loader: Any) -> None:
+    iterator._flatout_loader = loader

@@ -1,0 +1,81 @@
+"""Call a function right after a module has been imported by the program itself.
+
+The agent must never import torch to find out whether the program uses it. A finder at the front of
+`sys.meta_path` lets the other finders do the work and runs the callback when the module is complete.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+Callback = Callable[[Any], None]
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, callbacks: Mapping[str, Callback]) -> None:
+        self.waiting = dict(callbacks)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in self.waiting:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self._finished)
+                return spec
+        return None
+
+    def _finished(self, module: ModuleType) -> None:
+        callback = self.waiting.pop(module.__name__, None)
+        if not self.waiting and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        if callback is not None:
+            callback(module)
+
+
+class _Loader(importlib.abc.Loader):
+    """Stands in for the module's own loader until the module is complete, then gives way."""
+
+    def __init__(self, loader: Any, finished: Callback) -> None:
+        self.loader = loader
+        self.finished = finished
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        if not hasattr(self.loader, "create_module"):
+            return None
+        made: ModuleType | None = self.loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The module's code may look at its own loader (importlib.resources, inspect).
+        if module.__spec__ is not None:
+            module.__spec__.loader = self.loader
+        module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        self.finished(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loader, name)
+
+
+def after_import(callbacks: Mapping[str, Callback]) -> None:
+    """Call each function with its module once that is imported; at once where it already is.
+
+    The functions must not raise.
+    """
+    for name in callbacks:
+        if name in sys.modules:
+            callbacks[name](sys.modules[name])
+    waiting = {name: call for name, call in callbacks.items() if name not in sys.modules}
+    if waiting:
+        sys.meta_path.insert(0, _Finder(waiting))

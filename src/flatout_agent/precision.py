@@ -1,0 +1,210 @@
+"""Reduced precision: what is native on this device, and a model's call inside autocast.
+
+The boosts that lower the precision share this; each decides for itself whether it applies.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import platform
+import sys
+from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+MAX_NODES = 200_000
+"""Give up looking for low precision in an autograd graph after this many nodes."""
+
+
+def native_bf16(torch: Any, device: str) -> tuple[bool, str]:
+    """Whether bfloat16 matrix multiplication is native on `device`, and how one can tell."""
+    if device == "cuda":
+        if torch.version.hip:
+            return True, "native on this AMD GPU"
+        if not torch.cuda.is_available():
+            return False, "no CUDA device can be used"
+        major, minor = torch.cuda.get_device_capability()
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return True, f"native at compute capability {major}.{minor}"
+        return False, f"emulated below compute capability 8.0, this GPU has {major}.{minor}"
+    if device == "mps":
+        newer = torch.backends.mps.is_macos_or_newer(14, 0)
+        return newer, "native from macOS 14 on" if newer else "needs macOS 14"
+    if device == "xpu":
+        native = torch.xpu.get_device_properties().has_bfloat16_conversions
+        return bool(native), "native on this XPU" if native else "emulated on this XPU"
+    if device == "cpu":
+        return _cpu_bf16(torch)
+    return False, f"unknown for devices of type {device}"
+
+
+def _cpu_bf16(torch: Any) -> tuple[bool, str]:
+    if not torch.backends.mkldnn.is_available():
+        return False, "this torch was built without oneDNN"
+    # True also where oneDNN only emulates it with AVX512, so it is no more than a first test.
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False, "oneDNN has no bfloat16 kernels for this CPU"
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return True, "native (Arm BF16)"
+    for name, attribute, flag in (
+        ("AMX", "_is_amx_tile_supported", "amx_bf16"),
+        ("AVX512_BF16", "_is_avx512_bf16_supported", "avx512_bf16"),
+    ):
+        asked = getattr(torch.cpu, attribute, None)
+        if asked() if asked is not None else flag in _cpu_flags():
+            return True, f"native ({name})"
+    return False, "this CPU has neither AMX nor AVX512_BF16, oneDNN would emulate it"
+
+
+def _cpu_flags() -> frozenset[str]:
+    """Instruction sets named by Linux; empty elsewhere. For torch releases that do not tell."""
+    if sys.platform != "linux":
+        return frozenset()
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    line = next((item for item in text.splitlines() if item.startswith("flags")), "")
+    return frozenset(line.partition(":")[2].split())
+
+
+def why_not_float32(torch: Any, model: Any) -> str | None:
+    """Why autocast has no place around `model`; None: all its parameters are float32."""
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
+    if any(dtype.is_complex for dtype in dtypes):
+        return "the model has complex parameters, which autocast leaves as they are"
+    if torch.float64 in dtypes:
+        return "the model is in float64: the script asks for that precision"
+    if dtypes and torch.float32 not in dtypes:
+        return "the model is already in half precision"
+    if dtypes - {torch.float32}:
+        return "parts of the model are already in half precision"
+    return None if dtypes else "the model has no floating-point parameters"
+
+
+def in_dtype(value: Any, source: Any, wanted: Any) -> Any:
+    """`value` with every tensor of dtype `source` cast to `wanted`; nests keep their types.
+
+    What holds no such tensor is returned as it is, the same object.
+    """
+    if hasattr(value, "dtype") and hasattr(value, "grad_fn"):
+        return value.to(wanted) if value.dtype == source else value
+    if isinstance(value, MutableMapping):
+        changed = _changed(value.items(), source, wanted)
+        if not changed:
+            return value
+        mapping = copy.copy(value)
+        for key, item in changed.items():
+            mapping[key] = item
+        return mapping
+    if isinstance(value, (list, tuple)):
+        items = [in_dtype(item, source, wanted) for item in value]
+        if all(new is old for new, old in zip(items, value, strict=True)):
+            return value
+        if hasattr(value, "_make"):
+            return value._make(items)
+        return type(value)(items)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = ((item.name, getattr(value, item.name, None)) for item in dataclasses.fields(value))
+        changed = _changed(fields, source, wanted)
+        if not changed:
+            return value
+        twin = copy.copy(value)
+        for name, item in changed.items():
+            object.__setattr__(twin, name, item)  # frozen dataclasses too
+        return twin
+    return value
+
+
+def _changed(items: Any, source: Any, wanted: Any) -> dict[Any, Any]:
+    cast = {key: (item, in_dtype(item, source, wanted)) for key, item in items}
+    return {key: new for key, (old, new) in cast.items() if new is not old}
+
+
+def tensors(value: Any) -> Iterator[Any]:
+    """Every tensor in a nest."""
+    if hasattr(value, "dtype") and hasattr(value, "grad_fn"):
+        yield value
+    elif isinstance(value, MutableMapping):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from tensors(getattr(value, field.name, None))
+
+
+def ran_in(output: Any, dtype: Any) -> bool | None:
+    """Whether an operation behind `output` ran in `dtype`; None: it cannot be seen.
+
+    Read from the autograd graph: each node knows the dtype of what its operation returned. A
+    compiled graph is one node that shows only what comes out of it.
+    """
+    found = list(tensors(output))
+    if any(tensor.dtype == dtype for tensor in found):
+        return True
+    stack = [tensor.grad_fn for tensor in found if tensor.grad_fn is not None]
+    if not stack:
+        return None
+    seen = set(stack)
+    opaque = False
+    while stack and len(seen) < MAX_NODES:
+        node = stack.pop()
+        if any(item.dtype == dtype for item in getattr(node, "_input_metadata", ())):
+            return True
+        opaque = opaque or node.name().startswith("CompiledFunction")
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return None if opaque or stack else False
+
+
+class AutocastCall:
+    """A layer that runs a model's call under autocast and hands float32 back."""
+
+    CHECKS = 3
+    """Training calls whose graph is looked at before giving up on seeing low precision."""
+
+    def __init__(self, torch: Any, device: str, dtype: Any) -> None:
+        self.torch, self.device, self.dtype = torch, device, dtype
+        self.calls = 0
+        self.left_alone = 0
+        """Calls that the script itself runs under autocast."""
+        self.checks = 0
+        self.low: bool | None = None
+        """Some operation ran in `dtype`; None: not seen either way."""
+
+    def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call` under autocast."""
+
+        def in_autocast(*args: Any, **kwargs: Any) -> Any:
+            torch = self.torch
+            if torch.is_autocast_enabled(self.device):
+                self.left_alone += 1
+                return call(*args, **kwargs)
+            with torch.autocast(self.device, self.dtype):
+                output = call(*args, **kwargs)
+            self.calls += 1
+            if not self.low and self.checks < self.CHECKS and torch.is_grad_enabled():
+                self.checks += 1
+                self.low = ran_in(output, self.dtype)
+            return in_dtype(output, self.dtype, torch.float32)
+
+        return in_autocast
+
+    def engaged(self, detail: str) -> tuple[bool, str] | None:
+        """For `Applied.engaged`; `detail` says how the dtype runs on this device."""
+        name = str(self.dtype).removeprefix("torch.")
+        if self.calls == 0:
+            if self.left_alone:
+                return False, "the script runs the model under its own autocast"
+            return None
+        if self.low is False:
+            return False, f"no operation of the model ran in {name}"
+        if self.low is None:
+            return True, f"{name} {detail}; ran under autocast, its dtypes cannot be seen"
+        return True, f"{name} {detail}"

@@ -1,0 +1,53 @@
+"""Writes this process's records: one JSON document a line in `<records>/<pid>.jsonl`."""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from flatout_agent import wire
+
+T = TypeVar("T")
+
+
+class Recorder:
+    """Only the process that made it writes: a forked loader worker inherits it and stays silent."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.pid = os.getpid()
+        self._lock = threading.Lock()
+        self._seen: set[tuple[str, str]] = set()
+        path = os.path.join(folder, f"{self.pid}.jsonl")  # noqa: PTH118
+        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: PTH123, SIM115
+
+    def write(self, record: wire.Record) -> None:
+        """Append one record; a full disk or a removed folder is not the program's problem."""
+        if os.getpid() != self.pid:
+            return
+        try:
+            with self._lock:
+                self._file.write(wire.dump(record) + "\n")
+        except (OSError, ValueError):
+            pass
+
+    def fault(self, where: str, error: BaseException) -> None:
+        """Record an error of the agent's own, once per place and message."""
+        text = "".join(traceback.format_exception_only(type(error), error)).strip()
+        frames = traceback.extract_tb(error.__traceback__)
+        if frames:
+            text += f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})"  # noqa: PTH119
+        if (where, text) not in self._seen:
+            self._seen.add((where, text))
+            self.write(wire.Fault(where, text))
+
+    def safely(self, where: str, action: Callable[..., T], *args: Any) -> T | None:
+        """Run a piece of the agent inside the user's program: an error is recorded, not raised."""
+        try:
+            return action(*args)
+        except Exception as error:
+            self.fault(where, error)
+            return None

@@ -1,0 +1,52 @@
+"""What happens in a process that has imported torch: seeds, boosts, discovery, the watcher."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from typing import Any
+
+from flatout_agent import wire
+from flatout_agent.booster import Booster
+from flatout_agent.boosts import Moment
+from flatout_agent.discovery import Discovery
+from flatout_agent.job import Job
+from flatout_agent.recorder import Recorder
+from flatout_agent.watch import Watcher
+
+
+def begin(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
+    """Called once, right after torch has been imported."""
+    job = Job(torch)
+    booster = Booster(job, orders.boosts, recorder)
+    watcher: Watcher
+    if orders.trial is None:
+        from flatout_agent.watch.run import RunWatch
+
+        watcher = RunWatch(job, booster, recorder)
+    else:
+        from flatout_agent.watch.trial import TrialWatch
+
+        seed_everything(torch, orders.trial.seed)
+        watcher = TrialWatch(job, booster, recorder, orders.trial)
+    booster.at(Moment.START, torch)
+    Discovery(job, watcher, booster, recorder).install()
+    process = os.getpid()
+
+    def ends() -> None:
+        if os.getpid() == process:
+            recorder.safely("end", watcher.program_ends)
+
+    atexit.register(ends)
+
+
+def seed_everything(torch: Any, seed: int) -> None:
+    """Seed torch, and NumPy where the program has loaded it (torch has, when it is installed)."""
+    import random
+
+    random.seed(seed)
+    torch.manual_seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)

@@ -1,0 +1,79 @@
+"""Start the agent in one Python process: read the orders, wait for torch, then watch and boost."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from typing import Any
+
+from flatout_agent import importing, wire
+from flatout_agent.recorder import Recorder
+
+HELPERS = ("--multiprocessing-fork", "multiprocessing.resource_tracker", "multiprocessing.forkserver",
+           "compile_worker")  # fmt: skip
+"""Words on the command line of processes that never train: loader workers, compiler workers."""
+
+
+def start() -> None:
+    """Called by sitecustomize before the user's program. Raises nothing that matters: see there."""
+    path = os.environ.get(wire.ORDERS_ENV)
+    if not path:
+        return
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123
+        orders = wire.orders(file.read())
+    if _is_helper():
+        if orders.trial is not None:
+            _install_scratch(orders.trial, None)
+        return
+    recorder = Recorder(orders.records)
+    recorder.write(_started())
+    callbacks: dict[str, importing.Callback] = {}
+    if orders.trial is not None:
+        random.seed(orders.trial.seed)
+        for name, patch in _install_scratch(orders.trial, recorder).items():
+            callbacks[name] = _safe_callback(recorder, f"scratch: {name}", patch)
+    patch_torch = callbacks.get("torch", lambda torch: None)
+
+    def torch_imported(torch: Any) -> None:
+        patch_torch(torch)
+        recorder.safely("start", _torch_imported, torch, orders, recorder)
+
+    importing.after_import({**callbacks, "torch": torch_imported})
+
+
+def _is_helper() -> bool:
+    return any(word in argument for argument in sys.orig_argv[1:] for word in HELPERS)
+
+
+def _started() -> wire.Started:
+    return wire.Started(
+        pid=os.getpid(),
+        argv=tuple(sys.orig_argv),
+        python=sys.version.split()[0],
+        executable=sys.executable,
+        rank=int(os.environ.get("RANK", "0") or 0),
+    )
+
+
+def _install_scratch(
+    trial: wire.TrialOrders, recorder: Recorder | None
+) -> dict[str, importing.Callback]:
+    """Redirect what the program saves; returns what to do after certain modules are imported."""
+    if not trial.scratch:
+        return {}
+    from flatout_agent import scratch
+
+    scratch.install(trial, recorder.write if recorder is not None else lambda record: None)
+    return dict(scratch.modules())
+
+
+def _safe_callback(recorder: Recorder, where: str, call: Any) -> importing.Callback:
+    return lambda module: recorder.safely(where, call, module)
+
+
+def _torch_imported(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
+    from flatout_agent import session
+
+    recorder.write(wire.TorchSeen(str(torch.__version__)))
+    session.begin(torch, orders, recorder)

@@ -1,0 +1,43 @@
+"""Observers of the job: each gets the same few calls while the program trains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Watcher:
+    """What discovery tells. Every method may be left out; none may raise into the program.
+
+    A watcher that is `light` needs no calls for each batch, forward pass and loss once the job is
+    known, so that discovery takes those hooks out.
+    """
+
+    light = True
+
+    def loader_found(self, loader: Any) -> None:
+        """A DataLoader is iterated for the first time, before any boost touched it."""
+
+    def batch(self, loader: Any, batch: Any, wait_s: float) -> Any:
+        """`loader` gave a batch after `wait_s`; returns the batch that the program gets."""
+        return batch
+
+    def model_found(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A root model is about to be called in training for the first time."""
+
+    def training_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A root model is about to be called in training (seen until the job is known)."""
+
+    def backward(self, loss: Any) -> None:
+        """`backward` is about to run on this tensor."""
+
+    def optimizer_starts(self, optimizer: Any) -> None:
+        """`optimizer.step` begins."""
+
+    def optimizer_ends(self, optimizer: Any) -> None:
+        """`optimizer.step` has ended."""
+
+    def step(self) -> None:
+        """One step of the job has ended; `job.steps` counts it already."""
+
+    def program_ends(self) -> None:
+        """The interpreter is about to exit."""
