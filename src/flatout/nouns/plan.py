@@ -35,3 +35,5 @@ class Plan:
     pays_after_steps: int | None = None
     """Steps until the time spent compiling is won back."""
     compile_s: float | None = None
+    job: dict[str, Any] | None = None
+    """What was seen of the user's program without any boost (`JobFacts`, as plain values)."""

@@ -1,0 +1,16 @@
+"""UserError: what the user can put right; told in one line with the next step, never a traceback."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """Ends the command. Printed as `flatout: message` and, where there is one, `next: next_step`.
+
+    exit_code: 2 wrong usage or input (the default), 1 the answer is "no".
+    """
+
+    def __init__(self, message: str, next_step: str | None = None, exit_code: int = 2) -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = next_step
+        self.exit_code = exit_code
