@@ -106,7 +106,9 @@ def in_dtype(value: Any, source: Any, wanted: Any) -> Any:
             return value._make(items)
         return type(value)(items)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = ((item.name, getattr(value, item.name, None)) for item in dataclasses.fields(value))
+        fields = (
+            (item.name, getattr(value, item.name, None)) for item in dataclasses.fields(value)
+        )
         changed = _changed(fields, source, wanted)
         if not changed:
             return value

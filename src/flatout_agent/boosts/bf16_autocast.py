@@ -4,8 +4,8 @@
 
 Runs every call of the model, in training and in evaluation, inside
 `torch.autocast(device, torch.bfloat16)`, and casts what comes out back to float32, so that the
-loss is computed as before. Weights, their gradients and the optimizer's state stay float32: autocast
-casts a copy for each matrix multiplication and convolution.
+loss is computed as before. Weights, their gradients and the optimizer's state stay float32:
+autocast casts a copy for each matrix multiplication and convolution.
 
 ## Why it is faster
 
@@ -22,11 +22,9 @@ AVX512_BF16), and activations take half the memory and half the bandwidth.
 
 ## What it may change
 
-Products are rounded to 8 significant bits (accumulated in float32). Gradients differ from float32
-by a relative error of about 0.2 to 1 %, as a rule far below the noise between two batches; the Guard
-checks that. bfloat16 has the range of float32, so no loss scaling is needed. A model that mixes
-`torch.no_grad()` and gradients over the same weights inside one call is a known trap of autocast's
-weight cache; the Guard sees it as a wrong gradient.
+Factors and products are rounded to 8 significant bits (sums are kept in float32), so gradients
+differ from float32's by about a percent: as a rule far below the noise between two batches, which
+the Guard checks. bfloat16 has the range of float32, so no loss scaling is needed.
 
 ## How it is undone
 
@@ -85,10 +83,7 @@ def _why_not(model: ModelFacts) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Likely speed-up, for the order of trials."""
-    if facts.device == "cuda":
-        full = 1.8 if facts.matmul_precision == "highest" else 1.5
-    else:
-        full = 1.7
+    full = 1.5 if facts.matmul_precision != "highest" else 1.8
     weights = sum(model.parameters for model in facts.models)
     # Below about a hundred thousand weights the casts cost as much as the products save.
     full = full if weights > 100_000 else 1.0 + (full - 1.0) * 0.2

@@ -1,0 +1,126 @@
+"""What counts as native, which outputs are cast, and whether low precision really ran."""
+
+import collections
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+from flatout_agent import precision
+
+Pair = collections.namedtuple("Pair", "a b")
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    logits: torch.Tensor
+    name: str
+
+
+def low(*shape):
+    return torch.ones(*shape, dtype=torch.bfloat16)
+
+
+def cast(value):
+    return precision.in_dtype(value, torch.bfloat16, torch.float32)
+
+
+def test_nests_keep_their_type_and_other_dtypes_their_own():
+    indices = torch.arange(3)
+    out = cast({"a": low(2), "b": [indices, (low(1), None)], "c": Pair(low(1), "x")})
+    assert out["a"].dtype == torch.float32
+    assert out["b"][0] is indices
+    assert out["b"][1][0].dtype == torch.float32
+    assert isinstance(out["c"], Pair)
+    assert out["c"].a.dtype == torch.float32
+    assert out["c"].b == "x"
+
+
+def test_dataclasses_and_model_outputs_keep_their_type():
+    frozen = cast(Frozen(low(2), "n"))
+    assert frozen.logits.dtype == torch.float32
+    assert frozen.name == "n"
+    before = SequenceClassifierOutput(loss=torch.ones(()), logits=low(2, 2))
+    after = cast(before)
+    assert type(after) is SequenceClassifierOutput
+    assert after.logits.dtype == after["logits"].dtype == torch.float32
+    assert after[1].dtype == torch.float32
+    assert before.logits.dtype == torch.bfloat16, "the model's own object stays as it was"
+
+
+def test_what_holds_nothing_to_cast_is_the_same_object():
+    for value in ({"a": torch.ones(2)}, [1, "x"], Pair(1, 2), Frozen(torch.ones(1), "x"), None):
+        assert cast(value) is value
+
+
+def test_gradients_flow_through_the_cast():
+    weight = torch.ones(2, requires_grad=True)
+    cast([weight.to(torch.bfloat16) * 3])[0].sum().backward()
+    assert weight.grad.tolist() == [3.0, 3.0]
+
+
+def test_low_precision_is_seen_behind_a_float32_output():
+    model = torch.nn.Linear(4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model(torch.ones(2, 4))
+    assert precision.ran_in({"loss": hidden.float().sum()}, torch.bfloat16) is True
+    assert precision.ran_in(model(torch.ones(2, 4)), torch.bfloat16) is False
+    assert precision.ran_in(torch.ones(2), torch.bfloat16) is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "word"),
+    [
+        (torch.float64, "float64"),
+        (torch.bfloat16, "half precision"),
+        (torch.complex64, "complex"),
+        (torch.float32, None),
+    ],
+)
+def test_models_that_are_not_float32_are_told_apart(dtype, word):
+    model = torch.nn.Module()
+    model.weight = torch.nn.Parameter(torch.ones(2, dtype=dtype))
+    reason = precision.why_not_float32(torch, model)
+    assert reason is None if word is None else word in reason
+
+
+def test_partly_half_models_are_told_apart():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).bfloat16())
+    assert "parts" in precision.why_not_float32(torch, model)
+
+
+@pytest.fixture
+def x86(monkeypatch):
+    """torch as `native_bf16` sees it on an x86 CPU with AVX512 and nothing newer."""
+    monkeypatch.setattr(precision.platform, "machine", lambda: "x86_64")
+    cpu = SimpleNamespace(
+        _is_amx_tile_supported=lambda: False, _is_avx512_bf16_supported=lambda: False
+    )
+    onednn = SimpleNamespace(is_available=lambda: True, _is_mkldnn_bf16_supported=lambda: True)
+    either = SimpleNamespace(mkldnn=onednn)
+    return SimpleNamespace(backends=either, ops=either, cpu=cpu)
+
+
+def test_avx512_without_bf16_is_emulated_though_onednn_accepts_it(x86):
+    native, why = precision.native_bf16(x86, "cpu")
+    assert not native
+    assert "emulate" in why
+    x86.cpu._is_amx_tile_supported = lambda: True
+    assert precision.native_bf16(x86, "cpu") == (True, "native (AMX)")
+
+
+def test_releases_that_do_not_tell_are_read_from_the_cpu_flags(x86, monkeypatch):
+    x86.cpu = SimpleNamespace()
+    monkeypatch.setattr(precision, "_cpu_flags", lambda: frozenset({"avx512_bf16"}))
+    assert precision.native_bf16(x86, "cpu") == (True, "native (AVX512_BF16)")
+
+
+@pytest.mark.parametrize(("capability", "native"), [((7, 5), False), ((8, 0), True)])
+def test_cuda_is_native_from_ampere_on(monkeypatch, capability, native):
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
+    assert precision.native_bf16(torch, "cuda")[0] is native

@@ -1,0 +1,194 @@
+"""bf16-autocast against the real autocast on this CPU (native support is a seam)."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from flatout_agent.boosts import Declined, bf16_autocast
+from flatout_agent.chain import Depth
+from flatout_agent.job import Job
+from flatout_agent.wire import JobFacts, ModelFacts
+
+MODEL = ModelFacts(kind="Net", parameters=1_000_000, dtype="float32", device="cpu", matmul=2)
+FACTS = JobFacts(
+    torch="2.13.0", python="3.11", system="linux", device="cpu", bf16=True, models=(MODEL,)
+)
+
+
+@pytest.fixture(autouse=True)
+def native(monkeypatch):
+    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda torch, device: (True, "native (fake)"))
+
+
+class Net(nn.Module):
+    def __init__(self, reentrant=None):
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 32), nn.Linear(32, 4)
+        self.reentrant = reentrant
+        self.seen = []
+
+    def forward(self, x):
+        hidden = torch.relu(self.first(x))
+        self.seen.append(hidden.dtype)
+        if self.reentrant is not None:
+            return checkpoint(self.last, hidden, use_reentrant=self.reentrant)
+        return {"logits": self.last(hidden)}
+
+
+def grads(model):
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def boosted(model):
+    job = Job(torch)
+    job.models.append(model)
+    return bf16_autocast.apply(job, model, {})
+
+
+def test_products_in_bfloat16_outputs_and_gradients_in_float32():
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(8, 16)
+    model(x)["logits"].square().mean().backward()
+    plain = grads(model)
+    model.zero_grad()
+    applied = boosted(model)
+    out = model(x)
+    assert model.seen[-1] == torch.bfloat16
+    assert out["logits"].dtype == torch.float32
+    out["logits"].square().mean().backward()
+    error = (grads(model) - plain).norm() / plain.norm()
+    assert 1e-5 < error < 3e-2, "rounded, and no more than rounded"
+    assert grads(model).dtype == torch.float32
+    assert applied.engaged() == (True, "bfloat16 native (fake)")
+
+
+def test_evaluation_runs_in_bfloat16_too():
+    model = Net().eval()
+    boosted(model)
+    with torch.no_grad():
+        assert model(torch.randn(2, 16))["logits"].dtype == torch.float32
+    assert model.seen == [torch.bfloat16]
+
+
+def test_undo_gives_the_very_same_results_back():
+    model, x = Net(), torch.randn(8, 16)
+    before = model(x)["logits"]
+    state = {key: value.clone() for key, value in model.state_dict().items()}
+    names = set(model.__dict__)
+    applied = boosted(model)
+    assert not torch.equal(model(x)["logits"], before)
+    assert list(model.state_dict()) == list(state)
+    applied.undo()
+    assert torch.equal(model(x)["logits"], before)
+    assert set(model.__dict__) == names
+
+
+def test_the_scripts_own_autocast_is_left_alone():
+    model = Net()
+    applied = boosted(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model(torch.randn(2, 16))["logits"].dtype == torch.bfloat16
+    assert applied.engaged() == (False, "the script runs the model under its own autocast")
+
+
+def test_a_model_without_products_did_not_engage():
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return x * self.factor
+
+    model = Scale()
+    applied = boosted(model)
+    model(torch.randn(4)).sum().backward()
+    assert applied.engaged() == (False, "no operation of the model ran in bfloat16")
+
+
+def test_nothing_is_claimed_before_the_first_call():
+    assert boosted(Net()).engaged() is None
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_recomputes_in_the_same_precision(reentrant):
+    model = Net(reentrant)
+    boosted(model)
+    model(torch.randn(4, 16, requires_grad=True)).sum().backward()
+    assert torch.isfinite(grads(model)).all()
+
+
+def test_copies_and_pickles_see_nothing():
+    model = Net()
+    boosted(model)
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        twin(torch.randn(2, 16))
+        assert twin.seen[-1] == torch.float32
+
+
+def test_compile_sits_inside():
+    model, depths = Net(), []
+    job = Job(torch)
+
+    def inner(call):
+        def watched(*args):
+            depths.append(torch.is_autocast_enabled("cpu"))
+            return call(*args)
+
+        return watched
+
+    bf16_autocast.apply(job, model, {})
+    job.wrap_call(model, Depth.COMPILE, inner)
+    model(torch.randn(2, 16))
+    assert depths == [True]
+
+
+def test_declined_where_it_would_be_emulated(monkeypatch):
+    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda *_: (False, "oneDNN would emulate it"))
+    with pytest.raises(Declined, match="emulate"):
+        boosted(Net())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_declined_for_models_in_another_precision(dtype):
+    with pytest.raises(Declined):
+        boosted(Net().to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"bf16": False}, "emulated"),
+        ({"autocast": "bfloat16"}, "own autocast"),
+        ({"scaler": True}, "scales its loss"),
+        ({"models": (ModelFacts("Net", 9, "float64", "cpu", matmul=1),)}, "float64"),
+        ({"models": (ModelFacts("Net", 9, "float32", "cpu"),)}, "multiplies"),
+        ({"bf16": None}, None),
+        ({}, None),
+    ],
+)
+def test_applies(change, word):
+    facts = JobFacts(**{**vars(FACTS), **change})
+    reason = bf16_autocast.applies(facts, {})
+    assert reason is None if word is None else word in reason
+
+
+def test_promise_is_bounded_by_the_wait_for_data():
+    waiting = JobFacts(**{**vars(FACTS), "wait_share": 0.9})
+    assert 1.0 < bf16_autocast.promise(waiting, {}) < 1.1 < bf16_autocast.promise(FACTS, {})
+
+
+def test_by_hand_runs_and_gives_the_same_result():
+    torch.manual_seed(0)
+    model = nn.Linear(16, 4)
+    applied_to = copy.deepcopy(model)
+    boosted(applied_to)
+    inputs, targets = torch.randn(8, 16), torch.randn(8, 4)
+    scope = {"torch": torch, "model": model, "inputs": inputs, "targets": targets}
+    scope["loss_fn"] = nn.functional.mse_loss
+    exec(bf16_autocast.by_hand(FACTS, {}), scope)
+    assert torch.equal(scope["output"], applied_to(inputs))
