@@ -11,7 +11,7 @@ from flatout_agent.recorder import Recorder
 
 
 class Booster:
-    """A boost may meet several targets (two models of a GAN): it counts as applied if one took it."""
+    """A boost may meet several targets (the models of a GAN): one that takes it is enough."""
 
     def __init__(self, job: Job, boosts: tuple[wire.BoostOrder, ...], recorder: Recorder) -> None:
         self.job = job
@@ -20,10 +20,11 @@ class Booster:
         self.applied: dict[str, list[Applied]] = {}
         self._noted: dict[str, wire.BoostNote] = {}
         for order in boosts:
-            try:
-                self.orders.append((order, load(order.id)))
-            except Exception as error:
-                self._note(order.id, "failed", f"could not be loaded: {error!r}")
+            module = recorder.safely(f"load {order.id}", load, order.id)
+            if module is None:
+                self._note(order.id, "failed", "could not be loaded")
+            else:
+                self.orders.append((order, module))
 
     def at(self, moment: Moment, target: Any) -> None:
         """Apply every ordered boost of this moment to `target`."""

@@ -1,10 +1,10 @@
 """Find the Job in the running program: root models, optimizers, loaders, loss and steps.
 
-Steps come from PyTorch's global optimizer hooks. A root model is the outermost module with trainable
-parameters that is called in training mode with gradients on: seen by standing in front of
-`Module.__call__` until two steps have passed, then that is taken out again (it comes back when a new
-optimizer appears, as in k-fold training). `torch.autograd.backward` shows the loss, the loader's
-iterator the wait for data.
+Steps come from PyTorch's global optimizer hooks. A root model is the outermost module with
+trainable parameters that is called in training mode with gradients on: seen by standing in front of
+`Module.__call__` until two steps have passed, then that is taken out again (it comes back when a
+new optimizer appears, as in k-fold training). `torch.autograd.backward` shows the loss, the
+loader's iterator the wait for data.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Moment
 from flatout_agent.booster import Booster
+from flatout_agent.boosts import Moment
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
@@ -78,7 +78,9 @@ class Discovery:
         self._stop_search = stop
         module.__call__ = __call__
 
-    def _called(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _called(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         torch = self.job.torch
         if not (model.training and torch.is_grad_enabled()):
             return

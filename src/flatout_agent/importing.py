@@ -1,7 +1,7 @@
 """Call a function right after a module has been imported by the program itself.
 
 The agent must never import torch to find out whether the program uses it. A finder at the front of
-`sys.meta_path` lets the other finders do the work and runs the callback when the module is complete.
+`sys.meta_path` lets the other finders do the work and runs the callback once the module is there.
 """
 
 from __future__ import annotations

@@ -10,8 +10,12 @@ from typing import Any
 from flatout_agent import importing, wire
 from flatout_agent.recorder import Recorder
 
-HELPERS = ("--multiprocessing-fork", "multiprocessing.resource_tracker", "multiprocessing.forkserver",
-           "compile_worker")  # fmt: skip
+HELPERS = (
+    "--multiprocessing-fork",
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+    "compile_worker",
+)
 """Words on the command line of processes that never train: loader workers, compiler workers."""
 
 

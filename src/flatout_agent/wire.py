@@ -239,17 +239,19 @@ class AtGate:
 class GuardMeasured:
     """Gradients of the first steps beside the baseline's; distances are L2 over sampled entries.
 
-    error: per guard step, |g - g_baseline| / |g_baseline|
+    error: for each guard step that could be compared, |g - g_baseline| / |g_baseline|
     noise: mean |g_i - g_j| / |g_i| over pairs of the baseline's own batches
     """
 
     error: tuple[float, ...]
     noise: float | None
-    comparable: bool
-    """The same weights saw the same batches."""
     reason: str = ""
-    """Why not comparable."""
+    """Why fewer steps than asked for could be compared."""
     finite: bool = True
+    worst_tensor: str = ""
+    """Name of the parameter whose gradient differs most, measured by its own batch noise."""
+    worst_ratio: float | None = None
+    """That parameter's error / noise; parameters with a negligible gradient are left out."""
     kind: str = "guard"
 
 

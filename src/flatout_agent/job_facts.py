@@ -1,0 +1,231 @@
+"""Gather JobFacts: what the host needs to know of the program to decide which boosts to try."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import sys
+import sysconfig
+from typing import Any
+
+from flatout_agent import wire
+from flatout_agent.chain import compiled_by_user
+from flatout_agent.cores import usable_cores
+from flatout_agent.main_guard import main_guard
+
+FRAMEWORKS = {
+    "transformers.trainer": "transformers",
+    "lightning": "lightning",
+    "pytorch_lightning": "lightning",
+    "accelerate": "accelerate",
+}
+MAX_SHAPES = 16
+
+
+class JobNotes:
+    """Collects facts while the untouched program trains; `facts()` gives the sum."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.loaders: list[wire.LoaderFacts] = []
+        self.models: list[wire.ModelFacts] = []
+        self.optimizers: list[wire.OptimizerFacts] = []
+        self.shapes: dict[int, dict[str, None]] = {}
+        self.random_forward: set[int] = set()
+        self.autocast: str | None = None
+        self.scaler = False
+        self.eval_seen = False
+        self.eval_with_grad = False
+        self.framework: str | None = None
+        self._watch_scalers()
+
+    def _watch_scalers(self) -> None:
+        scaler = self.torch.amp.GradScaler
+        scale = scaler.scale
+        notes = self
+
+        def scale_and_note(own: Any, outputs: Any) -> Any:
+            notes.scaler = notes.scaler or own.is_enabled()
+            return scale(own, outputs)
+
+        scaler.scale = scale_and_note
+
+    def loader(self, loader: Any) -> None:
+        """Before any boost touches it."""
+        self.loaders.append(loader_facts(self.torch, loader))
+
+    def model(self, model: Any) -> None:
+        """Before any boost touches it."""
+        self.models.append(model_facts(self.torch, model))
+        device = self.models[-1].device
+        if self.torch.is_autocast_enabled(device):
+            self.autocast = str(self.torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+    def optimizer(self, optimizer: Any, closure: bool) -> None:
+        """After its first step, under the script's own settings when no boost is on."""
+        self.optimizers.append(optimizer_facts(optimizer, closure))
+        self.framework = self.framework or _framework_on_stack()
+
+    def inputs(self, model: int, shape: tuple[int, ...]) -> None:
+        """The shape of the first tensor that root model number `model` was given."""
+        shapes = self.shapes.setdefault(model, {})
+        if len(shapes) < MAX_SHAPES:
+            shapes["x".join(map(str, shape))] = None
+
+    def facts(
+        self, micro_steps: float, step_s: float | None, wait_share: float | None
+    ) -> wire.JobFacts:
+        """Everything seen so far."""
+        models = tuple(
+            dataclasses.replace(
+                model,
+                input_shapes=tuple(self.shapes.get(index, ())),
+                random_forward=index in self.random_forward,
+            )
+            for index, model in enumerate(self.models)
+        )
+        device = models[0].device if models else "cpu"
+        return wire.JobFacts(
+            **machine_facts(self.torch, device),
+            device=device,
+            loaders=tuple(self.loaders),
+            models=models,
+            optimizers=tuple(self.optimizers),
+            micro_steps=micro_steps,
+            autocast=self.autocast,
+            scaler=self.scaler,
+            eval_seen=self.eval_seen,
+            eval_with_grad=self.eval_with_grad,
+            framework=self.framework,
+            step_s=step_s,
+            wait_share=wait_share,
+        )
+
+
+def loader_facts(torch: Any, loader: Any) -> wire.LoaderFacts:
+    """What a DataLoader was built with."""
+    iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
+    try:
+        batches = len(loader)
+    except TypeError:
+        batches = None
+    context = loader.multiprocessing_context
+    return wire.LoaderFacts(
+        dataset=type(loader.dataset).__name__,
+        iterable=iterable,
+        batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", None),
+        batches=batches,
+        num_workers=loader.num_workers,
+        pin_memory=bool(loader.pin_memory),
+        persistent_workers=bool(loader.persistent_workers),
+        start_method=(context or multiprocessing).get_start_method(),
+        main_guard=main_guard(),
+    )
+
+
+def model_facts(torch: Any, model: Any) -> wire.ModelFacts:
+    """What a root model is made of."""
+    nn = torch.nn
+    matmul = (nn.Linear, nn.MultiheadAttention, nn.RNNBase, nn.Conv1d, nn.Conv3d, nn.Bilinear)
+    parameters = list(model.parameters())
+    first = parameters[0]
+    modules = list(model.modules())
+    four = [parameter for parameter in parameters if parameter.dim() == 4]
+    last = torch.channels_last
+    parallel = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel")
+    kind = type(model).__name__
+    return wire.ModelFacts(
+        kind=kind,
+        parameters=sum(parameter.numel() for parameter in parameters),
+        dtype=str(first.dtype).removeprefix("torch."),
+        device=first.device.type,
+        conv2d=sum(isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)) for module in modules),
+        # transformers' Conv1D is a matrix multiplication that is no nn.Linear
+        matmul=sum(isinstance(m, matmul) or type(m).__name__ == "Conv1D" for m in modules),
+        compiled=compiled_by_user(model) or kind == "OptimizedModule",
+        channels_last=bool(four) and all(p.is_contiguous(memory_format=last) for p in four)
+        and any(not p.is_contiguous() for p in four),
+        has_hooks=any(m._forward_hooks or m._forward_pre_hooks for m in modules),
+        wrapped=kind if kind in parallel else None,
+    )  # fmt: skip
+
+
+def optimizer_facts(optimizer: Any, closure: bool) -> wire.OptimizerFacts:
+    """What an optimizer steps, and how."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    group = optimizer.param_groups[0]
+    module = type(optimizer).__module__
+    return wire.OptimizerFacts(
+        kind=type(optimizer).__name__,
+        from_torch=module == "torch.optim" or module.startswith("torch.optim."),
+        parameters=sum(parameter.numel() for parameter in parameters),
+        tensors=len(parameters),
+        dtype=str(parameters[0].dtype).removeprefix("torch.") if parameters else "float32",
+        fused=group.get("fused"),
+        foreach=group.get("foreach"),
+        capturable=bool(group.get("capturable", False)),
+        closure=closure,
+    )
+
+
+def machine_facts(torch: Any, device: str) -> dict[str, Any]:
+    """The part of JobFacts that does not depend on the program."""
+    import gc
+
+    cuda = device == "cuda"
+    return {
+        "torch": str(torch.__version__),
+        "python": sys.version.split()[0],
+        "system": sys.platform,
+        "device_name": torch.cuda.get_device_name() if cuda else None,
+        "capability": torch.cuda.get_device_capability() if cuda else None,
+        "hip": torch.version.hip is not None,
+        "bf16": native_bf16(torch, device),
+        "cores": usable_cores(),
+        "threads": torch.get_num_threads(),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1") or 1),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "deterministic": torch.are_deterministic_algorithms_enabled()
+        or bool(torch.backends.cudnn.deterministic),
+        "gc_enabled": gc.isenabled(),
+        "triton": importlib.util.find_spec("triton") is not None,
+        "compiler": has_compiler(device),
+    }
+
+
+def native_bf16(torch: Any, device: str) -> bool | None:
+    """Whether bfloat16 matrix multiplication runs on hardware made for it; None: cannot be told."""
+    if device == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    if device == "cpu":
+        supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+        fast = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
+        if supported is None:
+            return None
+        return bool(supported()) and (fast is None or bool(fast()) or sys.platform == "darwin")
+    return None
+
+
+def has_compiler(device: str) -> bool:
+    """Whether torch.compile has what it needs: Triton on a GPU, a C++ compiler on CPU."""
+    if device == "cuda":
+        return importlib.util.find_spec("triton") is not None
+    names = ("cl",) if sys.platform == "win32" else ("g++", "clang++", "c++")
+    compiler = os.environ.get("CXX") or next((name for name in names if shutil.which(name)), None)
+    header = os.path.join(sysconfig.get_paths()["include"], "Python.h")  # noqa: PTH118
+    return compiler is not None and os.path.exists(header)  # noqa: PTH110
+
+
+def _framework_on_stack() -> str | None:
+    frame = sys._getframe()
+    while frame is not None:
+        name = frame.f_globals.get("__name__", "")
+        for prefix, framework in FRAMEWORKS.items():
+            if name == prefix or name.startswith(prefix + "."):
+                return framework
+        frame = frame.f_back  # type: ignore[assignment]
+    return None

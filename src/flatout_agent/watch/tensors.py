@@ -1,0 +1,60 @@
+"""Looking into what programs pass around: batches and model inputs, any nest of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+MAX_DEPTH = 6
+
+
+def tensors_in(torch: Any, nest: Any, depth: int = 0) -> Iterator[Any]:
+    """The tensors in a nest of dicts, lists, tuples and dataclasses, in order."""
+    if isinstance(nest, torch.Tensor):
+        yield nest
+    elif depth > MAX_DEPTH:
+        return
+    elif isinstance(nest, Mapping):
+        for item in nest.values():
+            yield from tensors_in(torch, item, depth + 1)
+    elif isinstance(nest, (list, tuple)):
+        for item in nest:
+            yield from tensors_in(torch, item, depth + 1)
+    elif dataclasses.is_dataclass(nest) and not isinstance(nest, type):
+        for field in dataclasses.fields(nest):
+            yield from tensors_in(torch, getattr(nest, field.name), depth + 1)
+
+
+def samples_in(torch: Any, nest: Any) -> int:
+    """First dimension of the first tensor that has one; 0 where there is none."""
+    for tensor in tensors_in(torch, nest):
+        if tensor.dim():
+            return int(tensor.shape[0])
+    return 0
+
+
+def synchronize(torch: Any, device: str) -> None:
+    """Wait until the device has done all work given to it."""
+    if device != "cpu":
+        getattr(torch, device).synchronize()
+
+
+def peak_bytes(torch: Any, device: str) -> int | None:
+    """Most memory in use so far: allocated on a CUDA device, resident on CPU; None: unknown."""
+    if device == "cuda":
+        return int(torch.cuda.max_memory_allocated())
+    if device == "cpu":
+        return _peak_resident_bytes()
+    return None
+
+
+def _peak_resident_bytes() -> int | None:
+    import sys
+
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,108 @@
+"""When a trial's warm-up is over and when its measured window is complete.
+
+Warm-up ends when step times are stable, not after a fixed number of steps: compilation, cuDNN's
+search, allocator growth and worker start-up all last as long as they last.
+"""
+
+from __future__ import annotations
+
+import statistics
+
+from flatout_agent import wire
+
+LEAST_WARMUP = 2
+STABLE = 0.15
+"""Step times are stable when the last ones agree with those before within this share."""
+STEPS_AFTER_GATE = 1
+"""Steps not counted after a pause: caches are cold."""
+
+
+class Window:
+    """The phases of a trial: guard, warmup, window (once, or once per gate)."""
+
+    def __init__(self, orders: wire.TrialOrders) -> None:
+        self.orders = orders
+        self.number = 0
+        self.complete = False
+        self._measuring = False
+        self._warmup: list[float] = []
+        self._warmup_s = 0.0
+        self._recompiles = 0
+        self._began = 0.0
+        self._taken = 0
+        self._skip = 0
+
+    def phase(self, index: int) -> str:
+        """Of the step with this index, which has just ended: guard, warmup or window."""
+        if index < self.orders.guard_steps:
+            return "guard"
+        return "window" if self._measuring and not self._skip else "warmup"
+
+    def begins(self, now: float) -> None:
+        """The window starts with the next step."""
+        self._measuring = True
+        self._began = now
+        self._taken = 0
+        self._skip = STEPS_AFTER_GATE if self.orders.gates else 0
+
+    def closes(self, now: float) -> bool:
+        """Whether the step that has just ended is the window's last."""
+        taken = self._taken + 1
+        long_enough = now - self._began >= self.orders.window_s
+        return taken >= self.orders.max_steps or (taken >= self.orders.min_steps and long_enough)
+
+    def step_ended(
+        self, step: wire.StepTaken, closing: bool, buffered: int, recompiles: int
+    ) -> bool:
+        """Account for one step; True when a window should begin now.
+
+        buffered: batches that loader workers may have ready, which make steps look fast.
+        recompiles: how often torch.compile has compiled anew so far.
+        """
+        if step.phase == "guard":
+            if step.index:
+                self._warmup.append(step.wall_s - step.eval_s)
+            return False
+        if not self._measuring:
+            return self._warm(step, buffered, recompiles)
+        if self._skip:
+            self._skip -= 1
+            self._began += step.wall_s
+            return False
+        self._taken += 1
+        if not closing:
+            return False
+        self.number += 1
+        self._measuring = False
+        self.complete = self.number >= max(1, self.orders.gates)
+        return not self.complete
+
+    def _warm(self, step: wire.StepTaken, buffered: int, recompiles: int) -> bool:
+        if recompiles != self._recompiles:
+            self._recompiles = recompiles
+            self._warmup, self._warmup_s = [], 0.0
+            return False
+        self._warmup.append(step.wall_s - step.eval_s)
+        self._warmup_s += step.wall_s
+        count = step.index - self.orders.guard_steps + 1
+        if count < LEAST_WARMUP + buffered:
+            return False
+        return stable(self._warmup) or self._warmup_s > self.orders.warmup_max_s
+
+
+def stable(times: list[float]) -> bool:
+    """Whether the last times agree with those before them.
+
+    Times come in bursts where loader workers deliver several batches at once: halves are compared
+    by their means, single steps only where there are few.
+    """
+    if len(times) < 3:
+        return False
+    last = times[-3:]
+    if max(last) <= (1 + STABLE) * min(last):
+        return True
+    half = min(len(times) // 2, 20)
+    if half < 4:
+        return False
+    before, after = statistics.mean(times[-2 * half : -half]), statistics.mean(times[-half:])
+    return abs(after - before) <= STABLE / 2 * before
