@@ -5,13 +5,13 @@ The boosts that lower the precision share this; each decides for itself whether 
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import platform
 import sys
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from flatout_agent import nests
 
 MAX_NODES = 200_000
 """Give up looking for low precision in an autograd graph after this many nodes."""
@@ -83,69 +83,13 @@ def why_not_float32(torch: Any, model: Any) -> str | None:
     return None if dtypes else "the model has no floating-point parameters"
 
 
-def in_dtype(value: Any, source: Any, wanted: Any) -> Any:
-    """`value` with every tensor of dtype `source` cast to `wanted`; nests keep their types.
-
-    What holds no such tensor is returned as it is, the same object.
-    """
-    if hasattr(value, "dtype") and hasattr(value, "grad_fn"):
-        return value.to(wanted) if value.dtype == source else value
-    if isinstance(value, MutableMapping):
-        changed = _changed(value.items(), source, wanted)
-        if not changed:
-            return value
-        mapping = copy.copy(value)
-        for key, item in changed.items():
-            mapping[key] = item
-        return mapping
-    if isinstance(value, (list, tuple)):
-        items = [in_dtype(item, source, wanted) for item in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
-            return value
-        if hasattr(value, "_make"):
-            return value._make(items)
-        return type(value)(items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = (
-            (item.name, getattr(value, item.name, None)) for item in dataclasses.fields(value)
-        )
-        changed = _changed(fields, source, wanted)
-        if not changed:
-            return value
-        twin = copy.copy(value)
-        for name, item in changed.items():
-            object.__setattr__(twin, name, item)  # frozen dataclasses too
-        return twin
-    return value
-
-
-def _changed(items: Any, source: Any, wanted: Any) -> dict[Any, Any]:
-    cast = {key: (item, in_dtype(item, source, wanted)) for key, item in items}
-    return {key: new for key, (old, new) in cast.items() if new is not old}
-
-
-def tensors(value: Any) -> Iterator[Any]:
-    """Every tensor in a nest."""
-    if hasattr(value, "dtype") and hasattr(value, "grad_fn"):
-        yield value
-    elif isinstance(value, MutableMapping):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from tensors(getattr(value, field.name, None))
-
-
 def ran_in(output: Any, dtype: Any) -> bool | None:
     """Whether an operation behind `output` ran in `dtype`; None: it cannot be seen.
 
     Read from the autograd graph: each node knows the dtype of what its operation returned. A
     compiled graph is one node that shows only what comes out of it.
     """
-    found = list(tensors(output))
+    found = list(nests.tensors(output))
     if any(tensor.dtype == dtype for tensor in found):
         return True
     stack = [tensor.grad_fn for tensor in found if tensor.grad_fn is not None]
@@ -194,9 +138,12 @@ class AutocastCall:
             if not self.low and self.checks < self.CHECKS and torch.is_grad_enabled():
                 self.checks += 1
                 self.low = ran_in(output, self.dtype)
-            return in_dtype(output, self.dtype, torch.float32)
+            return nests.change(output, self._float32)
 
         return in_autocast
+
+    def _float32(self, tensor: Any) -> Any:
+        return tensor.float() if tensor.dtype == self.dtype else tensor
 
     def engaged(self, detail: str) -> tuple[bool, str] | None:
         """For `Applied.engaged`; `detail` says how the dtype runs on this device."""

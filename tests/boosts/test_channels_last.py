@@ -1,0 +1,150 @@
+"""channels-last on real convolutions."""
+
+import pytest
+import torch
+from torch import nn
+
+from flatout_agent.boosts import Declined, channels_last
+from flatout_agent.job import Job
+from flatout_agent.wire import JobFacts, ModelFacts
+
+FACTS = JobFacts(
+    torch="2.13.0",
+    python="3.11",
+    system="linux",
+    device="cpu",
+    models=(ModelFacts("Net", 9, "float32", "cpu", conv2d=2, input_shapes=("8x3x9x9",)),),
+)
+
+
+class Net(nn.Module):
+    """Records the strides that its second convolution gets; `flatten` as tutorials do it."""
+
+    def __init__(self, channels=3, flatten=torch.flatten):
+        super().__init__()
+        self.first = nn.Conv2d(channels, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.drop = nn.Dropout(0.5)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.flatten = flatten
+        self.seen = []
+
+    def forward(self, x):
+        hidden = self.drop(torch.relu(self.norm(self.first(x))))
+        self.seen.append(hidden.stride()[1])
+        return self.flatten(self.second(hidden))
+
+
+def flatten(x):
+    return torch.flatten(x, 1)
+
+
+def view(x):
+    return x.view(x.size(0), -1)
+
+
+def keep(x):
+    return x
+
+
+def boosted(model):
+    return channels_last.apply(Job(torch), model, {})
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_activations_are_channels_last_and_results_the_same(channels):
+    torch.manual_seed(0)
+    model, x = Net(channels, flatten).eval(), torch.randn(4, channels, 9, 9)
+    before = model(x)
+    applied = boosted(model)
+    after = model(x)
+    assert model.seen == [81, 1], "stride of the channel dimension"
+    torch.testing.assert_close(after, before)
+    assert applied.engaged() == (True, "")
+    applied.undo()
+    assert torch.equal(model(x), before)
+    assert model.seen[-1] == 81
+
+
+def test_weights_gradients_and_the_state_dict_keep_their_format():
+    model = Net(flatten=flatten)
+    weights = list(model.parameters())
+    boosted(model)
+    model(torch.randn(4, 3, 9, 9)).square().mean().backward()
+    assert all(new is old for new, old in zip(model.parameters(), weights, strict=True))
+    assert all(p.is_contiguous() and p.grad.is_contiguous() for p in weights)
+    assert all(value.is_contiguous() for value in model.state_dict().values())
+
+
+def test_4d_outputs_come_back_in_the_usual_format():
+    model = Net(flatten=keep)
+    boosted(model)
+    out = model(torch.randn(4, 3, 9, 9))
+    assert model.seen == [1]
+    assert out.is_contiguous()
+    out.view(-1).sum().backward()
+
+
+def test_a_model_that_needs_the_usual_format_runs_as_if_nothing_had_been_tried():
+    torch.manual_seed(0)
+    plain, x = Net(flatten=view), torch.randn(4, 3, 9, 9)
+    model = Net(flatten=view)
+    model.load_state_dict(plain.state_dict())
+    applied = boosted(model)
+    torch.manual_seed(1)
+    expected = plain(x)
+    torch.manual_seed(1)
+    assert torch.equal(model(x), expected), "dropout draws the same numbers"
+    assert torch.equal(model.norm.running_mean, plain.norm.running_mean), "statistics taken once"
+    engaged, reason = applied.engaged()
+    assert not engaged
+    assert ".view()" in reason
+    model(x)
+    assert model.seen[-1] == 81
+
+
+def test_the_models_own_errors_pass():
+    def broken(x):
+        raise RuntimeError("mine")
+
+    model = Net(flatten=broken)
+    boosted(model)
+    with pytest.raises(RuntimeError, match="mine"):
+        model(torch.randn(1, 3, 9, 9))
+
+
+def test_inputs_that_already_are_channels_last_did_not_engage():
+    model = Net(flatten=flatten)
+    applied = boosted(model)
+    assert applied.engaged() is None
+    model(torch.randn(4, 3, 9, 9).to(memory_format=torch.channels_last))
+    assert applied.engaged()[0] is False
+
+
+def test_declined_without_2d_convolutions_or_where_the_script_did_it():
+    with pytest.raises(Declined, match="no 2-d"):
+        boosted(nn.Sequential(nn.Linear(2, 2), nn.Conv3d(1, 1, 1)))
+    with pytest.raises(Declined, match="already"):
+        boosted(Net().to(memory_format=torch.channels_last))
+
+
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [
+        (ModelFacts("Net", 9, "float32", "cpu"), "no 2-d"),
+        (ModelFacts("Net", 9, "float32", "cpu", conv2d=1, channels_last=True), "already"),
+        (ModelFacts("Net", 9, "float32", "cpu", conv2d=1, input_shapes=("8x128",)), "no 4-d"),
+        (FACTS.models[0], None),
+    ],
+)
+def test_applies(model, word):
+    reason = channels_last.applies(JobFacts(**{**vars(FACTS), "models": (model,)}), {})
+    assert reason is None if word is None else word in reason
+
+
+def test_promise_and_by_hand():
+    assert 1.0 < channels_last.promise(FACTS, {}) < 2.0
+    scope = {"torch": torch, "model": Net(), "images": torch.randn(2, 3, 9, 9)}
+    exec(channels_last.by_hand(FACTS, {}), scope)
+    scope["model"](scope["images"])
+    assert scope["model"].seen == [1]
