@@ -1,0 +1,224 @@
+"""From the words after `flatout run` to the command that is started, and in which Python."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from flatout.nouns.errors import UserError
+
+SCRIPT_SUFFIXES = (".py", ".pyw")
+LOOKED_AT = 5000
+"""Files looked at for a name that was meant: an answer must not wait for a whole disk."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What is started."""
+
+    argv: tuple[str, ...]
+    """The first word is the full path of an executable."""
+    script: Path | None
+    """The training script's file, where it can be told: for its hash."""
+    python: str
+    """The interpreter of the user's environment."""
+    display: tuple[str, ...]
+    """The words as the user gave them: `flatout run` followed by these starts the same."""
+
+
+def resolve(words: Sequence[str], module: str | None = None, python: str | None = None) -> Command:
+    """The command meant by `words`: a script, with `module` a module, or any other program.
+
+    Raises UserError where there is no such script, command or interpreter.
+    """
+    interpreter = _named_python(python) if python is not None else default_python()
+    if module is not None:
+        argv = (interpreter, "-m", module, *words)
+        return Command(argv, _module_file(module), interpreter, ("-m", module, *words))
+    if not words:
+        raise UserError(
+            "there is nothing to run", "name the training script: flatout run train.py", 2
+        )
+    if words[0].lower().endswith(SCRIPT_SUFFIXES):
+        script = _script(words[0])
+        return Command((interpreter, *words), script, interpreter, tuple(words))
+    program = _find(words[0], interpreter) or _no_command(words)
+    return Command((program, *words[1:]), _script_among(words[1:]), interpreter, tuple(words))
+
+
+def script_sha256(script: Path | None) -> str | None:
+    """SHA-256 of the script's file; None where there is none or it cannot be read."""
+    if script is None:
+        return None
+    try:
+        return hashlib.sha256(script.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def default_python(environ: Mapping[str, str] | None = None) -> str:
+    """The interpreter that the user's script would get here: see the order in the code."""
+    environ = os.environ if environ is None else environ
+    environments = [environ.get("VIRTUAL_ENV")]
+    # conda's base environment is active in every shell, whether or not it is meant.
+    if environ.get("CONDA_DEFAULT_ENV") != "base" or not _torch_is_here():
+        environments.append(environ.get("CONDA_PREFIX"))
+    for folder in environments:
+        found = _python_in(Path(folder)) if folder else None
+        if found and not _is_own(Path(folder or "")):
+            return found
+    if _torch_is_here():
+        return sys.executable
+    path = environ.get("PATH")
+    return shutil.which("python3", path=path) or shutil.which("python", path=path) or sys.executable
+
+
+def _is_own(environment: Path) -> bool:
+    try:
+        return environment.samefile(sys.prefix)
+    except OSError:
+        return False
+
+
+def _torch_is_here() -> bool:
+    """Whether flatout's own interpreter has torch, found out without importing it."""
+    try:
+        spec = importlib.util.find_spec("torch")
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None  # a mere folder of that name has none
+
+
+def _python_in(environment: Path) -> str | None:
+    """The interpreter of a virtual or conda environment."""
+    if sys.platform == "win32":
+        candidates = [environment / "Scripts" / "python.exe", environment / "python.exe"]
+    else:
+        candidates = [environment / "bin" / "python", environment / "bin" / "python3"]
+    return next((str(item) for item in candidates if os.access(item, os.X_OK)), None)
+
+
+def _named_python(name: str) -> str:
+    found = shutil.which(name)
+    if found is not None:
+        return str(Path(found).absolute())
+    inside = _python_in(Path(name))
+    hint = f"did you mean --python {inside}?" if inside else "check the path after --python"
+    raise UserError(f"no Python interpreter at {name}", hint, 2)
+
+
+def _find(name: str, python: str) -> str | None:
+    """The executable called `name`, looked for beside the user's Python first."""
+    beside = Path(python).parent
+    # conda on Windows keeps python.exe one level above the commands of its packages.
+    folders = [beside, beside / "Scripts"] if sys.platform == "win32" else [beside]
+    searched = os.pathsep.join([*map(str, folders), os.environ.get("PATH", os.defpath)])
+    found = shutil.which(name, path=searched)
+    return str(Path(found).absolute()) if found else None
+
+
+def _script(name: str) -> Path:
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise UserError(f"{name} is a folder, not a script", "name the script in it", 2)
+    if path.exists():
+        raise UserError(f"{name} is not a regular file", "name a script that is one", 2)
+    near = _near_scripts(path)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"look for it: {_list_command(path)}"
+    raise UserError(f"no such script: {name} (in {Path.cwd()})", hint, 2)
+
+
+def _list_command(path: Path) -> str:
+    """What shows the scripts in the nearest folder that exists."""
+    folder = next(parent for parent in path.absolute().parents if parent.is_dir())
+    shown = folder if folder != Path.cwd() else Path()
+    return f"dir {shown}" if sys.platform == "win32" else f"ls {shlex.quote(str(shown))}"
+
+
+def _near_scripts(path: Path) -> list[str]:
+    """Scripts here or below with the same name, or beside it with almost the same."""
+    elsewhere = [str(item) for item in _scripts_below(Path()) if item.name == path.name]
+    beside = {item.name: str(item) for item in _scripts_in(path.parent)}
+    close = difflib.get_close_matches(path.name, beside, n=2, cutoff=0.7)
+    return [*dict.fromkeys([*(beside[name] for name in close), *sorted(elsewhere, key=len)])][:3]
+
+
+def _scripts_in(folder: Path) -> list[Path]:
+    try:
+        return [item for item in folder.iterdir() if item.suffix in SCRIPT_SUFFIXES]
+    except OSError:
+        return []
+
+
+def _scripts_below(folder: Path) -> Iterator[Path]:
+    """Scripts at most three folders down, in folders that people keep code in."""
+
+    def walk() -> Iterator[Path]:
+        for root, folders, files in os.walk(folder):
+            deep = len(Path(root).parts) >= 3
+            kept = [name for name in folders if not deep and not name.startswith((".", "__"))]
+            folders[:] = [] if "site-packages" in root else kept
+            yield from (Path(root, name) for name in files)
+
+    return (item for item in islice(walk(), LOOKED_AT) if item.suffix in SCRIPT_SUFFIXES)
+
+
+def _no_command(words: Sequence[str]) -> str:
+    """Say why `words[0]` cannot be started, and what may have been meant."""
+    name, path = words[0], Path(words[0])
+    rest = shlex.join(words)
+    if path.is_dir():
+        entry = path / "__main__.py"
+        hint = f"flatout run -- python {rest}" if entry.is_file() else "name the script in it"
+        raise UserError(f"{name} is a folder, not a command", hint, 2)
+    if path.is_file():
+        runner = "bash" if path.suffix == ".sh" else "python"
+        raise UserError(f"{name} is not executable", f"try: flatout run -- {runner} {rest}", 2)
+    if name.startswith("-"):
+        raise UserError(
+            f"{name} is not an option of flatout",
+            "flatout's options stand before the script's name, the script's after it; "
+            "see flatout run --help",
+            2,
+        )
+    script = Path(f"{name}.py")
+    if script.is_file():
+        raise UserError(f"no such command: {name}", f"did you mean {script}?", 2)
+    close = difflib.get_close_matches(name, _commands_on_path(), n=3, cutoff=0.75)
+    hint = f"did you mean {' or '.join(close)}?" if close else "check the spelling and PATH"
+    raise UserError(f"no such command: {name}", hint, 2)
+
+
+def _commands_on_path() -> list[str]:
+    folders = [Path(sys.executable).parent, *map(Path, os.get_exec_path())]
+    names: dict[str, None] = {}
+    for folder in folders:
+        try:
+            names.update(dict.fromkeys(item.name for item in folder.iterdir()))
+        except OSError:
+            continue
+    return list(names)
+
+
+def _script_among(words: Sequence[str]) -> Path | None:
+    """The script in `torchrun --nproc-per-node 2 train.py ...`: the first word that is one."""
+    paths = (Path(word) for word in words if word.lower().endswith(SCRIPT_SUFFIXES))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _module_file(module: str) -> Path | None:
+    """The file that `python -m module` runs, when it lies under the working folder."""
+    base = Path(*module.split("."))
+    candidates = (base.with_name(f"{base.name}.py"), base / "__main__.py")
+    return next((path for path in candidates if path.is_file()), None)

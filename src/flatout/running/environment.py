@@ -1,0 +1,50 @@
+"""The environment variables of the user's program: its own, and the few that carry the agent."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from flatout_agent import wire
+
+INJECT = Path(wire.__file__).absolute().parent / "inject"
+"""The one folder put on PYTHONPATH. It holds `sitecustomize.py` and nothing else, so that no
+package of flatout's own environment becomes visible to the program."""
+
+
+def for_program(
+    orders: Path, boosts: Mapping[str, str], base: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment with the agent, its orders and the variables that boosts ask for.
+
+    A variable that the user has set already is left as it is: see `kept`.
+    """
+    environment = dict(os.environ if base is None else base)
+    own = environment.get("PYTHONPATH")
+    # Joined only when there is something: an empty entry would be the working folder.
+    environment["PYTHONPATH"] = os.pathsep.join([str(INJECT), *([own] if own else [])])
+    environment[wire.ORDERS_ENV] = str(orders)
+    for name, value in boosts.items():
+        environment.setdefault(name, value)
+    return environment
+
+
+def for_trial(
+    orders: Path,
+    boosts: Mapping[str, str],
+    seed: int,
+    compile_cache: Path,
+    base: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """As `for_program`, with string hashing seeded and compiled code shared between trials."""
+    environment = for_program(orders, boosts, base)
+    environment.setdefault("PYTHONHASHSEED", str(seed % 2**32))
+    environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compile_cache))
+    return environment
+
+
+def kept(boosts: Mapping[str, str], base: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What boosts ask for but the user has set to something else: variable -> the user's value."""
+    base = os.environ if base is None else base
+    return {name: base[name] for name, value in boosts.items() if base.get(name, value) != value}

@@ -1,0 +1,169 @@
+"""The user's program in the foreground, as if flatout were not there, with the agent inside.
+
+The program stays in flatout's own process group and keeps its standard streams, so a terminal
+treats both as one job: Ctrl-C and Ctrl-Z reach the program from the terminal itself, and flatout
+only waits. A signal sent to flatout alone is passed on. SIGINT is the exception: flatout cannot
+tell one sent to it alone from the terminal's, which the program has had already, and an interrupt
+that comes twice would break off the program's own clean-up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flatout.running import environment, folder
+from flatout.running.command import Command
+from flatout.running.process import start, write_orders
+from flatout.running.records import Tail
+from flatout.running.watchdog import WATCHDOG
+from flatout_agent import wire
+
+Warn = Callable[[str], None]
+PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGBREAK")
+"""The terminal sends these to the program too."""
+STDERR = 2
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A program that has ended. returncode: -N when signal N ended it."""
+
+    returncode: int
+    records: tuple[tuple[int, wire.Record], ...]
+    followed: bool
+    """The agent was given its orders; else the program ran as written, without flatout."""
+
+
+def run(
+    command: Command,
+    boosts: Sequence[wire.BoostOrder],
+    boosts_environment: Mapping[str, str],
+    warn: Warn,
+    stdout_to_stderr: bool = False,
+) -> Finished:
+    """Run the command to its end with `boosts`; trouble of ours costs the boosts, not the run.
+
+    Raises UserError where the system cannot start the command.
+    """
+    with _ready() as signals:
+        orders = _prepare(boosts, warn)
+        env = None if orders is None else environment.for_program(orders, boosts_environment)
+        # All file descriptors stay: `--data <(zcat data.gz)` is one.
+        options: dict[str, Any] = {"close_fds": False}
+        if stdout_to_stderr:
+            options["stdout"] = STDERR
+        process = start(command.argv, env, **options)
+        signals.reach(process)
+        WATCHDOG.watch(process.pid, str(orders or ""), session=False)
+        returncode = process.wait()
+        WATCHDOG.forget(process.pid)
+    records = _collect(orders.parent / "records", warn) if orders is not None else ()
+    return Finished(returncode, records, orders is not None)
+
+
+def leave(returncode: int) -> int:
+    """The exit code to end with; where a signal ended the program, ends flatout by the same."""
+    if returncode < 0:
+        _die(-returncode)
+    # Windows knows codes that do not fit what `sys.exit` takes (0xC000013A after Ctrl-C).
+    return returncode - 2**32 if returncode >= 2**31 else returncode
+
+
+def signal_name(returncode: int) -> str | None:
+    """The name of the signal that ended the program, as SIGKILL; None: it ended by itself."""
+    if returncode >= 0:
+        return None
+    try:
+        return signal.Signals(-returncode).name
+    except ValueError:
+        return f"signal {-returncode}"
+
+
+def _die(number: int) -> NoReturn:
+    """So that the shell sees what it would have seen without flatout."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if sys.platform != "win32":
+        import resource
+
+        # The program has left its core already; ours would tell nobody anything.
+        resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+        with suppress(OSError, ValueError):  # SIGKILL has no handler to put back
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(128 + number)  # ignored: process 1 of a container dies of no signal
+
+
+def _prepare(boosts: Sequence[wire.BoostOrder], warn: Warn) -> Path | None:
+    """Write the orders; None where nothing can be written, and the program runs without us."""
+    try:
+        here = folder.fresh("run")
+        return write_orders(wire.Orders(str(here / "records"), tuple(boosts)), here)
+    except OSError as error:
+        warn(f"the program runs as written: flatout could write nowhere ({error})")
+        return None
+
+
+def _collect(records: Path, warn: Warn) -> tuple[tuple[int, wire.Record], ...]:
+    tail = Tail(records)
+    try:
+        found = tuple(tail.new())
+    except OSError as error:
+        warn(f"what the agent recorded cannot be read: {error}")
+        return ()
+    if tail.skipped:
+        warn(f"{tail.skipped} damaged lines in {records} were left out")
+    return found
+
+
+class _Signals:
+    """Passes signals on to the program; those that come before it runs wait for it."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._waiting: list[int] = []
+
+    def pass_on(self, number: int, frame: object) -> None:
+        if self._process is None:
+            self._waiting.append(number)
+        else:
+            with suppress(OSError):
+                self._process.send_signal(number)
+
+    def wait(self, number: int, frame: object) -> None:
+        """The program has had it from the terminal and decides what to do."""
+
+    def reach(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        for number in self._waiting:
+            self.pass_on(number, None)
+
+
+@contextmanager
+def _ready() -> Iterator[_Signals]:
+    """Take no signal as ours while the program runs, except those that are ignored already.
+
+    Those the program inherits as ignored: nohup, and jobs in the background of a script.
+    """
+    signals = _Signals()
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for names, handler in ((PASSED_ON, signals.pass_on), (FROM_TERMINAL, signals.wait)):
+            for number in (getattr(signal, name, None) for name in names):
+                if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                    before[number] = signal.signal(number, handler)
+    try:
+        yield signals
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,182 @@
+"""One program in a trial: started with its orders, followed through its records, ended for sure."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from flatout.nouns.errors import UserError
+from flatout.running import environment, tree
+from flatout.running.command import Command
+from flatout.running.records import Tail
+from flatout.running.watchdog import WATCHDOG
+from flatout_agent import wire
+
+GRACE_S = 3.0
+"""Between asking a program to end and killing it: its workers remove their shared memory."""
+TAIL_BYTES = 64 * 1024
+LOG = "output.log"
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+
+class Program:
+    """A running trial. Use it in a `with` statement: leaving that ends all that it started.
+
+    It has its own session (own process group on Windows), no input, and writes to a log. Should
+    flatout itself be killed, the watchdog ends it.
+    """
+
+    def __init__(self, argv: tuple[str, ...], env: Mapping[str, str], records: Path, log: Path):
+        self.log = log
+        self.tail = Tail(records)
+        self._marker = env.get(wire.ORDERS_ENV, "")
+        self._peak_bytes = 0
+        self._stopped = False
+        with log.open("wb") as output:
+            self._process = start(argv, env, stdout=output, stderr=subprocess.STDOUT, **_detached())
+        WATCHDOG.watch(self._process.pid, self._marker, session=True)
+        self._root = psutil.Process(self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs; -N when signal N ended it."""
+        return self._process.poll()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the command itself still runs."""
+        return self.returncode is None
+
+    def records(self) -> Iterator[tuple[int, wire.Record]]:
+        """(process id, record) for what the agents have written since the last call."""
+        return self.tail.new()
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the command to end by itself; its exit code, or None when it still runs."""
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def suspend(self) -> None:
+        """Stop all its processes until `resume`: they take no time from others, but keep memory."""
+        tree.suspend(self._family)
+
+    def resume(self) -> None:
+        tree.resume(self._family)
+
+    def memory_bytes(self) -> int:
+        """Most resident memory of all its processes together, as seen at the calls so far."""
+        self._peak_bytes = max(self._peak_bytes, tree.memory_bytes(self._family()))
+        return self._peak_bytes
+
+    def log_tail(self, lines: int) -> list[str]:
+        """The last lines of its output as a terminal would show them, colours removed."""
+        return log_tail(self.log, lines)
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """End every process that it started, wherever that has gone; return when they are gone."""
+        if self._stopped:
+            return
+        tree.end(self._family, grace_s)
+        if self._marker:
+            tree.end(lambda: tree.marked(wire.ORDERS_ENV, self._marker), grace_s)
+        self._process.wait()
+        WATCHDOG.forget(self._process.pid)
+        self._stopped = True
+
+    def _family(self) -> list[psutil.Process]:
+        self._process.poll()  # else it would stay a zombie
+        return tree.family(self._root, session=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def start_trial(
+    command: Command,
+    orders: wire.Orders,
+    folder: Path,
+    compile_cache: Path,
+    boosts_environment: Mapping[str, str] | None = None,
+) -> Program:
+    """Write `orders` into `folder` and start the command under them; its log is there too.
+
+    Raises UserError where the command cannot be started, OSError where `folder` cannot be written.
+    """
+    folder = folder.absolute()
+    path = write_orders(orders, folder)
+    env = environment.for_trial(
+        path,
+        boosts_environment or {},
+        orders.trial.seed if orders.trial is not None else 0,
+        compile_cache.absolute(),
+    )
+    return Program(command.argv, env, Path(orders.records), folder / LOG)
+
+
+def write_orders(orders: wire.Orders, folder: Path) -> Path:
+    """Make the folders of `orders` and write it to `folder`; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    Path(orders.records).mkdir(parents=True, exist_ok=True)
+    path = folder / "orders.json"
+    path.write_text(wire.dump(orders) + "\n", encoding="utf-8")
+    return path
+
+
+def start(
+    argv: tuple[str, ...], env: Mapping[str, str] | None, **options: Any
+) -> subprocess.Popen[bytes]:
+    """`subprocess.Popen`, with the system's refusal told as the user's next step."""
+    try:
+        return subprocess.Popen(argv, env=env, **options)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        hint = f"name the program that reads it, as in: flatout run -- bash {Path(argv[0]).name}"
+        raise UserError(f"{argv[0]} cannot be started: {reason}", hint, 2) from error
+
+
+def log_tail(log: Path, lines: int) -> list[str]:
+    """The last lines of a log as a terminal would show them, colours removed."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+            text = file.read().decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    shown = (_as_shown(line) for line in text.split("\n"))
+    return [line for line in shown if line.strip()][-lines:] if lines > 0 else []
+
+
+def _as_shown(line: str) -> str:
+    """A progress bar writes over itself after each carriage return: keep what is seen at last."""
+    parts = [part for part in _ESCAPES.sub("", line).split("\r") if part.strip()]
+    return parts[-1].rstrip() if parts else ""
+
+
+def _detached() -> dict[str, Any]:
+    if sys.platform == "win32":
+        return {
+            "stdin": subprocess.DEVNULL,
+            "creationflags": subprocess.CREATE_NEW_PROCESS_GROUP,
+        }
+    return {"stdin": subprocess.DEVNULL, "start_new_session": True}

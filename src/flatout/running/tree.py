@@ -1,0 +1,118 @@
+"""A program with everything that it started: find, pause, resume and end all of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+
+import psutil
+
+POLL_S = 0.02
+KILL_ROUNDS = 5
+"""A process may start another while it is being killed; not for ever."""
+
+Find = Callable[[], list[psutil.Process]]
+
+
+def family(root: psutil.Process, session: bool) -> list[psutil.Process]:
+    """`root` and its descendants; with `session`, also what is left of the session it leads.
+
+    The session holds those whose parent has died already. Zombies are not counted.
+    """
+    found: dict[int, psutil.Process] = {}
+    with suppress(psutil.Error):
+        if root.is_running():
+            found = {item.pid: item for item in [root, *root.children(recursive=True)]}
+    if session:
+        found |= {item.pid: item for item in _session(root.pid) if item.pid not in found}
+    return [item for item in found.values() if is_alive(item)]
+
+
+def marked(variable: str, value: str) -> list[psutil.Process]:
+    """Processes of this user that were started with `variable` set to `value`.
+
+    Finds those that left both their parent and their session.
+    """
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(variable) == value and is_alive(process):
+                found.append(process)
+    return [process for process in found if process.pid != os.getpid()]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether it is there and not a zombie that only waits for its parent."""
+    with suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def suspend(find: Find) -> None:
+    """Stop every process in its tracks, also those started meanwhile."""
+    stopped: set[psutil.Process] = set()
+    while fresh := [item for item in find() if item not in stopped]:
+        for process in fresh:
+            with suppress(psutil.Error):
+                process.suspend()
+        stopped.update(fresh)
+
+
+def resume(find: Find) -> None:
+    """Let every process go on."""
+    for process in find():
+        with suppress(psutil.Error):
+            process.resume()
+
+
+def end(find: Find, grace_s: float) -> None:
+    """Ask every process to end; after `grace_s` kill what is left."""
+    known: set[psutil.Process] = set()
+
+    def left() -> list[psutil.Process]:
+        known.update(find())  # once seen, a process is followed even when its parent is gone
+        return [item for item in known if is_alive(item)]
+
+    for process in left():
+        with suppress(psutil.Error):
+            process.terminate()
+            process.resume()  # a stopped process takes note of nothing but SIGKILL
+    if _gone(left, grace_s):
+        return
+    for _ in range(KILL_ROUNDS):
+        for process in left():
+            with suppress(psutil.Error):
+                process.kill()
+        if _gone(left, 1.0):
+            return
+
+
+def memory_bytes(processes: Iterable[psutil.Process]) -> int:
+    """Resident memory now; what a child shares with the others is counted once, where told."""
+    total = 0
+    for index, process in enumerate(processes):
+        with suppress(psutil.Error):
+            info = process.memory_info()
+            total += info.rss - (getattr(info, "shared", 0) if index else 0)
+    return total
+
+
+def _session(leader: int) -> Iterator[psutil.Process]:
+    if sys.platform == "win32":
+        return
+    for pid in psutil.pids():
+        with suppress(psutil.Error, OSError):
+            if os.getsid(pid) == leader:
+                yield psutil.Process(pid)
+
+
+def _gone(left: Find, within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while left():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_S)
+    return True
