@@ -1,0 +1,1 @@
+"""Measuring: one trial, one duel; records of the agent in, figures out."""

@@ -1,0 +1,125 @@
+"""The untouched program and the plan, run in turn on the same machine at the same time of day.
+
+Both are started once and pause at a gate between two steps; then A runs a window while B is
+suspended, and the other way round. What drifts (clocks, neighbours, temperature) drifts for both.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from flatout.measuring.outcome import Rank, leading
+from flatout.measuring.trial import POLL_S, Bench
+from flatout.nouns.plan import PlannedBoost
+from flatout.running.process import Program
+from flatout_agent import wire
+
+PairDone = Callable[[int, float | None], None]
+
+
+class DuelFailedError(Exception):
+    """One of the two did not reach its windows; the message says why."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two programs over all its windows."""
+
+    windows_ms: tuple[float, ...]
+    """Step time of each window."""
+    losses: tuple[float | None, ...]
+    rank: Rank
+
+
+class _Player:
+    """A started program, held at its gates."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.ranks: dict[int, Rank] = {}
+
+    def collect(self) -> None:
+        for pid, record in self.program.records():
+            self.ranks.setdefault(pid, Rank()).add(record)
+
+    def training(self) -> list[Rank]:
+        return [rank for rank in self.ranks.values() if rank.steps]
+
+    def at_gate(self, number: int) -> bool:
+        training = self.training()
+        return bool(training) and all(
+            rank.gate is not None and rank.gate.number >= number for rank in training
+        )
+
+    def over(self) -> bool:
+        training = self.training()
+        return bool(training) and all(rank.ended is not None for rank in training)
+
+    def reach(self, number: int, last: bool, deadline: float) -> None:
+        """Let it run until it waits at gate `number` (or has ended, after the last window)."""
+        while not (self.over() if last else self.at_gate(number)):
+            self.collect()
+            if time.monotonic() > deadline:
+                raise DuelFailedError("the time limit was reached")
+            if not self.program.alive and not self.over():
+                self.collect()
+                if self.over() if last else self.at_gate(number):
+                    return
+                tail = self.program.log_tail(3)
+                raise DuelFailedError(f"the program ended early: {' '.join(tail).strip()}")
+            time.sleep(POLL_S)
+
+    def play(self, number: int, last: bool, deadline: float) -> None:
+        """Run window `number` while the other is suspended."""
+        self.program.resume()
+        for rank in self.training():
+            if rank.gate is not None:
+                Path(rank.gate.path).touch()
+        self.reach(number + 1, last, deadline)
+        if not last:
+            self.program.suspend()
+
+    def side(self) -> Side:
+        rank = leading(self.ranks.values())
+        if rank is None:
+            raise DuelFailedError("no step was taken")
+        windows: dict[int, list[wire.StepTaken]] = {}
+        for step in rank.steps:
+            if step.phase == "window":
+                windows.setdefault(step.window, []).append(step)
+        means = [
+            1000 * statistics.mean(step.wall_s - step.eval_s for step in steps)
+            for _, steps in sorted(windows.items())
+        ]
+        return Side(tuple(means), rank.losses, rank)
+
+
+def fight(
+    bench: Bench,
+    boosts: tuple[PlannedBoost, ...],
+    facts: wire.JobFacts | None,
+    pairs: int,
+    limit_s: float,
+    done: PairDone = lambda pair, ratio: None,
+) -> tuple[Side, Side]:
+    """Untouched and plan, `pairs` windows each. Raises DuelFailedError when one of them fails."""
+    deadline = time.monotonic() + limit_s
+    with ExitStack() as stack:
+        players: list[_Player] = []
+        for name, chosen in (("duel-untouched", ()), ("duel-plan", boosts)):
+            program = bench.program(name, chosen, facts, gates=pairs, guard_steps=0)
+            players.append(_Player(stack.enter_context(program)))
+            players[-1].reach(0, False, deadline)
+            program.suspend()
+        for number in range(pairs):
+            done(number + 1, None)
+            for player in players:
+                player.play(number, number == pairs - 1, deadline)
+            untouched, plan = (player.side().windows_ms[number] for player in players)
+            done(number + 1, untouched / plan)
+        return players[0].side(), players[1].side()

@@ -1,0 +1,164 @@
+"""Run one trial: the user's program, with the agent inside, until its window is complete."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flatout.knowledge import boosts as known
+from flatout.measuring.outcome import Outcome, Rank, leading, measured
+from flatout.nouns.plan import PlannedBoost
+from flatout.running.command import Command
+from flatout.running.process import LOG, Program, start_trial
+from flatout_agent import wire
+
+POLL_S = 0.02
+MEMORY_EVERY_S = 0.5
+QUIET_EXIT_S = 2.0
+"""How long the process may take to vanish after its last record."""
+
+StepSeen = Callable[[wire.StepTaken], None]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all trials of one tuning share."""
+
+    command: Command
+    folder: Path
+    """Each trial gets a folder of its own below this one."""
+    seed: int = 0
+    min_steps: int = 8
+    max_steps: int = 50
+    window_s: float = 3.0
+    guard_steps: int = 3
+    protect: Path = field(default_factory=Path.cwd)
+    compile_cache: Path = field(default_factory=lambda: Path(".flatout/cache/inductor").absolute())
+
+    @property
+    def reference(self) -> Path:
+        """The first trial of the untouched program: gradients, batches and prepared files."""
+        return self.folder / "untouched-1"
+
+    def trial_orders(self, folder: Path, **changes: object) -> wire.TrialOrders:
+        """The orders that all trials start from."""
+        settings = {
+            "seed": self.seed,
+            "guard_steps": self.guard_steps,
+            "min_steps": self.min_steps,
+            "max_steps": self.max_steps,
+            "window_s": self.window_s,
+            "reference": None if folder == self.reference else str(self.reference),
+            "scratch": str(folder / "scratch"),
+            "prepared": None
+            if folder == self.reference
+            else str(self.reference / "scratch" / "prepared"),
+            "protect": str(self.protect),
+        }
+        return wire.TrialOrders(**{**settings, **changes})  # type: ignore[arg-type]
+
+    def program(
+        self,
+        name: str,
+        boosts: tuple[PlannedBoost, ...],
+        facts: wire.JobFacts | None,
+        **changes: object,
+    ) -> Program:
+        """Start the user's program as the trial `name`."""
+        folder = self.folder / name
+        orders = wire.Orders(
+            records=str(folder),
+            boosts=tuple(wire.BoostOrder(boost.id, boost.params) for boost in boosts),
+            trial=self.trial_orders(folder, **changes),
+        )
+        asked: dict[str, str] = {}
+        for boost in boosts:
+            if facts is not None:
+                asked.update(known.environment(boost.id, facts, boost.params))
+        return start_trial(self.command, orders, folder, self.compile_cache, asked)
+
+
+def run(
+    bench: Bench,
+    name: str,
+    boosts: tuple[PlannedBoost, ...],
+    facts: wire.JobFacts | None,
+    limit_s: float,
+    seen: StepSeen = lambda step: None,
+    **changes: object,
+) -> Outcome:
+    """One trial from start to end. A crash, a hang, a lack of memory is an outcome, not an error."""
+    began = time.monotonic()
+    ranks: dict[int, Rank] = {}
+    late = False
+    with bench.program(name, boosts, facts, **changes) as program:
+        sampled = 0.0
+        while program.alive and not _complete(ranks):
+            _collect(program, ranks, seen)
+            if time.monotonic() - sampled > MEMORY_EVERY_S:
+                program.memory_bytes()
+                sampled = time.monotonic()
+            late = time.monotonic() - began > limit_s
+            if late:
+                break
+            time.sleep(POLL_S)
+        if not late:
+            program.wait(QUIET_EXIT_S)
+        _collect(program, ranks, seen)
+        returncode, peak = program.returncode, program.memory_bytes()
+        program.stop()
+        error = _error(ranks, program, late, limit_s, returncode)
+    rank = leading(ranks.values())
+    world = sum(1 for item in ranks.values() if item.steps) or 1
+    figures = measured(rank, peak, world) if rank is not None else None
+    if figures is None and error is None:
+        error = "no measurement"
+    return Outcome(
+        rank=rank,
+        measured=figures if error is None else None,
+        error=error,
+        torch_seen=any(item.torch for item in ranks.values()),
+        agent_seen=bool(ranks),
+        returncode=returncode,
+        log=str(bench.folder / name / LOG),
+        wall_s=time.monotonic() - began,
+        redirected=tuple(dict.fromkeys(path for r in ranks.values() for path in r.redirected)),
+        faults=tuple(dict.fromkeys(fault for r in ranks.values() for fault in r.faults)),
+    )
+
+
+def _collect(program: Program, ranks: dict[int, Rank], seen: StepSeen) -> None:
+    for pid, record in program.records():
+        rank = ranks.setdefault(pid, Rank())
+        rank.add(record)
+        if isinstance(record, wire.StepTaken) and rank is leading(ranks.values()):
+            seen(record)
+
+
+def _complete(ranks: dict[int, Rank]) -> bool:
+    """Every process that trains has ended."""
+    training = [rank for rank in ranks.values() if rank.steps]
+    return bool(training) and all(rank.ended is not None for rank in training)
+
+
+def _error(
+    ranks: dict[int, Rank], program: Program, late: bool, limit_s: float, returncode: int | None
+) -> str | None:
+    rank = leading(ranks.values())
+    if late:
+        steps = len(rank.steps) if rank is not None else 0
+        return f"stopped after {limit_s:.0f} s with {steps} steps taken"
+    if rank is not None and rank.ended is not None and rank.ended.reason == "window":
+        return None
+    tail = next(reversed(list(_meaningful(program.log_tail(20)))), "")
+    if returncode:
+        how = f"killed by signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+        return f"{tail} ({how})" if tail else how
+    steps = len(rank.steps) if rank is not None else 0
+    return f"the program ended by itself after {steps} steps: too few to measure"
+
+
+def _meaningful(lines: list[str]) -> Iterator[str]:
+    return (line.strip() for line in lines if line.strip(" ^~|\t"))

@@ -1,0 +1,105 @@
+"""What is worth a trial on this job: boosts with parameters, the likeliest gain first."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from flatout.knowledge import boosts as known
+from flatout.nouns.errors import UserError
+from flatout.nouns.plan import PlannedBoost
+from flatout.nouns.trial import Trial, Verdict
+from flatout_agent import wire
+
+RISKS = ("exact", "rounding", "semantics")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the user allows."""
+
+    exact: bool = False
+    allow: tuple[str, ...] = ()
+    """Boosts that change what is computed: never tried unless named here."""
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in (*self.allow, *self.only, *self.skip):
+            known.get(name)  # an unknown name is a UserError with the nearest ones
+        both = set(self.only) & set(self.skip)
+        if both:
+            name = sorted(both)[0]
+            raise UserError(f"{name} is named by --only and by --skip", "name it once")
+
+    def refuses(self, boost: known.KnownBoost) -> str | None:
+        """Why this boost is not to be tried; None: it may be."""
+        if self.only and boost.id not in self.only and boost.id not in self.allow:
+            return "not named by --only"
+        if boost.id in self.skip:
+            return "left out by --skip"
+        if boost.risk == "semantics" and boost.id not in self.allow:
+            return f"changes what is computed: allow it with --allow {boost.id}"
+        if self.exact and boost.risk != "exact":
+            return "changes rounding: left out by --exact"
+        return None
+
+
+@dataclass
+class Candidate:
+    """One boost that applies, with the parameters worth trying."""
+
+    boost: known.KnownBoost
+    variants: list[PlannedBoost]
+    promise: float
+    retried: bool = field(default=False)
+
+
+def candidates(facts: wire.JobFacts, choice: Choice) -> tuple[list[Candidate], list[Trial]]:
+    """(what to try, in order; what is skipped, with the reason)."""
+    found: list[Candidate] = []
+    skipped: list[Trial] = []
+    for boost in known.all_boosts():
+        reason = choice.refuses(boost)
+        if reason is None:
+            variants, reason = _variants(boost, facts)
+            if variants:
+                promise = max(boost.promise(facts, item.params) for item in variants)
+                found.append(Candidate(boost, variants, promise))
+                continue
+        skipped.append(skip((), boost.id, reason or "does not apply"))
+    found.sort(key=lambda item: (-item.promise, item.boost.id))
+    return found, skipped
+
+
+def skip(on: Sequence[PlannedBoost], boost: str, reason: str) -> Trial:
+    """The row of a boost that gets no trial."""
+    return Trial(
+        boosts=(*(item.id for item in on), boost),
+        tried=boost,
+        verdict=Verdict.SKIPPED,
+        reason=reason,
+    )
+
+
+def highest_risk(boosts: Sequence[PlannedBoost]) -> str:
+    """The highest risk among these boosts; exact for none."""
+    risks = [known.get(boost.id).risk for boost in boosts]
+    return max(risks, key=RISKS.index, default="exact")
+
+
+def _variants(
+    boost: known.KnownBoost, facts: wire.JobFacts
+) -> tuple[list[PlannedBoost], str | None]:
+    """Every combination of the parameters that applies; else why the default does not."""
+    names = list(boost.params)
+    found: list[PlannedBoost] = []
+    reason = None
+    for values in itertools.product(*(boost.params[name] for name in names)):
+        params = dict(zip(names, values, strict=True))
+        refusal = boost.applies(facts, params)
+        if refusal is None:
+            found.append(PlannedBoost(boost.id, params, risk=boost.risk))
+        reason = reason or refusal
+    return found, reason

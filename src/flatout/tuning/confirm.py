@@ -1,0 +1,63 @@
+"""The last word: the untouched program against the plan, in turn, with an interval on the ratio."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import statistics
+
+from flatout.measuring.duel import Side
+from flatout.nouns.trial import Guard
+from flatout.nouns.tuned import Confirmation
+from flatout.tuning.guard import SIGMAS, loss_sigma
+
+RESAMPLES = 2000
+LEVEL = 0.95
+
+
+def confirmation(untouched: Side, plan: Side, guard: Guard, semantics: bool) -> Confirmation:
+    """Ratios of the pairs, their median and interval; the guard with the losses of the whole duel.
+
+    guard: the verdict of the trial that had all boosts of the plan on.
+    semantics: the plan changes what is computed, so that losses are not paired.
+    """
+    pairs = zip(untouched.windows_ms, plan.windows_ms, strict=True)
+    ratios = tuple(before / after for before, after in pairs)
+    return Confirmation(
+        pairs=len(ratios),
+        ratios=ratios,
+        speedup=statistics.median(ratios),
+        interval=interval(ratios),
+        untouched_ms=untouched.windows_ms,
+        plan_ms=plan.windows_ms,
+        guard=guard if semantics else _with_losses(guard, untouched, plan),
+    )
+
+
+def _with_losses(guard: Guard, untouched: Side, plan: Side) -> Guard:
+    sigma = loss_sigma(plan.losses, untouched.losses, 0)
+    pairs = zip(plan.losses, untouched.losses, strict=False)
+    if any(mine is None and theirs is not None for mine, theirs in pairs):
+        reason = "NaN or Inf in the confirmation where the untouched program has none"
+        return dataclasses.replace(guard, passed=False, finite=False, reason=reason)
+    if sigma is None:
+        return guard
+    if abs(sigma) > SIGMAS:
+        reason = f"loss off by {sigma:+.1f} sigma in the confirmation"
+        return dataclasses.replace(guard, passed=False, loss_sigma=sigma, reason=reason)
+    head = guard.reason.split("; loss within")[0]
+    return dataclasses.replace(
+        guard, loss_sigma=sigma, reason=f"{head}; loss within {abs(sigma):.1f} sigma"
+    )
+
+
+def interval(ratios: tuple[float, ...], level: float = LEVEL) -> tuple[float, float]:
+    """Bootstrap interval of the median over the pairs; the same for the same ratios."""
+    if len(ratios) < 2:
+        return ratios[0], ratios[0]
+    draw = random.Random(0)  # the interval must not differ from one report to the next
+    medians = sorted(
+        statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES)
+    )
+    tail = (1 - level) / 2
+    return medians[int(tail * RESAMPLES)], medians[int((1 - tail) * RESAMPLES) - 1]

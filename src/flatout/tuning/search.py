@@ -1,0 +1,315 @@
+"""The loop over trials: keep each boost that is faster beyond the noise and still learns the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+import time
+from dataclasses import dataclass, field
+
+from flatout.knowledge import boosts as known
+from flatout.measuring import trial as measuring
+from flatout.measuring.outcome import Outcome
+from flatout.nouns.observer import Observer
+from flatout.nouns.plan import PlannedBoost
+from flatout.nouns.trial import Measured, Trial, Verdict
+from flatout.tuning import guard
+from flatout.tuning.candidates import Candidate, Choice, candidates, highest_risk, skip
+from flatout_agent import wire
+
+LEAST_GAIN = 0.01
+"""A boost must be faster by at least this share, however quiet the machine."""
+LIMIT_FACTOR = 4.0
+LIMIT_LEAST_S = 120.0
+COMPILE_LIMIT_S = 600.0
+"""A trial may take so many times the untouched one, at least, and more where it compiles."""
+BASELINE_LIMIT_S = 1800.0
+CONFIRM_SHARE = 2.5
+"""Time held back for the confirmation, in untouched trials."""
+
+
+@dataclass
+class Search:
+    """State of one search. `kept` is the plan so far, `incumbent` its figures."""
+
+    bench: measuring.Bench
+    choice: Choice
+    observer: Observer
+    deadline: float
+    """On the monotonic clock; no trial begins that is not expected to end before it."""
+    trials: list[Trial] = field(default_factory=list)
+    kept: list[PlannedBoost] = field(default_factory=list)
+    redirected: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    untouched: Outcome | None = None
+    again: Outcome | None = None
+    incumbent: Measured | None = None
+    incumbent_trial: Trial | None = None
+    reference: guard.Reference | None = None
+    interrupted: bool = False
+    _count: int = 0
+
+    # The untouched program ----------------------------------------------------------------------
+
+    def baseline(self) -> Outcome:
+        """Run the untouched program twice; returns the first outcome, which may hold an error."""
+        self.observer.phase("measuring the program as written")
+        self.untouched = first = self._run((), None, {}, BASELINE_LIMIT_S)
+        if first.measured is None or first.rank is None or first.rank.facts is None:
+            return first
+        self._tell(Trial((), None, verdict=Verdict.KEPT, reason="as written", **_figures(first)))
+        self.incumbent = first.measured
+        noise_seed = self.bench.seed + 7919
+        self.again = second = self._run(
+            (), None, {}, self._limit(compiles=False), noise_seed=noise_seed
+        )
+        own = second.rank.guard if second.rank is not None else None
+        measured = first.rank.guard
+        self.reference = guard.Reference(
+            noise=measured.noise if measured is not None else None,
+            own=max(own.error) if own is not None and own.error else None,
+            losses=first.measured.losses,
+            guard_steps=self.bench.guard_steps,
+            own_reason=own.reason if own is not None else "",
+        )
+        if second.measured is not None:
+            gain = first.measured.step_ms / second.measured.step_ms
+            self._tell(
+                Trial(
+                    (), None, verdict=Verdict.KEPT, reason="as written, again: its own noise",
+                    gain=gain, **_figures(second),
+                )
+            )  # fmt: skip
+        return first
+
+    @property
+    def noise(self) -> float:
+        """Relative difference between the two untouched runs; 0 where there is only one."""
+        one = self.untouched.measured if self.untouched is not None else None
+        two = self.again.measured if self.again is not None else None
+        if one is None or two is None:
+            return 0.0
+        return abs(one.step_ms - two.step_ms) / min(one.step_ms, two.step_ms)
+
+    @property
+    def deterministic(self) -> bool | None:
+        """Whether the two untouched runs gave the same losses to the last bit after the guard steps."""
+        one = self.untouched.measured if self.untouched is not None else None
+        two = self.again.measured if self.again is not None else None
+        if one is None or two is None:
+            return None
+        skip_steps = self.bench.guard_steps
+        pairs = list(zip(one.losses[skip_steps:], two.losses[skip_steps:], strict=False))
+        return bool(pairs) and all(a == b for a, b in pairs)
+
+    @property
+    def facts(self) -> wire.JobFacts:
+        """Of the untouched program; only after `baseline`."""
+        assert self.untouched is not None
+        assert self.untouched.rank is not None
+        assert self.untouched.rank.facts is not None
+        return self.untouched.rank.facts
+
+    # The search ---------------------------------------------------------------------------------
+
+    def search(self) -> None:
+        """Try every candidate once, and those dropped that a later one may have made worth it."""
+        found, skipped = candidates(self.facts, self.choice)
+        self.observer.phase(f"trying {len(found)} boosts")
+        dropped: list[tuple[Candidate, int]] = []
+        for candidate in found:
+            if not self._try(candidate):
+                dropped.append((candidate, len(self.kept)))
+        for candidate, kept_before in dropped:
+            later = {boost.id for boost in self.kept[kept_before:]}
+            if later & set(candidate.boost.retry_after) and self._was_slower(candidate.boost.id):
+                self._try(dataclasses.replace(candidate, retried=True))
+        for row in skipped:
+            self._tell(row)
+
+    def _was_slower(self, boost: str) -> bool:
+        rows = [row for row in self.trials if row.tried == boost]
+        return any(row.verdict is Verdict.SLOWER for row in rows)
+
+    def _try(self, candidate: Candidate) -> bool:
+        """Whether the candidate was kept."""
+        boost = candidate.boost
+        clash = next((item.id for item in self.kept if item.id in boost.conflicts), None)
+        if clash is not None:
+            self._tell(skip(self.kept, boost.id, f"cannot be on together with {clash}"))
+            return False
+        if time.monotonic() + self._expected(boost) > self.deadline:
+            self._tell(skip(self.kept, boost.id, "no time left in the budget"))
+            return False
+        best: tuple[Trial, Measured, PlannedBoost] | None = None
+        for variant in self._finalists(candidate):
+            row, figures = self._trial(candidate, variant)
+            self._tell(row)
+            if figures is not None and (best is None or _speed(figures) > _speed(best[1])):
+                best = row, figures, variant
+        if best is None or best[0].verdict is not Verdict.KEPT:
+            return False
+        row, self.incumbent, variant = best
+        self.incumbent_trial = row
+        self.kept.append(dataclasses.replace(variant, gain=row.gain))
+        return True
+
+    def _finalists(self, candidate: Candidate) -> list[PlannedBoost]:
+        """Parameters by successive halving: short trials of all, longer ones of the better half."""
+        left = list(candidate.variants)
+        steps = self.bench.min_steps
+        while len(left) > 1:
+            timed = [(self._short(candidate, variant, steps), variant) for variant in left]
+            timed.sort(key=lambda item: item[0])
+            left = [variant for _, variant in timed[: max(1, len(left) // 2)]]
+            steps *= 2
+        return left
+
+    def _short(self, candidate: Candidate, variant: PlannedBoost, steps: int) -> float:
+        """Step time in ms of one variant in a short trial; infinite where there is none."""
+        if time.monotonic() + self._expected(candidate.boost) > self.deadline:
+            return math.inf
+        outcome = self._run(
+            (*self.kept, variant),
+            variant.id,
+            variant.params,
+            self._limit(candidate.boost.compiles),
+            window_s=self.bench.window_s / 3,
+            min_steps=max(4, steps // 2),
+        )
+        figures = outcome.measured
+        took = figures is not None and not self._idle(outcome, variant.id)
+        return figures.step_ms if figures is not None and took else math.inf
+
+    def _trial(
+        self, candidate: Candidate, variant: PlannedBoost
+    ) -> tuple[Trial, Measured | None]:
+        """One full trial of the plan so far with one more boost, and its verdict."""
+        boosts = (*self.kept, variant)
+        limit = self._limit(candidate.boost.compiles)
+        outcome = self._run(boosts, variant.id, variant.params, limit)
+        row = Trial(
+            boosts=tuple(item.id for item in boosts),
+            tried=variant.id,
+            params=variant.params,
+            retried=candidate.retried,
+            engaged={key: note.reason for key, note in outcome.notes.items() if note.reason},
+            **_figures(outcome),
+        )
+        idle = self._idle(outcome, variant.id)
+        if outcome.measured is None:
+            return dataclasses.replace(row, verdict=Verdict.FAILED, reason=outcome.error or ""), None
+        if idle is not None:
+            return dataclasses.replace(row, verdict=Verdict.SKIPPED, reason=idle), None
+        return self._judged(row, outcome, boosts, candidate), outcome.measured
+
+    def _judged(
+        self,
+        row: Trial,
+        outcome: Outcome,
+        boosts: tuple[PlannedBoost, ...],
+        candidate: Candidate,
+    ) -> Trial:
+        assert self.incumbent is not None
+        assert outcome.measured is not None
+        assert self.reference is not None
+        gain = gain_of(candidate.boost.id, self.incumbent, outcome.measured)
+        measured = outcome.rank.guard if outcome.rank is not None else None
+        verdict = guard.judge(
+            measured, outcome.measured.losses, self.reference, highest_risk(boosts)
+        )
+        needed = 1 + max(LEAST_GAIN, self._uncertainty(outcome.measured))
+        if not verdict.passed:
+            kind, reason = Verdict.DIFFERENT, verdict.reason
+        elif gain >= needed:
+            kind, reason = Verdict.KEPT, verdict.reason
+        else:
+            kind = Verdict.SLOWER
+            reason = "slower" if gain < 1 else f"not faster beyond the noise ({needed - 1:.1%})"
+        return dataclasses.replace(row, verdict=kind, reason=reason, gain=gain, guard=verdict)
+
+    def _uncertainty(self, figures: Measured) -> float:
+        """Standard error of the ratio of the two step times, or the program's own noise."""
+        assert self.incumbent is not None
+        errors = [_standard_error(item.steps_ms) for item in (self.incumbent, figures)]
+        return max(2 * math.hypot(*errors), min(self.noise, 0.05))
+
+    @staticmethod
+    def _idle(outcome: Outcome, boost: str) -> str | None:
+        """Why the boost did not take hold; None: it did."""
+        note = outcome.notes.get(boost)
+        if note is None:
+            return "it was never applied"
+        words = {"declined": note.reason, "failed": f"failed: {note.reason}",
+                 "idle": f"did not engage: {note.reason}"}  # fmt: skip
+        return words.get(note.state)
+
+    # Running ------------------------------------------------------------------------------------
+
+    def _run(
+        self,
+        boosts: tuple[PlannedBoost, ...],
+        tried: str | None,
+        params: dict[str, object],
+        limit_s: float,
+        **changes: object,
+    ) -> Outcome:
+        self._count += 1
+        name = f"{tried or 'untouched'}-{self._count}"
+        facts = self.facts if self.incumbent is not None else None
+        self.observer.started(tried, params, self._count, self._expected_s())
+        outcome = measuring.run(
+            self.bench,
+            name,
+            boosts,
+            facts,
+            limit_s,
+            lambda step: self.observer.step(step.index, step.phase, step.wall_s),
+            **changes,
+        )
+        self.redirected += [path for path in outcome.redirected if path not in self.redirected]
+        self.faults += [fault for fault in outcome.faults if fault not in self.faults]
+        return outcome
+
+    def _tell(self, row: Trial) -> None:
+        self.trials.append(row)
+        self.observer.finished(row)
+
+    def _expected_s(self) -> float | None:
+        return self.untouched.wall_s if self.untouched is not None else None
+
+    def _expected(self, boost: known.KnownBoost) -> float:
+        """Seconds that a trial of this boost and the confirmation after it will take."""
+        one = self._expected_s() or 0.0
+        return one * (2.0 if boost.compiles else 1.0) + CONFIRM_SHARE * one
+
+    def _limit(self, compiles: bool) -> float:
+        one = self._expected_s() or 0.0
+        return max(LIMIT_LEAST_S, LIMIT_FACTOR * one) + (COMPILE_LIMIT_S if compiles else 0.0)
+
+
+def gain_of(boost: str, before: Measured, after: Measured) -> float:
+    """How many times as fast: by samples where the batch changes, else by step.
+
+    Evaluation counts for the boost that is about evaluation.
+    """
+    if known.get(boost).risk == "semantics" and before.samples_per_s and after.samples_per_s:
+        return after.samples_per_s / before.samples_per_s
+    if boost == "eval-without-grad" and before.eval_ms and after.eval_ms:
+        return before.eval_ms / after.eval_ms
+    return before.step_ms / after.step_ms
+
+
+def _speed(figures: Measured) -> float:
+    return figures.samples_per_s or 1000 / figures.step_ms
+
+
+def _standard_error(times: tuple[float, ...]) -> float:
+    if len(times) < 2:
+        return 0.0
+    return statistics.stdev(times) / math.sqrt(len(times)) / statistics.fmean(times)
+
+
+def _figures(outcome: Outcome) -> dict[str, object]:
+    return {"measured": outcome.measured, "log": outcome.log, "wall_s": outcome.wall_s}
