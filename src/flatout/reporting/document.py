@@ -1,0 +1,98 @@
+"""JSON: the documents that other programs read. A field once published keeps its name and meaning.
+
+`baseline`, `best` and `speedup` of `flatout.tune/1` are those of the A/B runs where there were
+some; a number that is not known, NaN and Inf are null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from flatout.nouns.run_end import RunEnd
+from flatout.nouns.trial import Measured, Trial
+from flatout.nouns.tuned import Tuned
+from flatout.reporting import outcome
+
+TUNE = "flatout.tune/1"
+RUN = "flatout.run/1"
+
+
+def tune_document(tuned: Tuned) -> dict[str, Any]:
+    """What `flatout tune --json` prints."""
+    head = outcome.headline(tuned)
+    plan = outcome.plan_measured(tuned)
+    guard = outcome.guard_of_plan(tuned)
+    faster = head.answer is not outcome.Answer.NOTHING
+    document = {
+        "schema": TUNE,
+        "answer": head.answer,
+        "command": tuned.command,
+        "baseline": _side(head.untouched, tuned.baseline),
+        "best": _side(head.plan, plan) if faster else None,
+        "speedup": head.speedup,
+        "speedup_interval": head.interval,
+        "boosts": tuned.plan.boosts if tuned.plan else (),
+        "trials": [_trial(trial) for trial in tuned.trials],
+        "guard": guard,
+        "learning": outcome.learning(guard),
+        "confirmation": tuned.confirmation,
+        "plan": tuned.plan_path,
+        "report": tuned.report_path,
+        "run_folder": tuned.run_folder,
+        "pays_after_steps": tuned.plan.pays_after_steps if tuned.plan else None,
+        "compile_s": tuned.plan.compile_s if tuned.plan else None,
+        "machine": tuned.machine,
+        "noise": tuned.noise,
+        "deterministic": tuned.deterministic,
+        "wall_s": tuned.wall_s,
+        "interrupted": tuned.interrupted,
+        "redirected": tuned.redirected,
+        "leaked": tuned.leaked,
+        "faults": tuned.faults,
+        "notes": tuned.notes,
+    }
+    found: dict[str, Any] = as_json(document)
+    return found
+
+
+def run_document(end: RunEnd, command: Sequence[str], exit_code: int) -> dict[str, Any]:
+    """What `flatout run --json` prints when the program has ended."""
+    head = {"schema": RUN, "command": command, "exit_code": exit_code}
+    found: dict[str, Any] = as_json({**head, **_fields(end)})
+    return found
+
+
+def as_json(value: Any) -> Any:
+    """`value` in what JSON knows: nouns as objects, tuples as lists, NaN and Inf as null."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str(value)  # of a StrEnum, its text
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return as_json(_fields(value))
+    if isinstance(value, dict):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [as_json(item) for item in value]
+    return str(value)
+
+
+def _fields(noun: Any) -> dict[str, Any]:
+    return {item.name: getattr(noun, item.name) for item in dataclasses.fields(noun)}
+
+
+def _side(side: outcome.Side, measured: Measured | None) -> dict[str, Any]:
+    further = _fields(measured) if measured else {}
+    return {**further, "step_ms": side.step_ms, "samples_per_s": side.samples_per_s}
+
+
+def _trial(trial: Trial) -> dict[str, Any]:
+    step_ms = trial.measured.step_ms if trial.measured else None
+    return {**_fields(trial), "step_ms": step_ms}

@@ -1,0 +1,205 @@
+"""What a Tuned says, in the order of a reader's questions: how much, is it the same, why.
+
+Terminal, JSON and HTML all take their numbers and words from here, so that they never disagree.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flatout.nouns import units
+from flatout.nouns.trial import Guard, Measured, Trial, Verdict
+from flatout.nouns.tuned import Tuned
+from flatout.reporting import plain
+
+
+class Answer(enum.StrEnum):
+    """What came out."""
+
+    FASTER = "faster"  # confirmed in A/B runs
+    UNCONFIRMED = "unconfirmed"  # stopped before the A/B runs
+    NOTHING = "nothing"  # no plan
+
+
+class Learning(enum.StrEnum):
+    """What can be said of the loss curve under the plan."""
+
+    SAME = "same"
+    STATISTICAL = "statistical"  # only the losses could be compared
+    DIFFERENT = "different"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Side:
+    """The figures of one of the two sides."""
+
+    step_ms: float | None = None
+    samples_per_s: float | None = None
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The two sides and their ratio. Step times come from the A/B runs where there were some."""
+
+    answer: Answer
+    untouched: Side
+    plan: Side
+    speedup: float | None = None
+    interval: tuple[float, float] | None = None
+    pairs: int = 0
+
+
+def headline(tuned: Tuned) -> Headline:
+    """The numbers of the first two lines."""
+    confirmed = tuned.confirmation
+    untouched = _side(tuned.baseline, confirmed.untouched_ms if confirmed else ())
+    if tuned.plan is None:
+        return Headline(Answer.NOTHING, untouched, Side())
+    plan = _side(plan_measured(tuned), confirmed.plan_ms if confirmed else ())
+    if confirmed is None:
+        speedup = tuned.plan.speedup or quotient(untouched.step_ms, plan.step_ms)
+        return Headline(Answer.UNCONFIRMED, untouched, plan, speedup)
+    return Headline(
+        Answer.FASTER, untouched, plan, confirmed.speedup, confirmed.interval, confirmed.pairs
+    )
+
+
+def plan_measured(tuned: Tuned) -> Measured | None:
+    """The plan's run: the confirmation's, or else the last trial under just these boosts."""
+    if tuned.best is not None or tuned.plan is None:
+        return tuned.best
+    wanted = {boost.id for boost in tuned.plan.boosts}
+    under = [t.measured for t in tuned.trials if set(t.boosts) == wanted and t.measured is not None]
+    return under[-1] if under else None
+
+
+def second_untouched(tuned: Tuned) -> Measured | None:
+    """A further run of the untouched program: what difference means nothing."""
+    runs = [t.measured for t in tuned.trials if t.tried is None and not t.boosts]
+    return next((m for m in runs if m is not None and m != tuned.baseline), None)
+
+
+def guard_of_plan(tuned: Tuned) -> Guard | None:
+    """The guard of the whole plan; None: no run under it was compared."""
+    if tuned.confirmation is not None:
+        return tuned.confirmation.guard
+    kept = [t.guard for t in tuned.trials if t.verdict is Verdict.KEPT and t.guard is not None]
+    return kept[-1] if kept and tuned.plan is not None else None
+
+
+def learning(guard: Guard | None) -> Learning:
+    """What the guard allows to say."""
+    if guard is None:
+        return Learning.UNKNOWN
+    if not guard.passed:
+        return Learning.DIFFERENT
+    return Learning.SAME if guard.gradient_compared else Learning.STATISTICAL
+
+
+def learning_words(guard: Guard | None) -> str:
+    """The same in one sentence, numbers included."""
+    if guard is None:
+        return "not compared"
+    kind, reason = learning(guard), plain.one_line(guard.reason)
+    numbers = "; ".join(guard_numbers(guard)) or reason
+    if kind is Learning.SAME:
+        return f"the same ({numbers})"
+    if kind is Learning.STATISTICAL:
+        because = reason or numbers
+        return f"the same as far as the losses tell; gradients not comparable ({because})"
+    return f"NOT the same: {reason or numbers}"
+
+
+def guard_numbers(guard: Guard) -> list[str]:
+    """The guard's figures, each in words."""
+    found = []
+    if not guard.finite:
+        found.append("NaN or Inf in the loss")
+    relative = quotient(guard.gradient_error, guard.batch_noise)
+    if guard.gradient_compared and relative is not None:
+        found.append(f"gradient error {units.share(relative)} of batch noise")
+    elif guard.gradient_compared and guard.gradient_error is not None:
+        found.append(f"gradient error {units.share(guard.gradient_error)}")
+    if guard.loss_sigma is not None and math.isfinite(guard.loss_sigma):
+        # Rounded up: "within" must stay true of the number that was measured.
+        found.append(f"loss within {math.ceil(abs(guard.loss_sigma) * 10) / 10:.1f} sigma")
+    return found
+
+
+def best_by_boost(tuned: Tuned) -> list[Trial]:
+    """One trial for each boost that is not in the plan: the one that came closest."""
+    planned = {boost.id for boost in tuned.plan.boosts} if tuned.plan else set()
+    best: dict[str, Trial] = {}
+    for trial in tuned.trials:
+        if trial.tried is None or trial.tried in planned:
+            continue
+        if trial.tried not in best or _closeness(trial) > _closeness(best[trial.tried]):
+            best[trial.tried] = trial
+    return list(best.values())
+
+
+def skipped(tuned: Tuned) -> dict[str, list[str]]:
+    """Reason -> boosts that it kept from being tried at all."""
+    groups: dict[str, list[str]] = {}
+    for trial in best_by_boost(tuned):
+        if trial.verdict is Verdict.SKIPPED:
+            reason = plain.one_line(trial.reason) or "no reason given"
+            groups.setdefault(reason, []).append(str(trial.tried))
+    return groups
+
+
+def why_dropped(trial: Trial, noise: float) -> str:
+    """Why a measured boost is not in the plan, in a few words."""
+    reason = plain.last_line(trial.reason)
+    if trial.verdict is Verdict.DIFFERENT:
+        return f"learns differently: {reason}"
+    if trial.verdict is Verdict.FAILED:
+        return f"failed: {reason}"
+    if trial.gain is None or not math.isfinite(trial.gain):
+        return reason or str(trial.verdict)
+    if trial.verdict is Verdict.KEPT:
+        return f"{units.ratio(trial.gain)} in its trial, not in the end: {reason}".removesuffix(
+            ": "
+        )
+    if trial.gain < 1 - noise:
+        return f"slower here: {units.ratio(trial.gain)}"
+    return f"no gain beyond the noise: {units.ratio(trial.gain)}"
+
+
+def quotient(one: float | None, other: float | None) -> float | None:
+    """The number one / other; None where there is none."""
+    if one is None or not other or not math.isfinite(one) or not math.isfinite(other):
+        return None
+    found = one / other
+    return found if math.isfinite(found) else None
+
+
+def median(values: Sequence[float | None]) -> float | None:
+    """Median of what is known."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return statistics.median(known) if known else None
+
+
+def _side(measured: Measured | None, times_ms: Sequence[float]) -> Side:
+    confirmed = median(times_ms)
+    if measured is None:
+        return Side(step_ms=confirmed)
+    if confirmed is None:
+        return Side(measured.step_ms, measured.samples_per_s, measured.peak_bytes)
+    # Samples per step are the same in both runs; only the time of the step was measured anew.
+    scale = quotient(measured.step_ms, confirmed)
+    rate = measured.samples_per_s
+    scaled = rate * scale if rate is not None and scale is not None else None
+    return Side(confirmed, scaled, measured.peak_bytes)
+
+
+def _closeness(trial: Trial) -> tuple[int, float]:
+    order = [Verdict.SKIPPED, Verdict.FAILED, Verdict.DIFFERENT, Verdict.SLOWER, Verdict.KEPT]
+    known = trial.gain is not None and math.isfinite(trial.gain)
+    return order.index(trial.verdict), trial.gain or 0.0 if known else 0.0

@@ -1,0 +1,52 @@
+"""Foreign text made safe to print: no escape sequence of a program reaches the terminal."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+
+
+def lines(text: str) -> list[str]:
+    """The printable lines of `text` without escape sequences, control or direction characters."""
+    whole = ESCAPES.sub("", text).expandtabs(4)
+    shown = ("".join(c if c.isprintable() else " " for c in line) for line in whole.splitlines())
+    return [line.rstrip() for line in shown]
+
+
+def one_line(text: str) -> str:
+    """All of `text` in one line."""
+    return " ".join(" ".join(lines(text)).split())
+
+
+def last_line(text: str) -> str:
+    """The last line that says something: of a traceback, the error itself."""
+    return next((one_line(line) for line in reversed(lines(text)) if line.strip()), "")
+
+
+def cut(text: str, width: int) -> str:
+    """`text` in at most `width` characters."""
+    return text if len(text) <= width else text[: max(width - 3, 0)] + "..."[:width]
+
+
+def named(boost: str, params: dict[str, Any]) -> str:
+    """A boost with its parameters: "compile mode=default"."""
+    values = " ".join(f"{key}={value}" for key, value in params.items())
+    return one_line(f"{boost} {values}")
+
+
+def command_line(command: Sequence[str]) -> str:
+    """The command as it would be typed here."""
+    if sys.platform == "win32":
+        return " ".join(lines(subprocess.list2cmdline(command)))
+    return " ".join(lines(shlex.join(command)))
+
+
+def encodable(text: str, encoding: str) -> str:
+    """`text` of the same length with "?" for what a terminal of this encoding cannot show."""
+    return text.encode(encoding, "replace").decode(encoding)

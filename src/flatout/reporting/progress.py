@@ -1,0 +1,224 @@
+"""TuneView: the tuning while it runs, on stderr. On a terminal the trial under way moves at the
+bottom and each finished one stays as a row above it; elsewhere each finished trial is one line.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from flatout.nouns import units
+from flatout.nouns.trial import Trial, Verdict
+from flatout.reporting import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+COLOURS = {
+    Verdict.KEPT: "green",
+    Verdict.SLOWER: "yellow",
+    Verdict.DIFFERENT: "magenta",
+    Verdict.FAILED: "red",
+    Verdict.SKIPPED: "dim",
+}
+PHASES = {"guard": "guard", "warmup": "warm-up", "window": "measuring"}
+NAME, STEP, GAIN, VERDICT = 36, 9, 7, 10
+"""Widths of the columns; the reason takes what is left of the line."""
+
+
+@dataclass
+class Running:
+    """The trial under way."""
+
+    name: str
+    began: float
+    expected_s: float | None
+    phase: str = "starting"
+    step: int | None = None
+    times_ms: list[float] = field(default_factory=list)
+
+
+class TuneView:
+    """An Observer that draws; a context manager, so that the terminal is always given back."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        from rich.console import Console
+
+        self.console = console or Console(stderr=True)
+        isatty = getattr(self.console.file, "isatty", lambda: False)
+        # FORCE_COLOR makes a log file look like a terminal to rich; a log must not be animated.
+        self.animated = self.console.is_interactive and isatty()
+        self._live: Live | None = None
+        self._running: Running | None = None
+        self._text = ""
+        self._ratios: list[float] = []
+        self._skipped: list[str] = []
+        self._header = False
+
+    def __enter__(self) -> TuneView:
+        if self.animated:
+            from rich.live import Live
+
+            self._live = Live(
+                console=self.console,
+                get_renderable=self._status,
+                refresh_per_second=8,
+                transient=True,
+                redirect_stdout=False,  # nothing of this view may reach stdout, nor the reverse
+            )
+            self._live.start(refresh=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._running = None
+        try:
+            self._tell_skipped()
+        finally:
+            self._give_back()
+
+    def phase(self, text: str) -> None:
+        """A new part of the work begins."""
+        self._tell_skipped()
+        self._running, self._text = None, plain.one_line(text)
+        if not self.animated:
+            self._print(self._text)
+
+    def started(
+        self, tried: str | None, params: dict[str, Any], index: int, expected_s: float | None
+    ) -> None:
+        """A trial begins."""
+        self._tell_skipped()
+        name = plain.named(tried, params) if tried else self._text or f"trial {index}"
+        self._running = Running(name, time.monotonic(), expected_s)
+
+    def step(self, index: int, phase: str, wall_s: float) -> None:
+        """The trial under way took a step."""
+        running = self._running
+        if running is None:
+            return
+        if phase != running.phase:
+            running.phase, running.times_ms = phase, []
+        running.step = index
+        running.times_ms = [*running.times_ms[-49:], wall_s * 1000]
+
+    def finished(self, trial: Trial) -> None:
+        """A trial has its verdict."""
+        if trial.verdict is Verdict.SKIPPED and trial.measured is None and trial.tried:
+            # Boosts without a trial come in bunches: one line for all of them.
+            self._skipped.append(plain.named(trial.tried, trial.params))
+            return
+        self._tell_skipped()
+        self._running = None
+        if not self.animated:
+            self._print(_sentence(trial))
+            return
+        if not self._header:
+            self._header = True
+            self._print(_columns("boost", "ms/step", "gain", "verdict"), "dim")
+        for line, style in _row(trial, self.console.width):
+            self._print(line, style)
+
+    def confirming(self, pair: int, pairs: int, ratio: float | None) -> None:
+        """A pair of A/B runs begins, or gave its ratio."""
+        self._tell_skipped()
+        self._running = None
+        if pair <= 1 and ratio is None:
+            self._ratios = []
+        if ratio is not None:
+            self._ratios.append(ratio)
+        so_far = " ".join(units.ratio(value) for value in self._ratios[-8:])
+        self._text = f"A/B pair {pair} of {pairs}" + (f"   so far {so_far}" if so_far else "")
+        if ratio is not None and not self.animated:
+            self._print(f"A/B pair {pair} of {pairs}: {units.ratio(ratio)}")
+
+    def _tell_skipped(self) -> None:
+        if self._skipped:
+            line, self._skipped = f"skipped: {', '.join(self._skipped)}", []
+            self._print(plain.cut(line, self.console.width) if self.animated else line, "dim")
+
+    def _give_back(self) -> None:
+        if self._live is not None:
+            live, self._live = self._live, None
+            try:
+                live.stop()
+            finally:
+                # A second Ctrl-C may have come in between: never leave the cursor hidden.
+                self.console.show_cursor(True)
+
+    def _print(self, line: str, style: str = "") -> None:
+        from rich.text import Text
+
+        text = Text(plain.encodable(line, self.console.encoding), style=style)
+        self.console.print(text, soft_wrap=True, highlight=False)
+
+    def _status(self) -> Text:
+        from rich.text import Text
+
+        frames = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏" if "utf" in self.console.encoding.lower() else "|/-\\"
+        frame = frames[int(time.monotonic() * 8) % len(frames)]
+        line = plain.cut(f"{frame} {self._doing()}", self.console.width - 1)
+        line = plain.encodable(line, self.console.encoding)
+        return Text(line, style="cyan", no_wrap=True, overflow="crop")
+
+    def _doing(self) -> str:
+        running = self._running
+        if running is None:
+            return self._text or "starting"
+        elapsed = units.duration(time.monotonic() - running.began)
+        if running.expected_s is not None:
+            elapsed += f" of ~{units.duration(running.expected_s)}"
+        if running.step is None:
+            return f"{running.name}: {running.phase}, {elapsed}"
+        so_far = units.milliseconds(statistics.median(running.times_ms))
+        doing = f"{PHASES.get(running.phase, running.phase)}, step {running.step}"
+        return f"{running.name}: {so_far}/step, {doing}, {elapsed}"
+
+
+def _name(trial: Trial) -> str:
+    whole = "the whole plan" if trial.boosts else "as written"
+    return plain.named(trial.tried or whole, trial.params if trial.tried else {})
+
+
+def _verdict(trial: Trial) -> str:
+    untouched = trial.tried is None and not trial.boosts and trial.measured is not None
+    return "" if untouched else str(trial.verdict)
+
+
+def _sentence(trial: Trial) -> str:
+    parts = [_verdict(trial)] if _verdict(trial) else []
+    if trial.gain is not None:
+        parts.append(units.ratio(trial.gain))
+    if trial.measured is not None:
+        parts.append(f"{units.milliseconds(trial.measured.step_ms)}/step")
+    reason = plain.last_line(trial.reason)
+    return f"{_name(trial)}: {', '.join(parts)}" + (f" - {reason}" if reason else "")
+
+
+def _columns(name: str, step: str, gain: str, verdict: str) -> str:
+    line = f"{plain.cut(name, NAME):<{NAME}} {step:>{STEP}} {gain:>{GAIN}}  {verdict:<{VERDICT}}"
+    return line.rstrip()
+
+
+def _row(trial: Trial, width: int) -> list[tuple[str, str]]:
+    step = units.milliseconds(trial.measured.step_ms) if trial.measured else "-"
+    gain = units.ratio(trial.gain) if trial.gain is not None else "-"
+    line = _columns(_name(trial), step, gain, _verdict(trial))
+    reason, style = plain.last_line(trial.reason), COLOURS[trial.verdict]
+    if not _verdict(trial):
+        style = "bold"
+    beside = f"{line:<{NAME + STEP + GAIN + VERDICT + 4}} {reason}".rstrip()
+    if len(beside) <= width:
+        return [(beside, style)]
+    if trial.verdict in (Verdict.FAILED, Verdict.DIFFERENT):
+        return [(line, style), (plain.cut(f"    {reason}", width), "dim")]
+    return [(plain.cut(beside, width), style)]

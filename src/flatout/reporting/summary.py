@@ -1,0 +1,180 @@
+"""The block that closes `flatout tune`: how much faster, the same or not, why, what next."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from flatout.nouns import units
+from flatout.nouns.trial import Verdict
+from flatout.nouns.tuned import Tuned
+from flatout.reporting import outcome, plain
+from flatout.reporting.outcome import Answer, Headline, Learning
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Paragraph = tuple[str, str, str]
+"""Label, text, and the style of the label."""
+COPIED = ("plan:", "report:", "next:")
+GLUE = "\xa0"
+AT_MOST = 5
+"""Lines of one kind of trouble; the rest is in the report."""
+STYLES = {
+    Learning.SAME: "green",
+    Learning.STATISTICAL: "yellow",
+    Learning.DIFFERENT: "bold red",
+    Learning.UNKNOWN: "yellow",
+}
+
+
+def summary(tuned: Tuned, console: Console | None = None) -> None:
+    """Print what was found; on stdout unless another console is given."""
+    from rich.console import Console
+
+    console = console or Console()
+    head = outcome.headline(tuned)
+    for line, style in _top(tuned, head, console.width):
+        _print(console, line, style, len(line))
+    for label, text, style in _paragraphs(tuned, head):
+        first, *further = _wrapped(label, text, console.width)
+        _print(console, first, style, len(label))
+        for line in further:
+            _print(console, line)
+
+
+def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
+    written = _side_line("as written", head.untouched)
+    if head.answer is Answer.NOTHING:
+        said = textwrap.wrap(_nothing(tuned), max(width, 40))
+        return [(written, "bold"), *((line, "bold yellow") for line in said)]
+    plan = _side_line("with the plan", head.plan)
+    faster = f"{units.ratio(head.speedup)} faster"
+    if head.interval:
+        low, high = (units.ratio(value).removesuffix("x") for value in head.interval)
+        how = f"(95% interval {low}-{high}, A/B x {head.pairs})"
+    else:
+        how = "(not confirmed: stopped before the A/B runs)"
+    whole = f"{plan}    {faster}  {how}"
+    if len(whole) <= width:
+        return [(written, "bold"), (whole, "bold green")]
+    indent = " " * 16
+    return [(written, "bold"), (plan, "bold green"), (f"{indent}{faster}  {how}", "bold green")]
+
+
+def _side_line(label: str, side: outcome.Side) -> str:
+    if side.step_ms is None:
+        return f"{label:<14}{units.UNKNOWN:>10}"
+    line = f"{label:<14}{units.milliseconds(side.step_ms):>10}/step"
+    if side.samples_per_s is not None:
+        line += f"{units.rate(side.samples_per_s):>18}"
+    return line
+
+
+def _nothing(tuned: Tuned) -> str:
+    if tuned.interrupted:
+        return "stopped before anything faster was found; no plan was written"
+    if (tried := tuned.confirmation) is not None:
+        low, high = (units.ratio(value).removesuffix("x") for value in tried.interval)
+        found = f"{units.ratio(tried.speedup)}, 95% interval {low}-{high}"
+        return f"nothing faster that holds in A/B runs ({found}); no plan was written"
+    noise = units.share(tuned.noise)
+    return f"nothing was faster beyond the noise ({noise}); no plan was written"
+
+
+def _paragraphs(tuned: Tuned, head: Headline) -> Iterator[Paragraph]:
+    guard = outcome.guard_of_plan(tuned)
+    if guard is not None or head.answer is not Answer.NOTHING:
+        style = STYLES[outcome.learning(guard)]
+        yield "loss curve:", outcome.learning_words(guard), style
+    if tuned.plan is not None:
+        kept = (f"{plain.named(b.id, b.params)} {_gain(b.gain)}" for b in tuned.plan.boosts)
+        yield "kept:", ", ".join(_unbroken(item.strip()) for item in kept), "green"
+        if tuned.plan.pays_after_steps:
+            steps = units.count(tuned.plan.pays_after_steps, "step")
+            cost = units.duration(tuned.plan.compile_s)
+            yield "pays off:", f"after {steps}; compiling takes {cost} first", "bold"
+    yield from _not_kept(tuned)
+    yield from _troubles(tuned)
+    yield from _next(tuned, head)
+
+
+def _not_kept(tuned: Tuned) -> Iterator[Paragraph]:
+    rest = outcome.best_by_boost(tuned)
+    dropped = [t for t in rest if t.verdict not in (Verdict.SKIPPED, Verdict.FAILED)]
+    if dropped:
+        why = (f"{t.tried} ({outcome.why_dropped(t, tuned.noise)})" for t in dropped)
+        yield "tried and dropped:", ", ".join(why), "bold"
+    failed = [trial for trial in tuned.trials if trial.verdict is Verdict.FAILED]
+    for trial in failed[:AT_MOST]:
+        name = plain.named(trial.tried or _whole(trial.boosts), trial.params)
+        log = f" (log: {plain.one_line(trial.log)})" if trial.log else ""
+        yield "failed:", f"{name}: {plain.last_line(trial.reason)}{log}", "red"
+    if len(failed) > AT_MOST:
+        yield "failed:", f"{len(failed) - AT_MOST} more, in the report", "red"
+    groups = outcome.skipped(tuned)
+    if groups:
+        told = (f"{', '.join(boosts)} ({reason})" for reason, boosts in groups.items())
+        yield "could not be applied:", "; ".join(told), "bold"
+
+
+def _troubles(tuned: Tuned) -> Iterator[Paragraph]:
+    if tuned.interrupted:
+        yield "interrupted:", "what had not been tried by then is missing above", "yellow"
+    if tuned.leaked:
+        files = ", ".join(plain.one_line(path) for path in tuned.leaked[:AT_MOST])
+        rest = len(tuned.leaked) - AT_MOST
+        more = f" and {rest} more" if rest > 0 else ""
+        yield "warning:", f"files changed while trials ran: {files}{more}", "yellow"
+    faults = list(dict.fromkeys(plain.one_line(fault) for fault in tuned.faults))
+    for fault in faults[:AT_MOST]:
+        yield "warning:", f"error inside flatout: {fault}", "yellow"
+    if len(faults) > AT_MOST:
+        yield "warning:", f"{len(faults) - AT_MOST} more such errors, in the report", "yellow"
+    for note in tuned.notes:
+        yield "note:", plain.one_line(note), "bold"
+
+
+def _next(tuned: Tuned, head: Headline) -> Iterator[Paragraph]:
+    if tuned.plan_path and tuned.plan is not None:
+        yield "plan:", plain.one_line(tuned.plan_path), "bold"
+    if tuned.report_path:
+        yield "report:", plain.one_line(tuned.report_path), "bold"
+    if head.answer is not Answer.NOTHING:
+        yield "next:", f"flatout run {plain.command_line(tuned.command)}", "bold cyan"
+
+
+def _gain(gain: float | None) -> str:
+    return "" if gain is None else units.ratio(gain)
+
+
+def _whole(boosts: tuple[str, ...]) -> str:
+    return "the whole plan" if boosts else "the untouched program"
+
+
+def _unbroken(item: str) -> str:
+    # A name stays beside its number; textwrap does not break at this space.
+    return item.replace(" ", GLUE) if len(item) <= 48 else item
+
+
+def _wrapped(label: str, text: str, width: int) -> list[str]:
+    # Paths and commands stay whole, even beyond the edge: they are there to be copied.
+    if label in COPIED:
+        return [f"{label} {text}"]
+    found = textwrap.wrap(
+        f"{label} {text}",
+        max(width, 40),
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace(GLUE, " ") for line in found]
+
+
+def _print(console: Console, line: str, style: str = "", until: int = 0) -> None:
+    from rich.text import Text
+
+    text = Text(plain.encodable(line, console.encoding))
+    text.stylize(style, 0, until)
+    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)

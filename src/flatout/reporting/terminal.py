@@ -1,0 +1,65 @@
+"""The terminal: answers on stdout, everything else on stderr. Light to import: rich comes later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flatout.nouns import units
+from flatout.nouns.run_end import RunEnd
+from flatout.reporting import plain
+from flatout.reporting.progress import TuneView
+from flatout.reporting.summary import summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+__all__ = ["TuneView", "error", "run_summary", "summary", "warn"]
+
+
+def error(message: str, next_step: str = "", console: Console | None = None) -> None:
+    """What went wrong and where, and the next command or step."""
+    _tell("error: ", "bold red", message, console)
+    if next_step:
+        _tell("next: ", "bold", next_step, console)
+
+
+def warn(line: str, console: Console | None = None) -> None:
+    """One line that the user should know; the work goes on."""
+    _tell("warning: ", "yellow", line, console)
+
+
+def run_summary(end: RunEnd, console: Console | None = None) -> None:
+    """The line that closes `flatout run`, and a line for each thing that went wrong beside it."""
+    _tell("", "", "; ".join(_run_parts(end)), console)
+    for note in end.notes:
+        _tell("note: ", "bold", note, console)
+    for fault in end.faults:
+        warn(f"inside flatout, the program was not touched: {fault}", console)
+
+
+def _run_parts(end: RunEnd) -> list[str]:
+    figures = [units.count(end.steps, "step")]
+    if end.samples_per_s is not None:
+        figures.append(units.rate(end.samples_per_s))
+    if end.peak_bytes is not None:
+        figures.append(f"peak memory {units.size(end.peak_bytes)}")
+    if end.wait_share is not None:
+        figures.append(f"{units.share(end.wait_share)} of the time waiting for data")
+    parts = [", ".join(figures)]
+    if end.engaged:
+        parts.append("engaged: " + ", ".join(end.engaged))
+    if end.not_engaged:
+        why = (f"{boost} ({plain.last_line(reason)})" for boost, reason in end.not_engaged.items())
+        parts.append("not engaged: " + ", ".join(why))
+    return parts
+
+
+def _tell(label: str, style: str, line: str, console: Console | None) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = console or Console(stderr=True)
+    text: Text = Text.assemble(("flatout: ", "bold"), (label, style), plain.one_line(line))
+    text.plain = plain.encodable(text.plain, console.encoding)
+    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
