@@ -1,4 +1,4 @@
-"""flatout: run any PyTorch training script flat out."""
+"""Run any PyTorch training script flat out."""
 
 __version__ = "0.1.0"
 __all__ = ["__version__"]

@@ -1,0 +1,120 @@
+"""The commands, one per file: the folder is the table, the file's name is the verb.
+
+Each file defines `command`, a function with typer annotations that returns the exit code; its
+docstring is the help. One whose command line ends with the user's own program says
+`CONTEXT = SCRIPT_CONTEXT`, takes a `typer.Context` and reads it with `program(ctx.args)`.
+
+Only the command that was asked for is imported: the help of the others is read from their source.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+import flatout
+from flatout.nouns.errors import UserError
+
+SCRIPT_CONTEXT: dict[str, Any] = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+}
+"""Everything from the script's name on belongs to the script, options and `--help` included."""
+
+
+def names() -> list[str]:
+    """The commands as the user types them."""
+    return sorted(item.name.replace("_", "-") for item in pkgutil.iter_modules(__path__))
+
+
+def call(arguments: Sequence[str]) -> int:
+    """Run the command in `arguments`; its exit code. Raises UserError and typer's exceptions."""
+    asked = next((item for item in arguments if not item.startswith("-")), None)
+    if asked is not None and asked not in names():
+        raise UserError(f"there is no command {asked!r}{_nearest(asked)}", "flatout --help")
+    result = application(asked)(
+        args=list(arguments) or ["--help"],
+        prog_name="flatout",
+        standalone_mode=False,
+    )
+    return result if isinstance(result, int) else 0
+
+
+def application(asked: str | None = None) -> typer.Typer:
+    """All commands; of these only `asked` is loaded, the others can tell their help alone."""
+    app = typer.Typer(
+        help=flatout.__doc__,
+        add_completion=False,
+        rich_markup_mode=None,  # importing rich would double the time to start
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_flatout)
+    for name in names():
+        if name == asked:
+            module = importlib.import_module(_module(name))
+            settings = getattr(module, "CONTEXT", None)
+            app.command(name, context_settings=settings)(module.command)
+        else:
+            app.command(name, help=summary(name))(_not_loaded)
+    return app
+
+
+def summary(name: str) -> str:
+    """The first line of the docstring of a command's function, without importing its file."""
+    spec = importlib.util.find_spec(_module(name))
+    source = spec.loader.get_source(_module(name)) if spec and spec.loader else None  # type: ignore[attr-defined]
+    for node in ast.parse(source or "").body:
+        if isinstance(node, ast.FunctionDef) and node.name == "command":
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    return ""
+
+
+def program(rest: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
+    """The user's program in what follows flatout's own options: its words, and the module of `-m`.
+
+    `train.py ...`, `-m package.module ...`, or `-- any command ...`.
+    """
+    words = tuple(rest)
+    if words[:1] != ("-m",):
+        return words, None
+    if len(words) == 1:
+        raise UserError("-m needs the name of a module", "flatout run -m package.module")
+    return words[2:], words[1]
+
+
+def _module(name: str) -> str:
+    return f"{__name__}.{name.replace('-', '_')}"
+
+
+def _nearest(asked: str) -> str:
+    near = difflib.get_close_matches(asked, names(), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"flatout {flatout.__version__}")
+        raise typer.Exit
+
+
+def _flatout(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None: ...
+
+
+def _not_loaded() -> None:
+    raise AssertionError("a command that was not asked for was called")

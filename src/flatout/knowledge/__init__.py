@@ -1,0 +1,1 @@
+"""Knowledge: what flatout knows without looking at this machine, and the typed doors to it."""

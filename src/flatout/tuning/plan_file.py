@@ -1,0 +1,272 @@
+"""flatout.toml: a Plan as a file that people read and edit.
+
+`[boosts.*]` is what `flatout run` applies, in that order. The other tables say for which program
+and machine it was measured, and with what gain. A key that is not known, a value of the wrong type
+and a boost that does not exist are refused: a plan that is half understood would be half applied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import tomlkit
+from tomlkit.exceptions import ParseError, TOMLKitError
+from tomlkit.items import Item, Table
+
+from flatout.knowledge import boosts as known
+from flatout.knowledge import jobs
+from flatout.nouns.errors import UserError
+from flatout.nouns.machine import Gpu, Machine
+from flatout.nouns.plan import Plan, PlannedBoost
+from flatout.tuning.plan_values import Refused, Values
+
+VERSION = 1
+DIGITS = 4
+"""Measured figures are written with so many decimals: more would be noise."""
+HEADER = """\
+The plan of `flatout tune`; `flatout run` applies it, `flatout eject` prints it as PyTorch lines.
+Edit it as you like: take a boost out, change its params. All but [boosts] is for the reader.\
+"""
+JOB_NOTE = "The program as it was without any boost; `flatout eject` fits its lines to it."
+
+
+def read(path: Path) -> Plan:
+    """The plan in the file. Raises UserError, with the next step, for one that cannot be used."""
+    try:
+        document = tomlkit.parse(path.read_text(encoding="utf-8")).unwrap()
+        return _plan(document)
+    except FileNotFoundError:
+        raise UserError(
+            f"there is no plan at {path}", "make one: flatout tune, then your script"
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path}: {error.strerror}", "check the path after --plan"
+        ) from error
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{path} is not a text file in UTF-8", "check the path after --plan"
+        ) from None
+    except ParseError as error:
+        raise UserError(
+            f"{path}, line {error.line}: {_first_sentence(error)}", f"correct line {error.line}"
+        ) from None
+    except TOMLKitError as error:
+        raise UserError(f"{path}: {error}", "correct it, or make it anew: flatout tune") from None
+    except Refused as error:
+        raise UserError(f"{path}: {error.message}", error.next_step) from None
+
+
+def write(plan: Plan, path: Path) -> None:
+    """Replace the file at once, so that no reader ever sees half a plan. Raises UserError."""
+    text = render(plan)
+    path = path.resolve()
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        fresh.write_text(text, encoding="utf-8", newline="\n")
+        fresh.replace(path)
+    except OSError as error:
+        fresh.unlink(missing_ok=True)
+        raise UserError(
+            f"cannot write the plan to {path}: {error.strerror}",
+            "free some space or choose a folder that you may write to",
+        ) from error
+
+
+def render(plan: Plan) -> str:
+    """The file's text."""
+    document = tomlkit.document()
+    for line in HEADER.splitlines():
+        document.add(tomlkit.comment(line))
+    document.add(tomlkit.nl())
+    document["version"] = VERSION
+    _fill(
+        document,
+        {"command": plan.command, "script_sha256": plan.script_sha256, "created": plan.created},
+    )
+    document["measured"] = _measured(plan)
+    document["boosts"] = boosts = tomlkit.table(is_super_table=bool(plan.boosts))
+    for boost in plan.boosts:
+        boosts[boost.id] = _boost_table(boost)
+    if plan.machine is not None:
+        document["machine"] = _fill(tomlkit.table(), dataclasses.asdict(plan.machine))
+    if plan.job:
+        document["job"] = table = tomlkit.table()
+        table.comment(JOB_NOTE)
+        _fill(table, jobs.values(plan.job))
+    return tomlkit.dumps(document)
+
+
+def differences(plan: Plan, machine: Machine, script_sha256: str | None) -> list[str]:
+    """What differs here from where the plan was measured; what is unknown on a side does not."""
+    found = []
+    if _differ(plan.script_sha256, script_sha256):
+        found.append("the script has changed")
+    then = plan.machine
+    if then is None:
+        return found
+    if _differ(then.torch, machine.torch):
+        found.append(f"torch {machine.torch} instead of {then.torch}")
+    before, now = _devices(then), _devices(machine)
+    if before != now:
+        found.append(f"{now} instead of {before}")
+    elif _differ(then.cpu, machine.cpu):
+        found.append(f"{machine.cpu} instead of {then.cpu}")
+    if _differ(then.cores, machine.cores):
+        found.append(f"{machine.cores} cores instead of {then.cores}")
+    if then.system != machine.system:
+        found.append(f"{machine.system} instead of {then.system}")
+    return found
+
+
+def _differ(then: object, now: object) -> bool:
+    return then is not None and now is not None and then != now
+
+
+def _devices(machine: Machine) -> str:
+    names = [gpu.name for gpu in machine.gpus]
+    parts = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
+    return ", ".join(parts) or "no GPU"
+
+
+def _plan(document: Mapping[str, Any]) -> Plan:
+    top = Values(document, "")
+    version = top.whole("version")
+    if version is None:
+        raise Refused("it does not say `version`", "add the line: version = 1")
+    if version > VERSION:
+        raise Refused(
+            f"it has version {version}, this flatout knows version {VERSION}",
+            "update flatout, or make the plan anew: flatout tune",
+        )
+    top.only(
+        "version", "command", "script_sha256", "created", "measured", "boosts", "machine", "job"
+    )
+    measured = top.table("measured")
+    measured.only("speedup", "interval", "pairs", "compile_s", "pays_after_steps")
+    tables = top.table("boosts")
+    return Plan(
+        boosts=tuple(_boost(boost_id, tables.table(boost_id)) for boost_id in tables.raw),
+        command=top.texts("command"),
+        script_sha256=top.text("script_sha256"),
+        machine=_machine(top.table("machine")) if "machine" in document else None,
+        speedup=measured.number("speedup"),
+        speedup_interval=measured.pair("interval"),
+        pairs=measured.whole("pairs"),
+        created=top.text("created"),
+        pays_after_steps=measured.whole("pays_after_steps"),
+        compile_s=measured.number("compile_s"),
+        job=_job(top.table("job")),
+    )
+
+
+def _boost(boost_id: str, values: Values) -> PlannedBoost:
+    try:
+        boost = known.get(boost_id)
+    except KeyError:
+        near = known.nearest(boost_id)
+        cure = (
+            f"did you mean {' or '.join(near)}?" if near else f"known are: {', '.join(known.ids())}"
+        )
+        raise Refused(f"there is no boost {boost_id!r}", cure) from None
+    values.only("gain", "risk", "params")
+    params = values.table("params")
+    params.only(*boost.params)
+    for name, choices in boost.params.items():
+        params.like(name, choices)
+    return PlannedBoost(
+        id=boost_id,
+        params=dict(params.raw),
+        gain=values.number("gain"),
+        risk=values.text("risk"),
+    )
+
+
+def _machine(values: Values) -> Machine:
+    values.only(*(item.name for item in dataclasses.fields(Machine)))
+    gpus = []
+    for gpu in values.tables("gpus"):
+        gpu.only(*(item.name for item in dataclasses.fields(Gpu)))
+        gpus.append(Gpu(gpu.text("name") or "", gpu.whole("memory_bytes"), gpu.text("driver")))
+    return Machine(
+        system=values.text("system") or "",
+        cpu=values.text("cpu"),
+        cores=values.whole("cores"),
+        memory_bytes=values.whole("memory_bytes"),
+        gpus=tuple(gpus),
+        python=values.text("python"),
+        torch=values.text("torch"),
+    )
+
+
+def _job(values: Values) -> dict[str, Any] | None:
+    if not values.raw:
+        return None
+    try:
+        return dataclasses.asdict(jobs.facts(values.raw))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise Refused(f"[job] cannot be used: {error}", "take the table [job] out") from None
+
+
+def _measured(plan: Plan) -> Table:
+    table = tomlkit.table()
+    figures = {
+        "speedup": plan.speedup,
+        "interval": plan.speedup_interval,
+        "pairs": plan.pairs,
+        "compile_s": plan.compile_s,
+        "pays_after_steps": plan.pays_after_steps,
+    }
+    comments = {
+        "speedup": "script as written / with this plan, wall time per step",
+        "interval": "95 % confidence",
+        "pairs": "runs in turn: as written, with the plan, as written ...",
+        "compile_s": "seconds spent compiling before the first fast step",
+        "pays_after_steps": "from then on the time spent compiling is won back",
+    }
+    _fill(table, figures)
+    for name, comment in comments.items():
+        if name in table:
+            cast("Item", table.value.item(name)).comment(comment)
+    return table
+
+
+def _boost_table(boost: PlannedBoost) -> Table:
+    table = tomlkit.table()
+    table.add(tomlkit.comment(f"{known.get(boost.id).title}."))
+    _fill(table, {"gain": boost.gain, "risk": boost.risk, "params": boost.params})
+    return table
+
+
+def _fill(table: Any, values: Mapping[str, Any]) -> Any:
+    """Put what is known into the table: None and what is empty are left out."""
+    for name, value in values.items():
+        if value is not None and value not in ((), [], {}):
+            table[name] = _item(value)
+    return table
+
+
+def _item(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, DIGITS) if math.isfinite(value) else value
+    if isinstance(value, Mapping):
+        return _fill(tomlkit.inline_table(), value)
+    if isinstance(value, list | tuple):
+        array = tomlkit.array()
+        array.extend(_item(item) for item in value)
+        return array.multiline(_has_tables(value))
+    return value
+
+
+def _has_tables(values: Iterable[Any]) -> bool:
+    return any(isinstance(item, Mapping) for item in values)
+
+
+def _first_sentence(error: ParseError) -> str:
+    """The parser's own words, without the position that is told already."""
+    return str(error).partition(" at line ")[0]
