@@ -1,0 +1,317 @@
+"""Compile the model's forward and backward pass into fused kernels.
+
+## What it does
+
+Runs the model's training calls through `torch.compile`, in place: the model stays the script's own
+object. Parameter `mode` is that of `torch.compile`: `default`, `reduce-overhead` (CUDA graphs),
+`max-autotune` and `max-autotune-no-cudagraphs` (kernels chosen by measuring). Calls in evaluation
+mode or without gradients run as written, since each would be compiled anew.
+
+## Why it is faster
+
+Chains of small operations become one kernel that reads and writes memory once, and Python no
+longer launches each operation. With CUDA graphs, a whole pass is one launch.
+
+## When it does nothing
+
+- There is no C++ compiler (CPU), no Triton (GPU), or Python's own headers are missing.
+- The script compiles the model or a part of it itself.
+- The model is a ScriptModule, quantized, DataParallel or sharded (FSDP wants its blocks compiled
+  one by one).
+- The compiler fails on this model: the part that failed runs as written.
+- Shapes or values change so often that torch stops recompiling.
+- `reduce-overhead` and the two `max-autotune` modes without a GPU do no more than the others.
+
+## What it may change
+
+Fused kernels round in other places, and dropout draws other random numbers. The first steps take
+seconds to minutes while code is generated. A compiler error in a backward pass that torch compiles
+late would reach the script; the trial that meets one fails, and the boost is dropped.
+
+## How it is undone
+
+The layer around the model's call is removed: the next call runs as written.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.compile.html
+- https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html
+- https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import shutil
+import sys
+import sysconfig
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent import nests
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.chain import Depth
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+    from flatout_agent.wire import JobFacts, ModelFacts, Params
+
+BOOST = Boost(
+    since="0.1.0",
+    risk=Risk.ROUNDING,
+    moment=Moment.MODEL,
+    params={"mode": ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")},
+    retry_after=("bf16-autocast", "fp16-autocast"),
+    redraws=True,
+    compiles=True,
+)
+MANY_SHAPES = 4
+"""CUDA graphs are recorded once a shape; more than this many cost more than they save."""
+
+
+def applies(facts: JobFacts, params: Params) -> str | None:
+    """Why it does not apply to this job; None: it does."""
+    mode = params.get("mode", "default")
+    if not facts.compiler:
+        return _no_compiler(facts.device)
+    if facts.device == "cpu" and mode in ("reduce-overhead", "max-autotune-no-cudagraphs"):
+        other = "default" if mode == "reduce-overhead" else "max-autotune"
+        return f"{mode} is the same as {other} on the CPU: there are no CUDA graphs"
+    reasons = [_why_not(model) for model in facts.models]
+    if reasons and all(reasons):
+        return reasons[0]
+    shapes = max((len(model.input_shapes) for model in facts.models), default=0)
+    if mode in ("reduce-overhead", "max-autotune") and shapes > MANY_SHAPES:
+        return f"{shapes} input shapes were seen, and CUDA graphs are recorded once a shape"
+    return None
+
+
+def _no_compiler(device: str) -> str:
+    what = "a C++ compiler" if device == "cpu" else "Triton"
+    return f"torch.compile needs {what} and Python's headers, and does not find them"
+
+
+def _why_not(model: ModelFacts) -> str | None:
+    if model.compiled:
+        return "the script compiles the model itself"
+    if model.wrapped in ("DataParallel", "FullyShardedDataParallel"):
+        return f"the model is wrapped in {model.wrapped}"
+    return None
+
+
+def promise(facts: JobFacts, params: Params) -> float:
+    """Likely speed-up, for the order of trials."""
+    full = 1.12 if facts.device == "cpu" else 1.3
+    if facts.device == "cuda" and params.get("mode") in ("reduce-overhead", "max-autotune"):
+        # Graphs pay where the launches, some 10 us each, are most of a short step.
+        full = 1.6 if (facts.step_s or 1.0) < 0.03 else 1.32
+    return 1.0 / ((facts.wait_share or 0.0) + (1.0 - (facts.wait_share or 0.0)) / full)
+
+
+def apply(job: Job, target: Any, params: Params) -> Applied:
+    """Compile the model's training calls."""
+    torch = job.torch
+    mode = params.get("mode", "default")
+    device = next((p.device.type for p in target.parameters()), "cpu")
+    innermost = _innermost(job, target)
+    reason = _cannot(torch, target, innermost) or _missing(torch, device)
+    if reason is not None:
+        raise Declined(reason)
+    compiled = torch.compile(innermost, mode=None if mode == "default" else mode)
+    graphs = device == "cuda" and mode in ("reduce-overhead", "max-autotune")
+    calls = CompiledCalls(job, target, compiled, graphs)
+    unwrap = job.wrap_call(target, Depth.COMPILE, calls.layer)
+    stop = job.after_step(calls.step_ended) if calls.graphs else None
+
+    def undo() -> None:
+        unwrap()
+        calls.close()
+        if stop is not None:
+            stop()
+
+    return Applied(undo, calls.engaged)
+
+
+def by_hand(facts: JobFacts, params: Params) -> str:
+    """The same as plain PyTorch."""
+    mode = params.get("mode", "default")
+    given = "" if mode == "default" else f'mode="{mode}"'
+    return f"model.compile({given})  # in place, before training\n"
+
+
+def counters() -> tuple[int, int]:
+    """(recompilations, graph breaks) in this process so far; (0, 0) where nothing was compiled."""
+    if "torch._dynamo.convert_frame" not in sys.modules:
+        return 0, 0
+    compiled = sys.modules["torch._dynamo.convert_frame"].FRAME_COMPILE_COUNTER
+    breaks = sys.modules["torch._dynamo.utils"].counters["graph_break"]
+    return sum(count - 1 for count in compiled.values() if count > 1), sum(breaks.values())
+
+
+def _innermost(job: Job, model: Any) -> Callable[..., Any]:
+    """The model's call without any layer: the script's own `model.compile()`, if there is one."""
+    seen: list[Callable[..., Any]] = []
+
+    def look(call: Callable[..., Any]) -> Callable[..., Any]:
+        seen.append(call)
+        return call
+
+    job.wrap_call(model, Depth.COMPILE, look)()
+    return seen[0]
+
+
+def _cannot(torch: Any, model: Any, innermost: Callable[..., Any]) -> str | None:
+    if isinstance(model, torch.jit.ScriptModule):
+        return "the model is a ScriptModule"
+    names = {base.__name__ for base in type(model).__mro__}
+    wrapped = names & {"DataParallel", "FullyShardedDataParallel", "FSDPModule"}
+    if wrapped:
+        return f"the model is wrapped in {wrapped.pop()}"
+    own: list[Any] = [innermost]
+    for module in model.modules():
+        own += [module.__dict__.get("_compiled_call_impl"), getattr(module, "forward", None)]
+        if ".quantized" in type(module).__module__:
+            return "the model is quantized"
+        if type(module).__name__ == "OptimizedModule":
+            return "the script compiles the model or a part of it itself"
+    if any(hasattr(call, "_torchdynamo_orig_callable") for call in own):
+        return "the script compiles the model or a part of it itself"
+    return None
+
+
+def _missing(torch: Any, device: str) -> str | None:
+    """What torch.compile needs and does not find."""
+    try:
+        from torch._dynamo.eval_frame import check_if_dynamo_supported
+
+        check_if_dynamo_supported()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # importing it warns of torch's own old parts
+            importlib.import_module("torch._inductor.compile_fx")
+        if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+            return "Python's C headers are missing (package python3-dev or python3-devel)"
+        if device == "cpu":
+            from torch._inductor.cpp_builder import get_cpp_compiler
+
+            get_cpp_compiler()
+            return None
+        from torch.utils._triton import has_triton
+
+        if device not in ("cuda", "xpu"):
+            return f"torch.compile makes no kernels for devices of type {device}"
+        if not has_triton():
+            return "Triton is missing, or the GPU is too old for it"
+        if sys.platform != "win32" and not any(map(shutil.which, ("cc", "gcc", "clang"))):
+            return "Triton needs a C compiler, and there is none"
+    except Exception as error:
+        return f"torch.compile does not work here: {_first_line(error)}"
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    # "backend='inductor' raised:" says nothing yet.
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+
+
+class CompiledCalls(logging.Filter):
+    """The layer around one model's call; as a log filter, it takes in what dynamo complains of."""
+
+    LOGGER = "torch._dynamo.convert_frame"
+
+    def __init__(self, job: Job, model: Any, compiled: Any, graphs: bool) -> None:
+        super().__init__()
+        self.job, self.model, self.compiled, self.graphs = job, model, compiled, graphs
+        self.calls = 0
+        self.graphs_made = 0
+        self.inside = False
+        self.step_begins = False
+        self.failed = ""
+        """First line of the first error of the compiler."""
+        self.given_up = False
+        self.limit = False
+        """torch stopped recompiling."""
+        logging.getLogger(self.LOGGER).addFilter(self)
+
+    def close(self) -> None:
+        """Stop listening."""
+        logging.getLogger(self.LOGGER).removeFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep what dynamo logs of our calls for the report; let everything else through."""
+        if not self.inside or record.levelno < logging.WARNING:
+            return True
+        if record.exc_info and record.exc_info[1] is not None:
+            self.failed = self.failed or _first_line(record.exc_info[1])
+        elif "_limit" in str(record.msg) + str(record.args):
+            self.limit = True
+        return False
+
+    def step_ended(self) -> None:
+        """The next call begins a new step, if this is the only model that takes part in it."""
+        self.step_begins = all(item is self.model for item in self.job.models)
+
+    def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call`, compiled in training."""
+        torch = self.job.torch
+        errors = torch._dynamo.exc.TorchDynamoException
+
+        def compiled_call(*args: Any, **kwargs: Any) -> Any:
+            if self.given_up or not (self.model.training and torch.is_grad_enabled()):
+                return call(*args, **kwargs)
+            try:
+                output = self._run(args, kwargs)
+            except errors as error:
+                # With errors suppressed, only those come here that leave no way to go on.
+                self.given_up, self.failed = True, _first_line(error)
+                return call(*args, **kwargs)
+            return nests.change(output, torch.clone) if self.graphs else output
+
+        return compiled_call
+
+    def _run(self, args: Any, kwargs: Any) -> Any:
+        dynamo = self.job.torch._dynamo
+        if self.step_begins:
+            self.job.torch.compiler.cudagraph_mark_step_begin()
+            self.step_begins = False
+        stats = dynamo.utils.counters["stats"]
+        before, suppressed = stats["unique_graphs"], dynamo.config.suppress_errors
+        # What the compiler cannot do runs as written, without running twice what had begun.
+        dynamo.config.suppress_errors = not dynamo.config.fail_on_recompile_limit_hit
+        self.inside = True
+        try:
+            output = self.compiled(*args, **kwargs)
+        finally:
+            self.inside = False
+            dynamo.config.suppress_errors = suppressed
+            self.graphs_made += stats["unique_graphs"] - before
+        self.calls += 1
+        return output
+
+    def engaged(self) -> tuple[bool, str] | None:
+        """For `Applied.engaged`."""
+        if self.given_up:
+            return False, f"the compiler failed: {self.failed}"
+        if not self.calls:
+            return None
+        if self.limit:
+            return (
+                False,
+                "recompiled until torch's limit, then ran as written: inputs vary too much",
+            )
+        if not self.graphs_made and self.failed:
+            return False, f"the compiler failed: {self.failed}"
+        recompiled, breaks = counters()
+        if not self.graphs_made and not self._shared():
+            return False, "no graph was compiled"
+        detail = f"{self.graphs_made} graphs, {recompiled} recompilations, {breaks} graph breaks"
+        return True, detail + (f"; a part failed: {self.failed}" if self.failed else "")
+
+    def _shared(self) -> bool:
+        """Another root model of the same class was compiled, and its code serves this one too."""
+        stats = self.job.torch._dynamo.utils.counters["stats"]
+        others = [item for item in self.job.models if item is not self.model]
+        return stats["unique_graphs"] > 0 and any(type(x) is type(self.model) for x in others)

@@ -1,0 +1,290 @@
+"""compile: what is declined, what falls back, and (slow) the real compiler."""
+
+import copy
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+from flatout_agent.boosts import Declined, compile
+from flatout_agent.job import Job
+from flatout_agent.wire import JobFacts, ModelFacts
+
+MODEL = ModelFacts("Net", 1000, "float32", "cpu", matmul=2)
+FACTS = JobFacts(
+    torch="2.13.0", python="3.11", system="linux", device="cpu", compiler=True, models=(MODEL,)
+)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x)))
+
+
+class Vary(Net):
+    text = ""
+
+    def forward(self, x):
+        return super().forward(x) * len(self.text)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
+@pytest.fixture
+def traced(monkeypatch):
+    """The real dynamo with a backend that needs no C++ compiler: seconds become milliseconds."""
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda call, mode=None: real(call, backend="aot_eager"))
+
+
+def boosted(model, mode="default"):
+    job = Job(torch)
+    job.models.append(model)
+    return compile.apply(job, model, {"mode": mode})
+
+
+def grads(model):
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+@pytest.mark.usefixtures("traced")
+def test_results_are_the_same_and_undo_restores():
+    model, x = Net(), torch.randn(4, 8)
+    model(x).sum().backward()
+    plain = grads(model)
+    model.zero_grad()
+    names = set(model.__dict__)
+    applied = boosted(model)
+    assert applied.engaged() is None
+    model(x).sum().backward()
+    torch.testing.assert_close(grads(model), plain)
+    assert applied.engaged() == (True, "1 graphs, 0 recompilations, 0 graph breaks")
+    applied.undo()
+    assert set(model.__dict__) == names
+    logger = logging.getLogger(compile.CompiledCalls.LOGGER)
+    assert not any(isinstance(item, compile.CompiledCalls) for item in logger.filters)
+
+
+@pytest.mark.usefixtures("traced")
+def test_evaluation_runs_as_written():
+    model = Net()
+    boosted(model)
+    model(torch.randn(4, 8)).sum().backward()
+    model.eval()
+    model(torch.randn(4, 8))
+    with torch.no_grad():
+        model.train()(torch.randn(4, 8))
+    assert compile.counters() == (0, 0)
+
+
+@pytest.mark.usefixtures("traced")
+def test_changing_shapes_recompile_once_and_are_counted():
+    model = Net()
+    applied = boosted(model)
+    for rows in (4, 5, 6, 7):
+        model(torch.randn(rows, 8)).sum().backward()
+    assert compile.counters() == (1, 0)
+    assert applied.engaged() == (True, "2 graphs, 1 recompilations, 0 graph breaks")
+
+
+@pytest.mark.usefixtures("traced")
+def test_hitting_the_recompilation_limit_is_not_engaged(caplog):
+    model = Vary()
+    applied = boosted(model)
+    for number in range(torch._dynamo.config.recompile_limit + 2):
+        model.text = "x" * number
+        model(torch.randn(4, 8)).sum().backward()
+    engaged, reason = applied.engaged()
+    assert not engaged
+    assert "limit" in reason
+    warned = [item for item in caplog.records if item.levelno >= logging.WARNING]
+    assert not warned, "dynamo's warning goes into the report, not to the user's terminal"
+
+
+def test_a_failing_compiler_runs_as_written_once_per_call(monkeypatch):
+    def broken(graph, inputs):
+        raise RuntimeError("no such kernel\nmore")
+
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda call, mode=None: real(call, backend=broken))
+    model = nn.Sequential(Net(), nn.BatchNorm1d(4))
+    plain = copy.deepcopy(model)
+    before = torch._dynamo.config.suppress_errors
+    applied = boosted(model)
+    x = torch.randn(4, 8)
+    for _ in range(2):
+        assert torch.equal(model(x), plain(x))
+    assert torch.equal(model[1].running_mean, plain[1].running_mean)
+    engaged, reason = applied.engaged()
+    assert not engaged
+    assert "no such kernel" in reason
+    assert torch._dynamo.config.suppress_errors is before
+
+
+def test_an_error_that_cannot_be_suppressed_gives_up_for_good(monkeypatch):
+    tries = []
+
+    def hopeless(*args):
+        tries.append(args)
+        raise torch._dynamo.exc.InternalTorchDynamoError("hopeless")
+
+    monkeypatch.setattr(torch, "compile", lambda call, mode=None: hopeless)
+    model = Net()
+    applied = boosted(model)
+    for _ in range(2):
+        assert model(torch.randn(4, 8)).shape == (4, 4)
+    assert len(tries) == 1
+    assert applied.engaged() == (False, "the compiler failed: hopeless")
+
+
+@pytest.mark.usefixtures("traced")
+def test_the_models_own_exception_passes_untouched():
+    class Mine(Exception):  # noqa: N818
+        pass
+
+    class Raises(Net):
+        def forward(self, x):
+            if x.shape[0] == 3:
+                raise Mine("mine")
+            return super().forward(x)
+
+    model = Raises()
+    boosted(model)
+    model(torch.randn(4, 8))
+    with pytest.raises(Mine, match="mine"):
+        model(torch.randn(3, 8))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        model(torch.randn(4, 9))
+
+
+@pytest.mark.usefixtures("traced")
+def test_two_models_of_one_class_both_engage():
+    job, models = Job(torch), [Net(), Net()]
+    for model in models:
+        job.models.append(model)
+    applied = [compile.apply(job, model, {}) for model in models]
+    for model in models:
+        model(torch.randn(4, 8)).sum().backward()
+    assert [item.engaged()[0] for item in applied] == [True, True]
+
+
+def in_place(model):
+    model.compile(backend="eager")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [
+        (lambda: torch.compile(Net(), backend="eager"), "itself"),
+        (lambda: nn.Sequential(torch.compile(Net(), backend="eager")), "itself"),
+        (lambda: in_place(Net()), "itself"),
+        (lambda: nn.Sequential(in_place(Net())), "itself"),
+        (lambda: nn.DataParallel(Net()), "DataParallel"),
+    ],
+)
+def test_declined(model, word):
+    with pytest.raises(Declined, match=word):
+        boosted(model())
+
+
+def test_declined_without_headers_or_compiler(monkeypatch, tmp_path):
+    import torch._inductor.cpp_builder as builder
+
+    def missing():
+        raise RuntimeError("No working C++ compiler found\nmore")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(builder, "get_cpp_compiler", missing)
+        with pytest.raises(Declined, match=r"No working C\+\+ compiler found$"):
+            boosted(Net())
+    monkeypatch.setattr(compile.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    with pytest.raises(Declined, match="headers"):
+        boosted(Net())
+
+
+def test_undo_gives_the_scripts_own_compiled_call_back_after_declining():
+    model = in_place(Net())
+    own = model._compiled_call_impl
+    with pytest.raises(Declined):
+        boosted(model)
+    assert model._compiled_call_impl is own
+
+
+SHAPES = tuple(f"8x{n}" for n in range(9))
+
+
+@pytest.mark.parametrize(
+    ("change", "mode", "word"),
+    [
+        ({}, "default", None),
+        ({"compiler": False}, "default", "C++ compiler"),
+        ({"compiler": False, "device": "cuda"}, "default", "Triton"),
+        ({}, "reduce-overhead", "CUDA graphs"),
+        ({"device": "cuda"}, "reduce-overhead", None),
+        (
+            {"device": "cuda", "models": (ModelFacts("N", 1, "f", "cuda", input_shapes=SHAPES),)},
+            "reduce-overhead",
+            "9 input shapes",
+        ),
+        ({"models": (ModelFacts("N", 1, "f", "cpu", compiled=True),)}, "default", "itself"),
+        (
+            {"models": (ModelFacts("N", 1, "f", "cpu", wrapped="DataParallel"),)},
+            "default",
+            "DataParallel",
+        ),
+    ],
+)
+def test_applies(change, mode, word):
+    reason = compile.applies(JobFacts(**{**vars(FACTS), **change}), {"mode": mode})
+    assert reason is None if word is None else word in reason
+
+
+def test_promise_and_by_hand(monkeypatch):
+    assert compile.promise(FACTS, {}) > 1.0
+    gpu = JobFacts(**{**vars(FACTS), "device": "cuda", "step_s": 0.01})
+    graphs = {"mode": "reduce-overhead"}
+    assert compile.promise(gpu, graphs) > compile.promise(gpu, {})
+    model, modes = Net(), []
+    monkeypatch.setattr(torch, "compile", lambda call, mode=None: modes.append(mode))
+    exec(compile.by_hand(FACTS, graphs), {"model": model})
+    exec(compile.by_hand(FACTS, {}), {"model": model})
+    assert modes == ["reduce-overhead", None]
+
+
+@pytest.mark.slow
+def test_the_real_compiler_trains_the_same():
+    torch.manual_seed(0)
+    model, x = Net(), torch.randn(4, 8)
+    model(x).square().mean().backward()
+    plain = grads(model)
+    model.zero_grad()
+    applied = boosted(model)
+    model(x).square().mean().backward()
+    torch.testing.assert_close(grads(model), plain)
+    assert applied.engaged() == (True, "1 graphs, 0 recompilations, 0 graph breaks")
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_cuda_graphs_leave_the_script_its_own_outputs():
+    model = Net().cuda()
+    plain = copy.deepcopy(model)
+    applied = boosted(model, "reduce-overhead")
+    batches = [torch.randn(4, 8, device="cuda") for _ in range(6)]
+    kept = []
+    for x in batches:
+        kept.append(model(x))
+        kept[-1].sum().backward()
+    for out, x in zip(kept, batches, strict=True):
+        torch.testing.assert_close(out, plain(x))
+    assert applied.engaged()[0] is True
