@@ -13,6 +13,7 @@ import ast
 import difflib
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -28,6 +29,8 @@ SCRIPT_CONTEXT: dict[str, Any] = {
     "allow_interspersed_args": False,
 }
 """Everything from the script's name on belongs to the script, options and `--help` included."""
+
+SCRIPT_USAGE = "[OPTIONS] SCRIPT [ITS ARGUMENTS]"
 
 
 def names() -> list[str]:
@@ -62,7 +65,12 @@ def application(asked: str | None = None) -> typer.Typer:
         if name == asked:
             module = importlib.import_module(_module(name))
             settings = getattr(module, "CONTEXT", None)
-            app.command(name, context_settings=settings)(module.command)
+            text = _help(module.command.__doc__ or "")
+            usage = SCRIPT_USAGE if settings is SCRIPT_CONTEXT else "[OPTIONS]"
+            register = app.command(
+                name, help=text, context_settings=settings, options_metavar=usage
+            )
+            register(module.command)
         else:
             app.command(name, help=summary(name))(_not_loaded)
     return app
@@ -89,6 +97,13 @@ def program(rest: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     if len(words) == 1:
         raise UserError("-m needs the name of a module", "flatout run -m package.module")
     return words[2:], words[1]
+
+
+def _help(docstring: str) -> str:
+    """The docstring, with lines that show command lines kept as they are."""
+    paragraphs = inspect.cleandoc(docstring).split("\n\n")
+    keep = "\b\n"  # the mark that stops a paragraph from being wrapped anew
+    return "\n\n".join((keep if text.startswith("flatout ") else "") + text for text in paragraphs)
 
 
 def _module(name: str) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any
 
+from flatout.nouns.machine import Machine
 from flatout_agent.wire import JobFacts, decode
 
 
@@ -55,3 +57,14 @@ def _optional(hint: Any) -> bool:
     return typing.get_origin(hint) in (types.UnionType, typing.Union) and type(
         None
     ) in typing.get_args(hint)
+
+
+def unseen(machine: Machine | None) -> JobFacts:
+    """What can be said of a program of which only the machine is known."""
+    return JobFacts(
+        torch=(machine and machine.torch) or "",
+        python=(machine and machine.python) or "",
+        system=sys.platform,
+        device="cuda" if machine and machine.gpus else "cpu",
+        cores=(machine and machine.cores) or 1,
+    )
