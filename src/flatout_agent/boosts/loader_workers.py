@@ -1,0 +1,322 @@
+"""Load batches in worker processes.
+
+## What it does
+Sets `num_workers`, `prefetch_factor` and `persistent_workers` on each DataLoader just before it is
+iterated for the first time, with as many workers as the cores that this process may really use
+allow (affinity, the cgroup's quota and the other processes of the job are taken into account).
+The sampler stays in the main process: the order of the data is the same.
+
+## Why it is faster
+With `num_workers=0` reading and decoding happen in the training loop: the model waits for each
+batch, and the data wait for the model. Workers prepare the next batches meanwhile.
+
+## When it does nothing
+The loader has workers already; the dataset is an IterableDataset (each worker would yield all of
+it); it is too short to pay for starting processes; the process may use one core only, or is itself
+a daemon, which Python allows no children; the dataset holds tensors on an accelerator, an iterator,
+or (where workers are forked) an open file; /dev/shm is too small for the batches under way. Where
+workers are spawned (Windows, macOS, Python 3.14 on Linux) the script must train inside
+`if __name__ == "__main__":` and dataset and collate function must be picklable.
+
+## What it may change
+Batches and their order stay the same for a dataset that answers the same index with the same
+sample. Random augmentation draws other numbers, because each worker has its own generators. What
+the dataset counts or caches in its own attributes stays in the workers; an error raised by the
+dataset reaches the program with the worker's traceback in its message. A sampler of your own that
+reacts to training runs `workers x prefetch_factor` batches ahead. Batches live in shared memory,
+so a program that keeps all of them needs that much /dev/shm. Changes of the dataset's attributes
+between epochs are seen (the workers are then started afresh), in-place changes of the inside of an
+array over 64 KiB are not.
+
+## How it is undone
+The loader's own settings are put back and the workers end; the next epoch loads in the main
+process again.
+
+## References
+- https://pytorch.org/docs/stable/data.html#multi-process-data-loading
+- https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import pickle
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent import worker_safety
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Undo
+from flatout_agent.cores import local_processes, usable_cores
+from flatout_agent.worker_reuse import Reuse
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+    from flatout_agent.wire import JobFacts, LoaderFacts, Params
+
+BOOST = Boost(
+    since="0.1.0",
+    risk=Risk.EXACT,
+    moment=Moment.LOADER,
+    params={"workers": ("auto", 1, 2, 4, 8), "prefetch_factor": (2, 4)},
+    redraws=True,
+)
+FEWEST_BATCHES = 8
+PERSISTENT_LOADERS = 4
+"""Loaders that may keep their workers between epochs; a program may make one for each fold."""
+OPEN_FILES = 65_536
+"""Each tensor that came from a worker holds a descriptor as long as the program keeps it."""
+START_FAILURES = (OSError, RuntimeError, ValueError, TypeError, AttributeError, pickle.PickleError)
+
+_persistent: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def applies(facts: JobFacts, params: Params) -> str | None:
+    """Why no loader of this job can get workers; None: at least one can."""
+    share = _share(facts.cores, facts.world_size)
+    workers = _workers(params, share, facts.device != "cpu")
+    if share < 2:
+        return f"{share} usable core for this process: a worker would take it from training"
+    if workers > share:
+        return f"{workers} workers on {share} usable cores"
+    if params.get("workers", "auto") != "auto" and workers == _auto(share, facts.device != "cpu"):
+        return f"the same as auto here ({workers})"
+    if not facts.loaders:
+        return "no DataLoader was seen"
+    reasons = [_why_not(loader) for loader in facts.loaders]
+    return None if None in reasons else reasons[0]
+
+
+def promise(facts: JobFacts, params: Params) -> float:
+    """The step bounded by what is left of it and by the cores that loading takes."""
+    if facts.wait_share is None:
+        return 1.1
+    share = _share(facts.cores, facts.world_size)
+    workers = max(1, min(share, _workers(params, share, facts.device != "cpu")))
+    training = 1 - facts.wait_share
+    if facts.device == "cpu":  # loading and training share the cores
+        training += facts.wait_share / share
+    return 1 / max(training, facts.wait_share / workers, 0.05)
+
+
+def apply(job: Job, target: Any, params: Params) -> Applied:
+    """Give this loader workers, unless one of its own properties stands against it."""
+    share = _share(usable_cores(), local_processes())
+    workers = _workers(params, share, _accelerated(job.torch))
+    method = worker_safety.start_method()
+    reason = _why_not_target(job.torch, target, workers, share, params, method)
+    if reason is not None:
+        raise Declined(reason)
+    return _give_workers(job, target, workers, int(params.get("prefetch_factor", 2)), method)
+
+
+def by_hand(facts: JobFacts, params: Params) -> str:
+    """The DataLoader's arguments that do the same."""
+    share = _share(facts.cores, facts.world_size)
+    workers = _workers(params, share, facts.device != "cpu")
+    lines = [
+        "# in DataLoader(...); on Windows and macOS (and with Python 3.14) the training code must",
+        '# stand inside `if __name__ == "__main__":`',
+        "loader = DataLoader(",
+        "    dataset,",
+        "    ...,",
+        f"    num_workers={workers},",
+        f"    prefetch_factor={params.get('prefetch_factor', 2)},",
+        "    persistent_workers=True,",
+        ")",
+    ]
+    return "\n".join(lines)
+
+
+def _share(cores: int, processes: int) -> int:
+    return max(1, cores // max(1, processes))
+
+
+def _auto(share: int, accelerated: bool) -> int:
+    """On an accelerator the cores are free for loading; on a CPU training needs most of them."""
+    return max(1, min(8, share - 1)) if accelerated else max(1, min(4, share // 4))
+
+
+def _workers(params: Params, share: int, accelerated: bool) -> int:
+    wanted = params.get("workers", "auto")
+    return _auto(share, accelerated) if wanted == "auto" else int(wanted)
+
+
+def _accelerated(torch: Any) -> bool:
+    backends = (torch.cuda, getattr(torch, "xpu", None), torch.backends.mps)
+    return any(backend is not None and backend.is_available() for backend in backends)
+
+
+def _why_not(loader: LoaderFacts) -> str | None:
+    if loader.num_workers:
+        return f"the loader already has {loader.num_workers} workers"
+    if loader.iterable:
+        return "an IterableDataset: each worker would yield all of its data"
+    if loader.batch_on_device:
+        return "the batches come out on an accelerator already"
+    if loader.batches is not None and loader.batches < FEWEST_BATCHES:
+        return f"only {loader.batches} batches: starting workers would not pay"
+    if loader.start_method != "fork" and loader.main_guard is None:
+        return "the program is not a script file, so spawned workers could not import it"
+    if loader.start_method != "fork" and not loader.main_guard:
+        return 'the script trains outside of `if __name__ == "__main__":`, so spawned workers would'
+    return None
+
+
+def _why_not_target(
+    torch: Any, loader: Any, workers: int, share: int, params: Params, method: str
+) -> str | None:
+    if loader.num_workers:
+        return f"the loader already has {loader.num_workers} workers"
+    if loader._iterator is not None:
+        return "the loader is already being iterated"
+    if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        return "an IterableDataset: each worker would yield all of its data"
+    if hasattr(loader, "state_dict"):
+        return "the loader saves its position, which depends on its number of workers"
+    if share < 2:
+        return f"{share} usable core for this process: a worker would take it from training"
+    if workers > share:
+        return f"{workers} workers on {share} usable cores"
+    if multiprocessing.current_process().daemon:
+        return "this process is a daemon, which Python allows no children"
+    batches = _length(loader)
+    if batches is not None and batches < FEWEST_BATCHES:
+        return f"only {batches} batches: starting workers would not pay"
+    reason = worker_safety.held_by_data(loader, method)
+    if reason is None and method != "fork":
+        reason = worker_safety.cannot_be_spawned(loader)
+    under_way = workers * (int(params.get("prefetch_factor", 2)) + 1)
+    return reason or worker_safety.too_little_shared_memory(loader, under_way)
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:  # a sampler without a length
+        return None
+
+
+SETTINGS = (
+    "num_workers",
+    "prefetch_factor",
+    "persistent_workers",
+    "worker_init_fn",
+    "_DataLoader__multiprocessing_context",
+)
+
+
+def _give_workers(job: Job, loader: Any, workers: int, prefetch: int, method: str) -> Applied:
+    names = vars(loader)
+    own = {name: names[name] for name in SETTINGS}
+    keep = len(_persistent) < PERSISTENT_LOADERS
+    generators = worker_safety.random_generators(loader) if method == "fork" else []
+    # Through the dictionary: DataLoader refuses a later change of persistent_workers, and
+    # naming the context keeps the program free to choose its own default afterwards.
+    names.update(num_workers=workers, prefetch_factor=prefetch, persistent_workers=keep)
+    names["_DataLoader__multiprocessing_context"] = multiprocessing.get_context(method)
+    if generators:
+        names["worker_init_fn"] = _Reseeds(loader.worker_init_fn, generators)
+    if keep:
+        _persistent.add(loader)
+    outcome = _Outcome(workers)
+    reuse = Reuse(job.torch, loader)
+    reference = weakref.ref(loader)  # the program may drop the loader; its workers then end
+    names["_get_iterator"] = functools.partial(_start, job.torch, reference, own, outcome)
+
+    def layer(batches: Iterator[Any]) -> Iterator[Any]:
+        outcome.epochs += 1
+        return reuse(batches) if keep and outcome.failure is None else batches
+
+    undo_layer, undo_limit = job.wrap_batches(loader, layer), _allow_open_files()
+
+    def undo() -> None:
+        undo_layer()
+        undo_limit()
+        loader = reference()
+        if loader is not None:
+            _put_back(loader, own)
+            loader._iterator = None
+
+    return Applied(undo, functools.partial(outcome.told, reuse))
+
+
+def _put_back(loader: Any, own: dict[str, Any]) -> None:
+    vars(loader).update(own)
+    vars(loader).pop("_get_iterator", None)
+    _persistent.discard(loader)
+
+
+class _Outcome:
+    """What became of the workers, for the report."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.epochs = 0
+        self.failure: str | None = None
+
+    def told(self, reuse: Reuse) -> tuple[bool, str]:
+        if self.failure is not None:
+            return False, f"the workers could not be started: {self.failure}"
+        if not self.epochs:
+            return False, "the loader was not iterated"
+        again = f", started {reuse.starts} times" if reuse.starts > 1 else ""
+        return True, f"{self.workers} worker{'s' if self.workers > 1 else ''}{again}"
+
+
+def _start(
+    torch: Any, reference: weakref.ref[Any], own: dict[str, Any], outcome: _Outcome
+) -> Iterator[Any]:
+    """In place of the loader's `_get_iterator`: where workers cannot start, do without them."""
+    loader = reference()
+    if loader is None:
+        raise ReferenceError("the loader is gone")
+    generator = loader.generator or torch.default_generator
+    drawn = generator.get_state()
+    try:
+        return type(loader)._get_iterator(loader)  # type: ignore[no-any-return]
+    except START_FAILURES as error:
+        outcome.failure = f"{type(error).__name__}: {error}"
+    generator.set_state(drawn)
+    _put_back(loader, own)
+    return type(loader)._get_iterator(loader)  # type: ignore[no-any-return]
+
+
+class _Reseeds:
+    """A worker_init_fn: the dataset's own generators must not draw the same in every worker."""
+
+    def __init__(self, own: Callable[[int], None] | None, generators: list[Any]) -> None:
+        self._own, self._generators = own, generators
+
+    def __call__(self, worker: int) -> None:
+        import torch
+
+        for index, generator in enumerate(self._generators):
+            _reseed(generator, (torch.initial_seed() + 7919 * index) % 2**32)
+        if self._own is not None:
+            self._own(worker)
+
+
+def _reseed(generator: Any, seed: int) -> None:
+    if hasattr(generator, "manual_seed"):
+        generator.manual_seed(seed)
+    elif hasattr(generator, "bit_generator"):
+        bits = generator.bit_generator
+        bits.state = type(bits)(seed).state
+    else:
+        generator.seed(seed)
+
+
+def _allow_open_files() -> Undo:
+    if sys.platform != "linux":
+        return lambda: None
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    more = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= more:
+        return lambda: None
+    resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,103 @@
+"""What can be reached from an object: to look into a dataset without calling any of it.
+
+Only attributes, container items, bound methods, partials and closures are followed; nothing is
+called, so that looking changes nothing. Tensors, arrays, modules, types and loggers are ends.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import types
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+LIMIT = 4000
+DEPTH = 8
+SAMPLE = 64
+"""Items looked at in one container: a list of a million file names is known by its first."""
+
+Step = tuple[str, Any]
+
+
+def reachable(root: Any, name: str) -> Iterator[Step]:
+    """(path, object) for all that can be reached from `root`, nearest first, `root` included."""
+    queue: deque[tuple[str, Any, int]] = deque([(name, root, 0)])
+    seen: set[int] = set()
+    while queue and len(seen) < LIMIT:
+        path, value, depth = queue.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield path, value
+        if depth < DEPTH:
+            queue.extend((inner, item, depth + 1) for inner, item in _parts(path, value))
+
+
+def state(root: Any) -> list[tuple[str, Any]]:
+    """What `root` looks like now; another value later: something that it holds has changed."""
+    return [(path, _signature(value)) for path, value in reachable(root, "")]
+
+
+def _parts(path: str, value: Any) -> Iterator[Step]:
+    if isinstance(value, dict):
+        for key in list(value)[:SAMPLE]:
+            yield f"{path}[{key!r:.40}]", value[key]
+    elif isinstance(value, list | tuple | set | frozenset):
+        for index, item in zip(range(SAMPLE), list(value), strict=False):
+            yield f"{path}[{index}]", item
+    elif isinstance(value, functools.partial):
+        yield f"{path}.func", value.func
+        yield f"{path}.args", value.args
+        yield f"{path}.keywords", value.keywords
+    elif isinstance(value, types.MethodType):
+        yield f"{path}.__self__", value.__self__
+        yield f"{path}.__func__", value.__func__
+    elif isinstance(value, types.FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+        yield from ((f"{path}.{key}", _held(cell)) for key, cell in cells)
+    elif not _is_end(value):
+        for key, item in list(_attributes(value).items())[:SAMPLE]:
+            yield f"{path}.{key}", item
+
+
+def _held(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # the cell is still empty
+        return None
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _is_end(value: Any) -> bool:
+    if isinstance(value, type | types.ModuleType | logging.Logger | logging.Handler | io.IOBase):
+        return True
+    return hasattr(type(value), "untyped_storage") or hasattr(type(value), "__array_interface__")
+
+
+def _signature(value: Any) -> Any:
+    if value is None or isinstance(value, str | bytes | bool | int | float | complex):
+        return value
+    if hasattr(type(value), "untyped_storage"):  # a tensor counts its changes itself
+        return (id(value), value._version, tuple(value.shape))
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        return (type(value).__name__, len(value))
+    return (id(value), _content(value))
+
+
+def _content(value: Any) -> int | None:
+    """A hash of a small array's bytes: arrays do not count their changes."""
+    try:
+        view = memoryview(value)
+    except TypeError:
+        return None
+    return hash(view.tobytes()) if view.nbytes <= 1 << 16 else None
