@@ -1,0 +1,65 @@
+# make setup   .venv with all that the demo and the examples need
+# make demo    tune the example on images, from a fresh clone, in about five minutes
+# make test    every check: style, types, contracts, all tests
+# make check   the fast part of it
+# make docs    the reference pages, from the boosts' own documentation
+# make bench   the measured claims, one after the other; see benchmarks/
+
+PYTHON ?= python3
+ifeq ($(OS),Windows_NT)
+BIN := .venv/Scripts
+else
+BIN := .venv/bin
+endif
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
+BUDGET ?= 210s
+
+.PHONY: setup demo test check lint types docs bench clean
+
+setup: .venv/.for-demo
+
+demo: setup
+	$(BIN)/flatout tune --budget $(BUDGET) examples/images/train.py
+
+test: lint types
+	$(BIN)/python -m pytest
+
+check: lint types
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: .venv/.for-development
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --no-logo
+
+# One cache per platform: with a common one each run would throw the others' results away.
+types: .venv/.for-development
+	$(BIN)/mypy --platform linux --cache-dir .mypy_cache/linux
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+
+docs: .venv/.for-development
+	$(BIN)/python docs/generate.py
+
+bench: .venv/.for-development
+	set -e; for file in benchmarks/*.py; do \
+	  case $$file in */record.py) ;; *) $(BIN)/python $$file ;; esac; done
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "flatout needs Python 3.11 or newer; name one: make setup PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
+	  echo "this Python has no venv; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+
+# pip that comes with Python 3.11 does not know dependency groups, hence the newer one first.
+.venv/.for-demo: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install -c constraints.txt pip
+	$(PIP) install -c constraints.txt -e ".[torch]" --group demo
+	@touch $@
+
+.venv/.for-development: .venv/.for-demo
+	$(PIP) install -c constraints.txt -e ".[torch]" --group demo --group dev
+	@touch $@

@@ -1,0 +1,86 @@
+"""Make the reference pages docs/boosts/*.md from the boosts' own documentation.
+
+Run by `make docs`; `tests/law` fails where a page differs from what this would write.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from flatout.knowledge import boosts
+from flatout.knowledge.boosts import KnownBoost
+
+DOCS = Path(__file__).parent
+MADE = "<!-- Made by `make docs` from src/flatout_agent/boosts/{file}.py: edit it there. -->"
+MOMENTS = {
+    "start": "when torch has been imported",
+    "loader": "when a DataLoader is iterated for the first time",
+    "model": "when a model is called in training for the first time",
+    "optimizer": "when an optimizer takes its first step",
+}
+RISKS = {
+    "exact": "exact: the same arithmetic, at most reordered",
+    "rounding": "rounding: numbers are computed in another precision",
+    "semantics": "semantics: what is computed changes; never on unless allowed",
+}
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page, by its path."""
+    found = {DOCS / "boosts" / f"{boost.id}.md": page(boost) for boost in boosts.every()}
+    found[DOCS / "boosts" / "README.md"] = index()
+    return found
+
+
+def page(boost: KnownBoost) -> str:
+    """One boost's page: its facts, then its docstring."""
+    title, _, text = boost.page.partition("\n")
+    facts = [
+        f"- Risk: {RISKS[boost.risk.value]}",
+        f"- Applied {MOMENTS[boost.moment.value]}",
+        f"- Since {boost.since}",
+    ]
+    if boost.params:
+        shown = [f"`{name}`: {_values(values)}" for name, values in boost.params.items()]
+        facts.append(f"- Parameters (the default first): {'; '.join(shown)}")
+    if boost.conflicts:
+        facts.append(f"- Never together with {_links(sorted(boost.conflicts))}")
+    if boost.retry_after:
+        facts.append(f"- Tried again once one of these was kept: {_links(boost.retry_after)}")
+    head = [MADE.format(file=boost.id.replace("-", "_")), f"# {boost.id}", title]
+    return "\n\n".join([*head, "\n".join(facts), text.strip()]) + "\n"
+
+
+def index() -> str:
+    """The table of all boosts."""
+    rows = [
+        f"| [{boost.id}]({boost.id}.md) | {boost.title} | {boost.risk.value} |"
+        for boost in boosts.every()
+    ]
+    head = ["<!-- Made by `make docs`. -->", "", "# Boosts", ""]
+    return "\n".join([*head, "| boost | what it does | risk |", "|---|---|---|", *rows]) + "\n"
+
+
+def main() -> None:
+    """Write the pages that differ; remove those of boosts that are no more."""
+    wanted = pages()
+    (DOCS / "boosts").mkdir(exist_ok=True)
+    for stale in set((DOCS / "boosts").glob("*.md")) - set(wanted):
+        stale.unlink()
+    for path, text in wanted.items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8", newline="\n")
+            sys.stdout.write(f"{path.relative_to(DOCS.parent)}\n")
+
+
+def _values(values: tuple[object, ...]) -> str:
+    return ", ".join(f"`{value!r}`" for value in values)
+
+
+def _links(ids: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(f"[{boost_id}]({boost_id}.md)" for boost_id in ids)
+
+
+if __name__ == "__main__":
+    main()
