@@ -34,6 +34,11 @@ class Command:
     display: tuple[str, ...]
     """The words as the user gave them: `flatout run` followed by these starts the same."""
 
+    @property
+    def shown(self) -> str:
+        """`display` as one would type it."""
+        return shlex.join(self.display)
+
 
 def resolve(words: Sequence[str], module: str | None = None, python: str | None = None) -> Command:
     """The command meant by `words`: a script, with `module` a module, or any other program.

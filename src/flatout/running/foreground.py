@@ -43,6 +43,15 @@ class Finished:
     followed: bool
     """The agent was given its orders; else the program ran as written, without flatout."""
 
+    @property
+    def torch_versions(self) -> set[str]:
+        return {record.version for _, record in self.records if isinstance(record, wire.TorchSeen)}
+
+    @property
+    def shell_code(self) -> int:
+        """The exit code as a shell shows it: 128 + N when signal N ended the program."""
+        return self.returncode if self.returncode >= 0 else 128 - self.returncode
+
 
 def run(
     command: Command,
@@ -77,16 +86,6 @@ def leave(returncode: int) -> int:
         _die(-returncode)
     # Windows knows codes that do not fit what `sys.exit` takes (0xC000013A after Ctrl-C).
     return returncode - 2**32 if returncode >= 2**31 else returncode
-
-
-def signal_name(returncode: int) -> str | None:
-    """The name of the signal that ended the program, as SIGKILL; None: it ended by itself."""
-    if returncode >= 0:
-        return None
-    try:
-        return signal.Signals(-returncode).name
-    except ValueError:
-        return f"signal {-returncode}"
 
 
 def _die(number: int) -> NoReturn:

@@ -14,6 +14,7 @@ NO_AGENT = (
 )
 NO_TORCH = "the program never imported torch: there was nothing to speed up or to measure"
 NO_STEP = "no training step was seen: no optimizer of the program took a step"
+NOT_FOLLOWED = "flatout could write nowhere: the program ran as written"
 CUT_SHORT = "the program ended before the agent could report (killed, or os._exit): no figures"
 
 
@@ -32,8 +33,12 @@ class _Process:
         return self.ended.steps if self.ended is not None else 0
 
 
-def run_end(records: Iterable[tuple[int, wire.Record]], ordered: Sequence[str]) -> RunEnd:
-    """The figures of a run whose orders named the boosts `ordered`."""
+def run_end(
+    records: Iterable[tuple[int, wire.Record]], ordered: Sequence[str], followed: bool = True
+) -> RunEnd:
+    """The figures of a run whose orders named the boosts `ordered`; not followed: it had none."""
+    if not followed:
+        return RunEnd(steps=0, notes=(NOT_FOLLOWED,))
     processes: dict[int, _Process] = {}
     for pid, record in records:
         _take(processes.setdefault(pid, _Process()), record)
