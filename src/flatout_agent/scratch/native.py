@@ -1,0 +1,76 @@
+"""The operating system's own file functions, as no patch of ours has touched them.
+
+`os.open` and its like are attributes of the module `os`, which the overlay replaces. Python keeps
+the originals in the modules `posix` or `nt` and `_io`; the overlay's own work goes through those.
+"""
+# ruff: noqa: PTH120
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from typing import Any
+
+system: Any = sys.modules[os.name]
+raw_io: Any = sys.modules["_io"]
+
+BLOCK = 1 << 20
+
+
+def failure(code: int, path: Any, second: Any = None) -> OSError:
+    """The error that the system itself would raise for `path`."""
+    if second is None:
+        return OSError(code, os.strerror(code), path)
+    return OSError(code, os.strerror(code), path, None, second)
+
+
+def lstat(path: str) -> os.stat_result | None:
+    """Status of what is at `path`, links not followed; None: nothing is."""
+    try:
+        status: os.stat_result = system.lstat(path)
+    except OSError:
+        return None
+    return status
+
+
+def is_link(status: os.stat_result) -> bool:
+    """A symbolic link, or a junction on Windows."""
+    tag = getattr(status, "st_reparse_tag", 0)
+    return stat.S_ISLNK(status.st_mode) or tag == getattr(stat, "IO_REPARSE_TAG_MOUNT_POINT", -1)
+
+
+def read_link(path: str) -> str:
+    """Where a link points, without the prefix that Windows puts before it."""
+    target: str = system.readlink(path)
+    return target[4:] if target.startswith("\\\\?\\") else target
+
+
+def make_folders(path: str) -> None:
+    """`os.makedirs(path, exist_ok=True)` with the system's own functions."""
+    try:
+        system.mkdir(path)
+    except FileNotFoundError:
+        make_folders(os.path.dirname(path))
+        system.mkdir(path)
+    except FileExistsError:
+        if not stat.S_ISDIR(system.stat(path).st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
+
+
+def copy_file(source: str, target: str) -> None:
+    """Copy contents, mode and times of a file. `target` is removed again when that fails."""
+    status = system.stat(source)
+    try:
+        with raw_io.open(source, "rb", 0) as read, raw_io.open(target, "wb", 0) as write:
+            while block := read.read(BLOCK):
+                written = 0
+                while written < len(block):
+                    written += write.write(block[written:])
+        system.chmod(target, stat.S_IMODE(status.st_mode) | stat.S_IWUSR)
+        system.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    except BaseException:
+        if lstat(target) is not None:
+            system.unlink(target)
+        raise
