@@ -45,9 +45,13 @@ class Discovery:
 
     def install(self) -> None:
         """Put all hooks in place."""
-        optimizer = self.job.torch.optim.optimizer
-        optimizer.register_optimizer_step_pre_hook(self._optimizer_starts)
-        optimizer.register_optimizer_step_post_hook(self._optimizer_ends)
+        from torch.optim.optimizer import (
+            register_optimizer_step_post_hook,
+            register_optimizer_step_pre_hook,
+        )
+
+        register_optimizer_step_pre_hook(self._optimizer_starts)
+        register_optimizer_step_post_hook(self._optimizer_ends)
         self._watch_loaders()
         self._unwatch_backward = self._watch_backward()
         self._search_models()

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from flatout_agent import wire
+from flatout_agent import tracebacks, wire
 from flatout_agent.booster import Booster
 from flatout_agent.boosts import Moment
 from flatout_agent.discovery import Discovery
@@ -32,6 +32,7 @@ def begin(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
         watcher = TrialWatch(job, booster, recorder, orders.trial)
     booster.at(Moment.START, torch)
     Discovery(job, watcher, booster, recorder).install()
+    tracebacks.install()
     process = os.getpid()
 
     def ends() -> None:

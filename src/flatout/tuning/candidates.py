@@ -27,7 +27,9 @@ class Choice:
 
     def __post_init__(self) -> None:
         for name in (*self.allow, *self.only, *self.skip):
-            known.get(name)  # an unknown name is a UserError with the nearest ones
+            if name not in known.ids():
+                near = " or ".join(known.nearest(name)) or ", ".join(known.ids())
+                raise UserError(f"there is no boost {name!r}", f"did you mean {near}?")
         both = set(self.only) & set(self.skip)
         if both:
             name = sorted(both)[0]
@@ -60,7 +62,7 @@ def candidates(facts: wire.JobFacts, choice: Choice) -> tuple[list[Candidate], l
     """(what to try, in order; what is skipped, with the reason)."""
     found: list[Candidate] = []
     skipped: list[Trial] = []
-    for boost in known.all_boosts():
+    for boost in known.every():
         reason = choice.refuses(boost)
         if reason is None:
             variants, reason = _variants(boost, facts)
@@ -85,7 +87,7 @@ def skip(on: Sequence[PlannedBoost], boost: str, reason: str) -> Trial:
 
 def highest_risk(boosts: Sequence[PlannedBoost]) -> str:
     """The highest risk among these boosts; exact for none."""
-    risks = [known.get(boost.id).risk for boost in boosts]
+    risks = [known.get(boost.id).risk.value for boost in boosts]
     return max(risks, key=RISKS.index, default="exact")
 
 
@@ -100,6 +102,6 @@ def _variants(
         params = dict(zip(names, values, strict=True))
         refusal = boost.applies(facts, params)
         if refusal is None:
-            found.append(PlannedBoost(boost.id, params, risk=boost.risk))
+            found.append(PlannedBoost(boost.id, params, risk=boost.risk.value))
         reason = reason or refusal
     return found, reason

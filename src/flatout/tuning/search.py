@@ -58,7 +58,7 @@ class Search:
         self.untouched = first = self._run((), None, {}, BASELINE_LIMIT_S)
         if first.measured is None or first.rank is None or first.rank.facts is None:
             return first
-        self._tell(Trial((), None, verdict=Verdict.KEPT, reason="as written", **_figures(first)))
+        self._tell(_untouched_row(first, "as written", None))
         self.incumbent = first.measured
         noise_seed = self.bench.seed + 7919
         self.again = second = self._run(
@@ -75,12 +75,7 @@ class Search:
         )
         if second.measured is not None:
             gain = first.measured.step_ms / second.measured.step_ms
-            self._tell(
-                Trial(
-                    (), None, verdict=Verdict.KEPT, reason="as written, again: its own noise",
-                    gain=gain, **_figures(second),
-                )
-            )  # fmt: skip
+            self._tell(_untouched_row(second, "as written, again: its own noise", gain))
         return first
 
     @property
@@ -94,7 +89,7 @@ class Search:
 
     @property
     def deterministic(self) -> bool | None:
-        """Whether the two untouched runs gave the same losses to the last bit after the guard steps."""
+        """Whether the two untouched runs gave the same losses, to the last bit."""
         one = self.untouched.measured if self.untouched is not None else None
         two = self.again.measured if self.again is not None else None
         if one is None or two is None:
@@ -195,7 +190,9 @@ class Search:
             params=variant.params,
             retried=candidate.retried,
             engaged={key: note.reason for key, note in outcome.notes.items() if note.reason},
-            **_figures(outcome),
+            measured=outcome.measured,
+            log=outcome.log,
+            wall_s=outcome.wall_s,
         )
         idle = self._idle(outcome, variant.id)
         if outcome.measured is None:
@@ -311,5 +308,14 @@ def _standard_error(times: tuple[float, ...]) -> float:
     return statistics.stdev(times) / math.sqrt(len(times)) / statistics.fmean(times)
 
 
-def _figures(outcome: Outcome) -> dict[str, object]:
-    return {"measured": outcome.measured, "log": outcome.log, "wall_s": outcome.wall_s}
+def _untouched_row(outcome: Outcome, reason: str, gain: float | None) -> Trial:
+    return Trial(
+        boosts=(),
+        tried=None,
+        verdict=Verdict.KEPT,
+        reason=reason,
+        gain=gain,
+        measured=outcome.measured,
+        log=outcome.log,
+        wall_s=outcome.wall_s,
+    )

@@ -100,7 +100,7 @@ def _confirm(
     search.observer.phase("confirming: as written and with the plan, in turn")
     plan = tuple(search.kept)
     steady = search.untouched.measured.step_ms / 1000  # type: ignore[union-attr]
-    bench = dataclasses.replace(bench, **_window(bench, steady))
+    bench = _shorter_windows(bench, steady)
     limit_s = max(300.0, 6 * search.untouched.wall_s) + 600.0  # type: ignore[union-attr]
     try:
         untouched, planned = duel.fight(
@@ -115,12 +115,12 @@ def _confirm(
     return result, measured(planned.rank, None) or search.incumbent
 
 
-def _window(bench: Bench, step_s: float) -> dict[str, float | int]:
-    """Windows of the duel: shorter than a trial's, since there are several on each side."""
+def _shorter_windows(bench: Bench, step_s: float) -> Bench:
+    """Windows of the duel are shorter than a trial's, since there are several on each side."""
     if bench.window_s == 0.0:
-        return {}
+        return bench
     steps = max(3, min(bench.min_steps, math.ceil(bench.window_s / step_s / 2)))
-    return {"min_steps": steps, "window_s": bench.window_s / 2}
+    return dataclasses.replace(bench, min_steps=steps, window_s=bench.window_s / 2)
 
 
 def _pair_told(search: Search, pairs: int) -> duel.PairDone:

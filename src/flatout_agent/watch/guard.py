@@ -9,6 +9,7 @@ gradients of two batches.
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Iterator
@@ -39,6 +40,7 @@ class GradientGuard:
         self.inputs: dict[int, list[tuple[Any, ...]]] = {}
         self._taken: dict[int, int] = {}
         self._rates: dict[int, list[Any]] = {}
+        self._states: dict[int, dict[Any, Any]] = {}
 
     def active(self, optimizer: Any) -> bool:
         """Whether this optimizer is still in its guard steps."""
@@ -49,6 +51,7 @@ class GradientGuard:
         """Hold the weights: learning rate 0 for this step."""
         if not self.active(optimizer):
             return
+        self._states.setdefault(id(optimizer), _copied_state(optimizer))
         rates = []
         for group in optimizer.param_groups:
             rate = group.get("lr")
@@ -67,6 +70,8 @@ class GradientGuard:
         step = self._taken.get(number, 0)
         self._taken[number] = step + 1
         self.samples[number, step] = self._sample(optimizer)
+        if step + 1 == self.orders.guard_steps:
+            _restore_state(optimizer, self._states.pop(id(optimizer)))
 
     def saw_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note what a root model was given in a guard step: shapes and sums."""
@@ -103,6 +108,16 @@ class GradientGuard:
         with open(_path(self.orders.reference), "rb") as file:  # noqa: PTH123
             reference = self.job.torch.load(file, map_location="cpu", weights_only=False)
         return _compare(mine, reference, finite)
+
+
+def _copied_state(optimizer: Any) -> dict[Any, Any]:
+    return {parameter: copy.deepcopy(state) for parameter, state in optimizer.state.items()}
+
+
+def _restore_state(optimizer: Any, state: dict[Any, Any]) -> None:
+    """Forget what the guard steps left in the optimizer: training begins as it would have."""
+    optimizer.state.clear()
+    optimizer.state.update(state)
 
 
 def _path(folder: str) -> str:

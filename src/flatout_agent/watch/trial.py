@@ -159,9 +159,9 @@ class TrialWatch(Watcher):
             now = time.perf_counter()
         began = self._last if self._last is not None else now
         self._record(index, phase, now - began)
-        if phase == "guard" and index == self.orders.guard_steps - 1:
-            self._guard_over()
-        elif phase == "guard":
+        if phase == "guard":
+            if index == self.orders.guard_steps - 1:
+                self._guard_over()
             self._reseed(None)
             self._reseeded = False
         self._last = time.perf_counter()

@@ -1,0 +1,64 @@
+"""Keep the agent's frames out of the tracebacks that the user's program prints when it dies."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120
+
+
+def install() -> None:
+    """Clean exceptions before whatever hook the program uses prints them."""
+    sys.excepthook = _cleaning(sys.excepthook)
+    shown = threading.excepthook
+
+    def thread_hook(arguments: threading.ExceptHookArgs) -> None:
+        if arguments.exc_value is not None:
+            clean(arguments.exc_value)
+        shown(arguments)
+
+    threading.excepthook = thread_hook
+
+
+Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+def _cleaning(hook: Hook) -> Hook:
+    def clean_first(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> object:
+        clean(error)
+        return hook(kind, error, error.__traceback__)
+
+    return clean_first
+
+
+def clean(error: BaseException) -> None:
+    """Take our frames out of the traceback of `error` and of those that led to it."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        item = waiting.pop()
+        if item is None or id(item) in seen:
+            continue
+        seen.add(id(item))
+        item.__traceback__ = _without_ours(item.__traceback__)
+        waiting += [item.__cause__, item.__context__]
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    """The same chain of frames without those of this package."""
+    kept = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(OURS):
+            kept.append(trace)
+        trace = trace.tb_next
+    following = None
+    for item in reversed(kept):
+        item.tb_next = following
+        following = item
+    return following
