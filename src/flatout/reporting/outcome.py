@@ -128,7 +128,8 @@ def guard_numbers(guard: Guard) -> list[str]:
         found.append(f"gradient error {units.share(guard.gradient_error)}")
     if guard.loss_sigma is not None and math.isfinite(guard.loss_sigma):
         # Rounded up: "within" must stay true of the number that was measured.
-        found.append(f"loss within {math.ceil(abs(guard.loss_sigma) * 10) / 10:.1f} sigma")
+        sigma = math.ceil(abs(guard.loss_sigma) * 10) / 10
+        found.append(f"loss {'within' if guard.passed else 'off by'} {sigma:.1f} sigma")
     return found
 
 

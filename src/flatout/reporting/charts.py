@@ -1,0 +1,286 @@
+"""Charts of a Tuned as Plotly figures in plain JSON; each one's title says what it shows.
+
+Colours are names ("@plan") that the page resolves, so that light, dark and print all fit.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flatout.nouns import units
+from flatout.nouns.trial import Measured, Verdict
+from flatout.nouns.tuned import Confirmation, Tuned
+from flatout.reporting import outcome, plain
+from flatout.reporting.outcome import Learning
+
+Trace = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One figure: where it stands, what it says, and its data."""
+
+    id: str
+    title: str
+    note: str
+    """How to read it; also what a screen reader is told."""
+    traces: list[Trace]
+    layout: dict[str, Any] = field(default_factory=dict)
+
+
+def charts(tuned: Tuned) -> dict[str, Chart]:
+    """All charts that the numbers allow, by id."""
+    found = [
+        _waterfall(tuned) if tuned.plan else _gains(tuned),
+        _losses(tuned),
+        _steps(tuned),
+        _pairs(tuned.confirmation) if tuned.confirmation else None,
+    ]
+    return {chart.id: chart for chart in found if chart is not None}
+
+
+def _waterfall(tuned: Tuned) -> Chart | None:
+    head = outcome.headline(tuned)
+    start, end = _finite(head.untouched.step_ms), _finite(head.plan.step_ms)
+    if tuned.plan is None or start is None or end is None:
+        return None
+    names, deltas, current = ["as written"], [start], start
+    for boost in tuned.plan.boosts:
+        after = outcome.quotient(current, boost.gain)
+        if after is not None:
+            names.append(f"{_label(boost.id)} {_times(boost.gain)}")
+            deltas.append(after - current)
+            current = after
+    saved = sorted(zip(deltas[1:], names[1:], strict=True))
+    if abs(end - current) > 0.005 * start:
+        names.append("together")
+        deltas.append(end - current)
+    if not saved:
+        return None
+    names.append("with the plan")
+    most, largest = saved[0]
+    title = f"From {_ms(start)} to {_ms(end)} per step: {largest} saves the most, {_ms(-most)}"
+    note = (
+        "Each bar is what one boost takes off the time per step, in the order in which they were "
+        'added. "together" is what the A/B runs of the whole plan add to or take from the sum of '
+        "the single measurements."
+    )
+    trace = _waterfall_trace([*deltas, end])
+    # Room on the right: the number of a short bar stands beside it.
+    axis = {"title": {"text": "time per step (ms)"}, "range": [0, 1.15 * max(start, end)]}
+    return Chart("waterfall", title, note, [trace], _rows(names, axis))
+
+
+def _waterfall_trace(values: list[float]) -> Trace:
+    """Bars that start where the one before ended; the first and the last stand on zero."""
+    start, *changes, end = values
+    levels = list(itertools.accumulate(changes, initial=start))
+    bases = [0.0, *map(min, itertools.pairwise(levels)), 0.0]
+    between = [f"{_sign(value)}{_ms(abs(value))}" for value in changes]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": list(range(len(values))),
+        "x": [abs(value) for value in values],
+        "base": bases,
+        "text": [_ms(start), *between, _ms(end)],
+        "textposition": "auto",
+        "textangle": 0,
+        "constraintext": "none",
+        "cliponaxis": False,
+        "insidetextfont": {"color": "@card"},
+        "marker": {
+            "color": ["@untouched", *("@gain" if v < 0 else "@bad" for v in changes), "@plan"]
+        },
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+
+
+def _gains(tuned: Tuned) -> Chart | None:
+    tried = [
+        trial
+        for trial in outcome.best_by_boost(tuned)
+        if _finite(trial.gain) is not None and trial.verdict is not Verdict.SKIPPED
+    ]
+    tried.sort(key=lambda trial: trial.gain or 0.0, reverse=True)
+    if not tried:
+        return None
+    best = tried[0]
+    noise = _finite(tuned.noise) or 0.0
+    title = f"Of {units.count(len(tried), 'boost')} measured, {_label(best.tried)} came closest: "
+    title += _times(best.gain)
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "y": list(range(len(tried))),
+        "x": [trial.gain for trial in tried],
+        "marker": {"color": "@plan", "size": 11},
+        "hovertemplate": "%{x:.3f}×<extra></extra>",
+    }
+    axis = {"title": {"text": "speed against the program without it (ratio)"}}
+    layout = _rows([_label(trial.tried) for trial in tried], axis)
+    layout["shapes"] = [_band("x", 1 - noise, 1 + noise, "@untouched"), _rule("x", 1.0)]
+    note = f"The band is the noise: two runs of the same program differed by {units.share(noise)}."
+    return Chart("gains", title, note, [trace], layout)
+
+
+def _losses(tuned: Tuned) -> Chart | None:
+    again, plan = outcome.second_untouched(tuned), tuned.best
+    traces = [
+        _line("as written", tuned.baseline.losses, "@untouched", 4),
+        _line("with the plan", plan.losses, "@plan", 2) if plan else None,
+        _line("as written, again", again.losses, "@again", 2, "dot") if again else None,
+    ]
+    drawn = [trace for trace in traces if trace is not None]
+    if not drawn:
+        return None
+    kind = outcome.learning(outcome.guard_of_plan(tuned)) if plan else None
+    title = {
+        None: "Loss of the program as written" + (", run twice" if again else ""),
+        Learning.SAME: "The loss curves lie on each other",
+        Learning.STATISTICAL: "The losses agree as far as chance allows to tell",
+        Learning.DIFFERENT: "The loss under the plan is not the same",
+        Learning.UNKNOWN: "Loss with and without the plan, not compared by a test",
+    }[kind]
+    guard = outcome.guard_of_plan(tuned) if plan else None
+    numbers = "; ".join(outcome.guard_numbers(guard)) if guard else ""
+    title += f": {numbers}" if numbers else ""
+    note = "Loss of each step from the first on, the same seeds and the same weights at the start."
+    layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "loss"}}}
+    return Chart("losses", title, note, drawn, layout)
+
+
+def _steps(tuned: Tuned) -> Chart | None:
+    plan = outcome.plan_measured(tuned)
+    traces = [
+        _line("as written", tuned.baseline.steps_ms, "@untouched", 2),
+        _line("with the plan", plan.steps_ms, "@plan", 2) if plan else None,
+    ]
+    drawn = [trace for trace in traces if trace is not None]
+    if not drawn:
+        return None
+    title = _step_title(tuned.baseline, plan)
+    note = "Wall time of each step of the measured window, after the warm-up. Flat is steady."
+    axis = {"title": {"text": "time per step (ms)"}, "rangemode": "tozero"}
+    layout = {"xaxis": {"title": {"text": "step of the window"}}, "yaxis": axis}
+    return Chart("steps", title, note, drawn, layout)
+
+
+def _step_title(untouched: Measured, plan: Measured | None) -> str:
+    before = outcome.median(untouched.steps_ms)
+    over = units.count(len(untouched.steps_ms), "step")
+    after = outcome.median(plan.steps_ms) if plan else None
+    if plan is None or after is None:
+        return f"The median step takes {_ms(before)} as written (over {over})"
+    over = f"{len(untouched.steps_ms)} and {units.count(len(plan.steps_ms), 'step')}"
+    return f"The median step takes {_ms(after)} instead of {_ms(before)} (over {over})"
+
+
+def _pairs(confirmed: Confirmation) -> Chart | None:
+    ratios = [ratio for ratio in map(_finite, confirmed.ratios) if ratio is not None]
+    if not ratios:
+        return None
+    faster = sum(ratio > 1 for ratio in ratios)
+    if len(ratios) == 1:
+        title = f"One A/B pair: {_times(confirmed.speedup)}"
+    else:
+        of = "All" if faster == len(ratios) else f"{faster} of"
+        title = f"{of} {len(ratios)} A/B pairs were faster: median {_times(confirmed.speedup)}"
+    low, high = confirmed.interval
+    note = (
+        "The program as written and the plan ran in turn, A B A B; each point is one pair. "
+        f"The band is the 95% interval of the median, {_times(low)} to {_times(high)}."
+    )
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": list(range(1, len(ratios) + 1)),
+        "y": ratios,
+        "marker": {"color": "@plan", "size": 11},
+        "hovertemplate": "pair %{x}: %{y:.3f}×<extra></extra>",
+    }
+    shapes = [_band("y", low, high, "@plan"), _rule("y", confirmed.speedup)]
+    if min(ratios) < 1.3:
+        shapes.append(_rule("y", 1.0, "dot"))
+    layout = {
+        "xaxis": {"title": {"text": "pair"}, "dtick": 1, "range": [0.5, len(ratios) + 0.5]},
+        "yaxis": {"title": {"text": "as written / plan (ratio of times)"}},
+        "shapes": [shape for shape in shapes if shape],
+    }
+    return Chart("pairs", title, note, [trace], layout)
+
+
+def _line(
+    name: str, values: Sequence[float | None], colour: str, width: int, dash: str = "solid"
+) -> Trace | None:
+    known = [None if value is None else _finite(value) for value in values]
+    if all(value is None for value in known):
+        return None
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(known) > 12 else "lines+markers",
+        "name": name,
+        "x": list(range(1, len(known) + 1)),
+        "y": known,
+        "line": {"color": colour, "width": width, "dash": dash},
+        "marker": {"color": colour, "size": width + 3},
+        "hovertemplate": "%{y:.4g}",
+    }
+
+
+def _rows(names: list[str], axis: dict[str, Any]) -> dict[str, Any]:
+    labels = {
+        "tickvals": list(range(len(names))),
+        # Plotly reads a little HTML in its texts; a name must come out as it is.
+        "ticktext": [html.escape(name) for name in names],
+        "range": [len(names) - 0.5, -0.5],
+        "automargin": True,
+        "showgrid": False,
+        "zeroline": False,
+    }
+    return {"yaxis": labels, "xaxis": axis, "height": 100 + 42 * len(names)}
+
+
+def _band(axis: str, low: float, high: float, colour: str) -> dict[str, Any]:
+    if _finite(low) is None or _finite(high) is None:
+        return {}
+    place = {f"{axis}0": low, f"{axis}1": high, **_across(axis)}
+    line = {"width": 0}
+    return {"type": "rect", **place, "fillcolor": colour, "opacity": 0.15, "line": line}
+
+
+def _rule(axis: str, at: float, dash: str = "solid") -> dict[str, Any]:
+    if _finite(at) is None:
+        return {}
+    line = {"color": "@ink", "width": 1, "dash": dash}
+    return {"type": "line", f"{axis}0": at, f"{axis}1": at, **_across(axis), "line": line}
+
+
+def _across(axis: str) -> dict[str, Any]:
+    other = "y" if axis == "x" else "x"
+    return {f"{other}ref": "paper", f"{other}0": 0, f"{other}1": 1, "layer": "below"}
+
+
+def _label(name: str | None) -> str:
+    return plain.cut(plain.one_line(name or ""), 28)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _sign(value: float) -> str:
+    return "−" if value < 0 else "+"
+
+
+def _ms(value: float | None) -> str:
+    return units.milliseconds(value)
+
+
+def _times(value: float | None) -> str:
+    return units.ratio(value).replace("x", "×")

@@ -1,0 +1,222 @@
+"""The report: one HTML file that holds everything, works from file:// and asks no server.
+
+What comes from outside (command, paths, errors) is escaped on its way in; beyond that the page's
+own policy lets no script run but the two whose hashes it names, and no request leave at all.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from flatout.nouns import units
+from flatout.nouns.trial import Trial, Verdict
+from flatout.nouns.tuned import Tuned
+from flatout.reporting import charts, outcome, plain
+from flatout.reporting.outcome import Answer, Headline
+
+TEMPLATES = Path(__file__).parent / "templates"
+WORDS = {
+    Verdict.KEPT: "kept",
+    Verdict.SLOWER: "not faster",
+    Verdict.DIFFERENT: "learns differently",
+    Verdict.FAILED: "failed",
+    Verdict.SKIPPED: "not tried",
+}
+
+
+def write_report(tuned: Tuned, path: Path) -> None:
+    """Write the report to `path`, whole or not at all. Raises OSError where that cannot be done."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page = render(tuned, path.parent)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(page)
+        part.chmod(0o644)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def render(tuned: Tuned, folder: Path) -> str:
+    """The page as text. folder: where it will lie, for links to the logs beside it."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from plotly.offline import get_plotlyjs
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        ms=units.milliseconds,
+        size=units.size,
+        share=units.share,
+        duration=units.duration,
+        times=times,
+        text=plain.one_line,
+        named=lambda boost: plain.named(boost.id, boost.params),
+    )
+    plotly, own = get_plotlyjs(), (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    drawn, guard = charts.charts(tuned), outcome.guard_of_plan(tuned)
+    figures = {c.id: {"data": c.traces, "layout": c.layout} for c in drawn.values()}
+    page = environment.get_template("report.html.j2").render(
+        tuned=tuned,
+        head=outcome.headline(tuned),
+        title=headline_words(outcome.headline(tuned), tuned),
+        learning_words=outcome.learning_words(guard),
+        guard=guard,
+        guard_numbers="; ".join(outcome.guard_numbers(guard)) if guard else "",
+        command=plain.command_line(tuned.command),
+        pairs=before_and_after(outcome.headline(tuned), tuned),
+        charts=drawn,
+        rows=[row(trial, tuned, folder) for trial in tuned.trials],
+        environment=surroundings(tuned),
+        figures=script_json(figures),
+        style=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
+        plotly=plotly,
+        script=own,
+        script_hashes=[digest(plotly), digest(own)],
+    )
+    # A path may hold bytes that are no text; they come out as visible escapes.
+    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def headline_words(head: Headline, tuned: Tuned) -> str:
+    """The answer in one line."""
+    if head.answer is Answer.NOTHING:
+        stopped = "Stopped before anything faster was found"
+        return stopped if tuned.interrupted else "Nothing tried was faster"
+    faster = f"{times(head.speedup)} faster"
+    if head.answer is Answer.UNCONFIRMED:
+        return f"{faster}, not confirmed"
+    return {
+        outcome.Learning.SAME: f"{faster}, and it learns the same",
+        outcome.Learning.STATISTICAL: f"{faster}, no difference in the losses",
+        outcome.Learning.DIFFERENT: f"{faster}, but it learns differently",
+        outcome.Learning.UNKNOWN: f"{faster}, learning not compared",
+    }[outcome.learning(outcome.guard_of_plan(tuned))]
+
+
+def before_and_after(head: Headline, tuned: Tuned) -> list[dict[str, Any]]:
+    """Each figure on both sides, with the width of its bar."""
+    plan = outcome.plan_measured(tuned)
+    waits = (tuned.baseline.wait_share, plan.wait_share if plan else None)
+    old, new = head.untouched, head.plan
+    table: list[tuple[str, Callable[[float | None], str], float | None, float | None]] = [
+        ("Time per step", units.milliseconds, old.step_ms, new.step_ms),
+        ("Throughput", units.rate, old.samples_per_s, new.samples_per_s),
+        ("Peak memory", units.size, old.peak_bytes, new.peak_bytes),
+        ("Waiting for data", units.share, *waits),
+    ]
+    found = []
+    for name, show, before, after in table:
+        if before is None and after is None:
+            continue
+        if head.answer is Answer.NOTHING:
+            found.append({"name": name, "title": show(before), "bars": []})
+            continue
+        values = {"as written": before, "with the plan": after}
+        most = max((value for value in values.values() if value), default=0.0)
+        bars = [
+            {"side": side, "text": show(value), "width": 100 * (value or 0) / most if most else 0}
+            for side, value in values.items()
+        ]
+        title = _change([show(value) for value in values.values()])
+        found.append({"name": name, "title": title, "bars": bars})
+    return found
+
+
+def _change(shown: list[str]) -> str:
+    units_of = {text.partition(" ")[2] for text in shown}
+    if len(units_of) == 1 and units.UNKNOWN not in shown:
+        shown = [*(text.partition(" ")[0] for text in shown[:-1]), shown[-1]]
+    return " → ".join(shown)
+
+
+def row(trial: Trial, tuned: Tuned, folder: Path) -> dict[str, Any]:
+    """One line of the table of everything tried."""
+    whole = "the whole plan" if trial.boosts else "as written, again"
+    alone = trial.tried is None and not trial.boosts
+    reason = [line for line in plain.lines(trial.reason) if line.strip()]
+    others = [boost for boost in trial.boosts if boost != trial.tried]
+    return {
+        "name": plain.one_line(trial.tried or whole),
+        "params": [plain.one_line(f"{key}={value}") for key, value in trial.params.items()],
+        "verdict": "measured" if alone and trial.measured else WORDS[trial.verdict],
+        "kind": "measured" if alone and trial.measured else str(trial.verdict),
+        "gain": times(trial.gain) if trial.gain is not None else "",
+        "measured": trial.measured,
+        "reason": reason[-1] if reason else "",
+        "more": "\n".join(reason) if len(reason) > 1 else "",
+        "guard": "; ".join(outcome.guard_numbers(trial.guard)) if trial.guard else "",
+        "engaged": [plain.one_line(f"{k}: {v}") for k, v in trial.engaged.items() if v],
+        "together": [plain.one_line(boost) for boost in others],
+        "log": plain.one_line(trial.log) if trial.log else "",
+        "link": beside(trial.log, folder) if trial.log else None,
+        "retried": trial.retried,
+        "wall": units.duration(trial.wall_s) if trial.wall_s else "",
+    }
+
+
+def beside(log: str, folder: Path) -> str | None:
+    """The link from the report to a file in or under its own folder; None for any other file."""
+    try:
+        inside = Path(log).absolute().relative_to(folder.absolute())
+    except ValueError:
+        return None
+    return "./" + quote(inside.as_posix(), errors="replace")
+
+
+def surroundings(tuned: Tuned) -> list[tuple[str, str]]:
+    """Where and how this was measured."""
+    machine = tuned.machine
+    gpus = [
+        f"{gpu.name} ({units.size(gpu.memory_bytes)}, driver {gpu.driver or units.UNKNOWN})"
+        for gpu in machine.gpus
+    ]
+    repeat = {True: "yes, to the last bit", False: "no", None: units.UNKNOWN}[tuned.deterministic]
+    facts = [
+        ("System", machine.system),
+        ("CPU", machine.cpu or units.UNKNOWN),
+        ("Cores that the process may use", str(machine.cores or units.UNKNOWN)),
+        ("Memory", units.size(machine.memory_bytes)),
+        ("GPU", ", ".join(gpus) or "none"),
+        ("Python", machine.python or units.UNKNOWN),
+        ("PyTorch", machine.torch or units.UNKNOWN),
+        ("Noise: two runs as written differ by", units.share(tuned.noise)),
+        ("Two runs as written give the same losses", repeat),
+        ("Trials", str(sum(trial.measured is not None for trial in tuned.trials))),
+        ("Tuning took", units.duration(tuned.wall_s)),
+    ]
+    return [(name, plain.one_line(value)) for name, value in facts]
+
+
+def times(value: float | None) -> str:
+    """A ratio with a real multiplication sign."""
+    shown = units.ratio(value)
+    return shown if shown == units.UNKNOWN else shown.replace("x", "×")
+
+
+def script_json(value: Any) -> str:
+    """JSON that can stand inside a script element: nothing in it can end the element."""
+    text = json.dumps(value, allow_nan=False)  # ASCII only, so U+2028 and U+2029 are escaped too
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def digest(script: str) -> str:
+    """The hash by which the page's policy knows a script."""
+    hashed = hashlib.sha256(script.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(hashed).decode('ascii')}"
