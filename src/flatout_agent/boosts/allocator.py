@@ -1,0 +1,270 @@
+"""Keep freed memory for the next step instead of giving it back to the system.
+
+## What it does
+On a CUDA device it turns on `expandable_segments` in PyTorch's caching allocator, through the
+environment. On a CPU under Linux with glibc it tells `malloc` (`mallopt`) to serve large tensors
+from its own heap and to keep that heap: `malloc = "glibc-keep"`. With `malloc = "tcmalloc"` or
+`"jemalloc"`, where such a library is installed, it is loaded before the program instead
+(`LD_PRELOAD`), set to keep freed pages.
+
+## Why it is faster
+glibc asks the system for each block over 32 MiB anew and returns it as soon as it is freed, so
+every step of a large model pays a page fault, and the clearing of a page, for every 4 KiB of its
+activations. On CUDA, sizes that change from step to step break the allocator's fixed segments into
+pieces that fit nothing; expandable segments grow instead, which saves calls of `cudaMalloc` and
+memory.
+
+## When it does nothing
+On musl, macOS and Windows on a CPU; on ROCm and on Windows on a GPU, where segments cannot expand;
+where the environment sets the allocator already (PYTORCH_CUDA_ALLOC_CONF with its own
+`expandable_segments` or backend, GLIBC_TUNABLES, MALLOC_*, another preloaded malloc); where the
+library asked for is not installed. Steps with small tensors gain nothing.
+
+## What it may change
+No number. The process's resident memory stays at its peak between steps. A CUDA tensor shared
+with another process needs torch 2.4 or newer on both sides.
+
+## How it is undone
+glibc's documented defaults are set again (and, for the threshold that glibc adapts by itself, the
+largest value that it would have reached), and free memory is returned. What came through the
+environment (`LD_PRELOAD`, PYTORCH_ALLOC_CONF) ends with the process.
+
+## References
+- https://man7.org/linux/man-pages/man3/mallopt.3.html
+- https://pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf
+- https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html#switch-memory-allocator
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from flatout_agent.job import Job
+    from flatout_agent.wire import JobFacts, Params
+
+BOOST = Boost(
+    since="0.1.0",
+    risk=Risk.EXACT,
+    moment=Moment.START,
+    params={"malloc": ("glibc-keep", "tcmalloc", "jemalloc")},
+)
+EXPAND = "expandable_segments:True"
+CONF_NAMES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+# From malloc.h: parameter -> (what the boost sets, what undoing sets).
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -2, -3, -4
+MIB = 1 << 20
+MALLOPT = {
+    M_MMAP_MAX: (0, 65_536),
+    M_MMAP_THRESHOLD: (32 * MIB, 32 * MIB),
+    M_TRIM_THRESHOLD: (-1, 64 * MIB),
+    M_TOP_PAD: (64 * MIB, 131_072),
+}
+LIBRARIES = {
+    "tcmalloc": ("libtcmalloc_minimal.so", "libtcmalloc.so"),
+    "jemalloc": ("libjemalloc.so",),
+}
+SETTINGS = {
+    "tcmalloc": {
+        "TCMALLOC_RELEASE_RATE": "0",
+        "TCMALLOC_LARGE_ALLOC_REPORT_THRESHOLD": str(1 << 50),  # it would write to stderr
+    },
+    "jemalloc": {"MALLOC_CONF": "metadata_thp:auto,dirty_decay_ms:-1,muzzy_decay_ms:-1"},
+}
+FOLDERS = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64")
+
+
+def applies(facts: JobFacts, params: Params) -> str | None:
+    """Why this allocator setting is not for this job."""
+    if facts.device == "cuda":
+        return _why_not_cuda(facts, params)
+    if facts.device != "cpu":
+        return f"nothing to set for device {facts.device}"
+    return _why_not_cpu(facts.system, _malloc(params), os.environ)
+
+
+def promise(facts: JobFacts, params: Params) -> float:
+    """Small on CUDA with steady shapes; on a CPU it grows with the size of the activations."""
+    if facts.device == "cuda":
+        shapes = max((len(model.input_shapes) for model in facts.models), default=1)
+        return 1.05 if shapes > 2 else 1.01
+    return 1.1 if any(model.conv2d for model in facts.models) else 1.04
+
+
+def environment(facts: JobFacts, params: Params) -> dict[str, str]:
+    """What must be set before the process starts; nothing where the boost does not apply."""
+    if applies(facts, params) is not None:
+        return {}
+    if facts.device == "cuda":
+        name = _conf_name(facts.torch, os.environ)
+        own = os.environ.get(name, "").strip(", ")
+        return {name: f"{own},{EXPAND}" if own else EXPAND}
+    malloc = _malloc(params)
+    library = find_library(malloc) if malloc in LIBRARIES else None
+    if library is None:
+        return {}
+    first = os.environ.get("LD_PRELOAD", "")
+    unset = {key: text for key, text in SETTINGS[malloc].items() if key not in os.environ}
+    return {"LD_PRELOAD": f"{library}:{first}" if first else library, **unset}
+
+
+def apply(job: Job, target: Any, params: Params) -> Applied:
+    """Set glibc's malloc, or see that what the environment asked for is really there."""
+    conf = next((os.environ[name] for name in CONF_NAMES if name in os.environ), "")
+    if EXPAND in conf.replace(" ", "") and target.cuda.is_available():
+        return Applied(lambda: None, lambda: _segments_expand(target))
+    malloc = _malloc(params)
+    if malloc in LIBRARIES:
+        if not _loaded(LIBRARIES[malloc]):
+            raise Declined(f"{malloc} is not loaded: LD_PRELOAD must name it before the start")
+        return Applied(lambda: None, lambda: (True, f"{malloc} is loaded"))
+    reason = _why_not_cpu(sys.platform, malloc, os.environ)
+    if reason is not None:
+        raise Declined(reason)
+    return _keep_heap()
+
+
+def by_hand(facts: JobFacts, params: Params) -> str:
+    """The shell line, or the call of mallopt, that does the same."""
+    found = environment(facts, params)
+    if found:
+        return "\n".join(
+            ["# in the shell, before Python starts"]
+            + [f"#   export {name}={value}" for name, value in found.items()]
+        )
+    calls = [f"libc.mallopt({key}, {values[0]})" for key, values in MALLOPT.items()]
+    return "\n".join(
+        [
+            "# at the top of the script; Linux with glibc",
+            "# M_MMAP_MAX, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, M_TOP_PAD",
+            "import ctypes",
+            "libc = ctypes.CDLL(None)",
+            *calls,
+        ]
+    )
+
+
+def _malloc(params: Params) -> str:
+    return str(params.get("malloc", "glibc-keep"))
+
+
+def _why_not_cuda(facts: JobFacts, params: Params) -> str | None:
+    if _malloc(params) != "glibc-keep":
+        return f"{_malloc(params)} is for jobs on a CPU"
+    if facts.hip:
+        return "ROCm's allocator cannot expand segments"
+    if facts.system == "win32":
+        return "segments cannot expand on Windows"
+    for name in CONF_NAMES:
+        for word in ("expandable_segments", "backend:"):
+            if word in os.environ.get(name, "").replace(" ", ""):
+                return f"{name} sets {word.rstrip(':')} already"
+    return None
+
+
+def _why_not_cpu(system: str, malloc: str, environ: Mapping[str, str]) -> str | None:
+    if system != "linux":
+        return f"malloc cannot be set on {system}"
+    preloaded = re.search(r"tcmalloc|jemalloc|mimalloc", environ.get("LD_PRELOAD", ""))
+    if preloaded:
+        return f"LD_PRELOAD already loads {preloaded.group()}"
+    if malloc in LIBRARIES:
+        return None if find_library(malloc) else f"{malloc} is not installed on this machine"
+    if not _glibc():
+        return "the C library is not glibc"
+    if "glibc.malloc" in environ.get("GLIBC_TUNABLES", ""):
+        return "GLIBC_TUNABLES sets malloc already"
+    for name in ("MALLOC_MMAP_MAX_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
+        if name in environ:
+            return f"{name} is set already"
+    return None
+
+
+def _glibc() -> bool:
+    if sys.platform != "linux":
+        return False
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
+    except (OSError, ValueError):  # musl does not know the name
+        return False
+
+
+def _conf_name(version: str, environ: Mapping[str, str]) -> str:
+    """Since torch 2.9 the old name draws a warning; one that the user has set stays in use."""
+    for name in CONF_NAMES:
+        if name in environ:
+            return name
+    numbers = [int(part) for part in re.findall(r"\d+", version)[:2]]
+    return CONF_NAMES[0] if numbers >= [2, 9] else CONF_NAMES[1]
+
+
+def find_library(malloc: str, folders: tuple[str, ...] = FOLDERS) -> str | None:
+    """Path of the shared library of this malloc, by the loader's cache and the usual folders."""
+    for name in LIBRARIES[malloc]:
+        in_cache = re.search(rf"^\s*{re.escape(name)}\S* .*=> (\S+)$", _loader_cache(), re.M)
+        if in_cache:
+            return in_cache.group(1)
+        for folder in folders:
+            found = sorted([*Path(folder).glob(f"{name}*"), *Path(folder).glob(f"*/{name}*")])
+            if found:
+                return str(found[0])
+    return None
+
+
+def _loader_cache() -> str:
+    command = shutil.which("ldconfig") or shutil.which("ldconfig", path="/sbin:/usr/sbin")
+    if command is None:
+        return ""
+    try:
+        return subprocess.run(
+            [command, "-p"], capture_output=True, text=True, timeout=10, check=False
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _loaded(names: tuple[str, ...]) -> bool:
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return False
+    return any(name in maps for name in names)
+
+
+def _keep_heap() -> Applied:
+    if any(_loaded(names) for names in LIBRARIES.values()):
+        raise Declined("another malloc than glibc's is loaded")
+    libc = ctypes.CDLL(None)
+    refused = [key for key, (value, _) in MALLOPT.items() if libc.mallopt(key, value) != 1]
+
+    def undo() -> None:
+        for key, (_, default) in MALLOPT.items():
+            libc.mallopt(key, default)
+        libc.malloc_trim(0)
+
+    if M_MMAP_MAX in refused or M_TRIM_THRESHOLD in refused:
+        undo()
+        raise Declined(f"mallopt refused parameters {refused}")
+    return Applied(undo, lambda: (True, "glibc keeps freed memory"))
+
+
+def _segments_expand(torch: Any) -> tuple[bool, str] | None:
+    if not torch.cuda.is_initialized():
+        return False, "the program did not use CUDA"
+    segments = torch.cuda.memory_snapshot()
+    if not segments:
+        return None
+    if any(segment.get("is_expandable") for segment in segments):
+        return True, "segments expand"
+    return False, "the allocator made no expandable segment"

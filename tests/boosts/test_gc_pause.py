@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import sys
+import weakref
+from collections.abc import Iterator
+
+import pytest
+import torch  # noqa: TID253
+
+from flatout_agent.boosts import Applied, Declined
+from flatout_agent.boosts import gc_pause as boost
+from flatout_agent.job import Job
+from flatout_agent.wire import JobFacts
+
+FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu")
+
+
+class Node:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def collector_as_found() -> Iterator[None]:
+    enabled, thresholds = gc.isenabled(), gc.get_threshold()
+    gc.set_threshold(700, *thresholds[1:])
+    yield
+    gc.set_threshold(*thresholds)
+    (gc.enable if enabled else gc.disable)()
+
+
+@pytest.fixture
+def paused() -> Iterator[tuple[Job, Applied]]:
+    job = Job(torch)
+    applied = boost.apply(job, torch, {})
+    yield job, applied
+    applied.undo()
+
+
+def _steps(job: Job, count: int) -> None:
+    for _ in range(count):
+        for callback in job.step_callbacks:
+            callback()
+
+
+def _collections(generation: int) -> int:
+    return gc.get_stats()[generation]["collections"]
+
+
+def test_no_collection_starts_inside_a_step(paused: tuple[Job, Applied]) -> None:
+    before = _collections(0)
+    held = [[index] for index in range(20_000)]
+    assert _collections(0) == before, len(held)
+
+
+def test_cycles_are_freed_between_steps(paused: tuple[Job, Applied]) -> None:
+    job, applied = paused
+    garbage = weakref.ref(Node())
+    _steps(job, boost.YOUNG_EVERY - 1)
+    assert garbage() is not None
+    assert applied.engaged()[0] is False  # type: ignore[index]
+    _steps(job, 1)
+    assert garbage() is None
+    assert applied.engaged() == (True, "collected after every 10 steps")
+
+
+def test_old_cycles_are_freed_by_the_seldom_full_collection(paused: tuple[Job, Applied]) -> None:
+    job, _ = paused
+    node = Node()
+    gc.collect(1)
+    gc.collect(1)
+    garbage = weakref.ref(node)
+    del node
+    _steps(job, boost.FULL_EVERY)
+    assert garbage() is None
+
+
+def test_undo_restores_thresholds_and_frozen_objects() -> None:
+    before = gc.get_threshold(), gc.get_freeze_count()
+    job = Job(torch)
+    applied = boost.apply(job, torch, {})
+    assert gc.get_threshold() != before[0]
+    assert gc.get_freeze_count() > 10_000
+    applied.undo()
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+    assert job.step_callbacks == []
+
+
+def test_what_the_script_froze_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        boost.apply(Job(torch), torch, {}).undo()
+        assert gc.get_freeze_count() == frozen
+    finally:
+        gc.unfreeze()
+
+
+def test_a_collector_that_is_off_stays_off() -> None:
+    gc.disable()
+    with pytest.raises(Declined, match="switched off"):
+        boost.apply(Job(torch), torch, {})
+
+
+def test_thresholds_that_the_script_set_stay() -> None:
+    gc.set_threshold(5000, 10, 10)
+    with pytest.raises(Declined, match="thresholds are set already"):
+        boost.apply(Job(torch), torch, {})
+
+
+def test_a_script_that_takes_over_later_is_left_alone(paused: tuple[Job, Applied]) -> None:
+    job, applied = paused
+    gc.set_threshold(5000, 10, 10)
+    before = _collections(1)
+    _steps(job, boost.YOUNG_EVERY)
+    assert _collections(1) == before
+    assert applied.engaged() == (False, "the script sets the collector itself")
+    applied.undo()
+    assert gc.get_threshold()[0] == 5000
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+def test_forked_children_collect_as_usual(paused: tuple[Job, Applied]) -> None:
+    if sys.platform != "win32":
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if gc.get_threshold()[0] == 700 and gc.get_freeze_count() == 0 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert gc.get_threshold()[0] == boost.PAUSED[0]
+
+
+def test_applies_and_promise() -> None:
+    assert boost.applies(FACTS, {}) is None
+    off = dataclasses.replace(FACTS, gc_enabled=False)
+    assert boost.applies(off, {}) == "the script has switched the garbage collector off"
+    short = dataclasses.replace(FACTS, step_s=0.005)
+    assert boost.promise(short, {}) > boost.promise(FACTS, {}) > 1
+
+
+def test_by_hand_is_python() -> None:
+    compile(boost.by_hand(FACTS, {}), "by_hand", "exec")
