@@ -1,0 +1,140 @@
+"""Let oneDNN multiply float32 matrices in bfloat16 on the CPU.
+
+## What it does
+
+Sets oneDNN's float-math mode: `torch.set_float32_matmul_precision("medium")`, and from torch 2.9 on
+`torch.backends.mkldnn.conv.fp32_precision = "bf16"`. Tensors stay float32; inside a matrix
+multiplication or convolution oneDNN may round them to bfloat16.
+
+## Why it is faster
+
+AMX and Arm's matrix instructions multiply bfloat16 several times faster than float32, and unlike
+with autocast no tensor is cast in Python.
+
+## When it does nothing
+
+- oneDNN accepts the mode and keeps to float32: on x86 it uses it with AMX only.
+- The script sets the matmul precision itself: the last word is the script's.
+- bf16-autocast is on: its products are in bfloat16 already.
+
+## What it may change
+
+Factors are rounded to 8 significant bits; sums, activations and weights stay float32.
+
+## How it is undone
+
+The two settings go back to what they were.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html
+- https://uxlfoundation.github.io/oneDNN/dev_guide_attributes_fpmath_mode.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.precision import native_bf16
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+    from flatout_agent.wire import JobFacts, Params
+
+BOOST = Boost(
+    since="0.1.0",
+    risk=Risk.ROUNDING,
+    moment=Moment.START,
+    conflicts=("bf16-autocast",),
+)
+
+
+def applies(facts: JobFacts, params: Params) -> str | None:
+    """Why it does not apply to this job; None: it does."""
+    if facts.device != "cpu":
+        return f"the model is on {facts.device}, not on the CPU"
+    if facts.bf16 is False:
+        return "bfloat16 would only be emulated on this CPU"
+    if facts.matmul_precision != "highest":
+        return f"the script sets the matmul precision itself ({facts.matmul_precision})"
+    if facts.autocast is not None:
+        return f"the script opens its own autocast region ({facts.autocast})"
+    if facts.models and all(model.dtype != "float32" for model in facts.models):
+        return f"the model is in {facts.models[0].dtype}, not in float32"
+    if facts.models and not any(model.matmul or model.conv2d for model in facts.models):
+        return "the model has no layer that multiplies matrices"
+    return None
+
+
+def promise(facts: JobFacts, params: Params) -> float:
+    """Likely speed-up, for the order of trials."""
+    wait = facts.wait_share or 0.0
+    return 1.0 / (wait + (1.0 - wait) / 1.4)
+
+
+def apply(job: Job, target: Any, params: Params) -> Applied:
+    """Set the float-math mode."""
+    torch = target
+    native, detail = native_bf16(torch, "cpu")
+    if not native:
+        raise Declined(f"bfloat16: {detail}")
+    # oneDNN takes the mode into account where its AMX or Arm kernels are; elsewhere it multiplies
+    # in float32 all the same.
+    if "AMX" not in detail and "Arm" not in detail:
+        raise Declined("oneDNN's float-math mode needs AMX (or Arm bfloat16), which this CPU lacks")
+    before = torch.get_float32_matmul_precision()
+    if before != "highest":
+        raise Declined(f"the script sets the matmul precision itself ({before})")
+    undo = _set(torch)
+    return Applied(undo, lambda: _engaged(torch, detail))
+
+
+def by_hand(facts: JobFacts, params: Params) -> str:
+    """The same as plain PyTorch."""
+    return (
+        'torch.set_float32_matmul_precision("medium")\n'
+        'torch.backends.mkldnn.conv.fp32_precision = "bf16"  # torch 2.9 or newer\n'
+    )
+
+
+def _set(torch: Any) -> Any:
+    # The older call for products: reading the precision after the newer one alone raises an error.
+    settings: list[Any] = [
+        item
+        for item in (
+            getattr(torch.backends.mkldnn, "matmul", None),
+            getattr(torch.backends.cuda, "matmul", None),
+            getattr(torch.backends.mkldnn, "conv", None),
+        )
+        if hasattr(item, "fp32_precision")
+    ]
+    before = [item.fp32_precision for item in settings]
+    torch.set_float32_matmul_precision("medium")
+    if len(settings) == 3:
+        settings[-1].fp32_precision = "bf16"
+
+    def undo() -> None:
+        torch.set_float32_matmul_precision("highest")
+        for item, value in zip(settings, before, strict=True):
+            item.fp32_precision = value
+
+    return undo
+
+
+def _engaged(torch: Any, detail: str) -> tuple[bool, str]:
+    if torch.get_float32_matmul_precision() != "medium":
+        return False, "the script set the matmul precision itself"
+    error = rounding_error(torch)
+    if error < 1e-4:
+        return False, f"oneDNN accepted the mode and kept float32 (relative error {error:.0e})"
+    return True, f"{detail}, relative error of a product {error:.0e}"
+
+
+def rounding_error(torch: Any) -> float:
+    """Relative error of a float32 product as the CPU computes it now (bfloat16 factors: 3e-3)."""
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
+        left, right = (torch.randn(256, 256, generator=generator) for _ in range(2))
+        exact = left.double() @ right.double()
+        return float(((left @ right).double() - exact).norm() / exact.norm())

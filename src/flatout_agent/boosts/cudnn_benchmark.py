@@ -1,0 +1,108 @@
+"""Let cuDNN measure its convolution algorithms and take the fastest.
+
+## What it does
+
+`torch.backends.cudnn.benchmark = True`: the first time that a convolution meets a shape, cuDNN runs
+its algorithms and keeps the fastest for that shape.
+
+## Why it is faster
+
+cuDNN's own guess is made without a measurement, and is off for some shapes.
+
+## When it does nothing
+
+- The model has no convolution, or does not run on a GPU.
+- The script asks for deterministic algorithms, or sets it itself.
+- Input shapes keep changing: each new one would be measured again.
+
+## What it may change
+
+Another algorithm sums in another order, so results differ in the last bits, and may do so from run
+to run. The first step at each shape is slower.
+
+## How it is undone
+
+The setting goes back to what it was.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark
+- https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+    from flatout_agent.wire import JobFacts, Params
+
+BOOST = Boost(
+    since="0.1.0",
+    risk=Risk.EXACT,
+    moment=Moment.START,
+    retry_after=("bf16-autocast", "fp16-autocast", "channels-last"),
+)
+MANY_SHAPES = 4
+"""Shapes in the first steps from which on measuring each again costs more than it saves."""
+
+
+def applies(facts: JobFacts, params: Params) -> str | None:
+    """Why it does not apply to this job; None: it does."""
+    if facts.device != "cuda":
+        return f"cuDNN needs a GPU, the model is on {facts.device}"
+    if facts.deterministic:
+        return "the script asks for deterministic algorithms"
+    if facts.cudnn_benchmark:
+        return "the script sets it itself"
+    if facts.models and not any(model.conv2d for model in facts.models):
+        return "the model has no 2-d convolution"
+    shapes = max((len(model.input_shapes) for model in facts.models), default=0)
+    if shapes > MANY_SHAPES:
+        return f"{shapes} input shapes were seen, and each would be measured again"
+    return None
+
+
+def promise(facts: JobFacts, params: Params) -> float:
+    """Likely speed-up, for the order of trials."""
+    return 1.05
+
+
+def apply(job: Job, target: Any, params: Params) -> Applied:
+    """Turn measuring on. CUDA is not touched: the script may still choose its devices."""
+    torch = target
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise Declined("this torch was built without CUDA")
+    cudnn = torch.backends.cudnn
+    if cudnn.benchmark:
+        raise Declined("it is on already")
+    if _deterministic(torch):
+        raise Declined("the script asks for deterministic algorithms")
+    cudnn.benchmark = True
+
+    def undo() -> None:
+        cudnn.benchmark = False
+
+    return Applied(undo, lambda: _engaged(torch))
+
+
+def by_hand(facts: JobFacts, params: Params) -> str:
+    """The same as plain PyTorch."""
+    return "torch.backends.cudnn.benchmark = True\n"
+
+
+def _deterministic(torch: Any) -> bool:
+    return bool(torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled())
+
+
+def _engaged(torch: Any) -> tuple[bool, str]:
+    if not torch.cuda.is_initialized():
+        return False, "the program did not use CUDA"
+    if not torch.backends.cudnn.benchmark:
+        return False, "the script turned it off"
+    if _deterministic(torch):
+        return False, "the script asks for deterministic algorithms"
+    return True, ""

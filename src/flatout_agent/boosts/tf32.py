@@ -1,0 +1,103 @@
+"""Multiply float32 matrices in TensorFloat-32 on Tensor Cores.
+
+## What it does
+
+`torch.set_float32_matmul_precision("high")`: float32 matrix multiplications on the GPU round their
+factors to TensorFloat-32 (10 bits after the point, the range of float32). cuDNN does so for
+convolutions by default; a script that turned that off is left alone.
+
+## Why it is faster
+
+Tensor Cores take TF32 at up to eight times the rate of float32 units.
+
+## When it does nothing
+
+- There is no NVIDIA GPU of compute capability 8.0 or newer.
+- The script sets the matmul precision itself: the last word is the script's.
+- All products run in half precision already.
+
+## What it may change
+
+Factors are rounded to 11 significant bits; sums stay float32.
+
+## How it is undone
+
+The setting goes back to what it was.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
+- https://docs.pytorch.org/docs/stable/generated/torch.set_float32_matmul_precision.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+    from flatout_agent.wire import JobFacts, Params
+
+BOOST = Boost(since="0.1.0", risk=Risk.ROUNDING, moment=Moment.START)
+
+
+def applies(facts: JobFacts, params: Params) -> str | None:
+    """Why it does not apply to this job; None: it does."""
+    if facts.device != "cuda" or facts.hip:
+        return "TF32 needs an NVIDIA GPU"
+    if facts.capability is not None and facts.capability < (8, 0):
+        return "TF32 needs compute capability 8.0, this GPU has {}.{}".format(*facts.capability)
+    if facts.matmul_precision != "highest":
+        return f"the script sets the matmul precision itself ({facts.matmul_precision})"
+    if facts.models and all(model.dtype != "float32" for model in facts.models):
+        return f"the model is in {facts.models[0].dtype}, not in float32"
+    if facts.models and not any(model.matmul for model in facts.models):
+        return "only convolutions multiply here, and cuDNN uses TF32 for them by default"
+    return None
+
+
+def promise(facts: JobFacts, params: Params) -> float:
+    """Likely speed-up, for the order of trials."""
+    wait = facts.wait_share or 0.0
+    full = 1.05 if facts.autocast is not None else 1.6
+    return 1.0 / (wait + (1.0 - wait) / full)
+
+
+def apply(job: Job, target: Any, params: Params) -> Applied:
+    """Allow TF32. CUDA is not touched: the script may still choose its devices."""
+    torch = target
+    if torch.version.cuda is None:
+        raise Declined("this torch was built without CUDA")
+    before = torch.get_float32_matmul_precision()
+    if before != "highest":
+        raise Declined(f"the matmul precision is set already ({before})")
+    # The older call: reading the precision after the newer settings alone raises an error.
+    parts = (torch.backends.cuda, torch.backends.mkldnn)
+    matmuls: list[Any] = [getattr(part, "matmul", None) for part in parts]
+    settings = [(item, item.fp32_precision) for item in matmuls if hasattr(item, "fp32_precision")]
+    torch.set_float32_matmul_precision("high")
+
+    def undo() -> None:
+        torch.set_float32_matmul_precision(before)
+        for item, value in settings:
+            item.fp32_precision = value
+
+    return Applied(undo, lambda: _engaged(torch))
+
+
+def by_hand(facts: JobFacts, params: Params) -> str:
+    """The same as plain PyTorch."""
+    return 'torch.set_float32_matmul_precision("high")\n'
+
+
+def _engaged(torch: Any) -> tuple[bool, str]:
+    if not torch.cuda.is_initialized():
+        return False, "the program did not use CUDA"
+    capability = torch.cuda.get_device_capability()
+    if capability < (8, 0):
+        return False, "TF32 needs compute capability 8.0, this GPU has {}.{}".format(*capability)
+    if not torch.backends.cuda.matmul.allow_tf32:
+        return False, "the script set the matmul precision itself"
+    return True, "compute capability {}.{}".format(*capability)

@@ -1,0 +1,123 @@
+"""cpu-bf16: settings put and taken back, and a check that knows rounding from none."""
+
+import pytest
+import torch
+
+from flatout_agent.boosts import Declined, cpu_bf16
+from flatout_agent.job import Job
+from flatout_agent.wire import JobFacts, ModelFacts
+
+FACTS = JobFacts(
+    torch="2.13.0",
+    python="3.11",
+    system="linux",
+    device="cpu",
+    bf16=True,
+    models=(ModelFacts("Net", 9, "float32", "cpu", matmul=1),),
+)
+
+
+def settings():
+    parts = (torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv, torch.backends.cuda.matmul)
+    return [torch.get_float32_matmul_precision(), *(part.fp32_precision for part in parts)]
+
+
+@pytest.fixture
+def amx(monkeypatch):
+    monkeypatch.setattr(cpu_bf16, "native_bf16", lambda torch, device: (True, "native (AMX)"))
+
+
+@pytest.fixture
+def applied(amx):
+    applied = cpu_bf16.apply(Job(torch), torch, {})
+    yield applied
+    applied.undo()
+
+
+def test_undo_restores_every_setting(amx):
+    before = settings()
+    applied = cpu_bf16.apply(Job(torch), torch, {})
+    assert settings()[:3] == ["medium", "bf16", "bf16"]
+    applied.undo()
+    assert settings() == before
+
+
+def test_engaged_says_what_the_cpu_really_computes(applied):
+    engaged, detail = applied.engaged()
+    # Whatever oneDNN does here, the answer must follow from the numbers.
+    assert engaged is (1e-4 < cpu_bf16.rounding_error(torch) < 3e-2)
+    assert "relative error" in detail
+
+
+def test_a_rounded_product_is_told_from_an_exact_one(monkeypatch):
+    assert cpu_bf16.rounding_error(torch) < 1e-6
+    real = torch.randn
+
+    def rounded(*shape, generator):
+        return Rounded(real(*shape, generator=generator))
+
+    class Rounded:
+        def __init__(self, full):
+            self.full = full
+
+        def double(self):
+            return self.full.double()
+
+        def __matmul__(self, other):
+            return (self.full.bfloat16().float()) @ (other.full.bfloat16().float())
+
+    monkeypatch.setattr(torch, "randn", rounded)
+    assert 1e-3 < cpu_bf16.rounding_error(torch) < 1e-2
+
+
+def test_the_scripts_own_setting_has_the_last_word(applied):
+    torch.set_float32_matmul_precision("high")
+    assert applied.engaged() == (False, "the script set the matmul precision itself")
+
+
+@pytest.mark.parametrize(
+    ("native", "word"),
+    [((False, "emulated"), "emulated"), ((True, "native (AVX512_BF16)"), "needs AMX")],
+)
+def test_declined_where_onednn_would_keep_float32(monkeypatch, native, word):
+    monkeypatch.setattr(cpu_bf16, "native_bf16", lambda torch, device: native)
+    before = settings()
+    with pytest.raises(Declined, match=word):
+        cpu_bf16.apply(Job(torch), torch, {})
+    assert settings() == before
+
+
+def test_declined_when_the_precision_is_set_already(applied):
+    with pytest.raises(Declined, match="itself"):
+        cpu_bf16.apply(Job(torch), torch, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({}, None),
+        ({"device": "cuda"}, "not on the CPU"),
+        ({"bf16": False}, "emulated"),
+        ({"matmul_precision": "medium"}, "itself"),
+        ({"autocast": "bfloat16"}, "autocast"),
+        ({"models": (ModelFacts("N", 9, "float64", "cpu", matmul=1),)}, "float64"),
+        ({"models": (ModelFacts("N", 9, "float32", "cpu"),)}, "multiplies"),
+    ],
+)
+def test_applies(change, word):
+    reason = cpu_bf16.applies(JobFacts(**{**vars(FACTS), **change}), {})
+    assert reason is None if word is None else word in reason
+
+
+def test_promise_and_by_hand(amx):
+    assert cpu_bf16.promise(FACTS, {}) > 1.0
+    undo = cpu_bf16.apply(Job(torch), torch, {}).undo
+    ours = settings()
+    undo()
+    exec(cpu_bf16.by_hand(FACTS, {}), {"torch": torch})
+    by_hand = settings()
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.mkldnn.conv.fp32_precision = "none"
+    torch.backends.mkldnn.matmul.fp32_precision = "none"
+    torch.backends.cuda.matmul.fp32_precision = "none"
+    assert by_hand == ours

@@ -1,0 +1,76 @@
+"""cudnn-benchmark: the decision and the setting."""
+
+import pytest
+import torch
+
+from flatout_agent.boosts import Declined, cudnn_benchmark
+from flatout_agent.job import Job
+from flatout_agent.wire import JobFacts, ModelFacts
+
+MODEL = ModelFacts("Net", 9, "float32", "cuda", conv2d=1)
+FACTS = JobFacts(torch="2.13.0", python="3.11", system="linux", device="cuda", models=(MODEL,))
+SHAPES = tuple(f"8x3x{n}x{n}" for n in range(5))
+
+
+@pytest.fixture
+def applied(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    applied = cudnn_benchmark.apply(Job(torch), torch, {})
+    yield applied
+    applied.undo()
+    assert torch.backends.cudnn.benchmark is False
+
+
+def test_measuring_is_on_until_undone(applied, monkeypatch):
+    assert torch.backends.cudnn.benchmark is True
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    assert applied.engaged() == (True, "")
+    with pytest.raises(Declined, match="already"):
+        cudnn_benchmark.apply(Job(torch), torch, {})
+
+
+def test_engaged_sees_what_the_script_did(applied, monkeypatch):
+    assert applied.engaged() == (False, "the program did not use CUDA")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    assert "deterministic" in applied.engaged()[1]
+    torch.backends.cudnn.benchmark = False
+    assert applied.engaged() == (False, "the script turned it off")
+
+
+def test_declined(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.version, "cuda", None)
+        with pytest.raises(Declined, match="without CUDA"):
+            cudnn_benchmark.apply(Job(torch), torch, {})
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+    with pytest.raises(Declined, match="deterministic"):
+        cudnn_benchmark.apply(Job(torch), torch, {})
+    assert torch.backends.cudnn.benchmark is False
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({}, None),
+        ({"device": "cpu"}, "needs a GPU"),
+        ({"deterministic": True}, "deterministic"),
+        ({"cudnn_benchmark": True}, "itself"),
+        ({"models": (ModelFacts("N", 9, "float32", "cuda"),)}, "no 2-d"),
+        (
+            {"models": (ModelFacts("N", 9, "float32", "cuda", conv2d=1, input_shapes=SHAPES),)},
+            "5 input shapes",
+        ),
+    ],
+)
+def test_applies(change, word):
+    reason = cudnn_benchmark.applies(JobFacts(**{**vars(FACTS), **change}), {})
+    assert reason is None if word is None else word in reason
+
+
+def test_promise_and_by_hand(monkeypatch):
+    assert cudnn_benchmark.promise(FACTS, {}) > 1.0
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    exec(cudnn_benchmark.by_hand(FACTS, {}), {"torch": torch})
+    assert torch.backends.cudnn.benchmark is True

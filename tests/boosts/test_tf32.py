@@ -1,0 +1,94 @@
+"""tf32: the decision and the settings; the kernels themselves on a GPU."""
+
+import pytest
+import torch
+
+from flatout_agent.boosts import Declined, tf32
+from flatout_agent.job import Job
+from flatout_agent.wire import JobFacts, ModelFacts
+
+FACTS = JobFacts(
+    torch="2.13.0",
+    python="3.11",
+    system="linux",
+    device="cuda",
+    capability=(8, 0),
+    models=(ModelFacts("Net", 9, "float32", "cuda", matmul=1),),
+)
+
+
+def settings():
+    parts = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)
+    return [torch.get_float32_matmul_precision(), *(part.fp32_precision for part in parts)]
+
+
+@pytest.fixture
+def applied(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    applied = tf32.apply(Job(torch), torch, {})
+    yield applied
+    applied.undo()
+
+
+def test_undo_restores_every_setting(monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    before = settings()
+    applied = tf32.apply(Job(torch), torch, {})
+    assert torch.backends.cuda.matmul.allow_tf32
+    assert torch.get_float32_matmul_precision() == "high", "and it can still be read"
+    applied.undo()
+    assert settings() == before
+
+
+def test_engaged_asks_the_gpu_that_was_used(applied, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    assert applied.engaged() == (False, "the program did not use CUDA")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
+    assert "7.5" in applied.engaged()[1]
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    assert applied.engaged() == (True, "compute capability 9.0")
+    torch.set_float32_matmul_precision("highest")
+    assert applied.engaged() == (False, "the script set the matmul precision itself")
+
+
+def test_declined_without_cuda_or_when_set_already(applied, monkeypatch):
+    with pytest.raises(Declined, match="already"):
+        tf32.apply(Job(torch), torch, {})
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(Declined, match="without CUDA"):
+        tf32.apply(Job(torch), torch, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({}, None),
+        ({"device": "cpu"}, "NVIDIA"),
+        ({"hip": True}, "NVIDIA"),
+        ({"capability": (7, 5)}, "7.5"),
+        ({"matmul_precision": "high"}, "itself"),
+        ({"models": (ModelFacts("N", 9, "bfloat16", "cuda", matmul=1),)}, "bfloat16"),
+        ({"models": (ModelFacts("N", 9, "float32", "cuda", conv2d=1),)}, "by default"),
+    ],
+)
+def test_applies(change, word):
+    reason = tf32.applies(JobFacts(**{**vars(FACTS), **change}), {})
+    assert reason is None if word is None else word in reason
+
+
+def test_promise_and_by_hand():
+    assert tf32.promise(FACTS, {}) > tf32.promise(
+        JobFacts(**{**vars(FACTS), "wait_share": 0.5}), {}
+    )
+    assert tf32.by_hand(FACTS, {}) == 'torch.set_float32_matmul_precision("high")\n'
+
+
+@pytest.mark.gpu
+def test_products_are_rounded_on_the_gpu():
+    x = torch.randn(512, 512, device="cuda")
+    exact = x.double() @ x.double()
+    applied = tf32.apply(Job(torch), torch, {})
+    error = ((x @ x).double() - exact).norm() / exact.norm()
+    applied.undo()
+    assert 1e-5 < error < 1e-2
