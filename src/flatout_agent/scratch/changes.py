@@ -36,14 +36,14 @@ class Changes:
     def __init__(self, overlay: Overlay) -> None:
         self.overlay = overlay
 
-    def _new(self, name: str, path: Any) -> Spot | None:
+    def _new(self, name: str, *names: Any) -> Spot | None:
         """Where something new is to be made; None: the system makes it."""
         spot = self.overlay.locate(name, follow=False)
         if self.overlay.left_alone(spot):
             return None
         if self.overlay.kind(spot) is not None and not self.overlay.only_given(spot):
-            raise failure(errno.EEXIST, path)
-        self.overlay.need_parent(spot, path)
+            raise failure(errno.EEXIST, *names)
+        self.overlay.need_parent(spot, *names)
         return spot
 
     def mkdir(self, path: Any, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
@@ -98,7 +98,7 @@ class Changes:
         """os.symlink"""
         name = as_text(dst) if dir_fd is None else None
         with self.overlay.store.lock:
-            spot = self._new(name, dst) if name is not None else None
+            spot = self._new(name, src, dst) if name is not None else None
             if spot is None:
                 self._native("symlink", dst, name, target_is_directory, dir_fd=dir_fd, first=src)
                 return
@@ -113,14 +113,14 @@ class Changes:
             system.link(src, dst, **options)
             return
         with self.overlay.store.lock:
-            spot = self._new(target, dst)
             origin = self.overlay.locate(source, options.get("follow_symlinks", True))
             kind = self.overlay.kind(origin)
+            if kind is None:
+                raise failure(errno.ENOENT, src, dst)
+            spot = self._new(target, src, dst)
             if spot is None and self.overlay.left_alone(origin):
                 system.link(origin.path if origin.moved else src, dst, **options)
                 return
-            if kind is None:
-                raise failure(errno.ENOENT, src, dst)
             if kind is Kind.FOLDER:
                 raise failure(errno.EPERM, src, dst)
             contents = self.overlay.own(origin)

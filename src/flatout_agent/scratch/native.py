@@ -22,8 +22,13 @@ BLOCK = 1 << 20
 def failure(code: int, path: Any, second: Any = None) -> OSError:
     """The error that the system itself would raise for `path`."""
     if second is None:
-        return OSError(code, os.strerror(code), path)
-    return OSError(code, os.strerror(code), path, None, second)
+        return OSError(code, os.strerror(code), shown(path))
+    return OSError(code, os.strerror(code), shown(path), None, shown(second))
+
+
+def shown(path: Any) -> Any:
+    """A path as errors show it."""
+    return os.fspath(path) if isinstance(path, os.PathLike) else path
 
 
 def lstat(path: str) -> os.stat_result | None:

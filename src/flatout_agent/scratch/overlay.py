@@ -209,18 +209,18 @@ class Overlay:
         entry = spot.entry
         return entry is not None and entry.layer is Layer.GIVEN and lstat(spot.path) is None
 
-    def need_parent(self, spot: Spot, name: Any) -> None:
+    def need_parent(self, spot: Spot, *names: Any) -> None:
         """Raise what the system would where something cannot be made for want of its folder."""
         parent = os.path.dirname(spot.path)
         holder = Spot(parent, self.index.entries.get(fold(parent)), False)
         kind = self.kind(holder)
         if kind is None:
-            raise failure(errno.ENOENT, name)
+            raise failure(errno.ENOENT, *names)
         if kind is not Kind.FOLDER:
-            raise failure(errno.ENOTDIR, name)
+            raise failure(errno.ENOTDIR, *names)
         source = holder.entry.where if holder.entry is not None else parent
         if not system.access(source, os.W_OK):
-            raise failure(errno.EACCES, name)
+            raise failure(errno.EACCES, *names)
 
     # Places in scratch ----------------------------------------------------------------------
 

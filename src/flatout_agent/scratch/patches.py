@@ -12,7 +12,7 @@ from typing import Any
 
 from flatout_agent.scratch import views
 from flatout_agent.scratch.changes import Changes
-from flatout_agent.scratch.native import raw_io, system
+from flatout_agent.scratch.native import raw_io, shown, system
 from flatout_agent.scratch.opening import Opening, file_io
 from flatout_agent.scratch.overlay import Overlay
 from flatout_agent.scratch.renames import Renames
@@ -69,7 +69,7 @@ def _writing(call: Callable[..., Any], scratch: str) -> Callable[..., Any]:
             return call(*args, **options)
         except OSError as error:
             if isinstance(error.filename, str) and error.filename.startswith(scratch) and args:
-                error.filename = args[0]
+                error.filename = shown(args[0])
             raise
         except (TypeError, ValueError):
             raise

@@ -55,9 +55,10 @@ class Renames:
             raise failure(errno.ENOENT, *names)
         if fold(old.path) == fold(new.path):
             return old.path != new.path
+        view.need_parent(old, *names)
+        view.need_parent(new, *names)
         if fold(new.path).startswith(fold(old.path) + os.sep):
             raise failure(errno.EINVAL, *names)
-        self._need_parents(old, new, names)
         if target is None:
             return True
         if sys.platform == "win32" and (not replace or Kind.FOLDER in (source, target)):
@@ -69,13 +70,6 @@ class Renames:
         if target is Kind.FOLDER and next(view.names(new.path), None) is not None:
             raise failure(errno.ENOTEMPTY, *names)
         return True
-
-    def _need_parents(self, old: Spot, new: Spot, names: tuple[Any, Any]) -> None:
-        try:
-            self.overlay.need_parent(old, names[0])
-            self.overlay.need_parent(new, names[0])
-        except OSError as error:
-            raise failure(error.errno or errno.EIO, *names) from None
 
     def _move(self, old: Spot, new: Spot) -> None:
         view = self.overlay

@@ -11,7 +11,7 @@ from typing import Any
 
 from flatout_agent.scratch.changes import as_text
 from flatout_agent.scratch.index import Entry, Kind, fold
-from flatout_agent.scratch.native import failure, is_link, system
+from flatout_agent.scratch.native import failure, is_link, shown, system
 from flatout_agent.scratch.overlay import Overlay
 
 
@@ -53,7 +53,7 @@ def renaming_errors(path: Any, where: Any, call: Callable[..., Any], *args: Any,
         return call(*args, **kw)
     except OSError as error:
         if error.filename == where:
-            error.filename = path
+            error.filename = shown(path)
         raise
 
 
