@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,7 +14,7 @@ from flatout.commands import SCRIPT_CONTEXT, program
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.nouns.run_end import RunEnd
 from flatout.reporting import document, terminal
-from flatout.running import chosen, environment, foreground, summary
+from flatout.running import chosen, foreground, summary
 from flatout.running.command import Command, resolve, script_sha256
 
 CONTEXT = SCRIPT_CONTEXT
@@ -26,16 +25,11 @@ def command(
     ctx: typer.Context,
     plan: Annotated[Path | None, typer.Option(help=f"The plan; {PLAN} if it is here.")] = None,
     no_plan: Annotated[bool, typer.Option("--no-plan", help="As written, but watched.")] = False,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Of the plan this boost alone; repeatable.")
-    ] = None,
-    skip: Annotated[
-        list[str] | None, typer.Option(help="Leave this boost out; repeatable.")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help="This boost alone; repeatable.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="Not this boost; repeatable.")] = None,
     python: Annotated[str | None, typer.Option(help="The Python that runs the script.")] = None,
     as_json: Annotated[
-        bool,
-        typer.Option("--json", help="One JSON document on stdout; the script's own to stderr."),
+        bool, typer.Option("--json", help="A JSON document on stdout, the script's own to stderr.")
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")] = False,
 ) -> int:
@@ -51,14 +45,12 @@ def command(
     variables: dict[str, str] = {}
     with _harmless("the plan was not compared with this machine"):
         variables = _look_around(applied, boosts, what)
-    ended = foreground.run(what, chosen.orders(boosts), variables, terminal.warn, as_json)
+    ended = foreground.run(what, chosen.orders(boosts), variables, _warn, as_json)
     with _harmless("this run has no summary"):
         end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
         _tell(end, applied, ended, quiet)
         if as_json:
-            found = document.run_document(end, what.display, ended.shell_code)
-            sys.stdout.write(json.dumps(found) + "\n")
-            sys.stdout.flush()
+            typer.echo(json.dumps(document.run_document(end, what.display, ended.shell_code)))
     return foreground.leave(ended.returncode)
 
 
@@ -69,7 +61,7 @@ def _plan(what: Command, asked: Path | None, no_plan: bool, quiet: bool) -> Plan
         return plan_file.read(asked or PLAN)
     if not no_plan and not quiet:
         make = f"flatout tune {what.shown}"
-        terminal.warn(f"no {PLAN} here, so the program runs as written; to make one: {make}")
+        _warn(f"no {PLAN} here, so the program runs as written; to make one: {make}")
     return Plan(boosts=())
 
 
@@ -82,21 +74,23 @@ def _look_around(plan: Plan, boosts: Sequence[PlannedBoost], what: Command) -> d
 
     here = machine()
     if found := plan_file.differences(plan, here, script_sha256(what.script)):
-        terminal.warn(f"not what the plan was measured on: {'; '.join(found)}")
-    variables = chosen.environment(boosts, plan.job, here)
-    for name, value in environment.kept(variables).items():
-        terminal.warn(f"{name}={value} is your own setting and stays as it is")
-    return variables
+        _warn(f"not what the plan was measured on: {'; '.join(found)}")
+    return chosen.environment(boosts, plan.job, here)
 
 
 def _tell(end: RunEnd, plan: Plan, ended: foreground.Finished, quiet: bool) -> None:
     then = plan.machine.torch if plan.machine else None
     if then is not None and (others := ended.torch_versions - {then}):
-        terminal.warn(f"torch {', '.join(sorted(others))} instead of the plan's {then}")
+        _warn(f"torch {', '.join(sorted(others))} instead of the plan's {then}")
     if end.steps and not quiet:
         terminal.run_summary(end)
         return
     for line in (*(() if quiet else end.notes), *end.faults):
+        _warn(line)
+
+
+def _warn(line: str) -> None:
+    with suppress(OSError, AttributeError):  # stderr may be closed: no reason not to run
         terminal.warn(line)
 
 
@@ -106,5 +100,4 @@ def _harmless(consequence: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        with suppress(OSError):
-            terminal.warn(f"{consequence}: {type(error).__name__}: {error}")
+        _warn(f"{consequence}: {type(error).__name__}: {error}")

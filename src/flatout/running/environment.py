@@ -18,15 +18,14 @@ def for_program(
 ) -> dict[str, str]:
     """The environment with the agent, its orders and the variables that boosts ask for.
 
-    A variable that the user has set already is left as it is: see `kept`.
+    A boost has seen what the user has set already, and its value carries that on.
     """
     environment = dict(os.environ if base is None else base)
     own = environment.get("PYTHONPATH")
     # Joined only when there is something: an empty entry would be the working folder.
     environment["PYTHONPATH"] = os.pathsep.join([str(INJECT), *([own] if own else [])])
     environment[wire.ORDERS_ENV] = str(orders)
-    for name, value in boosts.items():
-        environment.setdefault(name, value)
+    environment.update(boosts)
     return environment
 
 
@@ -42,9 +41,3 @@ def for_trial(
     environment.setdefault("PYTHONHASHSEED", str(seed % 2**32))
     environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compile_cache))
     return environment
-
-
-def kept(boosts: Mapping[str, str], base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What boosts ask for but the user has set to something else: variable -> the user's value."""
-    base = os.environ if base is None else base
-    return {name: base[name] for name, value in boosts.items() if base.get(name, value) != value}

@@ -90,8 +90,9 @@ def leave(returncode: int) -> int:
 
 def _die(number: int) -> NoReturn:
     """So that the shell sees what it would have seen without flatout."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, AttributeError):  # None where the user has closed it
+            stream.flush()
     if sys.platform != "win32":
         import resource
 

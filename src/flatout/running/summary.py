@@ -116,11 +116,11 @@ def _boosts(
 
 
 def _notes(everyone: Sequence[_Process], trained: Sequence[_Process]) -> tuple[str, ...]:
+    if trained:
+        return ()
     if not everyone:
         return (NO_AGENT,)
     if not any(item.torch for item in everyone):
         return (NO_TORCH,)
-    if not trained:
-        cut = any(item.torch and item.ended is None for item in everyone)
-        return (CUT_SHORT if cut else NO_STEP,)
-    return ()
+    cut = any(item.torch and item.ended is None for item in everyone)
+    return (CUT_SHORT if cut else NO_STEP,)
