@@ -38,7 +38,7 @@ JOB_NOTE = "The program as it was without any boost; `flatout eject` fits its li
 def read(path: Path) -> Plan:
     """The plan in the file. Raises UserError, with the next step, for one that cannot be used."""
     try:
-        document = tomlkit.parse(path.read_text(encoding="utf-8")).unwrap()
+        document = tomlkit.parse(path.read_text(encoding="utf-8-sig")).unwrap()
         return _plan(document)
     except FileNotFoundError:
         raise UserError(

@@ -1,0 +1,187 @@
+"""The way in: what is loaded, what belongs to the script, and how wrong usage is told."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import typer
+
+import flatout
+from flatout import commands
+from flatout.__main__ import INTERNAL_ERROR, INTERRUPTED, outcome
+from flatout.nouns.errors import UserError
+
+
+def flat(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flatout", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("rest", "words", "module"),
+    [
+        (["train.py", "--lr", "3", "--help"], ("train.py", "--lr", "3", "--help"), None),
+        (["-m", "pkg.mod", "--lr", "3"], ("--lr", "3"), "pkg.mod"),
+        (["bash", "job.sh"], ("bash", "job.sh"), None),
+        (["train.py", "-m", "x"], ("train.py", "-m", "x"), None),
+        ([], (), None),
+    ],
+)
+def test_program(rest: list[str], words: tuple[str, ...], module: str | None) -> None:
+    assert commands.program(rest) == (words, module)
+
+
+def test_program_without_the_module() -> None:
+    with pytest.raises(UserError, match="-m needs"):
+        commands.program(["-m"])
+
+
+@pytest.mark.parametrize(
+    ("line", "args", "exact"),
+    [
+        ("--exact train.py --lr 3 --help", ["train.py", "--lr", "3", "--help"], True),
+        ("train.py --exact", ["train.py", "--exact"], False),
+        ("train.py -- x", ["train.py", "--", "x"], False),
+        ("-m pkg.mod --exact", ["-m", "pkg.mod", "--exact"], False),
+        ("--exact -- bash job.sh --exact", ["bash", "job.sh", "--exact"], True),
+    ],
+)
+def test_what_follows_the_script_belongs_to_it(
+    line: str, args: list[str], exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = {}
+    module = importlib.import_module("flatout.commands.eject")
+
+    def command(
+        ctx: typer.Context,
+        exact: bool = typer.Option(False, "--exact"),
+    ) -> int:
+        """Probe."""
+        seen.update(args=ctx.args, exact=exact)
+        return 7
+
+    command.__annotations__ = {"ctx": typer.Context, "exact": bool, "return": int}
+    monkeypatch.setattr(module, "command", command)
+    monkeypatch.setattr(module, "CONTEXT", commands.SCRIPT_CONTEXT, raising=False)
+    assert outcome(["eject", *line.split()]) == 7
+    assert seen == {"args": args, "exact": exact}
+
+
+def test_only_the_command_asked_for_is_loaded(tmp_path: Path) -> None:
+    code = (
+        "import sys; from flatout.__main__ import outcome; outcome(['eject', '--help']);"
+        "print(sorted(m for m in sys.modules if m.startswith('flatout.commands.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "['flatout.commands.eject']"
+
+
+def test_help_and_version() -> None:
+    assert flat().stdout == flat("--help").stdout
+    shown = flat("-h")
+    assert shown.returncode == 0
+    assert [name for name in commands.names() if f"\n  {name} " not in shown.stdout] == []
+    assert flat("--version").stdout == f"flatout {flatout.__version__}\n"
+
+
+def test_help_keeps_lines_that_show_commands() -> None:
+    assert (
+        "\n  flatout eject\n  flatout eject --plan other.toml --json\n"
+        in flat("eject", "-h").stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "next_step"),
+    [
+        (["ejct"], "there is no command 'ejct'; did you mean 'eject'?", "flatout --help"),
+        (["zzz"], "there is no command 'zzz'", "flatout --help"),
+        (["--zzz"], "No such option: --zzz", "flatout --help"),
+        (["eject", "--jsn"], "No such option: --jsn", "flatout eject --help"),
+        (["eject", "--plan"], "Option '--plan' requires an argument", "flatout eject --help"),
+        (["eject", "rest"], "Got unexpected extra argument", "flatout eject --help"),
+    ],
+)
+def test_wrong_usage(
+    arguments: list[str], message: str, next_step: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome(arguments) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    first, second = told.err.splitlines()
+    assert first.startswith(f"flatout: {message}")
+    assert second == f"  next: {next_step}"
+
+
+def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
+    def call(arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(commands, "call", call)
+    return outcome(["eject"])
+
+
+def test_errors_are_told_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FLATOUT_TRACEBACK", raising=False)
+    assert raising(UserError("no", "go", 1), monkeypatch) == 1
+    assert raising(UserError("no"), monkeypatch) == 2
+    assert raising(OSError(28, "No space left on device", "/x/y"), monkeypatch) == 2
+    assert raising(KeyboardInterrupt(), monkeypatch) == INTERRUPTED
+    assert raising(ValueError("surprise"), monkeypatch) == INTERNAL_ERROR
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:3] == ["flatout: no", "  next: go", "flatout: no"]
+    assert lines[3] == "flatout: No space left on device: /x/y"
+    assert lines[5] == "flatout: internal error: ValueError: surprise"
+
+
+def test_errors_of_ours_can_be_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLATOUT_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="surprise"):
+        raising(ValueError("surprise"), monkeypatch)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT to one process")
+def test_interrupt(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import time
+        from flatout import __main__, commands
+        def call(arguments):
+            print("ready", flush=True)
+            time.sleep(60)
+        commands.call = call
+        __main__.main()
+    """)
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == INTERRUPTED
+    assert errors == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes end otherwise there")
+def test_reader_that_goes_away() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "flatout", "--help"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writing)
+    assert done.returncode == 1
+    assert done.stderr == ""

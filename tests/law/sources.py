@@ -1,0 +1,29 @@
+"""The project's own source files, parsed."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+SRC = Path(__file__).parents[2] / "src"
+FILES = sorted(SRC.rglob("*.py"))
+AGENT = [path for path in FILES if path.is_relative_to(SRC / "flatout_agent")]
+
+
+def name(path: Path) -> str:
+    return path.relative_to(SRC).as_posix()
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imported(module: ast.Module) -> dict[str, int]:
+    """Top-level names of everything imported, wherever it stands, with a line."""
+    found: dict[str, int] = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            found.update({item.name.partition(".")[0]: node.lineno for item in node.names})
+        elif isinstance(node, ast.ImportFrom):
+            found[(node.module or "").partition(".")[0]] = node.lineno
+    return found

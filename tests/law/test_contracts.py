@@ -1,0 +1,84 @@
+"""Each import contract can fail. That they hold on the real tree is checked by `make lint`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PLANTED = {
+    "Dependencies only go down": ("flatout/nouns/plan.py", "import flatout.commands"),
+    "The agent stands alone": ("flatout_agent/wire.py", "import numpy"),
+    "The host never imports torch": ("flatout/running/__init__.py", "def f():\n    import torch"),
+    "Of the agent the host knows the contract, and the boosts through knowledge": (
+        "flatout/running/__init__.py",
+        "import flatout_agent.job",
+    ),
+    "The contract is read where programs are started, measured and tuned": (
+        "flatout/commands/__init__.py",
+        "import flatout_agent.wire",
+    ),
+    "Reports are drawn from nouns alone": (
+        "flatout/reporting/__init__.py",
+        "import flatout.knowledge.boosts",
+    ),
+    "Boosts do not know each other": (
+        "flatout_agent/boosts/channels_last.py",
+        "import flatout_agent.boosts.bf16_autocast",
+    ),
+    "Commands do not know each other": (
+        "flatout/commands/eject.py",
+        "import flatout.commands.tune",
+    ),
+    "One door for what draws: reporting": ("flatout/tuning/__init__.py", "import rich"),
+    "One door for the driver: probing/nvml.py": ("flatout/probing/memory.py", "import pynvml"),
+    "One door for TOML that people edit: tuning/plan_file.py": (
+        "flatout/tuning/plan_values.py",
+        "import tomlkit",
+    ),
+    "One door for the command line: commands": ("flatout/running/__init__.py", "import typer"),
+}
+
+
+def verdicts(folder: Path) -> dict[str, str]:
+    program = Path(sysconfig.get_path("scripts")) / "lint-imports"
+    done = subprocess.run(
+        [str(program), "--no-logo", "--no-cache"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "src"), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return dict(re.findall(r"^(.+) (KEPT|BROKEN)", done.stdout, flags=re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def copy(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("planted")
+    shutil.copy(root / "pyproject.toml", folder)
+    shutil.copytree(root / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def test_every_contract_can_fail(root: Path, copy: Path) -> None:
+    settings = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    names = [contract["name"] for contract in settings["tool"]["importlinter"]["contracts"]]
+    assert sorted(PLANTED) == sorted(names)
+    for path, line in PLANTED.values():
+        with (copy / "src" / path).open("a", encoding="utf-8") as file:
+            file.write(f"\n{line}\n")
+    assert {name: verdict for name, verdict in verdicts(copy).items() if verdict == "KEPT"} == {}
+
+
+def test_a_stray_room_breaks_the_build(copy: Path) -> None:
+    stray = copy / "src/flatout/utils"
+    stray.mkdir()
+    (stray / "__init__.py").write_text('"""Odds and ends."""\n', encoding="utf-8")
+    assert verdicts(copy).get("Dependencies only go down") != "KEPT"

@@ -1,0 +1,96 @@
+"""Torch lives in the agent, the agent stands on the standard library and torch, and both are light.
+
+What a module imports is asked twice: of its source, inside functions too, and of a fresh
+interpreter.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from law.sources import AGENT, FILES, SRC, imported, name, tree
+
+EXPENSIVE = ["torch", "rich", "plotly", "psutil", "jinja2", "tomlkit", "pynvml", "numpy"]
+
+IMPORT_EVERYTHING = """
+import importlib, json, pkgutil, sys
+
+class Wall:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "torch":
+            raise AssertionError("torch is imported")
+
+sys.meta_path.insert(0, Wall())
+seen = []
+for top in ("flatout", "flatout_agent"):
+    package = importlib.import_module(top)
+    seen.append(top)
+    for item in pkgutil.walk_packages(package.__path__, top + "."):
+        importlib.import_module(item.name)
+        seen.append(item.name)
+json.dump({"seen": seen, "loaded": list(sys.modules)}, sys.stdout)
+"""
+HELP = """
+import json, sys
+from flatout.__main__ import outcome
+code = outcome(["--help"])
+json.dump({"code": code, "loaded": list(sys.modules)}, sys.stderr)
+"""
+
+
+def fresh(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize("path", AGENT, ids=name)
+def test_agent_imports_standard_library_and_torch_alone(path: Path) -> None:
+    allowed = sys.stdlib_module_names | {"torch", "flatout_agent"}
+    if path.stem == "sitecustomize":
+        allowed = allowed | {"sitecustomize"}  # the user's own, to which it hands over
+    strange = {found: line for found, line in imported(tree(path)).items() if found not in allowed}
+    assert strange == {}
+
+
+@pytest.mark.parametrize("path", AGENT, ids=name)
+def test_agent_is_python_3_10(path: Path) -> None:
+    """The user's interpreter may be older than the host's."""
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
+    assert imported(tree(path)).keys().isdisjoint({"tomllib"})  # new in 3.11
+
+
+def test_host_names_torch_nowhere() -> None:
+    host = [path for path in FILES if path.is_relative_to(SRC / "flatout")]
+    assert [name(path) for path in host if "torch" in imported(tree(path))] == []
+
+
+def test_importing_any_module_imports_no_torch() -> None:
+    found = json.loads(fresh(IMPORT_EVERYTHING).stdout)
+    assert len(found["seen"]) > 30
+    assert {"flatout.__main__", "flatout.commands.eject", "flatout_agent.boosts"} <= set(
+        found["seen"]
+    )
+    assert "torch" not in found["loaded"]
+
+
+def test_help_loads_nothing_expensive() -> None:
+    done = fresh(HELP)
+    found = json.loads(done.stderr)
+    assert found["code"] == 0
+    assert "Commands:" in done.stdout
+    assert [module for module in EXPENSIVE if module in found["loaded"]] == []
+    commands = [item for item in found["loaded"] if item.startswith("flatout.commands.")]
+    assert commands == []  # their help is read from their source
+
+
+def test_import_of_flatout_does_no_work() -> None:
+    code = "import sys; before = set(sys.modules); import flatout; print(set(sys.modules) - before)"
+    assert fresh(code).stdout.strip() == "{'flatout'}"
