@@ -1,0 +1,138 @@
+"""Match the number of compute threads to the cores that this process really has.
+
+## What it does
+Calls `torch.set_num_threads` before the first training step. `threads = "auto"` takes all usable
+cores (affinity and the cgroup's quota), shared between the processes of the job and less one for
+each loader worker; a fraction takes that part of them, a whole number exactly that many.
+
+## Why it is faster
+PyTorch starts one thread for each core of the machine. In a container or a batch job that has only
+some of them, threads wait for each other at the end of every operation. `torchrun` does the
+opposite and sets one thread for each process. Small operations, too, can be faster on fewer
+threads than there are cores, and loader workers need cores of their own.
+
+## When it does nothing
+The model is on an accelerator; the number of threads is right already; the script, or
+OMP_NUM_THREADS, has chosen a number by itself.
+
+## What it may change
+The same arithmetic, reordered: sums over large tensors are split at other places, so the last bits
+may differ.
+
+## How it is undone
+The former number of threads is set again.
+
+## References
+- https://pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
+- https://pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.cores import local_processes, usable_cores
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+    from flatout_agent.wire import JobFacts, Params
+
+BOOST = Boost(
+    since="0.1.0",
+    risk=Risk.EXACT,
+    moment=Moment.MODEL,
+    params={"threads": ("auto", 0.75, 0.5, 0.25)},
+    retry_after=("loader-workers",),
+)
+
+
+def applies(facts: JobFacts, params: Params) -> str | None:
+    """Why this number of threads is not worth trying."""
+    if facts.device != "cpu":
+        return f"the model is on {facts.device}"
+    chosen = _chosen_by_script(facts.threads, facts.cores, facts.world_size)
+    if chosen is not None:
+        return chosen
+    workers = sum(loader.num_workers for loader in facts.loaders[:1])
+    share = _share(facts.cores, facts.world_size)
+    count = _count(params, share, workers)
+    if count == facts.threads:
+        return f"{count} thread{'s' if count > 1 else ''} already, on {share} usable cores"
+    if params.get("threads", "auto") != "auto" and count == _count({}, share, workers):
+        return f"the same as auto here ({count})"
+    return None
+
+
+def promise(facts: JobFacts, params: Params) -> float:
+    """Large where threads outnumber the cores or cores lie idle, else a matter of trial."""
+    share = _share(facts.cores, facts.world_size)
+    if facts.threads > share:
+        return 1.5
+    if params.get("threads", "auto") == "auto" and facts.threads < share:
+        return min(2.0, share / facts.threads)
+    return 1.02
+
+
+def apply(job: Job, target: Any, params: Params) -> Applied:
+    """Set the number of threads for the thread that trains; a second model finds it set."""
+    torch = job.torch
+    device = next((str(item.device.type) for item in target.parameters()), "cpu")
+    if device != "cpu":
+        raise Declined(f"the model is on {device}")
+    before = int(torch.get_num_threads())
+    processes = local_processes()
+    share = _share(usable_cores(), processes)
+    workers = next((int(loader.num_workers) for loader in job.loaders), 0)
+    count = _count(params, share, workers)
+    if before == count:
+        if len(job.models) > 1 or params.get("threads", "auto") != "auto":
+            return Applied(lambda: None, lambda: (True, f"{count} threads"))
+        raise Declined(f"{count} threads already, on {share} usable cores")
+    chosen = _chosen_by_script(before, usable_cores(), processes)
+    if chosen is not None:
+        raise Declined(chosen)
+    torch.set_num_threads(count)
+
+    def undo() -> None:
+        if torch.get_num_threads() == count:  # else the script has chosen meanwhile
+            torch.set_num_threads(before)
+
+    return Applied(undo, lambda: _told(torch, count, before))
+
+
+def by_hand(facts: JobFacts, params: Params) -> str:
+    """The call, or the variable, that does the same."""
+    workers = sum(loader.num_workers for loader in facts.loaders[:1])
+    count = _count(params, _share(facts.cores, facts.world_size), workers)
+    return f"torch.set_num_threads({count})  # before training; or OMP_NUM_THREADS={count}"
+
+
+def _share(cores: int, processes: int) -> int:
+    return max(1, cores // max(1, processes))
+
+
+def _count(params: Params, share: int, workers: int) -> int:
+    wanted = params.get("threads", "auto")
+    if wanted == "auto":
+        return max(1, share - workers)
+    if isinstance(wanted, float):
+        return max(1, int(share * wanted))
+    return max(1, int(wanted))
+
+
+def _chosen_by_script(threads: int, cores: int, processes: int) -> str | None:
+    """PyTorch starts a thread for each core or, with hyper-threading, for every second one.
+
+    Several processes with one thread each are the choice of torchrun, not of the script.
+    """
+    if threads >= cores or threads == cores // 2 or (processes > 1 and threads == 1):
+        return None
+    return f"the script or OMP_NUM_THREADS chose {threads} threads, {cores} cores are usable"
+
+
+def _told(torch: Any, count: int, before: int) -> tuple[bool, str]:
+    now = int(torch.get_num_threads())
+    if now != count:
+        return False, f"the script has set {now} threads since"
+    return True, f"{count} threads instead of {before}"

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch  # noqa: TID253
+
+from flatout_agent.boosts import Declined
+from flatout_agent.boosts import cpu_threads as boost
+from flatout_agent.job import Job
+from flatout_agent.wire import JobFacts, LoaderFacts
+
+FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu", cores=8, threads=8)
+LOADER = LoaderFacts("Data", False, 4, 100, 2, False, False, "fork", False)
+
+
+@pytest.fixture(autouse=True)
+def eight_threads_on_eight_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(boost, "usable_cores", lambda: 8)
+    before = torch.get_num_threads()
+    torch.set_num_threads(8)
+    yield
+    torch.set_num_threads(before)
+
+
+def _job(*loaders: Any) -> tuple[Job, Any]:
+    job, model = Job(torch), torch.nn.Linear(2, 2)
+    job.models.append(model)
+    for loader in loaders:
+        job.loaders.append(loader)
+    return job, model
+
+
+@pytest.mark.parametrize(("wanted", "count"), [(0.5, 4), (0.25, 2), (3, 3), (0.01, 1)])
+def test_a_part_of_the_cores_or_a_number(wanted: Any, count: int) -> None:
+    job, model = _job()
+    applied = boost.apply(job, model, {"threads": wanted})
+    assert torch.get_num_threads() == count
+    assert applied.engaged() == (True, f"{count} threads instead of 8")
+    applied.undo()
+    assert torch.get_num_threads() == 8
+
+
+def test_auto_leaves_cores_to_the_workers() -> None:
+    loader = torch.utils.data.DataLoader([1, 2, 3], num_workers=2)
+    job, model = _job(loader)
+    boost.apply(job, model, {"threads": "auto"})
+    assert torch.get_num_threads() == 6
+
+
+def test_more_threads_than_the_quota_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boost, "usable_cores", lambda: 2)
+    job, model = _job()
+    boost.apply(job, model, {"threads": "auto"})
+    assert torch.get_num_threads() == 2
+
+
+def test_torchrun_sets_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    torch.set_num_threads(1)
+    job, model = _job()
+    boost.apply(job, model, {"threads": "auto"})
+    assert torch.get_num_threads() == 4
+
+
+def test_a_second_model_does_not_lose_the_way_back() -> None:
+    job, model = _job()
+    first = boost.apply(job, model, {"threads": 0.5})
+    other = torch.nn.Linear(2, 2)
+    job.models.append(other)
+    second = boost.apply(job, other, {"threads": 0.5})
+    assert second.engaged() == (True, "4 threads")
+    second.undo()
+    first.undo()
+    assert torch.get_num_threads() == 8
+
+
+def test_the_scripts_own_choice_stays() -> None:
+    torch.set_num_threads(3)
+    job, model = _job()
+    with pytest.raises(Declined, match="chose 3 threads, 8 cores are usable"):
+        boost.apply(job, model, {"threads": "auto"})
+    assert torch.get_num_threads() == 3
+
+
+def test_a_choice_made_later_is_seen_and_stays() -> None:
+    job, model = _job()
+    applied = boost.apply(job, model, {"threads": 0.5})
+    torch.set_num_threads(5)
+    assert applied.engaged() == (False, "the script has set 5 threads since")
+    applied.undo()
+    assert torch.get_num_threads() == 5
+
+
+def test_nothing_to_do_is_declined() -> None:
+    job, model = _job()
+    with pytest.raises(Declined, match="8 threads already, on 8 usable cores"):
+        boost.apply(job, model, {"threads": "auto"})
+
+
+def test_a_model_on_an_accelerator_is_declined() -> None:
+    job, _ = _job()
+    with pytest.raises(Declined, match="the model is on meta"):
+        boost.apply(job, torch.nn.Linear(2, 2, device="meta"), {"threads": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted", "reason"),
+    [
+        ({}, "auto", "8 threads already, on 8 usable cores"),
+        ({}, 0.5, None),
+        ({"threads": 64}, "auto", None),
+        ({"threads": 4}, 0.5, "4 threads already"),
+        ({"threads": 4}, "auto", None),
+        ({"threads": 3}, 0.5, "chose 3 threads"),
+        ({"threads": 1, "world_size": 4}, "auto", None),
+        ({"threads": 64, "cores": 1}, 0.5, "the same as auto here (1)"),
+        ({"loaders": (LOADER,)}, "auto", None),
+        ({"loaders": (LOADER,)}, 0.75, "the same as auto here (6)"),
+        ({"device": "cuda"}, "auto", "the model is on cuda"),
+    ],
+)
+def test_applies(changes: dict[str, Any], wanted: Any, reason: str | None) -> None:
+    said = boost.applies(dataclasses.replace(FACTS, **changes), {"threads": wanted})
+    assert said is None if reason is None else reason in (said or "")
+
+
+def test_promise() -> None:
+    crowded = dataclasses.replace(FACTS, threads=64)
+    idle = dataclasses.replace(FACTS, threads=4)
+    assert boost.promise(crowded, {}) == 1.5
+    assert boost.promise(idle, {}) == 2.0
+    assert boost.promise(FACTS, {"threads": 0.5}) == 1.02
+
+
+def test_by_hand_is_python() -> None:
+    assert boost.by_hand(FACTS, {"threads": 0.5}).startswith("torch.set_num_threads(4)")
