@@ -94,7 +94,7 @@ one: list[Callable[[str], Any]] = [
     os.unlink,
     os.rmdir,
     os.readlink,
-    os.listdir,
+    lambda p: sorted(os.listdir(p)),
     os.removedirs,
     scan,
     status,

@@ -73,8 +73,12 @@ class Index:
             self.children.setdefault(fold(folder), {})[fold(name)] = name
 
     def within(self, folder: str) -> Iterator[Entry]:
-        """The entries of what is directly in `folder`."""
-        for key in list(self.children.get(fold(folder), ())):
+        """The entries of what is directly in `folder`.
+
+        Sorted: a data set that a program lists without sorting must have the same order in the
+        trial that made it and in those that are given it.
+        """
+        for key in sorted(self.children.get(fold(folder), ())):
             entry = self.entries.get(os.path.join(fold(folder), key))
             if entry is not None:
                 yield entry
