@@ -97,14 +97,31 @@ def good() -> Tuned:
         trial("loader-workers", Verdict.KEPT, 445.0, gain=1.21, params={"num_workers": 6}),
         trial("fused-optimizer", Verdict.KEPT, 428.0, gain=1.04, guard=SAME),
         trial("compile", Verdict.SLOWER, 489.0, gain=0.91, params={"mode": "default"}, guard=SAME),
-        trial("compile", Verdict.FAILED, params={"mode": "max-autotune"}, reason=OUT_OF_MEMORY, log=LOG),
-        trial("fp16-autocast", Verdict.DIFFERENT, 401.0, gain=1.06, guard=DIFFERENT, reason=DIFFERENT.reason),
+        trial(
+            "compile",
+            Verdict.FAILED,
+            params={"mode": "max-autotune"},
+            reason=OUT_OF_MEMORY,
+            log=LOG,
+        ),
+        trial(
+            "fp16-autocast",
+            Verdict.DIFFERENT,
+            401.0,
+            gain=1.06,
+            guard=DIFFERENT,
+            reason=DIFFERENT.reason,
+        ),
         trial("gc-pause", Verdict.SLOWER, 427.0, gain=1.003, guard=SAME, retried=True),
         trial("cuda-graphs", Verdict.SKIPPED, reason="input shapes change from step to step"),
-        trial("batch-size", Verdict.SKIPPED, reason="changes what is computed: only with --allow batch-size"),
+        trial(
+            "batch-size",
+            Verdict.SKIPPED,
+            reason="changes what is computed: only with --allow batch-size",
+        ),
         trial("cpu-bf16", Verdict.SKIPPED, reason="the model is on the GPU"),
         trial("cpu-threads", Verdict.SKIPPED, reason="the model is on the GPU"),
-    )  # fmt: skip
+    )
     plan = Plan(
         KEPT,
         ("examples/images/train.py", "--epochs", "3"),
@@ -182,13 +199,20 @@ def statistical() -> Tuned:
 def interrupted() -> Tuned:
     """Ctrl-C before the A/B runs."""
     won = good()
+    assert won.plan is not None
+    plan = dataclasses.replace(
+        won.plan, boosts=KEPT[:2], speedup=None, speedup_interval=None, pairs=None
+    )
     return dataclasses.replace(
-        won, best=None, confirmation=None, trials=won.trials[:4], interrupted=True
+        won, best=None, confirmation=None, plan=plan, trials=won.trials[:4], interrupted=True
     )
 
 
 XSS = "<script>alert(1)</script>"
-HOSTILE = f"{XSS}<img src=x onerror=alert(2)><!-- </title> \u2028 {{{{ 7*7 }}}} '\"&amp; \x1b[31mred\x1b[0m"
+HOSTILE = (
+    f"{XSS}<img src=x onerror=alert(2)><!-- </title> \u2028 "
+    "{{ 7*7 }} '\"&amp; \x1b[31mred\x1b[0m \udc80"
+)
 
 
 def hostile() -> Tuned:
@@ -208,12 +232,20 @@ def hostile() -> Tuned:
         best=dataclasses.replace(one, step_ms=2.9),
         trials=(
             trial(HOSTILE, Verdict.KEPT, 3.0, gain=1.1, reason=HOSTILE, log=HOSTILE, guard=guard),
-            trial(XSS, Verdict.FAILED, reason=f"Traceback:\n  {HOSTILE}\nBoom: {XSS}",
-                  params={XSS: HOSTILE}, engaged={XSS: XSS}, log=f"/tmp/{XSS}.log"),
+            trial(
+                XSS,
+                Verdict.FAILED,
+                reason=f"Traceback:\n  {HOSTILE}\nBoom: {XSS}",
+                params={XSS: HOSTILE},
+                engaged={XSS: XSS},
+                log=f"/tmp/{XSS}.log",
+            ),
             trial("cpu-bf16", Verdict.SKIPPED, reason=HOSTILE),
         ),
         confirmation=Confirmation(1, (1.1,), 1.1, (1.1, 1.1), (3.2,), (2.9,), guard),
-        plan=Plan((PlannedBoost(HOSTILE, {XSS: HOSTILE}, 1.1, XSS),), pays_after_steps=1, compile_s=9.1),
+        plan=Plan(
+            (PlannedBoost(HOSTILE, {XSS: HOSTILE}, 1.1, XSS),), pays_after_steps=1, compile_s=9.1
+        ),
         noise=math.nan,
         wall_s=1.0,
         redirected=(HOSTILE, f"/home/{XSS}"),
@@ -223,7 +255,7 @@ def hostile() -> Tuned:
         interrupted=True,
         plan_path=f"{XSS}.toml",
         report_path=f"{XSS}.html",
-    )  # fmt: skip
+    )
 
 
 def faulty() -> Tuned:
@@ -245,3 +277,8 @@ ALL = {
     "hostile": hostile,
     "faulty": faulty,
 }
+
+
+def with_notes(*notes: str) -> Tuned:
+    """The good case with something to say."""
+    return dataclasses.replace(good(), notes=notes)

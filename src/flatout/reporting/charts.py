@@ -112,8 +112,8 @@ def _gains(tuned: Tuned) -> Chart | None:
         return None
     best = tried[0]
     noise = _finite(tuned.noise) or 0.0
-    title = f"Of {units.count(len(tried), 'boost')} measured, {_label(best.tried)} came closest: "
-    title += _times(best.gain)
+    of = units.count(len(tried), "boost")
+    title = f"Largest gain of {of} measured: {_label(best.tried)}, {_times(best.gain)}"
     trace = {
         "type": "scatter",
         "mode": "markers",
@@ -122,7 +122,7 @@ def _gains(tuned: Tuned) -> Chart | None:
         "marker": {"color": "@plan", "size": 11},
         "hovertemplate": "%{x:.3f}×<extra></extra>",
     }
-    axis = {"title": {"text": "speed against the program without it (ratio)"}}
+    axis = {"title": {"text": "speed with it / without it (ratio)"}}
     layout = _rows([_label(trial.tried) for trial in tried], axis)
     layout["shapes"] = [_band("x", 1 - noise, 1 + noise, "@untouched"), _rule("x", 1.0)]
     note = f"The band is the noise: two runs of the same program differed by {units.share(noise)}."
@@ -130,7 +130,7 @@ def _gains(tuned: Tuned) -> Chart | None:
 
 
 def _losses(tuned: Tuned) -> Chart | None:
-    again, plan = outcome.second_untouched(tuned), tuned.best
+    again, plan = outcome.second_untouched(tuned), outcome.plan_measured(tuned)
     traces = [
         _line("as written", tuned.baseline.losses, "@untouched", 4),
         _line("with the plan", plan.losses, "@plan", 2) if plan else None,

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from flatout.nouns import units
 from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Tuned
-from flatout.reporting import charts, outcome, plain
+from flatout.reporting import charts, document, outcome, plain
 from flatout.reporting.outcome import Answer, Headline
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -121,7 +121,7 @@ def before_and_after(head: Headline, tuned: Tuned) -> list[dict[str, Any]]:
         ("Peak memory", units.size, old.peak_bytes, new.peak_bytes),
         ("Waiting for data", units.share, *waits),
     ]
-    found = []
+    found: list[dict[str, Any]] = []
     for name, show, before, after in table:
         if before is None and after is None:
             continue
@@ -131,8 +131,9 @@ def before_and_after(head: Headline, tuned: Tuned) -> list[dict[str, Any]]:
         values = {"as written": before, "with the plan": after}
         most = max((value for value in values.values() if value), default=0.0)
         bars = [
-            {"side": side, "text": show(value), "width": 100 * (value or 0) / most if most else 0}
+            {"side": side, "text": show(value), "width": 100 * value / most if most else 0}
             for side, value in values.items()
+            if value is not None
         ]
         title = _change([show(value) for value in values.values()])
         found.append({"name": name, "title": title, "bars": bars})
@@ -212,7 +213,8 @@ def times(value: float | None) -> str:
 
 def script_json(value: Any) -> str:
     """JSON that can stand inside a script element: nothing in it can end the element."""
-    text = json.dumps(value, allow_nan=False)  # ASCII only, so U+2028 and U+2029 are escaped too
+    # ASCII only, so that U+2028 and U+2029 are escaped too.
+    text = json.dumps(document.as_json(value), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -126,7 +126,7 @@ def guard_numbers(guard: Guard) -> list[str]:
         found.append(f"gradient error {units.share(relative)} of batch noise")
     elif guard.gradient_compared and guard.gradient_error is not None:
         found.append(f"gradient error {units.share(guard.gradient_error)}")
-    if guard.loss_sigma is not None and math.isfinite(guard.loss_sigma):
+    if guard.loss_sigma is not None and abs(guard.loss_sigma) < 1e9:
         # Rounded up: "within" must stay true of the number that was measured.
         sigma = math.ceil(abs(guard.loss_sigma) * 10) / 10
         found.append(f"loss {'within' if guard.passed else 'off by'} {sigma:.1f} sigma")
@@ -170,6 +170,8 @@ def why_dropped(trial: Trial, noise: float) -> str:
         )
     if trial.gain < 1 - noise:
         return f"slower here: {units.ratio(trial.gain)}"
+    if trial.gain > 1 + noise:
+        return f"{units.ratio(trial.gain)}, not kept: {reason}".removesuffix(": ")
     return f"no gain beyond the noise: {units.ratio(trial.gain)}"
 
 

@@ -1,0 +1,181 @@
+"""The report in a real browser: nothing breaks, nothing leaves, nothing hostile runs, all fits."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flatout.reporting import html
+from reporting import tuned_examples
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+from selenium.common.exceptions import NoAlertPresentException  # noqa: E402
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+DRIVER = shutil.which("chromedriver")
+# Both are named by path, so that selenium has nothing to find or fetch by itself.
+pytestmark = pytest.mark.skipif(
+    not BROWSER or not DRIVER, reason="needs chromium (or google-chrome) and chromedriver on PATH"
+)
+FLAGS = [
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for flag in [*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SE_OFFLINE", "true")
+        driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+        yield driver
+        driver.quit()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("reports")
+
+
+def opened(browser: Any, folder: Path, name: str, width: int = 1200, scheme: str = "light") -> str:
+    path = folder / f"{name}.html"
+    if not path.exists():
+        html.write_report(tuned_examples.ALL[name](), path)
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    wanted = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": wanted})
+    browser.get_log("browser")
+    browser.get_log("performance")
+    browser.get(path.as_uri())
+    drawn = "return document.documentElement.hasAttribute('data-drawn')"
+    WebDriverWait(browser, 60).until(lambda it: it.execute_script(drawn))
+    return path.as_uri()
+
+
+def requests(browser: Any) -> set[str]:
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = (e["params"] for e in events if e["method"] == "Network.requestWillBeSent")
+    return {params["request"]["url"] for params in sent}
+
+
+@pytest.mark.parametrize("name", tuned_examples.ALL)
+def test_every_page_is_drawn_without_an_error_or_a_request(
+    browser: Any, folder: Path, name: str
+) -> None:
+    address = opened(browser, folder, name)
+    assert browser.get_log("browser") == []
+    asked = {url for url in requests(browser) if not url.startswith(("data:", "blob:"))}
+    assert asked == {address}
+    assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
+    drawn = browser.execute_script(
+        "return [...document.querySelectorAll('.chart')].map(c => [c.id.slice(6),"
+        " c.querySelectorAll('.xtitle').length, c.querySelectorAll('path.point, .point path, .js-line').length])"
+    )
+    expected = set(html.charts.charts(tuned_examples.ALL[name]()))
+    assert {chart for chart, _, _ in drawn} == expected
+    assert all(titles == 1 and marks > 0 for _, titles, marks in drawn), drawn
+
+
+def test_the_policy_stops_what_escaping_might_miss(browser: Any, folder: Path) -> None:
+    """A second lock behind the first: a script that did get into the page would not run."""
+    opened(browser, folder, "good")
+    browser.execute_script(
+        "const s = document.createElement('script'); s.textContent = 'window.ran = 1';"
+        "document.body.append(s);"
+        "const d = document.createElement('div');"
+        "d.innerHTML = '<img src=x onerror=\"window.ran = 2\">'; document.body.append(d);"
+    )
+    assert (
+        browser.execute_async_script("setTimeout(() => arguments[0](window.ran ?? null), 300)")
+        is None
+    )
+    assert any(
+        "Content Security Policy" in entry["message"] for entry in browser.get_log("browser")
+    )
+
+
+def test_hostile_text_is_shown_and_never_run(browser: Any, folder: Path) -> None:
+    opened(browser, folder, "hostile")
+    with pytest.raises(NoAlertPresentException):
+        _ = browser.switch_to.alert
+    shown = browser.execute_script("return document.body.innerText")
+    assert shown.count(tuned_examples.XSS) > 10
+    assert browser.execute_script("return document.querySelectorAll('img').length") == 0
+    ticks = browser.execute_script(
+        "return document.querySelector('#chart-waterfall .yaxislayer-above').textContent"
+    )
+    assert tuned_examples.XSS in ticks
+    links = browser.execute_script("return [...document.links].map(a => a.href)")
+    assert all(link.startswith("file:") for link in links)
+
+
+@pytest.mark.parametrize("width", [320, 400, 800, 1600])
+@pytest.mark.parametrize("name", ["good", "hostile"])
+def test_nothing_runs_over_the_edge(browser: Any, folder: Path, name: str, width: int) -> None:
+    opened(browser, folder, name, width)
+    inside = browser.execute_script(
+        "return [document.documentElement.scrollWidth,"
+        " Math.max(...[...document.querySelectorAll('main *:not(svg *)')]"
+        "   .map(e => e.getBoundingClientRect().right))]"
+    )
+    assert max(inside) <= width
+
+
+def contrast(one: list[float], other: list[float]) -> float:
+    def luminance(colour: list[float]) -> float:
+        parts = [c / 255 for c in colour[:3]]
+        r, g, b = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_can_be_read_and_charts_follow(browser: Any, folder: Path, scheme: str) -> None:
+    opened(browser, folder, "good", scheme=scheme)
+    colours = browser.execute_script(
+        "const s = getComputedStyle(document.documentElement), c = document.createElement('canvas')"
+        ".getContext('2d', {willReadFrequently: true});"
+        "return Object.fromEntries(['card','ink','soft','plan','gain','bad','warn','untouched']"
+        ".map(n => { c.fillStyle = s.getPropertyValue('--' + n); c.fillRect(0, 0, 1, 1);"
+        " return [n, [...c.getImageData(0, 0, 1, 1).data]]; }))"
+    )
+    card = colours.pop("card")
+    assert (sum(card[:3]) < 200) == (scheme == "dark")
+    for name, colour in colours.items():
+        assert contrast(colour, card) >= 4.5, name
+    tick = browser.execute_script(
+        "return getComputedStyle(document.querySelector('#chart-steps .xtick text')).fill"
+    )
+    assert [int(part) for part in tick.strip("rgb()").split(",")] == colours["ink"][:3]
+
+
+def test_the_table_keeps_its_meaning_on_a_narrow_page(browser: Any, folder: Path) -> None:
+    """Shown as cards there; to a screen reader it must still be a table."""
+    opened(browser, folder, "good", 400)
+    tree = browser.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    roles = [node.get("role", {}).get("value") for node in tree]
+    rows = len(tuned_examples.good().trials) + len(tuned_examples.KEPT)
+    assert roles.count("table") == 2
+    assert roles.count("rowheader") == rows
+
+
+def test_it_prints_in_light_colours(browser: Any, folder: Path) -> None:
+    opened(browser, folder, "good", scheme="dark")
+    browser.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    ink = "return getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()"
+    assert browser.execute_script(ink) == "#16202c"
+    browser.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert browser.execute_script(ink) == "#e8edf3"

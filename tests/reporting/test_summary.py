@@ -1,0 +1,115 @@
+import io
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from rich.console import Console
+
+from flatout.nouns.tuned import Tuned
+from flatout.reporting.summary import summary
+from reporting import tuned_examples
+from reporting.strategies import TUNED
+
+EXAMPLES = pytest.mark.parametrize("example", tuned_examples.ALL.values(), ids=tuned_examples.ALL)
+
+
+def printed(tuned: Tuned, width: int = 80) -> str:
+    file = io.StringIO()
+    summary(tuned, Console(file=file, width=width))
+    return file.getvalue()
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+@EXAMPLES
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_is_wider_than_the_terminal(example: Callable[[], Tuned], width: int) -> None:
+    """But for what is there to be copied: a path or a command is never broken."""
+    for line in printed(example(), width).splitlines():
+        copied = line.startswith(("plan: ", "report: ", "next: "))
+        assert len(line) <= width or copied, line
+        assert line.isprintable()
+
+
+def test_a_good_case_answers_in_its_first_lines() -> None:
+    lines = printed(tuned_examples.good(), 120).splitlines()
+    assert re.fullmatch(r"as written +1514 ms/step +21 samples/s", lines[0])
+    assert re.fullmatch(
+        r"with the plan +412 ms/step +78 samples/s +3\.67x faster  "
+        r"\(95% interval 3\.52-3\.79, A/B x 5\)",
+        lines[1],
+    )
+    assert lines[2] == (
+        "loss curve: the same (gradient error 0.9% of batch noise; loss within 0.3 sigma)"
+    )
+
+
+def test_a_good_case_tells_all_that_was_tried_and_what_comes_next() -> None:
+    text = flat(printed(tuned_examples.good()))
+    assert "kept: bf16-autocast 1.92x, channels-last 1.46x" in text
+    assert "loader-workers num_workers=6 1.21x" in text
+    assert "compile (slower here: 0.91x)" in text
+    assert "fp16-autocast (learns differently: loss 4.8 sigma above" in text
+    assert "failed: compile mode=max-autotune: torch.OutOfMemoryError: CUDA out of memory" in text
+    assert f"(log: {tuned_examples.LOG})" in text
+    assert "cpu-bf16, cpu-threads (the model is on the GPU)" in text
+    assert text.endswith("next: flatout run examples/images/train.py --epochs 3")
+
+
+def test_a_name_is_not_torn_from_its_number() -> None:
+    lines = printed(tuned_examples.good()).splitlines()
+    assert any("loader-workers num_workers=6 1.21x" in line for line in lines)
+
+
+def test_nothing_faster_says_so_and_proposes_no_run() -> None:
+    text = flat(printed(tuned_examples.nothing()))
+    assert "nothing was faster beyond the noise (2.1%); no plan was written" in text
+    assert "next:" not in text and "with the plan" not in text
+
+
+def test_a_candidate_that_the_pairs_refuted() -> None:
+    text = flat(printed(tuned_examples.refuted()))
+    assert "nothing faster that holds in A/B runs (1.01x, 95% interval 0.99-1.02)" in text
+
+
+def test_the_statistical_guard_alone_is_not_sold_as_proof() -> None:
+    text = flat(printed(tuned_examples.statistical()))
+    assert "loss curve: the same as far as the losses tell; gradients not comparable" in text
+
+
+def test_interrupted_is_told_and_not_confirmed() -> None:
+    text = flat(printed(tuned_examples.interrupted()))
+    assert "2.81x faster (not confirmed: stopped before the A/B runs)" in text
+    assert "interrupted:" in text
+
+
+def test_faults_and_leaked_files_are_told_without_a_flood() -> None:
+    lines = printed(tuned_examples.faulty()).splitlines()
+    assert sum("error inside flatout" in line for line in lines) == 1
+    text = flat("\n".join(lines))
+    assert "files changed while trials ran: out/result-0.csv" in text and "and 3 more" in text
+
+
+@settings(deadline=None, max_examples=60)
+@given(TUNED)
+def test_any_tuned_can_be_told(tuned: Tuned) -> None:
+    assert printed(tuned)
+
+
+def test_an_old_code_page_gets_question_marks_not_a_crash() -> None:
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="cp1252", errors="strict")
+    summary(tuned_examples.with_notes("→ 速い"), Console(file=file, width=80))
+    file.flush()
+    assert b"note: ? ??" in raw.getvalue()
+
+
+def test_goes_to_stdout_and_leaves_stderr_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    summary(tuned_examples.good())
+    captured = capsys.readouterr()
+    assert "3.67x faster" in captured.out
+    assert captured.err == ""
+    assert "\x1b" not in captured.out
