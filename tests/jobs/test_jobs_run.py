@@ -1,0 +1,203 @@
+"""Each script runs on its own, ends as its docstring says, and repeats itself to the last bit."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+STEP = re.compile(r"^step (\d+) loss (\S+)$", re.MULTILINE)
+PLAIN = [
+    "accumulation",
+    "augment",
+    "checkpointing",
+    "closure",
+    "custom_optimizer",
+    "dropout",
+    "dynamic_shapes",
+    "ema_copy",
+    "eval_with_grad",
+    "float64",
+    "frozen",
+    "gan",
+    "iterable",
+    "methods",
+    "no_loader",
+    "plain",
+    "prints",
+    "rnn",
+    "saves",
+    "scaler",
+    "schedule",
+    "several_losses",
+    "unguarded",
+    "workers",
+]
+SLOW = ["accelerate_loop", "hf_trainer", "lightning_fit", "own_compile"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def start(arguments: list[str], folder: Path) -> subprocess.Popen[str]:
+    folder.mkdir(exist_ok=True)
+    # One thread each: several run at a time, and threads that wait for each other take longer.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(arguments: list[str], folder: Path) -> tuple[int, str, str]:
+    with start(arguments, folder) as process:
+        out, err = process.communicate(timeout=240)
+    return process.returncode, out, err
+
+
+def run_twice(arguments: list[str], folder: Path) -> list[tuple[str, str]]:
+    """The steps that both runs printed."""
+    with start(arguments, folder / "a") as first, start(arguments, folder / "b") as second:
+        out, err = first.communicate(timeout=240)
+        again, _ = second.communicate(timeout=240)
+    assert (first.returncode, second.returncode) == (0, 0), err
+    assert STEP.findall(out) == STEP.findall(again)
+    return STEP.findall(out)
+
+
+def assert_steps(steps: list[tuple[str, str]], count: int) -> None:
+    assert [int(index) for index, _ in steps] == list(range(1, count + 1))
+    assert all(math.isfinite(float(loss)) for _, loss in steps)
+    assert len({loss for _, loss in steps}) > 1, "the loss never moves: nothing is trained"
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_trains_and_repeats_itself(name: str, tmp_path: Path) -> None:
+    steps = run_twice([str(HERE / f"{name}.py"), "--steps", "6"], tmp_path)
+    assert_steps(steps, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_frameworks_train_and_repeat_themselves(name: str, tmp_path: Path) -> None:
+    steps = run_twice([str(HERE / f"{name}.py"), "--steps", "6"], tmp_path)
+    assert_steps(steps, 6)
+
+
+def test_package_runs_as_a_module(tmp_path: Path) -> None:
+    steps = run_twice(["-m", "pkg_module.train", "--steps", "6"], tmp_path)
+    assert_steps(steps, 6)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="torchrun needs libuv, which Windows lacks")
+def test_two_ranks(tmp_path: Path) -> None:
+    steps = run_twice([*TORCHRUN, str(HERE / "ddp.py"), "--steps", "6"], tmp_path)
+    assert_steps(steps, 6)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no sh")
+def test_shell_script_starts_training(tmp_path: Path) -> None:
+    folder = str(Path(sys.executable).parent)
+    environment = {**os.environ, "PATH": folder + os.pathsep + os.environ["PATH"]}
+    done = subprocess.run(
+        ["sh", str(HERE / "shell.sh"), "--steps", "3"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert_steps(STEP.findall(done.stdout), 3)
+    assert done.stdout.startswith("starting\n")
+    assert done.stdout.endswith("done\n")
+
+
+def test_closure_also_with_sgd(tmp_path: Path) -> None:
+    script = str(HERE / "closure.py")
+    _, lbfgs, _ = run([script, "--steps", "4"], tmp_path)
+    code, sgd, _ = run([script, "--steps", "4", "--optimizer", "sgd"], tmp_path)
+    assert code == 0
+    assert STEP.findall(sgd)[0] == STEP.findall(lbfgs)[0]
+    assert STEP.findall(sgd)[1] != STEP.findall(lbfgs)[1]
+
+
+def test_seed_decides_and_without_one_the_environment_does(tmp_path: Path) -> None:
+    script = str(HERE / "plain.py")
+    first, other, free, free_again = (
+        STEP.findall(run([script, "--steps", "2", *more], tmp_path)[1])
+        for more in ([], ["--seed", "1"], ["--no-seed"], ["--no-seed"])
+    )
+    assert len({str(steps) for steps in (first, other, free)}) == 3
+    assert free == free_again, "torch's own first seed is always the same"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "steps", "says"),
+    [("eager_exit", 3, 4, "enough"), ("raises", 1, 4, "ValueError: step 4 went wrong")],
+)
+def test_ends_early(name: str, code: int, steps: int, says: str, tmp_path: Path) -> None:
+    script = str(HERE / f"{name}.py")
+    found, out, err = run([script, "--steps", "8", "--after", str(steps)], tmp_path)
+    assert found == code
+    assert says in err
+    assert_steps(STEP.findall(out), steps)
+
+
+@pytest.mark.parametrize(("name", "steps"), [("few_steps", 2), ("no_train", 0), ("no_torch", 0)])
+def test_takes_few_steps_or_none(name: str, steps: int, tmp_path: Path) -> None:
+    code, out, err = run([str(HERE / f"{name}.py")], tmp_path)
+    assert (code, err) == (0, "")
+    assert len(STEP.findall(out)) == steps
+    assert out
+
+
+def test_hangs_after_five_steps(tmp_path: Path) -> None:
+    process = start([str(HERE / "hangs.py")], tmp_path)
+    assert process.stdout is not None
+    steps = [STEP.match(process.stdout.readline()) for _ in range(5)]
+    assert all(steps)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=1)
+    process.kill()
+    out, _ = process.communicate()
+    assert out == ""
+
+
+def test_saves_keeps_two_checkpoints(tmp_path: Path) -> None:
+    script = str(HERE / "saves.py")
+    code, out, _ = run([script, "--steps", "8", "--save-every", "2"], tmp_path)
+    assert code == 0
+    assert out.endswith("kept checkpoint-00006.pt checkpoint-00008.pt\n")
+    files = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert files == ["best.pt", "checkpoint-00006.pt", "checkpoint-00008.pt", "log.txt"]
+    assert len((tmp_path / "out" / "log.txt").read_text().splitlines()) == 8
+
+
+def test_copy_of_the_model_can_be_loaded_whole(tmp_path: Path) -> None:
+    _, out, _ = run([str(HERE / "ema_copy.py"), "--steps", "3"], tmp_path)
+    assert out.endswith("same True\n")
+
+
+def test_scaler_skips_steps_when_asked(tmp_path: Path) -> None:
+    script = str(HERE / "scaler.py")
+    _, out, _ = run([script, "--steps", "4", "--init-scale", "2e38"], tmp_path)
+    assert float(out.split()[-1]) < 2e38, "the scale never went down: no step was skipped"
+
+
+def test_every_script_is_listed_and_tested() -> None:
+    listed = (HERE / "README.md").read_text(encoding="utf-8")
+    tested = Path(__file__).read_text(encoding="utf-8")
+    scripts = {path.name for path in HERE.glob("*.py")} - {Path(__file__).name}
+    assert scripts
+    for name in scripts | {"pkg_module", "shell.sh"}:
+        assert f"`{name}`" in listed
+        stem = name.removesuffix(".py")
+        assert f'"{stem}"' in tested or name in tested or f'"{stem}.train' in tested
