@@ -34,7 +34,7 @@ PLAIN = [
     "rnn",
     "saves",
     "scaler",
-    "schedule",
+    "sched",
     "several_losses",
     "unguarded",
     "workers",
