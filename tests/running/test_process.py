@@ -199,7 +199,11 @@ time.sleep(600)
         orders = tmp_path / "trial" / "orders.json"
         assert len(with_orders(orders)) == 5
         process.send_signal(number)
-    until(lambda: not with_orders(orders))
+    try:
+        until(lambda: not with_orders(orders))
+    finally:
+        for pid in with_orders(orders):
+            psutil.Process(pid).kill()
 
 
 def test_a_suspended_program_makes_no_progress(start: Start, tmp_path: Path) -> None:
