@@ -80,7 +80,8 @@ def test_every_page_is_drawn_without_an_error_or_a_request(
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
     drawn = browser.execute_script(
         "return [...document.querySelectorAll('.chart')].map(c => [c.id.slice(6),"
-        " c.querySelectorAll('.xtitle').length, c.querySelectorAll('path.point, .point path, .js-line').length])"
+        " c.querySelectorAll('.xtitle').length,"
+        " c.querySelectorAll('path.point, .point path, .js-line').length])"
     )
     expected = set(html.charts.charts(tuned_examples.ALL[name]()))
     assert {chart for chart, _, _ in drawn} == expected

@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from flatout.nouns import units
@@ -21,6 +21,9 @@ from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.reporting import charts, document, outcome, plain
 from flatout.reporting.outcome import Answer, Headline
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATES = Path(__file__).parent / "templates"
 WORDS = {
@@ -50,8 +53,40 @@ def write_report(tuned: Tuned, path: Path) -> None:
 
 def render(tuned: Tuned, folder: Path) -> str:
     """The page as text. folder: where it will lie, for links to the logs beside it."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from plotly.offline import get_plotlyjs
+
+    plotly, own = get_plotlyjs(), (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    drawn, guard = charts.charts(tuned), outcome.guard_of_plan(tuned)
+    figures = {c.id: {"data": c.traces, "layout": c.layout} for c in drawn.values()}
+    head = outcome.headline(tuned)
+    page = (
+        _templates()
+        .get_template("report.html.j2")
+        .render(
+            tuned=tuned,
+            head=head,
+            title=headline_words(head, tuned),
+            learning_words=outcome.learning_words(guard),
+            guard=guard,
+            guard_numbers="; ".join(outcome.guard_numbers(guard)) if guard else "",
+            command=plain.command_line(tuned.command),
+            pairs=before_and_after(head, tuned),
+            charts=drawn,
+            rows=[row(trial, folder) for trial in tuned.trials],
+            environment=surroundings(tuned),
+            figures=script_json(figures),
+            style=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
+            plotly=plotly,
+            script=own,
+            script_hashes=[digest(plotly), digest(own)],
+        )
+    )
+    # A path may hold bytes that are no text; they come out as visible escapes.
+    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _templates() -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -69,29 +104,7 @@ def render(tuned: Tuned, folder: Path) -> str:
         text=plain.one_line,
         named=lambda boost: plain.named(boost.id, boost.params),
     )
-    plotly, own = get_plotlyjs(), (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    drawn, guard = charts.charts(tuned), outcome.guard_of_plan(tuned)
-    figures = {c.id: {"data": c.traces, "layout": c.layout} for c in drawn.values()}
-    page = environment.get_template("report.html.j2").render(
-        tuned=tuned,
-        head=outcome.headline(tuned),
-        title=headline_words(outcome.headline(tuned), tuned),
-        learning_words=outcome.learning_words(guard),
-        guard=guard,
-        guard_numbers="; ".join(outcome.guard_numbers(guard)) if guard else "",
-        command=plain.command_line(tuned.command),
-        pairs=before_and_after(outcome.headline(tuned), tuned),
-        charts=drawn,
-        rows=[row(trial, tuned, folder) for trial in tuned.trials],
-        environment=surroundings(tuned),
-        figures=script_json(figures),
-        style=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
-        plotly=plotly,
-        script=own,
-        script_hashes=[digest(plotly), digest(own)],
-    )
-    # A path may hold bytes that are no text; they come out as visible escapes.
-    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+    return environment
 
 
 def headline_words(head: Headline, tuned: Tuned) -> str:
@@ -147,7 +160,7 @@ def _change(shown: list[str]) -> str:
     return " → ".join(shown)
 
 
-def row(trial: Trial, tuned: Tuned, folder: Path) -> dict[str, Any]:
+def row(trial: Trial, folder: Path) -> dict[str, Any]:
     """One line of the table of everything tried."""
     whole = "the whole plan" if trial.boosts else "as written, again"
     alone = trial.tried is None and not trial.boosts
