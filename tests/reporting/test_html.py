@@ -98,7 +98,8 @@ def test_each_answer_has_its_own_headline() -> None:
         name: html.headline_words(html.outcome.headline(example()), example())
         for name, example in tuned_examples.ALL.items()
     }
-    assert titles["nothing"] == titles["refuted"] == "Nothing tried was faster"
+    assert titles["nothing"] == titles["refuted"] == "Nothing faster was found"
+    assert titles["unlike"] == "Nothing faster that learns the same"
     assert titles["statistical"] == "3.67× faster, no difference in the losses"
     assert titles["interrupted"] == "2.81× faster, not confirmed"
 

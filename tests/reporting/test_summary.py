@@ -75,6 +75,15 @@ def test_a_candidate_that_the_pairs_refuted() -> None:
     assert "nothing faster that holds in A/B runs (1.01x, 95% interval 0.99-1.02)" in text
 
 
+def test_no_plan_has_its_true_reason() -> None:
+    text = flat(printed(tuned_examples.unlike()))
+    assert "the fastest candidate does not learn the same (A/B runs: 3.67x" in text
+    assert "loss curve: NOT the same: loss 4.8 sigma above the untouched program's" in text
+    text = flat(printed(tuned_examples.unproven()))
+    assert "what looked faster in its trial could not be confirmed in A/B runs" in text
+    assert "beyond the noise (2.1%)" not in text
+
+
 def test_the_statistical_guard_alone_is_not_sold_as_proof() -> None:
     text = flat(printed(tuned_examples.statistical()))
     assert "loss curve: the same as far as the losses tell; gradients not comparable" in text

@@ -73,6 +73,7 @@ KEPT = (
     PlannedBoost("loader-workers", {"num_workers": 6}, 1.21, "exact"),
     PlannedBoost("fused-optimizer", {}, 1.04, "exact"),
 )
+AGAIN = "as written, again: its own noise"
 LOG = ".flatout/runs/20261120-231409/trial-07.log"
 OUT_OF_MEMORY = """Traceback (most recent call last):
   File "examples/images/train.py", line 88, in <module>
@@ -83,7 +84,8 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.20 GiB (GPU 0; 2
 def good() -> Tuned:
     """Everything went well: four boosts kept, the rest dropped for every reason there is."""
     trials = (
-        trial(None, Verdict.KEPT, 1509.0),
+        trial(None, Verdict.KEPT, measured=measured(1514.0, 5 * GIB), reason="as written"),
+        trial(None, Verdict.KEPT, 1509.0, gain=1.003, reason=AGAIN),
         trial("bf16-autocast", Verdict.KEPT, 786.0, gain=1.92, guard=SAME),
         trial(
             "channels-last",
@@ -168,7 +170,8 @@ def nothing() -> Tuned:
         confirmation=None,
         baseline=measured(41.3),
         trials=(
-            trial(None, Verdict.KEPT, 41.1),
+            trial(None, Verdict.KEPT, measured=measured(41.3), reason="as written"),
+            trial(None, Verdict.KEPT, 41.1, gain=1.005, reason=AGAIN),
             trial("compile", Verdict.SLOWER, 45.4, gain=0.91, guard=SAME),
             trial("channels-last", Verdict.SLOWER, 40.9, gain=1.01, guard=SAME),
             trial("gc-pause", Verdict.SLOWER, 41.5, gain=0.995, guard=SAME),
@@ -188,6 +191,21 @@ def refuted() -> Tuned:
     return dataclasses.replace(won, best=None, plan=None, plan_path=None, confirmation=confirmation)
 
 
+def unlike() -> Tuned:
+    """Faster in the A/B runs, but the guard said no."""
+    won = good()
+    assert won.confirmation is not None
+    confirmation = dataclasses.replace(won.confirmation, guard=DIFFERENT)
+    return dataclasses.replace(won, best=None, plan=None, plan_path=None, confirmation=confirmation)
+
+
+def unproven() -> Tuned:
+    """Something was kept, and then the A/B runs failed."""
+    return dataclasses.replace(
+        refuted(), confirmation=None, notes=("not confirmed: out of memory",)
+    )
+
+
 def statistical() -> Tuned:
     """Random numbers differ: the losses alone could be compared."""
     won = good()
@@ -204,7 +222,7 @@ def interrupted() -> Tuned:
         won.plan, boosts=KEPT[:2], speedup=None, speedup_interval=None, pairs=None
     )
     return dataclasses.replace(
-        won, best=None, confirmation=None, plan=plan, trials=won.trials[:4], interrupted=True
+        won, best=None, confirmation=None, plan=plan, trials=won.trials[:5], interrupted=True
     )
 
 
@@ -272,6 +290,8 @@ ALL = {
     "good": good,
     "nothing": nothing,
     "refuted": refuted,
+    "unlike": unlike,
+    "unproven": unproven,
     "statistical": statistical,
     "interrupted": interrupted,
     "hostile": hostile,

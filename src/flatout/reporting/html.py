@@ -71,6 +71,7 @@ def render(tuned: Tuned, folder: Path) -> str:
             guard_numbers="; ".join(outcome.guard_numbers(guard)) if guard else "",
             command=plain.command_line(tuned.command),
             pairs=before_and_after(head, tuned),
+            why_nothing=outcome.why_nothing(tuned),
             charts=drawn,
             rows=[row(trial, folder) for trial in tuned.trials],
             environment=surroundings(tuned),
@@ -110,8 +111,10 @@ def _templates() -> Environment:
 def headline_words(head: Headline, tuned: Tuned) -> str:
     """The answer in one line."""
     if head.answer is Answer.NOTHING:
-        stopped = "Stopped before anything faster was found"
-        return stopped if tuned.interrupted else "Nothing tried was faster"
+        if tuned.interrupted:
+            return "Stopped before anything faster was found"
+        different = tuned.confirmation is not None and not tuned.confirmation.guard.passed
+        return "Nothing faster that learns the same" if different else "Nothing faster was found"
     faster = f"{times(head.speedup)} faster"
     if head.answer is Answer.UNCONFIRMED:
         return f"{faster}, not confirmed"
@@ -162,15 +165,17 @@ def _change(shown: list[str]) -> str:
 
 def row(trial: Trial, folder: Path) -> dict[str, Any]:
     """One line of the table of everything tried."""
-    whole = "the whole plan" if trial.boosts else "as written, again"
-    alone = trial.tried is None and not trial.boosts
+    whole = "the whole plan" if trial.boosts else "as written"
+    alone = outcome.is_untouched(trial)
     reason = [line for line in plain.lines(trial.reason) if line.strip()]
+    if alone and reason:
+        whole, reason = reason[-1], []
     others = [boost for boost in trial.boosts if boost != trial.tried]
     return {
         "name": plain.one_line(trial.tried or whole),
         "params": [plain.one_line(f"{key}={value}") for key, value in trial.params.items()],
-        "verdict": "measured" if alone and trial.measured else WORDS[trial.verdict],
-        "kind": "measured" if alone and trial.measured else str(trial.verdict),
+        "verdict": "measured" if alone else WORDS[trial.verdict],
+        "kind": "measured" if alone else str(trial.verdict),
         "gain": times(trial.gain) if trial.gain is not None else "",
         "measured": trial.measured,
         "reason": reason[-1] if reason else "",

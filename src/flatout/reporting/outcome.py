@@ -72,16 +72,36 @@ def headline(tuned: Tuned) -> Headline:
 
 def plan_measured(tuned: Tuned) -> Measured | None:
     """The plan's run: the confirmation's, or else the last trial under just these boosts."""
-    if tuned.best is not None or tuned.plan is None:
-        return tuned.best
+    if tuned.plan is None or tuned.best is not None:
+        return tuned.best if tuned.plan is not None else None
     wanted = {boost.id for boost in tuned.plan.boosts}
     under = [t.measured for t in tuned.trials if set(t.boosts) == wanted and t.measured is not None]
     return under[-1] if under else None
 
 
+def is_untouched(trial: Trial) -> bool:
+    """A run of the program as written: not a try of anything; its reason is its name."""
+    return trial.tried is None and not trial.boosts and trial.measured is not None
+
+
+def why_nothing(tuned: Tuned) -> str:
+    """Why there is no plan."""
+    if tuned.interrupted:
+        return "stopped before anything faster was found"
+    if (tried := tuned.confirmation) is not None:
+        low, high = (units.ratio(value).removesuffix("x") for value in tried.interval)
+        found = f"{units.ratio(tried.speedup)}, 95% interval {low}-{high}"
+        if not tried.guard.passed:
+            return f"the fastest candidate does not learn the same (A/B runs: {found})"
+        return f"nothing faster that holds in A/B runs ({found})"
+    if any(t.verdict is Verdict.KEPT and not is_untouched(t) for t in tuned.trials):
+        return "what looked faster in its trial could not be confirmed in A/B runs"
+    return f"nothing was faster beyond the noise ({units.share(tuned.noise)})"
+
+
 def second_untouched(tuned: Tuned) -> Measured | None:
     """A further run of the untouched program: what difference means nothing."""
-    runs = [t.measured for t in tuned.trials if t.tried is None and not t.boosts]
+    runs = [trial.measured for trial in tuned.trials if is_untouched(trial)]
     return next((m for m in runs if m is not None and m != tuned.baseline), None)
 
 

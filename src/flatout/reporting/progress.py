@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout.nouns import units
 from flatout.nouns.trial import Trial, Verdict
-from flatout.reporting import plain
+from flatout.reporting import outcome, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,7 +89,7 @@ class TuneView:
     def phase(self, text: str) -> None:
         """A new part of the work begins."""
         self._tell_skipped()
-        self._running, self._text = None, plain.one_line(text)
+        self._running, self._text, self._ratios = None, plain.one_line(text), []
         if not self.animated:
             self._print(self._text)
 
@@ -132,8 +132,6 @@ class TuneView:
         """A pair of A/B runs begins, or gave its ratio."""
         self._tell_skipped()
         self._running = None
-        if pair <= 1 and ratio is None:
-            self._ratios = []
         if ratio is not None:
             self._ratios.append(ratio)
         so_far = " ".join(units.ratio(value) for value in self._ratios[-8:])
@@ -185,22 +183,27 @@ class TuneView:
 
 
 def _name(trial: Trial) -> str:
+    if outcome.is_untouched(trial):
+        return plain.last_line(trial.reason) or "as written"
     whole = "the whole plan" if trial.boosts else "as written"
     return plain.named(trial.tried or whole, trial.params if trial.tried else {})
 
 
 def _verdict(trial: Trial) -> str:
-    untouched = trial.tried is None and not trial.boosts and trial.measured is not None
-    return "" if untouched else str(trial.verdict)
+    return "" if outcome.is_untouched(trial) else str(trial.verdict)
+
+
+def _reason(trial: Trial) -> str:
+    return "" if outcome.is_untouched(trial) else plain.last_line(trial.reason)
 
 
 def _sentence(trial: Trial) -> str:
     parts = [_verdict(trial)] if _verdict(trial) else []
-    if trial.gain is not None:
+    if trial.gain is not None and _verdict(trial):
         parts.append(units.ratio(trial.gain))
     if trial.measured is not None:
         parts.append(f"{units.milliseconds(trial.measured.step_ms)}/step")
-    reason = plain.last_line(trial.reason)
+    reason = _reason(trial)
     return f"{_name(trial)}: {', '.join(parts)}" + (f" - {reason}" if reason else "")
 
 
@@ -213,12 +216,10 @@ def _row(trial: Trial, width: int) -> list[tuple[str, str]]:
     step = units.milliseconds(trial.measured.step_ms) if trial.measured else "-"
     gain = units.ratio(trial.gain) if trial.gain is not None else "-"
     line = _columns(_name(trial), step, gain, _verdict(trial))
-    reason, style = plain.last_line(trial.reason), COLOURS[trial.verdict]
-    if not _verdict(trial):
-        style = "bold"
+    reason, style = _reason(trial), COLOURS[trial.verdict] if _verdict(trial) else "bold"
     beside = f"{line:<{NAME + STEP + GAIN + VERDICT + 4}} {reason}".rstrip()
     if len(beside) <= width:
         return [(beside, style)]
-    if trial.verdict in (Verdict.FAILED, Verdict.DIFFERENT):
-        return [(line, style), (plain.cut(f"    {reason}", width), "dim")]
-    return [(plain.cut(beside, width), style)]
+    if trial.verdict in (Verdict.KEPT, Verdict.SLOWER):  # the numbers say it; the report has more
+        return [(plain.cut(line, width), style)]
+    return [(plain.cut(line, width), style), (plain.cut(f"    {reason}", width), "dim")]

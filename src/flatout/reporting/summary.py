@@ -47,7 +47,7 @@ def summary(tuned: Tuned, console: Console | None = None) -> None:
 def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
     written = _side_line("as written", head.untouched)
     if head.answer is Answer.NOTHING:
-        said = textwrap.wrap(_nothing(tuned), max(width, 40))
+        said = textwrap.wrap(f"{outcome.why_nothing(tuned)}; no plan was written", max(width, 40))
         return [(written, "bold"), *((line, "bold yellow") for line in said)]
     plan = _side_line("with the plan", head.plan)
     faster = f"{units.ratio(head.speedup)} faster"
@@ -70,17 +70,6 @@ def _side_line(label: str, side: outcome.Side) -> str:
     if side.samples_per_s is not None:
         line += f"{units.rate(side.samples_per_s):>18}"
     return line
-
-
-def _nothing(tuned: Tuned) -> str:
-    if tuned.interrupted:
-        return "stopped before anything faster was found; no plan was written"
-    if (tried := tuned.confirmation) is not None:
-        low, high = (units.ratio(value).removesuffix("x") for value in tried.interval)
-        found = f"{units.ratio(tried.speedup)}, 95% interval {low}-{high}"
-        return f"nothing faster that holds in A/B runs ({found}); no plan was written"
-    noise = units.share(tuned.noise)
-    return f"nothing was faster beyond the noise ({noise}); no plan was written"
 
 
 def _paragraphs(tuned: Tuned, head: Headline) -> Iterator[Paragraph]:
