@@ -19,6 +19,10 @@ HELPERS = (
 """Words on the command line of processes that never train: loader workers, compiler workers."""
 
 
+NO_SCRATCH = 73
+"""Exit code of a trial that could not set up its scratch folder."""
+
+
 def start() -> None:
     """Called by sitecustomize before the user's program. Raises nothing that matters: see there."""
     path = os.environ.get(wire.ORDERS_ENV)
@@ -28,14 +32,14 @@ def start() -> None:
         orders = wire.orders(file.read())
     if _is_helper():
         if orders.trial is not None:
-            _install_scratch(orders.trial, None)
+            _install_scratch(orders, None)
         return
     recorder = Recorder(orders.records)
     recorder.write(_started())
     callbacks: dict[str, importing.Callback] = {}
     if orders.trial is not None:
         random.seed(orders.trial.seed)
-        for name, patch in _install_scratch(orders.trial, recorder).items():
+        for name, patch in _install_scratch(orders, recorder).items():
             callbacks[name] = _safe_callback(recorder, f"scratch: {name}", patch)
     patch_torch = callbacks.get("torch", lambda torch: None)
 
@@ -61,15 +65,23 @@ def _started() -> wire.Started:
 
 
 def _install_scratch(
-    trial: wire.TrialOrders, recorder: Recorder | None
+    orders: wire.Orders, recorder: Recorder | None
 ) -> dict[str, importing.Callback]:
-    """Redirect what the program saves; returns what to do after certain modules are imported."""
-    if not trial.scratch:
-        return {}
-    from flatout_agent import scratch
+    """Redirect what the program saves; returns what to do after certain modules are imported.
 
-    scratch.install(trial, recorder.write if recorder is not None else lambda record: None)
-    return dict(scratch.modules())
+    Where that fails the program must not run: a trial may not write over the user's files.
+    """
+    if orders.trial is None or not orders.trial.scratch:
+        return {}
+    try:
+        from flatout_agent import scratch
+
+        report = recorder.write if recorder is not None else lambda record: None
+        scratch.install(orders.trial, report, keep=(orders.records,))
+        return dict(scratch.modules())
+    except Exception as error:
+        sys.stderr.write(f"flatout: this trial cannot be kept off the user's files: {error!r}\n")
+        os._exit(NO_SCRATCH)
 
 
 def _safe_callback(recorder: Recorder, where: str, call: Any) -> importing.Callback:

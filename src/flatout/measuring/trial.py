@@ -76,7 +76,7 @@ class Bench:
         asked: dict[str, str] = {}
         for boost in boosts:
             if facts is not None:
-                asked.update(known.environment(boost.id, facts, boost.params))
+                asked.update(known.get(boost.id).environment(facts, boost.params))
         return start_trial(self.command, orders, folder, self.compile_cache, asked)
 
 

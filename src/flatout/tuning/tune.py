@@ -146,6 +146,7 @@ def _plan(
         boosts=tuple(search.kept),
         command=command.display,
         script_sha256=script_sha256(command.script),
+        job=dataclasses.asdict(search.facts),
         machine=here,
         speedup=confirmed.speedup if confirmed is not None else None,
         speedup_interval=confirmed.interval if confirmed is not None else None,

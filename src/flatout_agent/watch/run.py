@@ -37,7 +37,7 @@ class RunWatch(Watcher):
         self._samples_at_start = 0
         self._wait_at_start = 0.0
         self._call_samples = 0
-        self._calls = 0
+        self._report_at = REPORT_AFTER_STEPS
 
     def batch(self, loader: Any, batch: Any, wait_s: float) -> Any:
         self.last_loader = loader
@@ -46,10 +46,12 @@ class RunWatch(Watcher):
             self._uncounted_samples += samples_in(self.job.torch, batch)
         return batch
 
+    def model_found(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._report_at = self.job.steps + REPORT_AFTER_STEPS
+
     def training_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.training_loader = self.last_loader
         if not self.job.steps and next(iter(self.job.models)) is model:
-            self._calls += 1
             self._call_samples += samples_in(self.job.torch, (args, kwargs))
 
     def step(self) -> None:
@@ -62,7 +64,7 @@ class RunWatch(Watcher):
         if self.began is None:
             self.began = now
             self._samples_at_start, self._wait_at_start = self.samples, self.wait_s
-        if self.job.steps == REPORT_AFTER_STEPS:
+        if self.job.steps >= self._report_at and self.booster.applied:
             self._report()
 
     def _report(self) -> None:
@@ -71,8 +73,7 @@ class RunWatch(Watcher):
         self.booster.applied.clear()
 
     def program_ends(self) -> None:
-        if self.job.steps < REPORT_AFTER_STEPS:
-            self._report()
+        self._report()
         recompiles, graph_breaks = compile_counters()
         self.recorder.write(
             wire.Ended(

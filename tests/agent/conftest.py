@@ -1,0 +1,108 @@
+"""Run a real script in a real process with the agent inside, and read its records."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flatout_agent
+from flatout_agent import wire
+
+INJECT = Path(flatout_agent.__file__).parent / "inject"
+
+
+@dataclass
+class AgentRun:
+    """One finished process (and its children) with the agent inside."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    folder: Path
+
+    def records(self) -> list[wire.Record]:
+        files = sorted(self.folder.glob("*.jsonl"))
+        return [wire.record(line) for path in files for line in path.read_text().splitlines()]
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [record for record in self.records() if isinstance(record, kind)]
+
+    def one(self, kind: type[Any]) -> Any:
+        found = self.of(kind)
+        assert len(found) == 1, found
+        return found[0]
+
+    def notes(self) -> dict[str, wire.BoostNote]:
+        """The last note of each boost."""
+        return {note.id: note for note in self.of(wire.BoostNote)}
+
+
+RunAgent = Callable[..., AgentRun]
+
+
+@pytest.fixture
+def run_agent(tmp_path: Path) -> RunAgent:
+    """run_agent(argv, boosts=..., trial=..., name=...) -> AgentRun."""
+
+    def run(
+        argv: list[str],
+        boosts: tuple[str | wire.BoostOrder, ...] = (),
+        trial: wire.TrialOrders | None = None,
+        name: str = "run",
+        cwd: Path | None = None,
+        env: dict[str, str] | None = None,
+        timeout: float = 120,
+    ) -> AgentRun:
+        folder = tmp_path / name
+        folder.mkdir()
+        chosen = tuple(wire.BoostOrder(b) if isinstance(b, str) else b for b in boosts)
+        orders = folder / "orders.json"
+        orders.write_text(wire.dump(wire.Orders(str(folder), chosen, trial)))
+        variables = {
+            **os.environ,
+            "PYTHONPATH": str(INJECT),
+            wire.ORDERS_ENV: str(orders),
+            **(env or {}),
+        }
+        done = subprocess.run(
+            [sys.executable, *argv],
+            capture_output=True,
+            text=True,
+            cwd=cwd or tmp_path,
+            env=variables,
+            timeout=timeout,
+        )
+        return AgentRun(done.returncode, done.stdout, done.stderr, folder)
+
+    return run
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], str]:
+    """Write a script and return its path."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "script.py"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def bare(argv: list[str], cwd: Path, env: dict[str, str] | None = None) -> Any:
+    """The same process without flatout."""
+    return subprocess.run(
+        [sys.executable, *argv],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        timeout=120,
+    )

@@ -1,0 +1,116 @@
+"""With no boost, a program under the agent does exactly what it does without."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agent.conftest import bare
+from flatout_agent import wire
+
+JOBS = Path(__file__).parent.parent / "jobs"
+FAST = [
+    "plain", "accumulation", "gan", "closure", "custom_optimizer", "no_loader", "dynamic_shapes",
+    "scaler", "several_losses", "methods", "eval_with_grad", "iterable", "dropout", "augment",
+    "sched", "frozen", "ema_copy", "checkpointing", "float64", "rnn", "few_steps", "no_train",
+    "no_torch", "eager_exit", "raises", "unguarded", "workers",
+]  # fmt: skip
+
+
+def both(run_agent, argv, tmp_path):
+    """The same program without and with the agent, side by side, each in its own folder."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir(), there.mkdir()
+    with ThreadPoolExecutor(2) as pool:
+        without = pool.submit(bare, argv, here)
+        run = pool.submit(run_agent, argv, cwd=there)
+        return without.result(), run.result()
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_same_output_errors_exit_code_and_losses(run_agent, tmp_path, name):
+    argv = [str(JOBS / f"{name}.py")]
+    if name not in ("few_steps", "no_train", "no_torch", "raises", "eager_exit"):
+        argv += ["--steps", "12"]
+    without, run = both(run_agent, argv, tmp_path)
+    assert run.stdout == without.stdout
+    assert run.stderr == without.stderr
+    assert run.returncode == without.returncode
+    assert run.of(wire.Fault) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hf_trainer", "lightning_fit", "accelerate_loop", "own_compile"])
+def test_same_losses_under_a_framework(run_agent, tmp_path, name):
+    argv = [str(JOBS / f"{name}.py"), "--steps", "6"]
+    without, run = both(run_agent, argv, tmp_path)
+    losses = [line for line in run.stdout.splitlines() if line.startswith("step ")]
+    assert losses
+    assert losses == [line for line in without.stdout.splitlines() if line.startswith("step ")]
+    assert run.returncode == without.returncode == 0
+    assert run.of(wire.Fault) == []
+
+
+def test_a_module_run_by_name(run_agent, tmp_path):
+    argv = ["-m", "pkg_module.train", "--steps", "5"]
+    without = bare(argv, JOBS)
+    run = run_agent(argv, cwd=JOBS)
+    assert (run.returncode, run.stdout, run.stderr) == (0, without.stdout, without.stderr)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+@pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGKILL"])
+def test_a_signal_ends_it_as_ever(run_agent, script, tmp_path, number):
+    argv = [script(f"""
+import os, signal, torch
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for i in range(9):
+    model(torch.ones(1, 2)).sum().backward(); optimizer.step(); print(i, flush=True)
+    if i == 5: os.kill(os.getpid(), signal.{number})
+""")]
+    without = bare(argv, tmp_path)
+    run = run_agent(argv)
+    assert run.returncode == without.returncode == -getattr(signal, number)
+    assert (run.stdout, run.stderr) == (without.stdout, without.stderr)
+
+
+def test_hooks_that_cost_time_are_taken_out(run_agent, script):
+    run = run_agent([script("""
+import torch
+call, backward = torch.nn.Module.__call__, torch.autograd.backward
+model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for i in range(4):
+    model(torch.ones(1, 2)).sum().backward(); optimizer.step()
+    original = torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl
+    print(i, original, torch.autograd.backward.__module__, "_compiled_call_impl" in vars(model))
+""")])
+    assert run.stdout.splitlines() == [
+        "0 False flatout_agent.discovery False",
+        "1 True torch.autograd False",
+        "2 True torch.autograd False",
+        "3 True torch.autograd False",
+    ]
+
+
+def test_models_that_the_program_drops_are_freed(run_agent, script):
+    """K-fold training: each fold's model must go when the program lets go of it."""
+    run = run_agent([script("""
+import gc, torch, weakref
+gone = []
+for fold in range(3):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    for i in range(40):
+        optimizer.zero_grad(); model(torch.ones(2, 4)).sum().backward(); optimizer.step()
+    gone.append(weakref.ref(model)); del model, optimizer; gc.collect()
+print([ref() is None for ref in gone])
+""")], boosts=("fused-optimizer", "bf16-autocast"))
+    # The last optimizer that led is still known; all models before it are gone.
+    assert run.stdout.strip().startswith("[True, True"), run.stdout
+    assert run.one(wire.Ended).steps > 40
