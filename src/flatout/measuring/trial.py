@@ -89,36 +89,21 @@ def run(
     seen: StepSeen = lambda step: None,
     **changes: object,
 ) -> Outcome:
-    """One trial from start to end. A crash, a hang, a lack of memory is an outcome, not an error."""
+    """One trial from start to end. A crash, a hang, a lack of memory is an outcome, no error."""
     began = time.monotonic()
     ranks: dict[int, Rank] = {}
-    late = False
     with bench.program(name, boosts, facts, **changes) as program:
-        sampled = 0.0
-        while program.alive and not _complete(ranks):
-            _collect(program, ranks, seen)
-            if time.monotonic() - sampled > MEMORY_EVERY_S:
-                program.memory_bytes()
-                sampled = time.monotonic()
-            late = time.monotonic() - began > limit_s
-            if late:
-                break
-            time.sleep(POLL_S)
-        if not late:
-            program.wait(QUIET_EXIT_S)
-        _collect(program, ranks, seen)
+        late = _follow(program, ranks, seen, began + limit_s)
         returncode, peak = program.returncode, program.memory_bytes()
         program.stop()
         error = _error(ranks, program, late, limit_s, returncode)
     rank = leading(ranks.values())
     world = sum(1 for item in ranks.values() if item.steps) or 1
-    figures = measured(rank, peak, world) if rank is not None else None
-    if figures is None and error is None:
-        error = "no measurement"
+    figures = measured(rank, peak, world) if rank is not None and error is None else None
     return Outcome(
         rank=rank,
-        measured=figures if error is None else None,
-        error=error,
+        measured=figures,
+        error=error or (None if figures else "too few steps to measure"),
         torch_seen=any(item.torch for item in ranks.values()),
         agent_seen=bool(ranks),
         returncode=returncode,
@@ -127,6 +112,23 @@ def run(
         redirected=tuple(dict.fromkeys(path for r in ranks.values() for path in r.redirected)),
         faults=tuple(dict.fromkeys(fault for r in ranks.values() for fault in r.faults)),
     )
+
+
+def _follow(program: Program, ranks: dict[int, Rank], seen: StepSeen, deadline: float) -> bool:
+    """Read records until the trial is complete or the program ends; True: too late for either."""
+    sampled = 0.0
+    while program.alive and not _complete(ranks):
+        _collect(program, ranks, seen)
+        now = time.monotonic()
+        if now > deadline:
+            return True
+        if now - sampled > MEMORY_EVERY_S:
+            program.memory_bytes()
+            sampled = now
+        time.sleep(POLL_S)
+    program.wait(QUIET_EXIT_S)
+    _collect(program, ranks, seen)
+    return False
 
 
 def _collect(program: Program, ranks: dict[int, Rank], seen: StepSeen) -> None:

@@ -1,1 +1,1 @@
-"""Tuning: trials in, a plan out. The order comes from predictions, the decision from measurement."""
+"""Tuning: trials in, a plan out. Predictions give the order, measurements the decision."""

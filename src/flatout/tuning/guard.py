@@ -7,6 +7,7 @@ of the window, paired by step, do not drift beyond their own spread.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from dataclasses import dataclass
@@ -37,7 +38,6 @@ class Reference:
     """Relative distance between its two runs, which drew other random numbers; None: unknown."""
     losses: tuple[float | None, ...]
     guard_steps: int
-    own_reason: str = ""
 
 
 def judge(
@@ -141,7 +141,7 @@ def loss_sigma(
     if len(pairs) < 3:
         return None
     curve = [theirs for _, theirs in pairs]
-    steps = [b - a for a, b in zip(curve, curve[1:], strict=False)]
+    steps = [b - a for a, b in itertools.pairwise(curve)]
     spread = math.sqrt(statistics.fmean(step * step for step in steps) / 2)
     level = statistics.fmean(abs(value) for value in curve)
     spread = max(spread, LEAST_SPREAD * level, 1e-12)

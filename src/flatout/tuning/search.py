@@ -14,7 +14,7 @@ from flatout.measuring.outcome import Outcome
 from flatout.nouns.observer import Observer
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Measured, Trial, Verdict
-from flatout.tuning import guard
+from flatout.tuning import guard, unmeasurable
 from flatout.tuning.candidates import Candidate, Choice, candidates, highest_risk, skip
 from flatout_agent import wire
 
@@ -25,6 +25,8 @@ LIMIT_LEAST_S = 120.0
 COMPILE_LIMIT_S = 600.0
 """A trial may take so many times the untouched one, at least, and more where it compiles."""
 BASELINE_LIMIT_S = 1800.0
+OTHER_SEED = 7919
+"""Added to the seed for the random numbers of the second untouched run."""
 CONFIRM_SHARE = 2.5
 """Time held back for the confirmation, in untouched trials."""
 
@@ -52,17 +54,17 @@ class Search:
 
     # The untouched program ----------------------------------------------------------------------
 
-    def baseline(self) -> Outcome:
-        """Run the untouched program twice; returns the first outcome, which may hold an error."""
+    def baseline(self) -> None:
+        """Run the untouched program twice. Raises UserError when it cannot be measured."""
         self.observer.phase("measuring the program as written")
         self.untouched = first = self._run((), None, {}, BASELINE_LIMIT_S)
         if first.measured is None or first.rank is None or first.rank.facts is None:
-            return first
+            raise unmeasurable.why(first)
         self._tell(_untouched_row(first, "as written", None))
         self.incumbent = first.measured
-        noise_seed = self.bench.seed + 7919
+        limit_s = self._limit(compiles=False)
         self.again = second = self._run(
-            (), None, {}, self._limit(compiles=False), noise_seed=noise_seed
+            (), None, {}, limit_s, noise_seed=self.bench.seed + OTHER_SEED
         )
         own = second.rank.guard if second.rank is not None else None
         measured = first.rank.guard
@@ -71,12 +73,17 @@ class Search:
             own=max(own.error) if own is not None and own.error else None,
             losses=first.measured.losses,
             guard_steps=self.bench.guard_steps,
-            own_reason=own.reason if own is not None else "",
         )
         if second.measured is not None:
             gain = first.measured.step_ms / second.measured.step_ms
             self._tell(_untouched_row(second, "as written, again: its own noise", gain))
-        return first
+
+    @property
+    def untouched_figures(self) -> Measured:
+        """Of the untouched program; only after `baseline`."""
+        assert self.untouched is not None
+        assert self.untouched.measured is not None
+        return self.untouched.measured
 
     @property
     def noise(self) -> float:
@@ -177,9 +184,7 @@ class Search:
         took = figures is not None and not self._idle(outcome, variant.id)
         return figures.step_ms if figures is not None and took else math.inf
 
-    def _trial(
-        self, candidate: Candidate, variant: PlannedBoost
-    ) -> tuple[Trial, Measured | None]:
+    def _trial(self, candidate: Candidate, variant: PlannedBoost) -> tuple[Trial, Measured | None]:
         """One full trial of the plan so far with one more boost, and its verdict."""
         boosts = (*self.kept, variant)
         limit = self._limit(candidate.boost.compiles)
@@ -196,7 +201,9 @@ class Search:
         )
         idle = self._idle(outcome, variant.id)
         if outcome.measured is None:
-            return dataclasses.replace(row, verdict=Verdict.FAILED, reason=outcome.error or ""), None
+            return dataclasses.replace(
+                row, verdict=Verdict.FAILED, reason=outcome.error or ""
+            ), None
         if idle is not None:
             return dataclasses.replace(row, verdict=Verdict.SKIPPED, reason=idle), None
         return self._judged(row, outcome, boosts, candidate), outcome.measured
