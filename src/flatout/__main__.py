@@ -30,7 +30,8 @@ def outcome(arguments: Sequence[str]) -> int:
     """The exit code of `flatout arguments...`; errors are told on stderr."""
     try:
         code = commands.call(arguments)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the caller: `>&-`
+            sys.stdout.flush()
         return code
     except UserError as error:
         return _tell(error.message, error.next_step, error.exit_code)

@@ -15,6 +15,7 @@ from flatout_agent import wire
 from flatout_agent.chain import compiled_by_user
 from flatout_agent.cores import usable_cores
 from flatout_agent.main_guard import main_guard
+from flatout_agent.precision import native_bf16
 
 FRAMEWORKS = {
     "transformers.trainer": "transformers",
@@ -183,7 +184,7 @@ def machine_facts(torch: Any, device: str) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name() if cuda else None,
         "capability": torch.cuda.get_device_capability() if cuda else None,
         "hip": torch.version.hip is not None,
-        "bf16": native_bf16(torch, device),
+        "bf16": native_bf16(torch, device)[0],
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "world_size": int(os.environ.get("WORLD_SIZE", "1") or 1),
@@ -195,19 +196,6 @@ def machine_facts(torch: Any, device: str) -> dict[str, Any]:
         "triton": importlib.util.find_spec("triton") is not None,
         "compiler": has_compiler(device),
     }
-
-
-def native_bf16(torch: Any, device: str) -> bool | None:
-    """Whether bfloat16 matrix multiplication runs on hardware made for it; None: cannot be told."""
-    if device == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    if device == "cpu":
-        supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
-        fast = getattr(torch.cpu, "_is_avx512_bf16_supported", None)
-        if supported is None:
-            return None
-        return bool(supported()) and (fast is None or bool(fast()) or sys.platform == "darwin")
-    return None
 
 
 def has_compiler(device: str) -> bool:

@@ -1,4 +1,4 @@
-"""The loop over trials: keep each boost that is faster beyond the noise and still learns the same."""
+"""The loop over trials: keep what is faster beyond the noise and still learns the same."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Search:
         dropped: list[tuple[Candidate, int]] = []
         for candidate in found:
             if not self._try(candidate):
-                dropped.append((candidate, len(self.kept)))
+                dropped.append((candidate, len(self.kept)))  # noqa: PERF401 - it runs trials
         for candidate, kept_before in dropped:
             later = {boost.id for boost in self.kept[kept_before:]}
             if later & set(candidate.boost.retry_after) and self._was_slower(candidate.boost.id):
