@@ -1,4 +1,4 @@
-"""Calm code is short: files up to 400 lines, functions up to 40, commands up to 80."""
+"""Calm code is short: files up to 400 lines, functions up to 40, commands up to 110."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from law.sources import FILES, SRC, name, tree
 
 FILE_LINES = 400
 FUNCTION_LINES = 40
-COMMAND_LINES = 80
+COMMAND_LINES = 110
 
 
 @pytest.mark.parametrize("path", FILES, ids=name)

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from flatout.commands import SCRIPT_CONTEXT, program
-from flatout.nouns.errors import UserError
 from flatout.nouns.tuned import Tuned
 
 CONTEXT = SCRIPT_CONTEXT
-UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 def command(
     ctx: typer.Context,
     budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 10m, 1h.")] = "10m",
-    exact: Annotated[bool, typer.Option("--exact", help="Only boosts that keep precision.")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Only boosts that keep precision.")
+    ] = False,
     allow: Annotated[
         list[str] | None, typer.Option(help="A boost that changes what is computed: batch-size.")
     ] = None,
-    only: Annotated[list[str] | None, typer.Option(help="Try this boost alone; repeatable.")] = None,
-    skip: Annotated[list[str] | None, typer.Option(help="Do not try this boost; repeatable.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Try this boost alone; repeatable.")
+    ] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(help="Do not try this boost; repeatable.")
+    ] = None,
     steps: Annotated[int | None, typer.Option(min=3, help="Measured steps per trial.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of every trial.")] = 0,
     plan: Annotated[Path, typer.Option(help="Where the plan is written.")] = Path("flatout.toml"),
@@ -41,6 +43,7 @@ def command(
     flatout tune [options] -m package.module ...
     flatout tune [options] -- torchrun --nproc-per-node 2 train.py
     """
+    from flatout.reporting.terminal import TuneView
     from flatout.running import command as commands
     from flatout.running import folder
     from flatout.tuning import candidates, plan_file
@@ -49,29 +52,14 @@ def command(
     words, module = program(ctx.args)
     resolved = commands.resolve(words, module, python)
     choice = candidates.Choice(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
-    settings = tuning.Settings(seconds(budget), steps, seed)
+    settings = tuning.Settings(tuning.seconds(budget), steps, seed)
     run_folder = folder.fresh("tune")
-    with ExitStack() as stack:
-        observer = _observer(stack)
+    with TuneView() as observer:
         tuned = tuning.tune(resolved, choice, settings, run_folder, observer)
     if tuned.plan is not None:
         plan_file.write(tuned.plan, plan)
         tuned = dataclasses.replace(tuned, plan_path=str(plan))
     return _report(tuned, run_folder / "report.html", as_json)
-
-
-def seconds(text: str) -> float:
-    """90, 90s, 10m, 1.5h in seconds. Raises UserError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
-    if found is None or not float(found[1]):
-        raise UserError(f"--budget {text!r} is not a time", "write it as 90s, 10m or 1h")
-    return float(found[1]) * UNITS[found[2]]
-
-
-def _observer(stack: ExitStack):  # type: ignore[no-untyped-def]
-    from flatout.reporting.terminal import TuneView
-
-    return stack.enter_context(TuneView())
 
 
 def _report(tuned: Tuned, path: Path, as_json: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from flatout.measuring import duel
 from flatout.measuring.outcome import measured
 from flatout.measuring.trial import Bench
+from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Observer
 from flatout.nouns.trial import Guard, Measured
 from flatout.nouns.tuned import Confirmation, Tuned
@@ -24,6 +26,7 @@ from flatout.tuning.search import Search
 
 PAIRS = 5
 DUEL_LIMIT_S = 3600.0
+UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,14 @@ def tune(
         notes=tuple(notes),
         run_folder=str(folder),
     )
+
+
+def seconds(text: str) -> float:
+    """90, 90s, 10m, 1.5h in seconds. Raises UserError for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
+    if found is None or not float(found[1]):
+        raise UserError(f"--budget {text!r} is not a time", "write it as 90s, 10m or 1h")
+    return float(found[1]) * UNITS_S[found[2]]
 
 
 def _search_and_confirm(
