@@ -297,7 +297,8 @@ DATA_SET = """
     os.makedirs("output")
     open("output/arguments.json", "x").write("{}")
     writer = SummaryWriter("output/events")
-    got = [x for batch in DataLoader(Folder("data"), 2, num_workers=WORKERS) for x in batch.tolist()]
+    loader = DataLoader(Folder("data"), 2, num_workers=WORKERS)
+    got = [x for batch in loader for x in batch.tolist()]
     assert got == [1.0, 2.0, 3.0] * 2, got
     scratch.mark_first_step()
     Path("output/model").write_text("weights")

@@ -113,7 +113,9 @@ class Changes:
             system.link(src, dst, **options)
             return
         with self.overlay.store.lock:
-            origin = self.overlay.locate(source, options.get("follow_symlinks", True))
+            # Whatever `follow_symlinks` says: link(2) follows on macOS and does not on Linux.
+            follow = sys.platform == "darwin" and options.get("follow_symlinks", True)
+            origin = self.overlay.locate(source, follow)
             kind = self.overlay.kind(origin)
             if kind is None:
                 raise failure(errno.ENOENT, src, dst)

@@ -299,12 +299,16 @@ class Overlay:
 
     # Current folder -------------------------------------------------------------------------
 
-    def enter(self, name: Any) -> None:
+    def enter(self, path: Any) -> None:
         """`os.chdir`, also into a folder that only the overlay has."""
-        text = os.fsdecode(name)
+        if isinstance(path, int):
+            system.chdir(path)
+            self.folder = None
+            return
+        text = os.fsdecode(path)
         where = self.readable(text)
         spot = self.locate(text)
-        system.chdir(name if where is None else where)
+        system.chdir(path if where is None else where)
         self.folder = spot.path if spot.entry is not None else None
 
     def _virtual(self, real: str) -> str | None:

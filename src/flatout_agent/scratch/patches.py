@@ -85,6 +85,7 @@ def _replacements(overlay: Overlay) -> dict[str, Callable[..., Any]]:
     changes, renames, listings = Changes(overlay), Renames(overlay), views.Listings(overlay)
     writes: dict[str, Callable[..., Any]] = {
         "open": Opening(overlay).os_open,
+        "chdir": overlay.enter,
         "mkdir": changes.mkdir,
         "remove": changes.remove,
         "unlink": changes.remove,
@@ -99,7 +100,6 @@ def _replacements(overlay: Overlay) -> dict[str, Callable[..., Any]]:
         **{name: views.looking(overlay, name) for name in LOOKING if hasattr(system, name)},
         "listdir": listings.listdir,
         "scandir": listings.scandir,
-        "chdir": overlay.enter,
         "getcwd": lambda: overlay.folder or system.getcwd(),
         "getcwdb": lambda: os.fsencode(overlay.folder or system.getcwd()),
     }
@@ -153,7 +153,8 @@ def _sweep(table: dict[int, tuple[Any, Any]]) -> Undo:
     back: list[tuple[Any, str, Any]] = []
 
     def swap(holder: Any, name: str, value: Any) -> None:
-        inner = value.__func__ if isinstance(value, staticmethod) else value
+        # By type(): some modules hold objects that warn at any look at their attributes.
+        inner = value.__func__ if type(value) is staticmethod else value
         found = table.get(id(inner))
         if found is not None:
             setattr(holder, name, staticmethod(found[1]) if inner is not value else found[1])

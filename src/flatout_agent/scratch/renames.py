@@ -15,7 +15,7 @@ from typing import Any
 
 from flatout_agent.scratch.changes import as_text
 from flatout_agent.scratch.index import Kind, Layer, fold
-from flatout_agent.scratch.native import copy_file, failure, read_link, system
+from flatout_agent.scratch.native import copy_file, failure, lstat, read_link, system
 from flatout_agent.scratch.overlay import Overlay, Spot
 
 
@@ -59,6 +59,8 @@ class Renames:
         view.need_parent(new, *names)
         if fold(new.path).startswith(fold(old.path) + os.sep):
             raise failure(errno.EINVAL, *names)
+        if fold(old.path).startswith(fold(new.path) + os.sep):
+            raise failure(errno.ENOTEMPTY, *names)
         if target is None:
             return True
         if sys.platform == "win32" and (not replace or Kind.FOLDER in (source, target)):
@@ -69,7 +71,7 @@ class Renames:
             raise failure(errno.ENOTDIR, *names)
         if target is Kind.FOLDER and next(view.names(new.path), None) is not None:
             raise failure(errno.ENOTEMPTY, *names)
-        return True
+        return sys.platform == "win32" or not _same_file(old, new)
 
     def _move(self, old: Spot, new: Spot) -> None:
         view = self.overlay
@@ -124,6 +126,13 @@ class Renames:
         for spot, _ in reversed(found):
             self.overlay.discard(spot.entry)
             self.overlay.hide(spot.path)
+
+
+def _same_file(old: Spot, new: Spot) -> bool:
+    """Two names of one file: the system then leaves both as they are."""
+    places = [spot.entry.where if spot.entry is not None else spot.path for spot in (old, new)]
+    first, second = (lstat(place) for place in places)
+    return first is not None and second is not None and os.path.samestat(first, second)
 
 
 def _copy(source: str, kind: Kind, target: str) -> None:

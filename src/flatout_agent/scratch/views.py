@@ -27,7 +27,12 @@ def looking(overlay: Overlay, call: str) -> Callable[..., Any]:
         where = None
         if name is not None:
             follow = not never_follows and options.get("follow_symlinks", True)
-            where = look_up(overlay, name, path, follow)
+            try:
+                where = look_up(overlay, name, path, follow)
+            except OSError:
+                if call == "access":
+                    return False
+                raise
         if where is None:
             return original(path, *args, **options)
         if call == "readlink" and isinstance(path, bytes):
