@@ -68,8 +68,11 @@ def _writing(call: Callable[..., Any], scratch: str) -> Callable[..., Any]:
         try:
             return call(*args, **options)
         except OSError as error:
-            if isinstance(error.filename, str) and error.filename.startswith(scratch) and args:
+            told = error.filename
+            if args and isinstance(told, str) and told.startswith(scratch):
                 error.filename = shown(args[0])
+            elif args and isinstance(args[0], bytes) and isinstance(told, str):
+                error.filename = os.fsencode(told)
             raise
         except (TypeError, ValueError):
             raise

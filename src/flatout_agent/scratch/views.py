@@ -168,7 +168,10 @@ class Listings:
         name = as_text(path) if path is not None else "."
         if self.overlay.idle() or name is None:
             return None
-        spot = self.overlay.locate(name)
+        try:
+            spot = self.overlay.locate(name)
+        except OSError as error:
+            raise failure(error.errno or errno.EIO, path) from None
         if (
             spot.entry is None
             and not spot.moved
