@@ -34,6 +34,7 @@ from flatout_agent.scratch.territory import Territory
 MAX_LINKS = 40
 MAX_CANONICAL = 50_000
 LONG_PATH = 240
+MAX_PLACES = 1_000_000
 
 
 class Spot(NamedTuple):
@@ -66,6 +67,7 @@ class Overlay:
         for entry in given.load(os.path.realpath(prepared)) if prepared else ():
             self.index.put(entry)
         self.territory = Territory(protect, (self.scratch, *own), self.canonical_path)
+        self._next_place: dict[str, int] = {}
         self._report = report
         self._reported: set[str] = set()
         self.refresh()
@@ -227,13 +229,15 @@ class Overlay:
     def place(self, path: str) -> str:
         """A free place for `path` in the current layer; the folders above it are made."""
         root = self.store.roots[self.store.current]
-        for number in range(1_000_000):
+        for number in range(self._next_place.get(path, 0), MAX_PLACES):
             where = _long(os.path.join(root, f"files{number or ''}", _as_relative(path)))
             try:
                 make_folders(os.path.dirname(where))
             except (FileExistsError, NotADirectoryError):
                 continue  # a file is, or was, where the path now has a folder
             if lstat(where) is None:
+                if number:  # a name that is used again and again, and renamed each time
+                    self._next_place[path] = number + 1
                 return where
         raise failure(errno.EEXIST, path)
 
