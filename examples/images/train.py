@@ -118,7 +118,7 @@ def parse_args():
     parser.add_argument("--size", type=int, default=160, help="side of the pictures in pixels")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--synthetic",

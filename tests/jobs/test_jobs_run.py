@@ -129,14 +129,13 @@ def test_closure_also_with_sgd(tmp_path: Path) -> None:
     assert STEP.findall(sgd)[1] != STEP.findall(lbfgs)[1]
 
 
-def test_seed_decides_and_without_one_the_environment_does(tmp_path: Path) -> None:
+def test_seed_decides_and_without_one_each_run_differs(tmp_path: Path) -> None:
     script = str(HERE / "plain.py")
-    first, other, free, free_again = (
-        STEP.findall(run([script, "--steps", "2", *more], tmp_path)[1])
+    losses = {
+        run([script, "--steps", "1", *more], tmp_path)[1]
         for more in ([], ["--seed", "1"], ["--no-seed"], ["--no-seed"])
-    )
-    assert len({str(steps) for steps in (first, other, free)}) == 3
-    assert free == free_again, "torch's own first seed is always the same"
+    }
+    assert len(losses) == 4
 
 
 @pytest.mark.parametrize(
