@@ -136,7 +136,7 @@ class _Watch:
             return False, "only one evaluation was seen, and that one is watched"
         if self.saw_no_grad:
             return False, "evaluation runs without gradients already"
-        return False, "no evaluation was seen"
+        return False, "no evaluation was seen so far"
 
     def _training_goes_on(self) -> None:
         if self.watched:
