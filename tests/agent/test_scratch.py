@@ -203,6 +203,55 @@ LIBRARIES = {
     """,
     "keep best": KEEP_BEST,
 }
+FRAMEWORKS = {
+    "transformers": """
+        import os, torch
+        from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+        from transformers.trainer_utils import get_last_checkpoint
+        model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=10))
+        data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)}] * 32
+        arguments = TrainingArguments(
+            "runs/hf", max_steps=6, save_steps=2, save_total_limit=2, report_to="tensorboard",
+            per_device_train_batch_size=2, logging_steps=1, disable_tqdm=True, use_cpu=True,
+        )
+        trainer = Trainer(model=model, args=arguments, train_dataset=data)
+        trainer.train()
+        trainer.save_model()
+        found = sorted(name for name in os.listdir("runs/hf") if name.startswith("checkpoint"))
+        assert found == ["checkpoint-4", "checkpoint-6"], found
+        assert get_last_checkpoint("runs/hf").endswith("checkpoint-6")
+        trainer.args.max_steps = 8
+        trainer.train(resume_from_checkpoint=True)
+        assert trainer.state.global_step == 8
+    """,
+    "lightning": """
+        import glob, torch, lightning
+        from lightning.pytorch.callbacks import ModelCheckpoint
+        from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+        class Net(lightning.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(2, 1)
+            def training_step(self, batch, index):
+                loss = self.layer(batch).square().mean()
+                self.log("loss", loss)
+                return loss
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), 0.1)
+
+        best = ModelCheckpoint(monitor="loss", save_top_k=2, save_last=True)
+        trainer = lightning.Trainer(
+            max_epochs=4, accelerator="cpu", callbacks=[best], log_every_n_steps=1,
+            enable_progress_bar=False, logger=[TensorBoardLogger("runs"), CSVLogger("csv")],
+        )
+        loader = torch.utils.data.DataLoader(torch.randn(8, 2), 4)
+        trainer.fit(Net(), loader)
+        kept = glob.glob("runs/**/*.ckpt", recursive=True)
+        assert len(kept) == 3, kept
+        trainer.fit(Net(), loader, ckpt_path=best.best_model_path, weights_only=False)
+    """,
+}
 Trial = Callable[..., list[str]]
 
 
@@ -269,6 +318,17 @@ def test_a_program_sees_what_it_wrote_and_the_user_files_stay(
         assert after == before
         assert redirected and len(redirected) == len(set(redirected))
         assert all(path.startswith(str(user)) for path in redirected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_checkpoints_of_a_framework_are_written_found_and_resumed_from(
+    framework: str, user: Path, trial: Trial
+) -> None:
+    before = contents(user)
+    redirected = trial(FRAMEWORKS[framework])
+    assert contents(user) == before
+    assert any("checkpoint" in path for path in redirected)
 
 
 DATA_SET = """
