@@ -57,18 +57,25 @@ class Booster:
             for applied in reversed(self.applied.pop(boost)):
                 self.recorder.safely(f"undo {boost}", applied.undo)
 
-    def report(self) -> None:
-        """Record for each applied boost whether it took hold on at least one target."""
-        for boost, parts in self.applied.items():
+    def report(self, final: bool = True) -> None:
+        """Record for each applied boost whether it took hold on at least one target.
+
+        Not final: only those that did, and let go of them and of the models that they hold.
+        """
+        for boost, parts in list(self.applied.items()):
             answers = [self.recorder.safely(f"engaged {boost}", part.engaged) for part in parts]
             told = [answer for answer in answers if answer is not None]
             if not told:
                 continue
             took_hold = any(hold for hold, _ in told)
             details = dict.fromkeys(text for hold, text in told if text and hold == took_hold)
+            if not final:
+                if not took_hold:
+                    continue
+                del self.applied[boost]
             state = "engaged" if took_hold else "idle"
             self.recorder.write(wire.BoostNote(boost, state, "; ".join(details)))
-        for order, module in self.orders:
+        for order, module in self.orders if final else ():
             if order.id not in self._noted:
                 reason = f"its moment never came: no {module.BOOST.moment.value} was seen"
                 self._note(order.id, "declined", reason)

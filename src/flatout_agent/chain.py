@@ -9,6 +9,7 @@ it. The layers live in the model alone: nothing of ours keeps a model alive that
 from __future__ import annotations
 
 import enum
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -46,9 +47,12 @@ class ModelCall:
         """Put `layer(call) -> call` around the model's call; returns the way back."""
         entry = (int(depth), layer)
         self._set([*self.layers, entry])
+        reference = weakref.ref(self)
 
         def undo() -> None:
-            self._set([item for item in self.layers if item is not entry])
+            call = reference()
+            if call is not None:
+                call._set([item for item in call.layers if item is not entry])
 
         return undo
 

@@ -288,3 +288,12 @@ def test_cuda_graphs_leave_the_script_its_own_outputs():
     for out, x in zip(kept, batches, strict=True):
         torch.testing.assert_close(out, plain(x))
     assert applied.engaged()[0] is True
+
+
+def test_a_plain_sequential_is_compiled_although_its_forward_is_torchs_own():
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    job, applied = apply(model)
+    model(torch.randn(2, 4)).sum().backward()
+    assert applied.engaged()[0], applied.engaged()
+    assert "1 graphs" in applied.engaged()[1]

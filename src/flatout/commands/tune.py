@@ -69,7 +69,7 @@ def _report(tuned: Tuned, path: Path, as_json: bool) -> int:
     try:
         html.write_report(tuned, path)
         tuned = dataclasses.replace(tuned, report_path=str(path))
-    except OSError as error:
+    except (OSError, ImportError) as error:
         terminal.warn(f"the report could not be written: {error}")
     if as_json:
         json.dump(document.tune_document(tuned), sys.stdout, indent=2)

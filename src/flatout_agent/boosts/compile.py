@@ -120,7 +120,9 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     reason = _cannot(torch, target, innermost) or _missing(torch, device)
     if reason is not None:
         raise Declined(reason)
-    compiled = torch.compile(innermost, mode=None if mode == "default" else mode)
+    compiled = torch.compile(
+        _traceable(target, innermost), mode=None if mode == "default" else mode
+    )
     graphs = device == "cuda" and mode in ("reduce-overhead", "max-autotune")
     calls = CompiledCalls(job, target, compiled, graphs)
     unwrap = job.wrap_call(target, Depth.COMPILE, calls.layer)
@@ -139,6 +141,9 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     """The same as plain PyTorch."""
     mode = params.get("mode", "default")
     given = "" if mode == "default" else f'mode="{mode}"'
+    if any(model.kind == "Sequential" for model in facts.models):
+        # model.compile() makes no graph of a plain nn.Sequential: see _traceable
+        return f"model = torch.compile({', '.join(['model', *([given] if given else [])])})\n"
     return f"model.compile({given})  # in place, before training\n"
 
 
@@ -161,6 +166,22 @@ def _innermost(job: Job, model: Any) -> Callable[..., Any]:
 
     job.wrap_call(model, Depth.COMPILE, look)()
     return seen[0]
+
+
+def _traceable(model: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, in a function of ours where torch would skip it.
+
+    Dynamo passes over frames of torch.nn's own files and compiles what they call. A model whose
+    forward is torch's own, such as a plain nn.Sequential, has nothing else: `model.compile()`
+    makes no graph of it and says nothing.
+    """
+    if not type(model).forward.__module__.startswith("torch."):
+        return call
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return run
 
 
 def _cannot(torch: Any, model: Any, innermost: Callable[..., Any]) -> str | None:

@@ -65,15 +65,11 @@ class RunWatch(Watcher):
             self.began = now
             self._samples_at_start, self._wait_at_start = self.samples, self.wait_s
         if self.job.steps >= self._report_at and self.booster.applied:
-            self._report()
-
-    def _report(self) -> None:
-        """Tell what became of the boosts, and let go of the models that they hold."""
-        self.booster.report()
-        self.booster.applied.clear()
+            self._report_at = 2 * self.job.steps
+            self.booster.report(final=False)
 
     def program_ends(self) -> None:
-        self._report()
+        self.booster.report()
         recompiles, graph_breaks = compile_counters()
         self.recorder.write(
             wire.Ended(
