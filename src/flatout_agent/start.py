@@ -32,7 +32,7 @@ def start() -> None:
         orders = wire.orders(file.read())
     if _is_helper():
         if orders.trial is not None:
-            _install_scratch(orders, None)
+            importing.after_import(_install_scratch(orders, None))
         return
     recorder = Recorder(orders.records)
     recorder.write(_started())

@@ -290,10 +290,10 @@ def test_cuda_graphs_leave_the_script_its_own_outputs():
     assert applied.engaged()[0] is True
 
 
+@pytest.mark.usefixtures("traced")
 def test_a_plain_sequential_is_compiled_although_its_forward_is_torchs_own():
-    torch._dynamo.reset()
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-    job, applied = apply(model)
+    applied = boosted(model)
     model(torch.randn(2, 4)).sum().backward()
     assert applied.engaged()[0], applied.engaged()
     assert "1 graphs" in applied.engaged()[1]

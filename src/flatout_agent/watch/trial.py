@@ -104,7 +104,8 @@ class TrialWatch(Watcher):
         now = time.perf_counter()
         if self._last is None:
             self._last = now
-        self._training_loader = self._training_loader or self._last_loader
+        if self._training_loader is None:
+            self._training_loader = self._last_loader
         if self._eval_began is not None:
             self._eval_s += now - self._eval_began
             self._eval_began = None
