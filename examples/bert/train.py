@@ -72,8 +72,9 @@ class Bert(nn.Module):
         self.positions = nn.Embedding(context, width)
         self.norm = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
+        # Norms before the layers, unlike the first BERT: without that it needs a long warm-up.
         layer = nn.TransformerEncoderLayer(
-            width, heads, 4 * width, dropout, activation="gelu", batch_first=True
+            width, heads, 4 * width, dropout, activation="gelu", batch_first=True, norm_first=True
         )
         self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
         self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
@@ -146,11 +147,11 @@ def parse_args():
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--batch-size", type=int, default=16)
     parser.add_argument("--accumulation", type=int, default=1, help="batches in each step")
-    parser.add_argument("--steps", type=int, default=250)
+    parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     return parser.parse_args()

@@ -189,7 +189,7 @@ def main():
 
     prompt = torch.tensor([list(b"def ")], device=device)
     sample = model.generate(prompt, args.sample)[0].tolist()
-    print(bytes(sample).decode("utf-8", errors="replace"))
+    print(bytes(sample).decode("ascii", errors="backslashreplace"))
 
 
 if __name__ == "__main__":
