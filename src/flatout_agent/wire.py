@@ -250,6 +250,8 @@ class GuardMeasured:
     finite: bool = True
     worst_tensor: str = ""
     """Name of the parameter whose gradient differs most, measured by its own batch noise."""
+    norm_ratio: float | None = None
+    """|g| / |g_baseline| over all compared steps: what is lost or added systematically."""
     worst_ratio: float | None = None
     """That parameter's error / noise; parameters with a negligible gradient are left out."""
     kind: str = "guard"

@@ -30,7 +30,7 @@ class Bench:
     folder: Path
     """Each trial gets a folder of its own below this one."""
     seed: int = 0
-    min_steps: int = 8
+    min_steps: int = 5
     max_steps: int = 50
     window_s: float = 3.0
     guard_steps: int = 3

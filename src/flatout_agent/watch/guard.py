@@ -156,15 +156,26 @@ def _compare(mine: dict[str, Any], reference: dict[str, Any], finite: bool) -> w
     noise = _noise(reference["samples"])
     steps, reason = _comparable_steps(mine, reference)
     errors = []
+    own_power = power = 0.0
     for step in steps:
         difference = norm = 0.0
         for key in _of_step(reference["samples"], step):
             for ours, theirs in _pairs(mine["samples"][key], reference["samples"][key]):
                 difference += float((ours - theirs).double().square().sum())
                 norm += float(theirs.double().square().sum())
+                own_power += float(ours.double().square().sum())
         errors.append(_ratio(math.sqrt(difference), math.sqrt(norm)))
+        power += norm
     name, worst = _worst_tensor(mine["samples"], reference["samples"], steps)
-    return wire.GuardMeasured(tuple(errors), noise, reason, finite, name, worst)
+    return wire.GuardMeasured(
+        error=tuple(errors),
+        noise=noise,
+        reason=reason,
+        finite=finite,
+        worst_tensor=name,
+        norm_ratio=_ratio(math.sqrt(own_power), math.sqrt(power)) if steps else None,
+        worst_ratio=worst,
+    )
 
 
 def _comparable_steps(mine: dict[str, Any], reference: dict[str, Any]) -> tuple[list[int], str]:
