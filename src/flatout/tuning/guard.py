@@ -23,7 +23,7 @@ of the batch has anyway. A deep network with batch normalisation is that sensiti
 steps alone; see docs/guard.md for what was measured."""
 NORM_LIMIT = 0.1
 """Rounding may turn a gradient a little, but not make it shorter or longer by more than this share
-(longer also by what an independent error adds): that would be a bias, which does not average out."""
+(longer also by what an independent error adds): that is a bias, which does not average out."""
 TENSOR_LIMIT = {"exact": 0.1, "rounding": 1.0}
 """The same for the one parameter that differs most, beside that parameter's own batch noise."""
 LEAST_NOISE = 0.1

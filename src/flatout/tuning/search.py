@@ -18,6 +18,7 @@ from flatout.tuning import guard, unmeasurable
 from flatout.tuning.candidates import Candidate, Choice, candidates, highest_risk, skip
 from flatout_agent import wire
 
+FULL_TRIALS = 2
 LEAST_GAIN = 0.01
 """A boost must be faster by at least this share, however quiet the machine."""
 LIMIT_FACTOR = 4.0
@@ -144,27 +145,33 @@ class Search:
         if time.monotonic() + self._expected(boost) > self.deadline:
             self._tell(skip(self.kept, boost.id, "no time left in the budget"))
             return False
-        best: tuple[Trial, Measured, PlannedBoost] | None = None
+        best: tuple[Trial, PlannedBoost] | None = None
         for variant in self._finalists(candidate):
-            row, figures = self._trial(candidate, variant)
+            row = self._trial(candidate, variant)
+            if row.verdict is Verdict.KEPT and best is not None and _speed(row) < _speed(best[0]):
+                reason = f"slower than with {best[1].params}"
+                row = dataclasses.replace(row, verdict=Verdict.SLOWER, reason=reason)
             self._tell(row)
-            if figures is not None and (best is None or _speed(figures) > _speed(best[1])):
-                best = row, figures, variant
-        if best is None or best[0].verdict is not Verdict.KEPT:
+            if row.verdict is Verdict.KEPT:
+                best = row, variant
+        if best is None:
             return False
-        row, self.incumbent, variant = best
-        self.incumbent_trial = row
+        row, variant = best
+        self.incumbent, self.incumbent_trial = row.measured, row
         self.kept.append(dataclasses.replace(variant, gain=row.gain))
         return True
 
     def _finalists(self, candidate: Candidate) -> list[PlannedBoost]:
-        """Parameters by successive halving: short trials of all, longer ones of the better half."""
+        """Parameters by successive halving: short trials of all, longer ones of the better half.
+
+        The last two get full trials.
+        """
         left = list(candidate.variants)
         steps = self.bench.min_steps
-        while len(left) > 1:
+        while len(left) > FULL_TRIALS:
             timed = [(self._short(candidate, variant, steps), variant) for variant in left]
             timed.sort(key=lambda item: item[0])
-            left = [variant for _, variant in timed[: max(1, len(left) // 2)]]
+            left = [variant for _, variant in timed[: max(FULL_TRIALS, len(left) // 2)]]
             steps *= 2
         return left
 
@@ -184,7 +191,7 @@ class Search:
         took = figures is not None and not self._idle(outcome, variant.id)
         return figures.step_ms if figures is not None and took else math.inf
 
-    def _trial(self, candidate: Candidate, variant: PlannedBoost) -> tuple[Trial, Measured | None]:
+    def _trial(self, candidate: Candidate, variant: PlannedBoost) -> Trial:
         """One full trial of the plan so far with one more boost, and its verdict."""
         boosts = (*self.kept, variant)
         limit = self._limit(candidate.boost.compiles)
@@ -201,12 +208,11 @@ class Search:
         )
         idle = self._idle(outcome, variant.id)
         if outcome.measured is None:
-            return dataclasses.replace(
-                row, verdict=Verdict.FAILED, reason=outcome.error or ""
-            ), None
+            reason = outcome.error or ""
+            return dataclasses.replace(row, verdict=Verdict.FAILED, reason=reason)
         if idle is not None:
-            return dataclasses.replace(row, verdict=Verdict.SKIPPED, reason=idle), None
-        return self._judged(row, outcome, boosts, candidate), outcome.measured
+            return dataclasses.replace(row, verdict=Verdict.SKIPPED, reason=idle)
+        return self._judged(row, outcome, boosts, candidate)
 
     def _judged(
         self,
@@ -305,8 +311,9 @@ def gain_of(boost: str, before: Measured, after: Measured) -> float:
     return before.step_ms / after.step_ms
 
 
-def _speed(figures: Measured) -> float:
-    return figures.samples_per_s or 1000 / figures.step_ms
+def _speed(row: Trial) -> float:
+    assert row.measured is not None
+    return row.measured.samples_per_s or 1000 / row.measured.step_ms
 
 
 def _standard_error(times: tuple[float, ...]) -> float:

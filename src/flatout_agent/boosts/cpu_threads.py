@@ -59,8 +59,11 @@ def applies(facts: JobFacts, params: Params) -> str | None:
     count = _count(params, share, workers)
     if count == facts.threads:
         return f"{count} thread{'s' if count > 1 else ''} already, on {share} usable cores"
-    if params.get("threads", "auto") != "auto" and count == _count({}, share, workers):
-        return f"the same as auto here ({count})"
+    tried = BOOST.params["threads"]
+    threads = params.get("threads", "auto")
+    for earlier in tried[: tried.index(threads)] if threads in tried else ():
+        if count == _count({"threads": earlier}, share, workers):
+            return f"the same as {earlier} here ({count})"
     return None
 
 

@@ -60,7 +60,7 @@ BOOST = Boost(
     since="0.1.0",
     risk=Risk.EXACT,
     moment=Moment.LOADER,
-    params={"workers": ("auto", 1, 2, 4, 8), "prefetch_factor": (2, 4)},
+    params={"workers": ("auto", 1, 2, 4, 8), "prefetch_factor": (2,)},
     redraws=True,
 )
 FEWEST_BATCHES = 8
