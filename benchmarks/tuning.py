@@ -1,4 +1,4 @@
-"""Run `flatout tune --json` as a user does and keep what the other benchmarks need of its answer."""
+"""Run `flatout tune --json` as a user does, for the other benchmarks."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -102,7 +101,9 @@ def test_import_hook_leaves_the_modules_loader_as_it_was(run_agent, script, tmp_
 
 
 def test_loader_workers_by_spawn_start_clean(run_agent, script):
-    run = run_agent([script("""
+    run = run_agent(
+        [
+            script("""
 import multiprocessing as mp, sys
 def work(queue): queue.put(sorted(m for m in sys.modules if m.startswith("flatout_agent")))
 if __name__ == "__main__":
@@ -110,7 +111,9 @@ if __name__ == "__main__":
     queue = context.Queue()
     child = context.Process(target=work, args=(queue,))
     child.start(); print(queue.get()); child.join()
-""")])
+""")
+        ]
+    )
     assert len(run.of(wire.Started)) == 1, run.stderr
     assert "session" not in run.stdout
     assert "recorder'" in run.stdout or "start'" in run.stdout

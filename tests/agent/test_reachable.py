@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch  # noqa: TID253
+import torch
 
 from flatout_agent.reachable import reachable, state
 

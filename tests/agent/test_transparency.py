@@ -65,14 +65,16 @@ def test_a_module_run_by_name(run_agent, tmp_path):
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGKILL"])
 def test_a_signal_ends_it_as_ever(run_agent, script, tmp_path, number):
-    argv = [script(f"""
+    argv = [
+        script(f"""
 import os, signal, torch
 model = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for i in range(9):
     model(torch.ones(1, 2)).sum().backward(); optimizer.step(); print(i, flush=True)
     if i == 5: os.kill(os.getpid(), signal.{number})
-""")]
+""")
+    ]
     without = bare(argv, tmp_path)
     run = run_agent(argv)
     assert run.returncode == without.returncode == -getattr(signal, number)
@@ -80,7 +82,9 @@ for i in range(9):
 
 
 def test_hooks_that_cost_time_are_taken_out(run_agent, script):
-    run = run_agent([script("""
+    run = run_agent(
+        [
+            script("""
 import torch
 call, backward = torch.nn.Module.__call__, torch.autograd.backward
 model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
@@ -89,7 +93,9 @@ for i in range(4):
     model(torch.ones(1, 2)).sum().backward(); optimizer.step()
     original = torch.nn.Module.__call__ is torch.nn.Module._wrapped_call_impl
     print(i, original, torch.autograd.backward.__module__, "_compiled_call_impl" in vars(model))
-""")])
+""")
+        ]
+    )
     assert run.stdout.splitlines() == [
         "0 False flatout_agent.discovery False",
         "1 True torch.autograd False",
@@ -100,7 +106,9 @@ for i in range(4):
 
 def test_models_that_the_program_drops_are_freed(run_agent, script):
     """K-fold training: each fold's model must go when the program lets go of it."""
-    run = run_agent([script("""
+    run = run_agent(
+        [
+            script("""
 import gc, torch, weakref
 gone = []
 for fold in range(3):
@@ -110,7 +118,10 @@ for fold in range(3):
         optimizer.zero_grad(); model(torch.ones(2, 4)).sum().backward(); optimizer.step()
     gone.append(weakref.ref(model)); del model, optimizer; gc.collect()
 print([ref() is None for ref in gone])
-""")], boosts=("fused-optimizer", "bf16-autocast"))
+""")
+        ],
+        boosts=("fused-optimizer", "bf16-autocast"),
+    )
     # The last optimizer that led is still known; all models before it are gone.
     assert run.stdout.strip().startswith("[True, True"), run.stdout
     assert run.one(wire.Ended).steps > 40

@@ -104,7 +104,8 @@ def test_dropout_differs_from_itself_with_another_seed_and_not_with_the_same(run
 
 
 def test_an_optimizer_that_moves_at_rate_0_is_compared_at_its_first_step_alone(run_agent, script):
-    argv = [script("""
+    argv = [
+        script("""
 import torch
 class Own(torch.optim.Optimizer):
     def __init__(self, params): super().__init__(params, {})
@@ -117,7 +118,8 @@ model = torch.nn.Linear(8, 1)
 optimizer = Own(model.parameters())
 for i in range(500):
     optimizer.zero_grad(); model(torch.randn(16, 8)).square().mean().backward(); optimizer.step()
-""")]
+""")
+    ]
     base = run_agent(argv, trial=trial(), name="base")
     # The same program; its weights move in the guard steps, alike in both: still comparable.
     twin = run_agent(argv, trial=trial(base.folder), name="twin")

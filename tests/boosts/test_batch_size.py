@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 import pytest
-import torch  # noqa: TID253
-from torch.utils.data import (  # noqa: TID253
+import torch
+from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,

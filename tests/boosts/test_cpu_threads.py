@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import torch  # noqa: TID253
+import torch
 
 from flatout_agent.boosts import Declined
 from flatout_agent.boosts import cpu_threads as boost

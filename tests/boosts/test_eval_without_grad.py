@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-import torch  # noqa: TID253
+import torch
 
 from flatout_agent.boosts import Applied
 from flatout_agent.boosts import eval_without_grad as boost

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterator
 
 import pytest
-import torch  # noqa: TID253
+import torch
 
 from flatout_agent.boosts import Applied, Declined
 from flatout_agent.boosts import gc_pause as boost

@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 import pytest
-import torch  # noqa: TID253
-from torch.utils.data import DataLoader  # noqa: TID253
+import torch
+from torch.utils.data import DataLoader
 
 from flatout_agent.boosts import Declined
 from flatout_agent.boosts import loader_pin_memory as boost

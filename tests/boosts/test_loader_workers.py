@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch  # noqa: TID253
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset  # noqa: TID253
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from flatout_agent import worker_safety
 from flatout_agent.boosts import Applied, Declined, load

@@ -145,15 +145,17 @@ class Search:
         if time.monotonic() + self._expected(boost) > self.deadline:
             self._tell(skip(self.kept, boost.id, "no time left in the budget"))
             return False
-        best: tuple[Trial, PlannedBoost] | None = None
-        for variant in self._finalists(candidate):
-            row = self._trial(candidate, variant)
-            if row.verdict is Verdict.KEPT and best is not None and _speed(row) < _speed(best[0]):
+        tried = [
+            (self._trial(candidate, variant), variant) for variant in self._finalists(candidate)
+        ]
+        faster = [item for item in tried if item[0].verdict is Verdict.KEPT]
+        best = max(faster, key=lambda item: _speed(item[0]), default=None)
+        for row, _ in tried:
+            if best is not None and row.verdict is Verdict.KEPT and row is not best[0]:
                 reason = f"slower than with {best[1].params}"
-                row = dataclasses.replace(row, verdict=Verdict.SLOWER, reason=reason)
-            self._tell(row)
-            if row.verdict is Verdict.KEPT:
-                best = row, variant
+                self._tell(dataclasses.replace(row, verdict=Verdict.SLOWER, reason=reason))
+            else:
+                self._tell(row)
         if best is None:
             return False
         row, variant = best
