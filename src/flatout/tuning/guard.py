@@ -20,7 +20,7 @@ LIMIT = {"exact": 0.01, "rounding": 0.7}
 
 Rounding is noise on top of noise: at 0.7 it adds half (0.7 squared) of the variance that the choice
 of the batch has anyway. A deep network with batch normalisation is that sensitive in its first
-steps alone; see docs/guard.md for what was measured."""
+steps alone; see docs/guard.md."""
 NORM_LIMIT = 0.1
 """Rounding may turn a gradient a little, but not make it shorter or longer by more than this share
 (longer also by what an independent error adds): that is a bias, which does not average out."""

@@ -24,8 +24,10 @@ LEAST_GAIN = 0.01
 LIMIT_FACTOR = 4.0
 LIMIT_LEAST_S = 120.0
 COMPILE_LIMIT_S = 600.0
-"""A trial may take so many times the untouched one, at least, and more where it compiles."""
-BASELINE_LIMIT_S = 1800.0
+"""A trial may take so many times the untouched one, at least, and more where it compiles; but none
+goes on beyond the budget, the first least of all: nobody waits half an hour for a hang."""
+DUEL_LIMIT_FACTOR = 10.0
+"""The confirmation may take so many times an untouched trial, whatever is left of the budget."""
 OTHER_SEED = 7919
 """Added to the seed for the random numbers of the second untouched run."""
 CONFIRM_SHARE = 2.5
@@ -58,7 +60,7 @@ class Search:
     def baseline(self) -> None:
         """Run the untouched program twice. Raises UserError when it cannot be measured."""
         self.observer.phase("measuring the program as written")
-        self.untouched = first = self._run((), None, {}, BASELINE_LIMIT_S)
+        self.untouched = first = self._run((), None, {}, self._left())
         if first.measured is None or first.rank is None or first.rank.facts is None:
             raise unmeasurable.why(first)
         self._tell(_untouched_row(first, "as written", None))
@@ -298,7 +300,18 @@ class Search:
 
     def _limit(self, compiles: bool) -> float:
         one = self._expected_s() or 0.0
-        return max(LIMIT_LEAST_S, LIMIT_FACTOR * one) + (COMPILE_LIMIT_S if compiles else 0.0)
+        limit_s = max(LIMIT_LEAST_S, LIMIT_FACTOR * one) + (COMPILE_LIMIT_S if compiles else 0.0)
+        return min(limit_s, self._left())
+
+    def _left(self) -> float:
+        return max(0.0, self.deadline - time.monotonic())
+
+    @property
+    def duel_limit_s(self) -> float:
+        """How long the confirmation may take: it may overrun the budget, a hang may not."""
+        compiles = any(known.get(boost.id).compiles for boost in self.kept)
+        least_s = LIMIT_LEAST_S + (COMPILE_LIMIT_S if compiles else 0.0)
+        return max(self._left(), least_s, DUEL_LIMIT_FACTOR * (self._expected_s() or 0.0))
 
 
 def gain_of(boost: str, before: Measured, after: Measured) -> float:

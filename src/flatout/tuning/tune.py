@@ -25,7 +25,6 @@ from flatout.tuning.confirm import confirmation
 from flatout.tuning.search import Search
 
 PAIRS = 5
-DUEL_LIMIT_S = 3600.0
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
@@ -117,7 +116,7 @@ def _confirm(
             plan,
             search.facts,
             settings.pairs,
-            DUEL_LIMIT_S,
+            search.duel_limit_s,
             _pair_told(search, settings.pairs),
         )
     except duel.DuelFailedError as error:
