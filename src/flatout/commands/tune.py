@@ -11,6 +11,8 @@ from typing import Annotated
 import typer
 
 from flatout.commands import SCRIPT_CONTEXT, program
+from flatout.nouns.errors import UserError
+from flatout.nouns.plan import Plan
 from flatout.nouns.tuned import Tuned
 
 CONTEXT = SCRIPT_CONTEXT
@@ -46,20 +48,42 @@ def command(
     from flatout.reporting.terminal import TuneView
     from flatout.running import command as commands
     from flatout.running import folder
-    from flatout.tuning import candidates, plan_file
+    from flatout.tuning import candidates
     from flatout.tuning import tune as tuning
 
     words, module = program(ctx.args)
     resolved = commands.resolve(words, module, python)
+    _check_place(plan)
     choice = candidates.Choice(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
     settings = tuning.Settings(tuning.seconds(budget), steps, seed)
     run_folder = folder.fresh("tune")
     with TuneView() as observer:
         tuned = tuning.tune(resolved, choice, settings, run_folder, observer)
     if tuned.plan is not None:
-        plan_file.write(tuned.plan, plan)
-        tuned = dataclasses.replace(tuned, plan_path=str(plan))
+        tuned = _write(tuned, tuned.plan, plan, run_folder)
     return _report(tuned, run_folder / "report.html", as_json)
+
+
+def _check_place(plan: Path) -> None:
+    """Raise UserError where the plan has no place: before the search, not after it."""
+    if plan.is_dir():
+        raise UserError(f"--plan {plan} is a folder", f"name a file: --plan {plan / 'plan.toml'}")
+    if not plan.absolute().parent.is_dir():
+        raise UserError(f"--plan {plan}: there is no folder {plan.parent}", "make it first")
+
+
+def _write(tuned: Tuned, found: Plan, path: Path, run_folder: Path) -> Tuned:
+    """Write the plan, beside the report where it cannot be at `path`: it took minutes to find."""
+    from flatout.reporting import terminal
+    from flatout.tuning import plan_file
+
+    try:
+        plan_file.write(found, path)
+    except UserError as error:
+        path = run_folder / path.name
+        plan_file.write(found, path)
+        terminal.warn(f"{error.message}; it is at {path}: flatout run --plan {path} ...")
+    return dataclasses.replace(tuned, plan_path=str(path))
 
 
 def _report(tuned: Tuned, path: Path, as_json: bool) -> int:

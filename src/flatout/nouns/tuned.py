@@ -22,6 +22,9 @@ class Confirmation:
     untouched_ms: tuple[float, ...]
     plan_ms: tuple[float, ...]
     guard: Guard
+    untouched_losses: tuple[float | None, ...] = ()
+    """Of each step of the untouched program in these runs, from the first on."""
+    plan_losses: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -131,12 +131,7 @@ def _gains(tuned: Tuned) -> Chart | None:
 
 def _losses(tuned: Tuned) -> Chart | None:
     again, plan = outcome.second_untouched(tuned), outcome.plan_measured(tuned)
-    traces = [
-        _line("as written", tuned.baseline.losses, "@untouched", 4),
-        _line("with the plan", plan.losses, "@plan", 2) if plan else None,
-        _line("as written, again", again.losses, "@again", 2, "dot") if again else None,
-    ]
-    drawn = [trace for trace in traces if trace is not None]
+    drawn = [trace for trace in _loss_traces(tuned) if trace is not None]
     if not drawn:
         return None
     kind = outcome.learning(outcome.guard_of_plan(tuned)) if plan else None
@@ -153,6 +148,22 @@ def _losses(tuned: Tuned) -> Chart | None:
     note = "Loss of each step from the first on, the same seeds and the same weights at the start."
     layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "loss"}}}
     return Chart("losses", title, note, drawn, layout)
+
+
+def _loss_traces(tuned: Tuned) -> list[Trace | None]:
+    """The curves of the A/B runs where there are some: a trial's begins with the guard steps."""
+    confirmed = tuned.confirmation
+    if confirmed is not None and confirmed.untouched_losses:
+        return [
+            _line("as written", confirmed.untouched_losses, "@untouched", 4),
+            _line("with the plan", confirmed.plan_losses, "@plan", 2),
+        ]
+    again, plan = outcome.second_untouched(tuned), outcome.plan_measured(tuned)
+    return [
+        _line("as written", tuned.baseline.losses, "@untouched", 4),
+        _line("with the plan", plan.losses, "@plan", 2) if plan else None,
+        _line("as written, again", again.losses, "@again", 2, "dot") if again else None,
+    ]
 
 
 def _steps(tuned: Tuned) -> Chart | None:

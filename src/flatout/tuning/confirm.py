@@ -31,6 +31,8 @@ def confirmation(untouched: Side, plan: Side, guard: Guard, semantics: bool) -> 
         untouched_ms=untouched.windows_ms,
         plan_ms=plan.windows_ms,
         guard=guard if semantics else _with_losses(guard, untouched, plan),
+        untouched_losses=untouched.losses,
+        plan_losses=plan.losses,
     )
 
 

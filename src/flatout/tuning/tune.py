@@ -19,6 +19,7 @@ from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.probing.machine import machine
 from flatout.running import footprint
 from flatout.running.command import Command
+from flatout.running.folder import ROOT
 from flatout.tuning import planning
 from flatout.tuning.candidates import Choice, highest_risk
 from flatout.tuning.confirm import confirmation
@@ -96,7 +97,10 @@ def _search_and_confirm(
 
 
 def _bench(command: Command, settings: Settings, folder: Path) -> Bench:
-    bench = Bench(command, folder.absolute(), seed=settings.seed)
+    own, root = folder.absolute(), ROOT.absolute()
+    # Beside the runs, for the next tuning; where these could not be made, with this one.
+    cache = (root if own.is_relative_to(root) else own) / "cache" / "inductor"
+    bench = Bench(command, own, seed=settings.seed, compile_cache=cache)
     if settings.steps is None:
         return bench
     steps = max(3, settings.steps)
