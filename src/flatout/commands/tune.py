@@ -12,7 +12,6 @@ import typer
 
 from flatout.commands import SCRIPT_CONTEXT, program
 from flatout.nouns.errors import UserError
-from flatout.nouns.plan import Plan
 from flatout.nouns.tuned import Tuned
 
 CONTEXT = SCRIPT_CONTEXT
@@ -48,20 +47,16 @@ def command(
     from flatout.reporting.terminal import TuneView
     from flatout.running import command as commands
     from flatout.running import folder
-    from flatout.tuning import candidates
-    from flatout.tuning import tune as tuning
+    from flatout.tuning import candidates, tune
 
-    words, module = program(ctx.args)
-    resolved = commands.resolve(words, module, python)
+    resolved = commands.resolve(*program(ctx.args), python)
     _check_place(plan)
     choice = candidates.Choice(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
-    settings = tuning.Settings(tuning.seconds(budget), steps, seed)
+    settings = tune.Settings(tune.seconds(budget), steps, seed)
     run_folder = folder.fresh("tune")
     with TuneView() as observer:
-        tuned = tuning.tune(resolved, choice, settings, run_folder, observer)
-    if tuned.plan is not None:
-        tuned = _write(tuned, tuned.plan, plan, run_folder)
-    return _report(tuned, run_folder / "report.html", as_json)
+        tuned = tune.tune(resolved, choice, settings, run_folder, observer)
+    return _report(_with_plan(tuned, plan, run_folder), run_folder / "report.html", as_json)
 
 
 def _check_place(plan: Path) -> None:
@@ -72,16 +67,18 @@ def _check_place(plan: Path) -> None:
         raise UserError(f"--plan {plan}: there is no folder {plan.parent}", "make it first")
 
 
-def _write(tuned: Tuned, found: Plan, path: Path, run_folder: Path) -> Tuned:
+def _with_plan(tuned: Tuned, path: Path, run_folder: Path) -> Tuned:
     """Write the plan, beside the report where it cannot be at `path`: it took minutes to find."""
     from flatout.reporting import terminal
     from flatout.tuning import plan_file
 
+    if tuned.plan is None:
+        return tuned
     try:
-        plan_file.write(found, path)
+        plan_file.write(tuned.plan, path)
     except UserError as error:
         path = run_folder / path.name
-        plan_file.write(found, path)
+        plan_file.write(tuned.plan, path)
         terminal.warn(f"{error.message}; it is at {path}: flatout run --plan {path} ...")
     return dataclasses.replace(tuned, plan_path=str(path))
 
