@@ -1,4 +1,4 @@
-"""The loop over trials, with a stand-in for the trial itself: speeds are given, time is not spent."""
+"""The loop over trials, with a stand-in for the trial: speeds are given, no time is spent."""
 
 from __future__ import annotations
 
