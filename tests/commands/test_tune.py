@@ -1,0 +1,297 @@
+"""`flatout tune` as a user starts it: what it says of each bad input, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flatout_agent import wire
+
+JOBS = Path(__file__).parent.parent / "jobs"
+LINEAR = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = torch.randn(256, 64)
+for step in range(100_000):
+    inputs = data[torch.randint(0, 256, (64,))]
+    loss = nn.functional.cross_entropy(model(inputs), inputs[:, :4].argmax(1))
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+KEYS = {
+    "schema", "baseline", "best", "speedup", "speedup_interval", "trials", "guard", "plan",
+    "report", "redirected", "leaked", "faults", "notes", "interrupted",
+}  # fmt: skip
+
+
+@dataclass
+class Told:
+    """How `flatout tune` ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.out)
+        return found
+
+    def verdicts(self) -> dict[str, tuple[str, str]]:
+        """Boost -> verdict and reason of its last row."""
+        rows = self.document["trials"]
+        return {row["tried"]: (row["verdict"], row["reason"]) for row in rows if row["tried"]}
+
+
+def words(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "flatout", "tune", *arguments]
+
+
+def tune(folder: Path, *arguments: str, **variables: str) -> Told:
+    environment = {**os.environ, **variables}
+    done = subprocess.run(
+        words(*arguments),
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    return Told(done.returncode, done.stdout, done.stderr)
+
+
+def job(name: str) -> str:
+    return str(JOBS / f"{name}.py")
+
+
+def trial_processes(folder: Path) -> list[psutil.Process]:
+    """What still runs under the orders of a tuning in `folder`."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            orders = process.environ().get(wire.ORDERS_ENV, "")
+        except psutil.Error:
+            continue
+        if orders.startswith(str(folder)):
+            found.append(process)
+    return found
+
+
+def files(folder: Path) -> set[str]:
+    """The user's files: all but flatout's own."""
+    paths = (path.relative_to(folder) for path in folder.rglob("*"))
+    return {str(path) for path in paths if path.parts[0] not in (".flatout", "flatout.toml")}
+
+
+# Wrong usage ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "cure"),
+    [
+        (["none.py"], "no such script: none.py", "next: "),
+        ([], "nothing to run", "name the training script"),
+        (["--only", "bf16-autocas", "train.py"], "no boost 'bf16-autocas'", "bf16-autocast"),
+        (["--skip", "tf-32", "train.py"], "no boost 'tf-32'", "tf32"),
+        (["--allow", "batchsize", "train.py"], "no boost 'batchsize'", "batch-size"),
+        (["--only", "tf32", "--skip", "tf32", "train.py"], "tf32 is named by", "once"),
+        (["--budget", "10x", "train.py"], "'10x' is not a time", "10m"),
+        (["--budget", "0", "train.py"], "'0' is not a time", "10m"),
+        (["--steps", "1", "train.py"], "--steps", "flatout tune --help"),
+        (["--python", "none/python", "train.py"], "none/python", "next: "),
+        (["--plan", "none/plan.toml", "train.py"], "no folder none", "next: "),
+        (["--plan", ".", "train.py"], "is a folder", "--plan plan.toml"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_runs(
+    tmp_path: Path, arguments: list[str], told: str, cure: str
+) -> None:
+    (tmp_path / "train.py").write_text("open('started', 'w')")
+    done = tune(tmp_path, *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert cure in done.err.splitlines()[-1]
+    assert "Traceback" not in done.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+
+
+# A program that cannot be measured --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "told"),
+    [
+        ("raises", ["--after", "4"], ["ValueError: step 4 went wrong (exit code 1)", "line 31"]),
+        ("eager_exit", ["--after", "4"], ["(exit code 3)", "| enough"]),
+        ("few_steps", [], ["after 2 steps: too few", "| step 2"]),
+        ("no_torch", [], ["never imported torch", "| sum 1.64"]),
+        ("no_train", [], ["took no optimizer step", "| sum"]),
+    ],
+)
+def test_a_program_that_gives_no_measurement(
+    tmp_path: Path, script: str, options: list[str], told: list[str]
+) -> None:
+    done = tune(tmp_path, "--json", "--budget", "60s", job(script), *options)
+    assert (done.code, done.out) == (1, "")
+    for text in told:
+        assert text in done.err
+    log = Path(done.err.rpartition("its whole output: ")[2].strip())
+    assert log.read_text().splitlines()[-1] in done.err
+    assert "Traceback" not in "".join(x for x in done.err.splitlines() if not x.startswith("  | "))
+    assert not (tmp_path / "flatout.toml").exists()
+
+
+def test_a_program_that_hangs_is_ended_with_the_budget(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = tune(tmp_path, "--budget", "5s", job("hangs"))
+    assert time.monotonic() - began < 20
+    assert done.code == 1
+    assert "stopped after 5 s with 5 steps taken" in done.err
+    assert "--budget" in done.err.splitlines()[-1]
+    assert trial_processes(tmp_path) == []
+
+
+def test_an_interpreter_that_ignores_the_agent(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('trained')")
+    done = tune(tmp_path, "--", sys.executable, "-I", "train.py")
+    assert done.code == 2
+    assert "python -I" in done.err
+    assert "| trained" in done.err
+    assert "Traceback" not in done.err
+
+
+# A good run -------------------------------------------------------------------------------------
+
+
+def check(done: Told, folder: Path, plan: Path) -> None:
+    """Exit code, document and plan file agree, and nothing of flatout's runs any more."""
+    document = done.document
+    assert document.keys() >= KEYS
+    assert document["schema"] == "flatout.tune/1"
+    assert document["baseline"]["step_ms"] > 0
+    assert (document["faults"], document["leaked"]) == ([], [])
+    assert Path(folder, document["report"]).is_file()
+    assert done.code == (0 if document["plan"] else 1)
+    assert plan.is_file() == bool(document["plan"])
+    assert bool(document["boosts"]) == bool(document["plan"])
+    if document["plan"]:
+        assert document["speedup_interval"][0] > 1
+    assert trial_processes(folder) == []
+
+
+def test_one_document_on_stdout_and_a_plan_only_when_faster(tmp_path: Path) -> None:
+    options = ["--json", "--budget", "60s", "--only", "bf16-autocast", "--steps", "8"]
+    done = tune(tmp_path, *options, job("plain"), "--steps", "4000")
+    check(done, tmp_path, tmp_path / "flatout.toml")
+    document = done.document
+    assert document["deterministic"] is True
+    assert [row["reason"] for row in document["trials"][:2]] == [
+        "as written",
+        "as written, again: its own noise",
+    ]
+    assert done.verdicts()["bf16-autocast"][0] in ("kept", "slower", "skipped")
+    assert done.verdicts()["gc-pause"] == ("skipped", "not named by --only")
+    assert files(tmp_path) == set()
+
+
+def test_what_the_program_saves_is_listed_and_not_left_behind(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "log.txt").write_text("of an earlier run")
+    before = files(tmp_path)
+    options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", "4"]
+    done = tune(tmp_path, *options, job("saves"), "--steps", "4000", "--save-every", "2")
+    check(done, tmp_path, tmp_path / "flatout.toml")
+    redirected = {Path(path).name for path in done.document["redirected"]}
+    assert redirected >= {"log.txt", "best.pt", "checkpoint-00002.pt"}
+    assert files(tmp_path) == before
+    assert (tmp_path / "out" / "log.txt").read_text() == "of an earlier run"
+
+
+def test_a_boost_that_breaks_the_program_is_a_row_and_the_search_goes_on(tmp_path: Path) -> None:
+    refusing = LINEAR.replace(
+        "    loss =",
+        "    if torch.is_autocast_enabled('cpu') or probe():\n"
+        "        raise RuntimeError('no kernel for this type')\n    loss =",
+    ).replace(
+        "for step",
+        "seen = []\n"
+        "model.register_forward_hook(lambda *_: seen.append(torch.is_autocast_enabled('cpu')))\n"
+        "probe = lambda: any(seen)\nfor step",
+    )
+    (tmp_path / "train.py").write_text(refusing)
+    chosen = ["--only", "bf16-autocast", "--only", "gc-pause"]
+    options = ["--json", "--budget", "60s", "--steps", "8", *chosen]
+    done = tune(tmp_path, *options, "train.py")
+    check(done, tmp_path, tmp_path / "flatout.toml")
+    verdicts = done.verdicts()
+    assert verdicts["bf16-autocast"] == (
+        "failed",
+        "RuntimeError: no kernel for this type (exit code 1)",
+    )
+    assert verdicts["gc-pause"][0] != "failed"
+    row = next(row for row in done.document["trials"] if row["tried"] == "bf16-autocast")
+    assert "no kernel for this type" in Path(row["log"]).read_text()
+
+
+def test_where_nothing_can_be_written_here_the_run_goes_elsewhere(tmp_path: Path) -> None:
+    """As root a read-only folder cannot be had: a file stands where flatout's folder would be."""
+    work, temporary = tmp_path / "work", tmp_path / "temporary"
+    work.mkdir()
+    temporary.mkdir()
+    (work / ".flatout").write_text("")
+    options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", "4"]
+    done = tune(work, *options, job("plain"), "--steps", "4000", TMPDIR=str(temporary))
+    assert Path(done.document["run_folder"]).parent == temporary
+    assert done.document["trials"][0]["verdict"] == "kept"
+    check(done, work, work / "flatout.toml")
+
+
+# Ctrl-C -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("after", ["measuring", "as written:"])
+def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
+    (tmp_path / "train.py").write_text(LINEAR)
+    with subprocess.Popen(
+        words("--json", "--steps", "1000", "train.py"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while after not in process.stderr.readline():
+            assert process.poll() is None
+        while not trial_processes(tmp_path):
+            assert process.poll() is None
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert trial_processes(tmp_path) == []
+    assert "Traceback" not in err
+    assert not (tmp_path / "flatout.toml").exists()
+    if after == "measuring":
+        assert (process.returncode, out) == (130, "")
+    else:
+        document = json.loads(out)
+        assert document["interrupted"] is True
+        assert (process.returncode, document["plan"]) == (1, None)
