@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import sysconfig
+from types import FrameType
 from typing import Any
 
 from flatout_agent import wire
@@ -209,11 +210,13 @@ def has_compiler(device: str) -> bool:
 
 
 def _framework_on_stack() -> str | None:
-    frame = sys._getframe()
+    """Whose loop this is: Transformers and Lightning may use Accelerate, so they come first."""
+    frame: FrameType | None = sys._getframe()
+    names = set()
     while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        for prefix, framework in FRAMEWORKS.items():
-            if name == prefix or name.startswith(prefix + "."):
-                return framework
-        frame = frame.f_back  # type: ignore[assignment]
+        names.add(frame.f_globals.get("__name__", ""))
+        frame = frame.f_back
+    for prefix, framework in FRAMEWORKS.items():
+        if any(name == prefix or name.startswith(prefix + ".") for name in names):
+            return framework
     return None

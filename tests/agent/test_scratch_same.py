@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from flatout_agent import scratch, wire
@@ -234,6 +234,7 @@ def folder() -> Iterator[Path]:
 
 
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@example([(0, "a"), (11, "a"), (11, "a")])
 @given(st.lists(operations, max_size=14))
 def test_any_sequence_shows_the_same_and_leaves_the_user_files_alone(
     operations_: list[Any],

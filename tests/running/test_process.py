@@ -78,13 +78,16 @@ def with_orders(path: Path) -> list[int]:
     return found
 
 
-def test_a_program_runs_to_its_end_under_its_orders(start: Start, tmp_path: Path) -> None:
+def test_a_program_runs_to_its_end_under_its_orders(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = """
 import json, os, sys
 print(json.dumps([sys.argv, os.getcwd(), sys.stdin.read(), dict(os.environ)]))
 print("problem", file=sys.stderr)
 sys.exit(7)
 """
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # other tests' torch sets it
     program = start(text, "--lr", "0.1", MINE="1")
     assert program.wait(20) == 7
     assert (program.returncode, program.alive) == (7, False)

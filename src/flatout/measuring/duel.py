@@ -57,8 +57,11 @@ class _Player:
         )
 
     def over(self) -> bool:
+        """Whether all windows are complete; a program that ended by itself has none to give."""
         training = self.training()
-        return bool(training) and all(rank.ended is not None for rank in training)
+        return bool(training) and all(
+            rank.ended is not None and rank.ended.reason == "window" for rank in training
+        )
 
     def reach(self, number: int, last: bool, deadline: float) -> None:
         """Let it run until it waits at gate `number` (or has ended, after the last window)."""
@@ -70,8 +73,8 @@ class _Player:
                 self.collect()
                 if self.over() if last else self.at_gate(number):
                     return
-                tail = self.program.log_tail(3)
-                raise DuelFailedError(f"the program ended early: {' '.join(tail).strip()}")
+                tail = " ".join(self.program.log_tail(3)).strip()
+                raise DuelFailedError(f"the program ended early{': ' if tail else ''}{tail}")
             time.sleep(POLL_S)
 
     def play(self, number: int, last: bool, deadline: float) -> None:

@@ -312,7 +312,11 @@ class Overlay:
         text = os.fsdecode(path)
         where = self.readable(text)
         spot = self.locate(text)
-        system.chdir(path if where is None else where)
+        try:
+            system.chdir(path if where is None else where)
+        except OSError as error:
+            error.filename = path  # as the program named it
+            raise
         self.folder = spot.path if spot.entry is not None else None
 
     def _virtual(self, real: str) -> str | None:

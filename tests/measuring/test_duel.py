@@ -1,0 +1,90 @@
+"""The untouched program and the plan in turn: one runs, the other waits."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flatout.measuring import duel
+from flatout.measuring.duel import DuelFailedError, Side
+from flatout.nouns.plan import PlannedBoost
+from flatout_agent import wire
+from measuring.programs import PAUSED, SLOW_UNLESS_PAUSED, at_each_step
+from measuring.test_trial import bench
+
+PLAN = (PlannedBoost("gc-pause"),)
+
+
+def fight(folder: Path, text: str, limit_s: float = 60.0) -> tuple[Side, Side]:
+    return duel.fight(bench(folder, text), PLAN, None, 3, limit_s)
+
+
+def none_left(folder: Path) -> bool:
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(wire.ORDERS_ENV, "").startswith(str(folder)):
+                return False
+        except psutil.Error:
+            continue
+    return True
+
+
+def test_each_pair_is_one_window_of_each(tmp_path: Path) -> None:
+    told: list[tuple[int, float | None]] = []
+    table = bench(tmp_path, SLOW_UNLESS_PAUSED)
+    untouched, plan = duel.fight(
+        table, PLAN, None, 3, 60.0, lambda pair, ratio: told.append((pair, ratio))
+    )
+    assert [pair for pair, _ in told] == [1, 1, 2, 2, 3, 3]
+    ratios = [ratio for _, ratio in told if ratio is not None]
+    assert ratios == [
+        one / two for one, two in zip(untouched.windows_ms, plan.windows_ms, strict=True)
+    ]
+    assert min(untouched.windows_ms) > 20
+    assert sorted(ratios)[1] > 1.5
+    shared = min(len(untouched.losses), len(plan.losses))
+    assert shared >= 9
+    assert untouched.losses[:shared] == plan.losses[:shared]
+    assert none_left(tmp_path)
+
+
+def test_while_one_runs_the_other_stands_still(tmp_path: Path) -> None:
+    """Each program notes the time of its steps: those of a window lie between the other's."""
+    text = at_each_step("print('at', time.monotonic(), flush=True); time.sleep(0.02)")
+    fight(tmp_path, text)
+    times = {
+        side: [
+            float(line.split()[1])
+            for line in (tmp_path / "run" / side / "output.log").read_text().splitlines()
+        ]
+        for side in ("duel-untouched", "duel-plan")
+    }
+    one, two = times.values()
+    order = "".join(name for _, name in sorted([(t, "a") for t in one] + [(t, "b") for t in two]))
+    turns = 1 + sum(x != y for x, y in itertools.pairwise(order))
+    # both warm up, one after the other, then three windows of each
+    assert turns == 8, order
+
+
+@pytest.mark.parametrize(
+    ("line", "limit_s", "error"),
+    [
+        (f"if {PAUSED} and step == 9: raise KeyError('weights')", 60.0, "KeyError: 'weights'"),
+        ("if step == 9: break", 60.0, "the program ended early"),
+        ("if step == 9: time.sleep(600)", 8.0, "the time limit was reached"),
+    ],
+)
+def test_a_duel_without_a_result_says_why_and_leaves_nothing(
+    tmp_path: Path, line: str, limit_s: float, error: str
+) -> None:
+    with pytest.raises(DuelFailedError, match=error):
+        fight(tmp_path, at_each_step(line), limit_s)
+    assert none_left(tmp_path)
+
+
+def test_a_program_that_never_trains_is_no_side(tmp_path: Path) -> None:
+    with pytest.raises(DuelFailedError, match="ended early: done"):
+        fight(tmp_path, "print('done')")

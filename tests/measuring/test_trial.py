@@ -1,0 +1,125 @@
+"""One trial of a real program: its figures, or in one line why there are none."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flatout.measuring import trial
+from flatout.measuring.outcome import Outcome
+from flatout.measuring.trial import Bench
+from flatout.nouns.plan import PlannedBoost
+from flatout.running.command import Command
+from flatout_agent import wire
+from measuring.programs import PAUSED, PLAIN, at_each_step
+
+
+def bench(folder: Path, text: str) -> Bench:
+    script = folder / "train.py"
+    script.write_text(text)
+    command = Command((sys.executable, str(script)), script, sys.executable, (str(script),))
+    return Bench(
+        command,
+        folder / "run",
+        min_steps=3,
+        max_steps=5,
+        window_s=0.05,
+        protect=folder,
+        compile_cache=folder / "cache",
+    )
+
+
+def run(folder: Path, text: str, *boosts: str, limit_s: float = 60.0) -> Outcome:
+    chosen = tuple(PlannedBoost(boost) for boost in boosts)
+    return trial.run(bench(folder, text), "untouched-1", chosen, None, limit_s)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_the_figures_of_a_trial_and_its_twin(tmp_path: Path) -> None:
+    table = bench(tmp_path, PLAIN)
+    seen: list[wire.StepTaken] = []
+    first = trial.run(table, "untouched-1", (), None, 60.0, seen.append)
+    assert (first.error, first.returncode, first.faults) == (None, 0, ())
+    assert first.torch_seen
+    assert first.measured is not None
+    assert 3 <= len(first.measured.steps_ms) <= 5
+    assert first.measured.step_ms > 0
+    assert (first.measured.peak_bytes or 0) > 50e6
+    phases = [step.phase for step in seen]
+    assert phases[:3] == ["guard"] * 3
+    assert phases.count("window") == len(first.measured.steps_ms)
+    assert [step.index for step in seen] == list(range(len(seen)))
+    twin = trial.run(table, "twin-2", (), first.rank.facts if first.rank else None, 60.0)
+    assert twin.measured is not None
+    assert twin.rank is not None
+    assert twin.rank.guard is not None
+    assert twin.rank.guard.error == (0.0, 0.0, 0.0)
+    shared = min(len(first.measured.losses), len(twin.measured.losses))
+    assert twin.measured.losses[:shared] == first.measured.losses[:shared]
+
+
+def test_a_boost_is_on_and_says_so(tmp_path: Path) -> None:
+    text = at_each_step(f"assert {PAUSED}, 'gc-pause is not on'")
+    outcome = run(tmp_path, text, "gc-pause")
+    assert outcome.error is None
+    assert outcome.notes["gc-pause"].state in ("engaged", "idle")
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("if step == 4: raise KeyError('weights')", "KeyError: 'weights' (exit code 1)"),
+        ("if step == 4: sys.exit(3)", "exit code 3"),
+        ("if step == 4: sys.exit('no more data')", "no more data (exit code 1)"),
+        ("if step == 4: break", "the program ended by itself after 4 steps: too few to measure"),
+        pytest.param(
+            "if step == 4: os.kill(os.getpid(), signal.SIGKILL)",
+            "killed by signal 9",
+            marks=pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX"),
+        ),
+    ],
+)
+def test_why_there_are_no_figures(tmp_path: Path, line: str, error: str) -> None:
+    outcome = run(tmp_path, at_each_step(line))
+    assert outcome.measured is None
+    assert outcome.error == error
+    assert outcome.rank is not None
+    assert len(outcome.rank.steps) == 4
+
+
+def test_a_hang_ends_at_the_limit_with_all_that_was_started(tmp_path: Path) -> None:
+    child = "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+    text = at_each_step(
+        f"if step == 4: {child}; print(child.pid, flush=True); time.sleep(600)",
+    )
+    outcome = run(tmp_path, text, limit_s=6.0)
+    assert outcome.error == "stopped after 6 s with 4 steps taken"
+    assert outcome.wall_s < 20
+    assert not runs(int(Path(outcome.log).read_text()))
+
+
+def test_a_program_without_torch(tmp_path: Path) -> None:
+    outcome = run(tmp_path, "print('done')")
+    assert (outcome.agent_seen, outcome.torch_seen, outcome.rank) == (True, False, None)
+    assert outcome.error == "the program ended by itself after 0 steps: too few to measure"
+    assert Path(outcome.log).read_text() == "done\n"
+
+
+def test_the_first_trial_is_the_reference_of_the_others(tmp_path: Path) -> None:
+    table = bench(tmp_path, PLAIN)
+    first = table.trial_orders(table.reference)
+    other = table.trial_orders(table.folder / "tf32-2", min_steps=9)
+    assert (first.reference, first.prepared) == (None, None)
+    assert other.reference == str(table.reference)
+    assert Path(other.prepared or "").parent.parent == table.reference
+    assert first.scratch != other.scratch
+    assert (first.min_steps, other.min_steps) == (3, 9)
