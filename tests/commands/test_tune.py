@@ -16,24 +16,9 @@ import psutil
 import pytest
 
 from flatout_agent import wire
+from measuring.programs import PLAIN, SLOW_UNLESS_PAUSED, at_each_step
 
 JOBS = Path(__file__).parent.parent / "jobs"
-LINEAR = """
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-torch.set_num_threads(1)
-model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-data = torch.randn(256, 64)
-for step in range(100_000):
-    inputs = data[torch.randint(0, 256, (64,))]
-    loss = nn.functional.cross_entropy(model(inputs), inputs[:, :4].argmax(1))
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
 KEYS = {
     "schema", "baseline", "best", "speedup", "speedup_interval", "trials", "guard", "plan",
     "report", "redirected", "leaked", "faults", "notes", "interrupted",
@@ -195,21 +180,56 @@ def check(done: Told, folder: Path, plan: Path) -> None:
     assert trial_processes(folder) == []
 
 
-def test_one_document_on_stdout_and_a_plan_only_when_faster(tmp_path: Path) -> None:
-    options = ["--json", "--budget", "60s", "--only", "bf16-autocast", "--steps", "8"]
-    done = tune(tmp_path, *options, job("plain"), "--steps", "4000")
+def test_what_is_faster_becomes_a_plan(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLOW_UNLESS_PAUSED)
+    options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", "8"]
+    done = tune(tmp_path, *options, "--plan", "fast.toml", "train.py")
+    check(done, tmp_path, tmp_path / "fast.toml")
+    assert (done.code, done.document["plan"]) == (0, "fast.toml")
+    assert done.document["speedup"] > 2
+    assert done.document["deterministic"] is True
+    assert [boost["id"] for boost in done.document["boosts"]] == ["gc-pause"]
+    assert "[boosts.gc-pause]" in (tmp_path / "fast.toml").read_text()
+    assert files(tmp_path) == {"train.py", "fast.toml"}
+    assert done.verdicts()["tf32"] == ("skipped", "not named by --only")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder nobody can write to")
+def test_a_plan_that_cannot_be_written_there_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLOW_UNLESS_PAUSED)
+    options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", "8"]
+    done = tune(tmp_path, *options, "--plan", "/proc/plan.toml", "train.py")
+    assert done.code == 0
+    kept = Path(done.document["plan"])
+    assert kept.name == "plan.toml"
+    assert "[boosts.gc-pause]" in (tmp_path / kept).read_text()
+    assert "cannot write the plan to /proc/plan.toml" in done.err
+    assert f"flatout run --plan {kept}" in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "program",
+    [
+        [job("plain"), "--steps", "4000"],
+        ["-m", "pkg_module.train", "--steps", "4000"],
+        pytest.param(
+            ["--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
+             "--standalone", job("ddp"), "--steps", "4000"],
+            marks=pytest.mark.skipif(sys.platform == "win32", reason="torchrun needs libuv"),
+        ),
+    ],
+)  # fmt: skip
+def test_each_way_to_name_a_program(tmp_path: Path, program: list[str]) -> None:
+    options = ["--json", "--budget", "90s", "--only", "gc-pause", "--steps", "8"]
+    done = tune(tmp_path, *options, *program, PYTHONPATH=str(JOBS))
     check(done, tmp_path, tmp_path / "flatout.toml")
-    document = done.document
-    assert document["deterministic"] is True
-    assert [row["reason"] for row in document["trials"][:2]] == [
-        "as written",
-        "as written, again: its own noise",
-    ]
-    assert done.verdicts()["bf16-autocast"][0] in ("kept", "slower", "skipped")
-    assert done.verdicts()["gc-pause"] == ("skipped", "not named by --only")
+    assert done.verdicts()["gc-pause"][0] in ("kept", "slower")
     assert files(tmp_path) == set()
 
 
+@pytest.mark.slow
 def test_what_the_program_saves_is_listed_and_not_left_behind(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "log.txt").write_text("of an earlier run")
@@ -223,16 +243,14 @@ def test_what_the_program_saves_is_listed_and_not_left_behind(tmp_path: Path) ->
     assert (tmp_path / "out" / "log.txt").read_text() == "of an earlier run"
 
 
+@pytest.mark.slow
 def test_a_boost_that_breaks_the_program_is_a_row_and_the_search_goes_on(tmp_path: Path) -> None:
-    refusing = LINEAR.replace(
-        "    loss =",
-        "    if torch.is_autocast_enabled('cpu') or probe():\n"
-        "        raise RuntimeError('no kernel for this type')\n    loss =",
-    ).replace(
+    refusing = at_each_step("model.register_forward_hook(refuse) if step == 0 else None").replace(
         "for step",
-        "seen = []\n"
-        "model.register_forward_hook(lambda *_: seen.append(torch.is_autocast_enabled('cpu')))\n"
-        "probe = lambda: any(seen)\nfor step",
+        "def refuse(*_):\n"
+        "    if torch.is_autocast_enabled('cpu'):\n"
+        "        raise RuntimeError('no kernel for this type')\n"
+        "for step",
     )
     (tmp_path / "train.py").write_text(refusing)
     chosen = ["--only", "bf16-autocast", "--only", "gc-pause"]
@@ -249,14 +267,16 @@ def test_a_boost_that_breaks_the_program_is_a_row_and_the_search_goes_on(tmp_pat
     assert "no kernel for this type" in Path(row["log"]).read_text()
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_written_here_the_run_goes_elsewhere(tmp_path: Path) -> None:
     """As root a read-only folder cannot be had: a file stands where flatout's folder would be."""
     work, temporary = tmp_path / "work", tmp_path / "temporary"
     work.mkdir()
     temporary.mkdir()
     (work / ".flatout").write_text("")
+    (work / "train.py").write_text(PLAIN)
     options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", "4"]
-    done = tune(work, *options, job("plain"), "--steps", "4000", TMPDIR=str(temporary))
+    done = tune(work, *options, "train.py", TMPDIR=str(temporary))
     assert Path(done.document["run_folder"]).parent == temporary
     assert done.document["trials"][0]["verdict"] == "kept"
     check(done, work, work / "flatout.toml")
@@ -268,7 +288,7 @@ def test_where_nothing_can_be_written_here_the_run_goes_elsewhere(tmp_path: Path
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("after", ["measuring", "as written:"])
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
-    (tmp_path / "train.py").write_text(LINEAR)
+    (tmp_path / "train.py").write_text(PLAIN)
     with subprocess.Popen(
         words("--json", "--steps", "1000", "train.py"),
         cwd=tmp_path,
@@ -295,3 +315,27 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
         document = json.loads(out)
         assert document["interrupted"] is True
         assert (process.returncode, document["plan"]) == (1, None)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_keeps_the_best_plan_so_far(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLOW_UNLESS_PAUSED)
+    with subprocess.Popen(
+        words("--json", "--steps", "8", "--only", "gc-pause", "train.py"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        while "confirming" not in process.stderr.readline():
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    document = json.loads(out)
+    assert process.returncode == 0
+    assert (document["interrupted"], document["answer"]) == (True, "unconfirmed")
+    assert "[boosts.gc-pause]" in (tmp_path / document["plan"]).read_text()
+    assert trial_processes(tmp_path) == []

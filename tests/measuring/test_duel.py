@@ -74,7 +74,12 @@ def test_while_one_runs_the_other_stands_still(tmp_path: Path) -> None:
     [
         (f"if {PAUSED} and step == 9: raise KeyError('weights')", 60.0, "KeyError: 'weights'"),
         ("if step == 9: break", 60.0, "the program ended early"),
-        ("if step == 9: time.sleep(600)", 8.0, "the time limit was reached"),
+        pytest.param(
+            "if step == 9: time.sleep(600)",
+            8.0,
+            "the time limit was reached",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_duel_without_a_result_says_why_and_leaves_nothing(

@@ -19,6 +19,10 @@ def rank(*records: wire.Record) -> Rank:
     return found
 
 
+def started(number: int) -> wire.Started:
+    return wire.Started(7, ("train.py",), "3.11", "python", rank=number)
+
+
 WINDOW = [step(index, wall_s=time) for index, time in enumerate((0.1, 0.2, 0.3, 0.2), 5)]
 
 
@@ -73,9 +77,9 @@ def test_the_accelerators_memory_goes_before_the_processs() -> None:
 
 
 def test_the_lowest_rank_that_trains_leads() -> None:
-    launcher = rank(wire.Started(1, (), "3.11", 0))
-    second = rank(wire.Started(2, (), "3.11", 1), *WINDOW)
-    first = rank(wire.Started(3, (), "3.11", 0), *WINDOW)
+    launcher = rank(started(0))
+    second = rank(started(1), *WINDOW)
+    first = rank(started(0), *WINDOW)
     assert leading([launcher, second, first]) is first
     assert leading([launcher]) is None
 
