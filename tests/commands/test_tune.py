@@ -214,11 +214,6 @@ def test_a_plan_that_cannot_be_written_there_is_kept(tmp_path: Path) -> None:
     [
         [job("plain"), "--steps", "4000"],
         ["-m", "pkg_module.train", "--steps", "4000"],
-        pytest.param(
-            ["--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2",
-             "--standalone", job("ddp"), "--steps", "4000"],
-            marks=pytest.mark.skipif(sys.platform == "win32", reason="torchrun needs libuv"),
-        ),
     ],
 )  # fmt: skip
 def test_each_way_to_name_a_program(tmp_path: Path, program: list[str]) -> None:
