@@ -188,7 +188,7 @@ def machine_facts(torch: Any, device: str) -> dict[str, Any]:
         "bf16": native_bf16(torch, device)[0],
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
-        "world_size": int(os.environ.get("WORLD_SIZE", "1") or 1),
+        "world_size": world_size(),
         "matmul_precision": torch.get_float32_matmul_precision(),
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         "deterministic": torch.are_deterministic_algorithms_enabled()
@@ -197,6 +197,11 @@ def machine_facts(torch: Any, device: str) -> dict[str, Any]:
         "triton": importlib.util.find_spec("triton") is not None,
         "compiler": has_compiler(device),
     }
+
+
+def world_size() -> int:
+    """Processes that train together, as torchrun and its like tell them."""
+    return int(os.environ.get("WORLD_SIZE", "1") or 1)
 
 
 def has_compiler(device: str) -> bool:

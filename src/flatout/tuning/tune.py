@@ -26,6 +26,8 @@ from flatout.tuning.confirm import confirmation
 from flatout.tuning.search import Search
 
 PAIRS = 5
+NOISY = 0.25
+"""Own noise of a program beyond which the user is told."""
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
@@ -50,6 +52,11 @@ def tune(
     search = Search(bench, choice, observer, deadline=began + settings.budget_s)
     notes: list[str] = []
     confirmed, best = _search_and_confirm(search, settings, notes)
+    if search.noise > NOISY:
+        notes.append(
+            f"two runs of the same program differed by {search.noise:.0%}: small gains cannot be"
+            " seen here; stop other programs and tune again"
+        )
     here = machine(search.facts.torch)
     return Tuned(
         command=command.display,

@@ -13,7 +13,7 @@ from flatout_agent import wire
 from flatout_agent.booster import Booster
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job
-from flatout_agent.job_facts import JobNotes
+from flatout_agent.job_facts import JobNotes, world_size
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.watch.guard import GradientGuard
@@ -39,7 +39,7 @@ class TrialWatch(Watcher):
         self.notes = JobNotes(job.torch)
         self.guard = GradientGuard(job, orders, recorder.folder)
         self.replay = Replay(job, orders, recorder.folder)
-        self.window = Window(orders)
+        self.window = Window(orders, lockstep=world_size() > 1)
         self.losses: list[list[Any]] = []
         self._step_losses: list[Any] = []
         self._closures: set[int] = set()

@@ -11,6 +11,8 @@ import statistics
 from flatout_agent import wire
 
 LEAST_WARMUP = 2
+LOCKSTEP_STEPS = 8
+"""Steps of warm-up and of a window where several ranks have to agree without talking."""
 STABLE = 0.15
 """Step times are stable when the last ones agree with those before within this share."""
 STEPS_AFTER_GATE = 1
@@ -20,8 +22,10 @@ STEPS_AFTER_GATE = 1
 class Window:
     """The phases of a trial: guard, warmup, window (once, or once per gate)."""
 
-    def __init__(self, orders: wire.TrialOrders) -> None:
+    def __init__(self, orders: wire.TrialOrders, lockstep: bool = False) -> None:
+        """lockstep: several ranks take each step together, so that none may decide by its clock."""
         self.orders = orders
+        self.lockstep = lockstep
         self.number = 0
         self.complete = False
         self._measuring = False
@@ -48,6 +52,8 @@ class Window:
     def closes(self, now: float) -> bool:
         """Whether the step that has just ended is the window's last."""
         taken = self._taken + 1
+        if self.lockstep:
+            return taken >= max(self.orders.min_steps, LOCKSTEP_STEPS)
         long_enough = now - self._began >= self.orders.window_s
         return taken >= self.orders.max_steps or (taken >= self.orders.min_steps and long_enough)
 
@@ -78,6 +84,8 @@ class Window:
         return not self.complete
 
     def _warm(self, step: wire.StepTaken, buffered: int, recompiles: int) -> bool:
+        if self.lockstep:
+            return step.index - self.orders.guard_steps + 1 >= LOCKSTEP_STEPS + buffered
         if recompiles != self._recompiles:
             self._recompiles = recompiles
             self._warmup, self._warmup_s = [], 0.0
