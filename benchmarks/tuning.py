@@ -28,8 +28,8 @@ def summary(document: dict[str, Any]) -> dict[str, Any]:
     kept = [trial for trial in document["trials"] if trial["verdict"] == "kept" and trial["boosts"]]
     dropped = [trial for trial in document["trials"] if trial["verdict"] in ("slower", "different")]
     return {
-        "baseline": document["baseline"],
-        "best": document["best"],
+        "baseline": _without_series(document["baseline"]),
+        "best": _without_series(document["best"]),
         "speedup": document["speedup"],
         "speedup_interval": document["speedup_interval"],
         "plan_written": document["exit_code"] == 0,
@@ -39,3 +39,10 @@ def summary(document: dict[str, Any]) -> dict[str, Any]:
         "seconds": round(document["seconds"], 1),
         "trials": len([trial for trial in document["trials"] if trial["verdict"] != "skipped"]),
     }
+
+
+def _without_series(figures: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Without what there is one of per step."""
+    if figures is None:
+        return None
+    return {name: value for name, value in figures.items() if name not in ("steps_ms", "losses")}
