@@ -47,7 +47,8 @@ said = {"before": faults()}
 try:
     applied = allocator.apply(Job(torch), torch, {"malloc": sys.argv[1]})
     faults()
-    said.update(kept=faults(), engaged=applied.engaged())
+    # The least of three: the heap may grow once more, or the system may take idle pages away.
+    said.update(kept=min(faults() for _ in range(3)), engaged=applied.engaged())
     applied.undo()
     said["undone"] = faults()
 except Declined as reason:
