@@ -12,10 +12,8 @@ from typing import Any
 
 import pytest
 
-import flatout_agent
+from agent_paths import INJECT
 from flatout_agent import wire
-
-INJECT = Path(flatout_agent.__file__).parent / "inject"
 
 
 @dataclass
