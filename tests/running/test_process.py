@@ -13,7 +13,7 @@ import pytest
 from flatout.nouns.errors import UserError
 from flatout.running import environment
 from flatout.running.command import resolve
-from flatout.running.process import Program, log_tail, start_trial
+from flatout.running.process import Program, end_all, log_tail, start_trial
 from flatout_agent import wire
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="sessions and signals of POSIX")
@@ -132,6 +132,18 @@ def test_stop_ends_all_that_the_program_started(start: Start, tmp_path: Path) ->
     assert with_orders(orders) == []
     assert not program.alive
     program.stop()  # a second time changes nothing
+
+
+def test_what_no_with_statement_holds_is_ended_by_its_orders(start: Start, tmp_path: Path) -> None:
+    program = start(FAMILY)
+    until(lambda: "ready" in program.log_tail(1))
+    orders = tmp_path / "trial" / "orders.json"
+    running = with_orders(orders)
+    assert len(running) > 1
+    end_all(tmp_path / "tri")
+    assert with_orders(orders) == running
+    end_all(tmp_path / "trial")
+    assert with_orders(orders) == []
 
 
 @POSIX

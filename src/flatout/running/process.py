@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -132,6 +133,15 @@ def start_trial(
         compile_cache.absolute(),
     )
     return Program(command.argv, env, Path(orders.records), folder / LOG)
+
+
+def end_all(folder: Path) -> None:
+    """End what still runs under orders in `folder`.
+
+    For an interrupt that came between the start of a program and its `with` statement.
+    """
+    marker = str(folder.absolute()) + os.sep
+    tree.end(lambda: tree.marked(wire.ORDERS_ENV, marker), GRACE_S)
 
 
 def write_orders(orders: wire.Orders, folder: Path) -> Path:

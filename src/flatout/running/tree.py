@@ -32,14 +32,14 @@ def family(root: psutil.Process, session: bool) -> list[psutil.Process]:
 
 
 def marked(variable: str, value: str) -> list[psutil.Process]:
-    """Processes of this user that were started with `variable` set to `value`.
+    """Processes of this user that were started with `variable` set to `value`, or beginning so.
 
-    Finds those that left both their parent and their session.
+    Finds those that left both their parent and their session. An empty `value` marks nothing.
     """
     found = []
-    for process in psutil.process_iter():
+    for process in psutil.process_iter() if value else ():
         with suppress(psutil.Error, OSError):
-            if process.environ().get(variable) == value and is_alive(process):
+            if process.environ().get(variable, "").startswith(value) and is_alive(process):
                 found.append(process)
     return [process for process in found if process.pid != os.getpid()]
 

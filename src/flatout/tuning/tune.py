@@ -16,10 +16,11 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Observer
 from flatout.nouns.trial import Guard, Measured
 from flatout.nouns.tuned import Confirmation, Tuned
-from flatout.probing.machine import machine
+from flatout.probing.identity import identity
 from flatout.running import footprint
 from flatout.running.command import Command
 from flatout.running.folder import ROOT
+from flatout.running.process import end_all
 from flatout.tuning import planning
 from flatout.tuning.candidates import Choice, highest_risk
 from flatout.tuning.confirm import confirmation
@@ -57,7 +58,7 @@ def tune(
             f"two runs of the same program differed by {search.noise:.0%}: small gains cannot be"
             " seen here; stop other programs and tune again"
         )
-    here = machine(search.facts.torch)
+    here = identity(search.facts.torch)
     return Tuned(
         command=command.display,
         machine=here,
@@ -96,6 +97,7 @@ def _search_and_confirm(
         if search.kept:
             return _confirm(search, settings, notes)
     except KeyboardInterrupt:
+        end_all(search.bench.folder)
         if search.incumbent is None:
             raise
         search.interrupted = True
