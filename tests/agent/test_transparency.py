@@ -11,14 +11,25 @@ import pytest
 
 from agent.conftest import bare
 from flatout_agent import wire
+from job_steps import assert_steps
 
 JOBS = Path(__file__).parent.parent / "jobs"
-FAST = [
-    "plain", "accumulation", "gan", "closure", "custom_optimizer", "no_loader", "dynamic_shapes",
-    "scaler", "several_losses", "methods", "eval_with_grad", "iterable", "dropout", "augment",
-    "sched", "frozen", "ema_copy", "checkpointing", "float64", "rnn", "few_steps", "no_train",
-    "no_torch", "eager_exit", "raises", "unguarded", "workers",
+TRAINING = [
+    "plain", "gan", "workers", "accumulation", "closure", "custom_optimizer", "no_loader",
+    "dynamic_shapes", "scaler", "several_losses", "methods", "eval_with_grad", "iterable",
+    "dropout", "augment", "sched", "frozen", "ema_copy", "checkpointing", "float64", "rnn",
+    "saves", "unguarded",
 ]  # fmt: skip
+AT_ONCE = 3
+"""So many of them are run by `make check` too."""
+ENDING = ["few_steps", "no_train", "no_torch", "eager_exit", "raises"]
+FRAMEWORKS = ["hf_trainer", "lightning_fit", "accelerate_loop", "own_compile"]
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    """Two programs run at a time: threads that wait for each other's cores take twice as long."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
 def both(run_agent, argv, tmp_path):
@@ -31,25 +42,39 @@ def both(run_agent, argv, tmp_path):
         return without.result(), run.result()
 
 
-@pytest.mark.parametrize("name", FAST)
-def test_same_output_errors_exit_code_and_losses(run_agent, tmp_path, name):
-    argv = [str(JOBS / f"{name}.py")]
-    if name not in ("few_steps", "no_train", "no_torch", "raises", "eager_exit"):
-        argv += ["--steps", "12"]
-    without, run = both(run_agent, argv, tmp_path)
+def assert_same(without, run):
     assert run.stdout == without.stdout
     assert run.stderr == without.stderr
     assert run.returncode == without.returncode
     assert run.of(wire.Fault) == []
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *TRAINING[:AT_ONCE],
+        *(pytest.param(name, marks=pytest.mark.slow) for name in TRAINING[AT_ONCE:]),
+    ],
+)
+def test_same_output_and_losses(run_agent, tmp_path, name):
+    without, run = both(run_agent, [str(JOBS / f"{name}.py"), "--steps", "12"], tmp_path)
+    assert_same(without, run)
+    assert_steps(without.stdout, 12)
+    assert without.returncode == 0
+
+
+@pytest.mark.parametrize("name", ENDING)
+def test_same_ending(run_agent, tmp_path, name):
+    assert_same(*both(run_agent, [str(JOBS / f"{name}.py")], tmp_path))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hf_trainer", "lightning_fit", "accelerate_loop", "own_compile"])
+@pytest.mark.parametrize("name", FRAMEWORKS)
 def test_same_losses_under_a_framework(run_agent, tmp_path, name):
     argv = [str(JOBS / f"{name}.py"), "--steps", "6"]
     without, run = both(run_agent, argv, tmp_path)
+    assert_steps(without.stdout, 6)
     losses = [line for line in run.stdout.splitlines() if line.startswith("step ")]
-    assert losses
     assert losses == [line for line in without.stdout.splitlines() if line.startswith("step ")]
     assert run.returncode == without.returncode == 0
     assert run.of(wire.Fault) == []

@@ -1,17 +1,26 @@
-"""The processor's name on each system, and its cores."""
+"""The processor's name on each system, what it can do, and its cores."""
 
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flatout.probing import cpu
+from probing.planted import plant
 
 X86 = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC   9B45 \nprocessor\t: 1\n"
+SAPPHIRE_RAPIDS = (
+    "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8488C\n"
+    "flags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16 amx_tile\nvmx flags\t: vnmi\n"
+)
+GRACE = "processor\t: 0\nBogoMIPS\t: 2000.00\nFeatures\t: fp asimd sve bf16 i8mm\n"
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU part\t: 0xd40\n"
 
 
@@ -57,3 +66,103 @@ def test_cores_follow_the_affinity() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "1"
+
+
+NONE_OF_X86 = {"avx2": False, "avx512": False, "avx512_bf16": False, "amx_bf16": False}
+
+
+def test_flags() -> None:
+    everything = dict.fromkeys(NONE_OF_X86, True)
+    assert cpu.from_flags(SAPPHIRE_RAPIDS) == {**everything, "arm_bf16": False}
+    old = cpu.from_flags("flags\t: fpu sse4_2 avx avx2x\n")
+    assert old == {**NONE_OF_X86, "arm_bf16": False}
+    assert cpu.from_flags(GRACE) == {**NONE_OF_X86, "arm_bf16": True}
+    assert cpu.from_flags("Features\t: fp asimd\n") == {**NONE_OF_X86, "arm_bf16": False}
+    assert cpu.from_flags("cpu\t: POWER9\n") == {}
+    assert cpu.from_flags("flags\t:\n") == {}
+
+
+@given(st.text())
+def test_flags_of_garbage(text: str) -> None:
+    assert all(not value or name in text for name, value in cpu.from_flags(text).items())
+
+
+def test_macos() -> None:
+    m3 = (
+        "hw.optional.arm.FEAT_BF16: 1\nhw.optional.arm.FEAT_I8MM: 1\nhw.optional.floatingpoint: 1\n"
+    )
+    assert cpu.from_sysctl(m3, arm=True) == {**NONE_OF_X86, "arm_bf16": True}
+    m1 = "hw.optional.arm.FEAT_BF16: 0\nhw.optional.neon: 1\n"
+    assert cpu.from_sysctl(m1, arm=True)["arm_bf16"] is False
+    intel = "hw.optional.avx2_0: 1\nhw.optional.avx512f: 0\n"
+    found = cpu.from_sysctl(intel, arm=False)
+    assert found == {"avx2": True, "avx512": False, "arm_bf16": False}
+    assert cpu.from_sysctl("", arm=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("avx2", "avx512", "build", "expected"),
+    [
+        (True, True, 22631, (True, True, None, None)),
+        (True, False, 22631, (True, False, False, False)),
+        (False, False, 17763, (None, None, None, None)),
+    ],
+)
+def test_windows(avx2: bool, avx512: bool, build: int, expected: tuple[bool | None, ...]) -> None:
+    found = cpu.from_windows(avx2, avx512, "AMD64", build)
+    assert tuple(found[name] for name in NONE_OF_X86) == expected
+    assert found["arm_bf16"] is False
+
+
+def test_windows_on_arm() -> None:
+    assert cpu.from_windows(False, False, "ARM64", 26100) == NONE_OF_X86
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc and /sys")
+def test_a_laptop_in_a_group_with_a_quota(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "cpuinfo": SAPPHIRE_RAPIDS,
+        "cpufreq/scaling_governor": "powersave\n",
+        "cpufreq/scaling_driver": "intel_pstate\n",
+        "self/cgroup": "0::/pod\n",
+        "groups/pod/cpu.max": "250000 100000\n",
+    }
+    plant(tmp_path, files)
+    monkeypatch.setattr(cpu, "CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(cpu, "CPUFREQ", tmp_path / "cpufreq")
+    monkeypatch.setattr(cpu, "MEMBERSHIP", tmp_path / "self/cgroup")
+    monkeypatch.setattr(cpu, "CGROUPS", tmp_path / "groups")
+    found = cpu.cpu()
+    assert (found.governor, found.scaling_driver) == ("powersave", "intel_pstate")
+    assert found.quota_cores == 2.5
+    assert (found.avx512_bf16, found.amx_bf16, found.arm_bf16) == (True, True, False)
+    version_1 = {
+        "self/cgroup": "5:cpu,cpuacct:/kubepods/pod1\n",
+        "groups/cpu,cpuacct/cpu.cfs_quota_us": "400000\n",
+        "groups/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+    }
+    plant(tmp_path, version_1)
+    assert cpu.cpu().quota_cores == 4.0
+
+
+def test_nothing_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CPUINFO", "CPUFREQ", "MEMBERSHIP", "CGROUPS"):
+        monkeypatch.setattr(cpu, name, tmp_path / "absent")
+    monkeypatch.setattr(cpu.psutil, "cpu_count", lambda logical: None)
+    found = cpu.cpu()
+    assert (found.logical_cores, found.physical_cores, found.quota_cores) == (None, None, None)
+    if sys.platform == "linux":
+        assert (found.name, found.avx2, found.arm_bf16) == (None, None, None)
+
+
+def test_here() -> None:
+    found = cpu.cpu()
+    assert found.architecture == platform.machine()
+    assert found.logical_cores == os.cpu_count()
+    assert found.cores is not None
+    assert found.physical_cores is None or found.physical_cores <= (found.logical_cores or 0)
+    if sys.platform == "linux":
+        assert found.affinity_cores == len(os.sched_getaffinity(0))
+        words = Path("/proc/cpuinfo").read_text().split()
+        assert found.avx2 in (None, "avx2" in words)
+        assert found.amx_bf16 in (None, "amx_bf16" in words)

@@ -1,35 +1,141 @@
-"""The Machine here."""
+"""The whole Machine: the bus and the drivers put together, and sources that fail or hang."""
 
 from __future__ import annotations
 
-import platform
+import dataclasses
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from flatout.nouns.machine import Gpu, Machine
-from flatout.probing import cpu, memory, nvml
-from flatout.probing.machine import machine
+from flatout.nouns.gpu import Driver, Gpu
+from flatout.probing import cpu, disk, interpreter, machine, nvidia
+from flatout.probing.machine import look, merged
+from machines.healthy import gpu
+
+CARD = Gpu(
+    vendor="nvidia",
+    pci_address="0000:21:00.0",
+    pci_id="10de:2684",
+    kernel_driver="nvidia",
+    pcie_width_max=16,
+)
+OTHER = dataclasses.replace(CARD, pci_address="0000:22:00.0")
 
 
-def test_from_all_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "name", lambda: "AMD EPYC 9B45")
-    monkeypatch.setattr(cpu, "cores", lambda: 8)
-    monkeypatch.setattr(memory, "usable_bytes", lambda: 2**34)
-    monkeypatch.setattr(nvml, "gpus", lambda: (Gpu("NVIDIA L4"),))
-    assert machine("2.13.0", "3.12.1") == Machine(
-        system=platform.system(),
-        cpu="AMD EPYC 9B45",
-        cores=8,
-        memory_bytes=2**34,
-        gpus=(Gpu("NVIDIA L4"),),
-        python="3.12.1",
-        torch="2.13.0",
+def test_the_bus_completes_what_the_driver_tells() -> None:
+    told = gpu(kernel_driver=None, pcie_width_max=8)
+    (found,) = merged([told], [CARD], {"nvidia"}, partial=False)
+    assert found.kernel_driver == "nvidia"
+    assert found.pcie_width_max == 8
+    assert found.driver_sees is True
+
+
+def test_what_an_answering_driver_leaves_out_it_does_not_see() -> None:
+    found = merged([gpu()], [CARD, OTHER], {"nvidia"}, partial=False)
+    assert [item.driver_sees for item in found] == [True, False]
+
+
+def test_of_a_silent_driver_nothing_is_claimed() -> None:
+    (found,) = merged([], [CARD], set(), partial=False)
+    assert found.driver_sees is None
+
+
+def test_a_container_or_a_job_is_not_told_of_the_gpus_of_others() -> None:
+    assert len(merged([gpu()], [CARD, OTHER], {"nvidia"}, partial=True)) == 1
+    assert len(merged([], [CARD, OTHER], {"nvidia"}, partial=True)) == 2
+    intel = Gpu(vendor="intel", pci_address="0000:00:02.0")
+    assert len(merged([gpu()], [CARD, intel], {"nvidia"}, partial=True)) == 2
+
+
+def test_no_bus() -> None:
+    assert merged([gpu()], None, {"nvidia"}, partial=False) == (gpu(),)
+
+
+def test_adapters_of_windows_have_no_address() -> None:
+    card = Gpu(vendor="nvidia", name="NVIDIA GeForce RTX 4090", pci_id="10de:2684")
+    assert len(merged([gpu(0), gpu(1)], [card, card], {"nvidia"}, partial=False)) == 2
+
+
+def fails() -> Any:
+    raise RuntimeError("stale handle")
+
+
+def test_a_source_that_fails_is_told_and_hurts_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "cpu", fails)
+    monkeypatch.setattr(disk, "disks", fails)
+    found = look(sys.executable)
+    assert sorted(found.unread) == [
+        "cpu: RuntimeError: stale handle",
+        "disks: RuntimeError: stale handle",
+    ]
+    assert found.disks is None
+    assert found.cpu.cores is None
+    assert found.memory.total_bytes
+    assert found.interpreter is not None
+    assert found.interpreter.version == sys.version.split()[0]
+
+
+def test_a_source_that_hangs_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "disks", lambda: time.sleep(30))
+    began = time.monotonic()
+    found = look(sys.executable, limit_s=1.0)
+    assert time.monotonic() - began < 6
+    assert "disks: no answer in time" in found.unread
+
+
+def test_a_hanging_source_does_not_keep_the_program_from_ending() -> None:
+    code = (
+        "import sys, time; from flatout.probing import disk, machine;"
+        "disk.disks = lambda: time.sleep(60); machine.look(sys.executable, limit_s=1.0)"
     )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
-def test_here() -> None:
-    found = machine()
-    assert found.torch is None
-    assert found.python == platform.python_version()
-    assert found.memory_bytes is not None
-    assert found.memory_bytes > 2**28
+@pytest.mark.parametrize("ask", ["start", "cannot"])
+def test_no_interpreter(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if ask == "start":
+        monkeypatch.setattr(interpreter, "start", lambda python, deep: fails())
+        found = look(sys.executable)
+        assert found.interpreter is None
+        assert "python: RuntimeError: stale handle" in found.unread
+    else:
+        found = look("/no/such/python")
+        assert found.interpreter is not None
+        assert found.interpreter.error
+
+
+def test_a_late_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(vendor="nvidia", version="580.95.05")
+    answer = nvidia.Nvidia(None, None, driver, "NVML did not answer within 8 s")
+    monkeypatch.setattr(nvidia, "nvidia", lambda limit_s: answer)
+    found = look(sys.executable)
+    assert "nvidia: NVML did not answer within 8 s" in found.unread
+    assert found.driver("nvidia") == driver
+    assert found.gpu_pairs is None
+
+
+def test_it_is_as_quick_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow: Callable[..., Any] = lambda *args, **names: time.sleep(20)  # noqa: E731
+    monkeypatch.setattr(machine.variables, "environment", slow)
+    began = time.monotonic()
+    look(sys.executable)
+    assert time.monotonic() - began < machine.QUICK_S + 1.5
+
+
+@pytest.mark.gpu
+def test_the_real_one_on_a_gpu() -> None:
+    import torch
+
+    found = look(sys.executable, deep=True)
+    assert found.unread == ()
+    seen = [item for item in found.gpus_of("nvidia") if item.driver_sees]
+    assert torch.cuda.get_device_name(0) in [item.name for item in seen]
+    assert torch.cuda.get_device_capability(0) in [item.compute_capability for item in seen]
+    said = found.torch
+    assert said is not None
+    assert said.cuda_available is True
+    assert said.arch_list == tuple(torch.cuda.get_arch_list())

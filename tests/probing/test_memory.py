@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import tempfile
 from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import given
 
+from flatout.nouns.machine import Memory
 from flatout.probing import memory
+from probing.planted import GARBAGE, plant
 
 GIB = 2**30
 
@@ -30,6 +36,9 @@ def group(tmp_path: Path, membership: str, files: dict[str, str]) -> int | None:
         ("0::/../other\n", {"memory.max": f"{GIB}\n"}, GIB),
         ("4:memory:/docker/abc\n", {"memory/memory.limit_in_bytes": f"{GIB}\n"}, GIB),
         ("4:cpu,cpuacct:/docker\n", {"memory/memory.limit_in_bytes": f"{GIB}\n"}, None),
+        ("4:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
+        ("0::/job\n", {"job/memory.max": "-1\n"}, None),
+        ("0::/job\n", {"job/memory.max": "\u0663\n"}, None),
         ("0::/job\n", {}, None),
         ("", {}, None),
     ],
@@ -60,3 +69,85 @@ def test_memory_that_cannot_be_read_is_none(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(psutil, "virtual_memory", refuse)
     assert memory.usable_bytes() is None
+
+
+MEMINFO = """MemTotal:       65671424 kB
+MemFree:         1203456 kB
+MemAvailable:   49253568 kB
+SwapTotal:       8388604 kB
+SwapFree:        6291456 kB
+HugePages_Total:       0
+"""
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in the place of /proc, /sys and /dev."""
+    for name in ("MEMBERSHIP", "CGROUPS", "MEMINFO", "SHARED"):
+        monkeypatch.setattr(memory, name, tmp_path / name.lower())
+    return tmp_path
+
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@on_linux
+def test_a_pod_with_a_limit(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"meminfo": MEMINFO, "membership": "0::/\n", "cgroups/memory.max": f"{16 * GIB}\n"}
+    plant(machine, files)
+    size = os.statvfs_result((4096, 4096, 16384, 16000, 15000, 9, 9, 9, 0, 255))
+    monkeypatch.setattr(memory.os, "statvfs", lambda path: size)
+    assert memory.memory() == Memory(
+        total_bytes=65671424 * 1024,
+        available_bytes=49253568 * 1024,
+        limit_bytes=16 * GIB,
+        swap_total_bytes=8388604 * 1024,
+        swap_used_bytes=(8388604 - 6291456) * 1024,
+        shm_bytes=64 * 2**20,
+        shm_free_bytes=15000 * 4096,
+    )
+
+
+@on_linux
+def test_shared_memory_without_a_limit_has_no_size(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(memory.os, "statvfs", lambda path: size)
+    assert (memory.memory().shm_bytes, memory.memory().shm_free_bytes) == (None, None)
+
+
+@on_linux
+def test_nothing_can_be_read(machine: Path) -> None:
+    assert memory.memory() == Memory()
+
+
+@on_linux
+def test_no_swap_is_not_unknown_swap(machine: Path) -> None:
+    plant(machine, {"meminfo": "SwapTotal:  0 kB\nSwapFree:   0 kB\n"})
+    assert memory.memory() == Memory(swap_total_bytes=0, swap_used_bytes=0)
+    plant(machine, {"meminfo": "SwapTotal:  4 kB\nSwapFree:   8 kB\n"})
+    assert memory.memory() == Memory(swap_total_bytes=4096)
+
+
+@on_linux
+@given(GARBAGE, GARBAGE, GARBAGE)
+def test_garbage_is_no_fact(meminfo: bytes, membership: bytes, limit: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        files = {"meminfo": meminfo, "membership": membership, "cgroups/memory.max": limit}
+        plant(Path(folder), files)
+        for name in ("MEMBERSHIP", "CGROUPS", "MEMINFO", "SHARED"):
+            patch.setattr(memory, name, Path(folder) / name.lower())
+        found = memory.memory()
+    assert found.limit_bytes is None or str(found.limit_bytes).encode() in limit
+    assert Memory(limit_bytes=found.limit_bytes) == found
+
+
+def test_here() -> None:
+    found = memory.memory()
+    assert found.total_bytes == psutil.virtual_memory().total
+    assert found.swap_total_bytes == psutil.swap_memory().total
+    assert found.available_bytes is not None
+    assert 0 < found.available_bytes <= found.total_bytes
+    if sys.platform == "linux" and os.path.ismount("/dev/shm"):
+        assert found.shm_bytes == psutil.disk_usage("/dev/shm").total

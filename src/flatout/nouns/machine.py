@@ -1,30 +1,269 @@
-"""Machine: facts about the hardware and software here; a fact that could not be read is None."""
+"""Machine: facts about the hardware and software here.
+
+A fact that could not be read is None, never 0 and never a guess. A tuple that is None could not be
+read; an empty one was read and is empty. Units are in the names (`_bytes`, `_c` degrees Celsius,
+`_w` watts, `_mhz`, `_mib_per_s`); versions are text as the software itself writes them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from flatout.nouns.gpu import Driver, Gpu, GpuPair
+from flatout.nouns.interpreter import Interpreter, OtherPython, Torch
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """One accelerator as its own driver tells it."""
+class DeviceFile:
+    """One file in /dev through which a GPU is reached."""
+
+    path: str
+    exists: bool
+    readable: bool | None = None
+    writable: bool | None = None
+    group: str | None = None
+    mode: str | None = None
+    """Octal: "0666"."""
+
+
+@dataclass(frozen=True)
+class Xid:
+    """One error that the NVIDIA driver wrote into the kernel's log."""
+
+    number: int
+    pci_address: str | None = None
+    count: int = 1
+    text: str | None = None
+    """The last such line's message."""
+
+
+@dataclass(frozen=True)
+class System:
+    """The operating system."""
+
+    name: str | None = None
+    """Linux, Windows or Darwin."""
+    release: str | None = None
+    """Of the kernel: 6.8.0-45-generic; Windows: 10.0.22631; macOS: its Darwin release."""
+    architecture: str | None = None
+    """x86_64, aarch64, AMD64, arm64."""
+    distribution: str | None = None
+    """ID of /etc/os-release: ubuntu, debian, rhel, fedora, arch, sles; macOS: macos; windows."""
+    distribution_like: tuple[str, ...] = ()
+    """ID_LIKE of /etc/os-release."""
+    distribution_version: str | None = None
+    """22.04; macOS: 15.1; Windows: 11."""
+    distribution_name: str | None = None
+    """As shown to people: Ubuntu 22.04.5 LTS."""
+    libc: str | None = None
+    """glibc 2.35, musl 1.2.4."""
+    secure_boot: bool | None = None
+    root: bool | None = None
+    """This process may act as administrator."""
+    rosetta: bool | None = None
+    """macOS: this process runs as x86-64 under Rosetta."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the Linux kernel tells of itself."""
+
+    modules: tuple[str, ...] | None = None
+    """Loaded ones that matter here: nvidia, nvidia_uvm, nvidia_peermem, nouveau, amdgpu, i915, xe,
+    gdrdrv, mlx5_core, ib_core, vfio_pci."""
+    nvidia_module_on_disk: bool | None = None
+    """There is an nvidia.ko for the running kernel release."""
+    nvidia_module_for: tuple[str, ...] | None = None
+    """Kernel releases on disk for which there is an nvidia.ko."""
+    headers: bool | None = None
+    """The headers of the running kernel are installed."""
+    dkms: bool | None = None
+    """The dkms command is there."""
+    iommu: bool | None = None
+    """An IOMMU translates (groups exist and it is not in passthrough)."""
+    huge_pages: int | None = None
+    transparent_huge_pages: str | None = None
+    """always, madvise or never."""
+    numa_nodes: int | None = None
+    """Nodes with processors."""
+    fabric_manager: bool | None = None
+    """nvidia-fabricmanager runs; None: no NVSwitch here, or not known."""
+    device_files: tuple[DeviceFile, ...] | None = None
+    """/dev/nvidia*, /dev/kfd, /dev/dri/render*, /dev/dxg that exist or should."""
+    user_groups: tuple[str, ...] | None = None
+    """Groups that this user is in."""
+    xids: tuple[Xid, ...] | None = None
+    """From the kernel's log since boot; None: it may not be read."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What this process may use at most; -1 is unlimited."""
+
+    open_files: int | None = None
+    open_files_hard: int | None = None
+    locked_memory_bytes: int | None = None
+    processes: int | None = None
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """The processor."""
+
+    name: str | None = None
+    architecture: str | None = None
+    cores: int | None = None
+    """Cores that this process may really use: affinity and cgroup quota, whole cores."""
+    logical_cores: int | None = None
+    """Hardware threads of the machine."""
+    physical_cores: int | None = None
+    affinity_cores: int | None = None
+    """Hardware threads that affinity leaves to this process."""
+    quota_cores: float | None = None
+    """The cgroup's CPU quota; None: no quota (or not Linux)."""
+    avx2: bool | None = None
+    avx512: bool | None = None
+    avx512_bf16: bool | None = None
+    amx_bf16: bool | None = None
+    arm_bf16: bool | None = None
+    governor: str | None = None
+    """performance, powersave, schedutil, ..."""
+    scaling_driver: str | None = None
+    """intel_pstate, amd-pstate-epp, acpi-cpufreq: under intel_pstate and amd-pstate-epp `powersave`
+    is the ordinary governor and not slow."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Main memory."""
+
+    total_bytes: int | None = None
+    available_bytes: int | None = None
+    limit_bytes: int | None = None
+    """The cgroup's limit; None: no limit."""
+    swap_total_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    shm_bytes: int | None = None
+    """Size of /dev/shm."""
+    shm_free_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Disk:
+    """The file system of one folder that matters."""
+
+    path: str
+    """The folder asked about."""
+    use: str
+    """work (the current folder), temporary (TMPDIR) or cache (torch's and compiler caches)."""
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    file_system: str | None = None
+    """ext4, xfs, nfs4, lustre, overlay, tmpfs, 9p (Windows drive in WSL), drvfs, apfs, NTFS."""
+    rotational: bool | None = None
+    """A turning disk."""
+    network: bool | None = None
+    writable: bool | None = None
+
+
+@dataclass(frozen=True)
+class Container:
+    """Whether this process is in a container or a virtual machine of that kind."""
+
+    kind: str | None = None
+    """docker, podman, kubernetes, lxc, singularity, containerd; None: in none."""
+    wsl: int | None = None
+    """1 or 2; None: not WSL."""
+    gpu_passed_through: bool | None = None
+    """NVIDIA's or AMD's device files or /dev/dxg are visible in the container."""
+    virtual_machine: str | None = None
+    """kvm, vmware, microsoft, xen, virtualbox, firecracker; None: on the metal, or not known."""
+
+
+@dataclass(frozen=True)
+class CudaToolkit:
+    """One CUDA toolkit on disk."""
+
+    path: str
+    version: str | None = None
+    """Of its nvcc (or version.json): "12.4"."""
+    on_path: int | None = None
+    """Position of its nvcc among those on PATH, 0 first; None: not on PATH."""
+    cuda_home: bool = False
+    """CUDA_HOME or CUDA_PATH names it."""
+    on_library_path: bool = False
+    """LD_LIBRARY_PATH holds one of its library folders."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """One shared library that the loader may find: cudnn, nccl, cublas, cudart, cuda."""
 
     name: str
-    memory_bytes: int | None = None
-    driver: str | None = None
+    path: str
+    version: str | None = None
+    """From the file's name or header: 9.1.0."""
+    source: str | None = None
+    """library_path (LD_LIBRARY_PATH), loader (ld.so cache or standard folders)."""
+
+
+@dataclass(frozen=True)
+class NetworkPort:
+    """One InfiniBand or RoCE port."""
+
+    name: str
+    """mlx5_0/1."""
+    state: str | None = None
+    """active, down, init, armed."""
+    rate_gbit_per_s: float | None = None
+    link_layer: str | None = None
+    """infiniband or ethernet."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a plan was measured or a program runs."""
+    """All facts together."""
 
-    system: str
-    """Linux, Windows or Darwin."""
-    cpu: str | None
-    cores: int | None
-    """Cores that this process may really use: affinity and cgroup quota."""
-    memory_bytes: int | None
-    gpus: tuple[Gpu, ...] = ()
-    python: str | None = None
-    torch: str | None = None
-    """Version in the user's interpreter, as the agent saw it."""
+    system: System = field(default_factory=System)
+    cpu: Cpu = field(default_factory=Cpu)
+    memory: Memory = field(default_factory=Memory)
+    limits: Limits = field(default_factory=Limits)
+    kernel: Kernel = field(default_factory=Kernel)
+    container: Container = field(default_factory=Container)
+    gpus: tuple[Gpu, ...] | None = None
+    """Every accelerator that a driver or the bus shows; None: nothing could be asked."""
+    gpu_pairs: tuple[GpuPair, ...] | None = None
+    drivers: tuple[Driver, ...] | None = None
+    """One per vendor of which a trace was found."""
+    disks: tuple[Disk, ...] | None = None
+    network_ports: tuple[NetworkPort, ...] | None = None
+    toolkits: tuple[CudaToolkit, ...] | None = None
+    libraries: tuple[Library, ...] | None = None
+    interpreter: Interpreter | None = None
+    """None: no Python to ask was found."""
+    pythons: tuple[OtherPython, ...] | None = None
+    environment: dict[str, str] | None = None
+    """Variables that matter, those that are set."""
+    unread: tuple[str, ...] = ()
+    """Sources that could not be read because of an error inside flatout, with that error."""
+    recorded: str | None = None
+    """Date of the recording, YYYY-MM-DD."""
+
+    def gpus_of(self, vendor: str) -> tuple[Gpu, ...]:
+        """The GPUs of one vendor: nvidia, amd, intel, apple."""
+        return tuple(gpu for gpu in self.gpus or () if gpu.vendor == vendor)
+
+    def driver(self, vendor: str) -> Driver | None:
+        """The vendor's driver; None: no trace of it."""
+        return next((driver for driver in self.drivers or () if driver.vendor == vendor), None)
+
+    @property
+    def torch(self) -> Torch | None:
+        """Torch in the user's interpreter; None: not installed, or not known."""
+        return self.interpreter.torch if self.interpreter else None
+
+    @property
+    def torch_missing(self) -> bool:
+        """The interpreter was asked, and torch is not installed in it."""
+        asked = self.interpreter is not None and self.interpreter.packages is not None
+        return asked and self.torch is None

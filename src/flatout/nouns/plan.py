@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from flatout.nouns.machine import Machine
+from flatout.nouns.identity import Identity
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Plan:
     command: tuple[str, ...] = ()
     """The user's command, for the reader."""
     script_sha256: str | None = None
-    machine: Machine | None = None
+    machine: Identity | None = None
     speedup: float | None = None
     speedup_interval: tuple[float, float] | None = None
     pairs: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from flatout.nouns.machine import Machine
+from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan
 from flatout.nouns.trial import Guard, Measured, Trial
 
@@ -32,7 +32,7 @@ class Tuned:
     """The whole of one `flatout tune`."""
 
     command: tuple[str, ...]
-    machine: Machine
+    machine: Identity
     baseline: Measured
     """The untouched program."""
     best: Measured | None

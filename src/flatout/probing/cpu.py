@@ -1,14 +1,44 @@
-"""The processor: its name as sold, and the cores that this process may really use."""
+"""The processor: its name as sold, what it can do, and the cores that this process may use."""
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-from flatout_agent.cores import usable_cores  # host and agent must count alike
+import psutil
+
+from flatout.nouns.machine import Cpu
+from flatout.probing import reading
+from flatout.probing.program_answer import ask
+from flatout_agent.cores import cgroup_quota, usable_cores  # host and agent must count alike
 
 CPUINFO = Path("/proc/cpuinfo")
+CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
+MEMBERSHIP = Path("/proc/self/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+FIRST_PROCESSOR_BYTES = 2**15
+"""Enough of /proc/cpuinfo for the first processor: the whole costs milliseconds on large ones."""
+LIMIT_S = 1.0
+
+
+def cpu() -> Cpu:
+    """All that is told of the processor."""
+    return Cpu(
+        name=name(),
+        architecture=platform.machine() or None,
+        cores=cores(),
+        logical_cores=_count(logical=True),
+        physical_cores=_count(logical=False),
+        affinity_cores=_affinity(),
+        quota_cores=_quota(),
+        governor=reading.text(CPUFREQ / "scaling_governor") or None,
+        scaling_driver=reading.text(CPUFREQ / "scaling_driver") or None,
+        **_features(),
+    )
 
 
 def cores() -> int | None:
@@ -28,6 +58,73 @@ def name() -> str | None:
     return " ".join(found.split()) if found else None
 
 
+def from_flags(text: str) -> dict[str, bool | None]:
+    """What the first processor of /proc/cpuinfo can do; nothing where it does not say."""
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        words = set(value.split())
+        if key.strip() == "flags" and words:
+            return {
+                "avx2": "avx2" in words,
+                "avx512": "avx512f" in words,
+                "avx512_bf16": "avx512_bf16" in words,
+                "amx_bf16": "amx_bf16" in words,
+                "arm_bf16": False,
+            }
+        if key.strip() == "Features" and words:
+            return {**_NO_X86, "arm_bf16": "bf16" in words}
+    return {}
+
+
+def from_sysctl(text: str, arm: bool) -> dict[str, bool | None]:
+    """The same from the lines of `sysctl hw.optional`."""
+    said = dict(re.findall(r"^hw\.optional\.(\S+): ([01])$", text, re.MULTILINE))
+    if not said:
+        return {}
+    if arm:
+        return {**_NO_X86, "arm_bf16": said.get("arm.FEAT_BF16", "0") == "1"}
+    return {
+        "avx2": said.get("avx2_0", "0") == "1",
+        "avx512": said.get("avx512f", "0") == "1",
+        "arm_bf16": False,
+    }
+
+
+def from_windows(avx2: bool, avx512: bool, machine: str, build: int) -> dict[str, bool | None]:
+    """The same from IsProcessorFeaturePresent; older builds do not know AVX and say no to it."""
+    if machine.lower() not in ("amd64", "x86"):
+        return dict(_NO_X86)
+    knows = build >= 19041
+    return {
+        "avx2": avx2 or (False if knows else None),
+        "avx512": avx512 or (False if knows else None),
+        "avx512_bf16": False if knows and not avx512 else None,
+        "amx_bf16": False if knows and not avx512 else None,
+        "arm_bf16": False,
+    }
+
+
+_NO_X86: dict[str, bool | None] = dict.fromkeys(
+    ("avx2", "avx512", "avx512_bf16", "amx_bf16"), False
+)
+
+
+def _count(logical: bool) -> int | None:
+    try:
+        return psutil.cpu_count(logical=logical) or None
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def _quota() -> float | None:
+    if sys.platform != "linux":
+        return None
+    try:
+        return cgroup_quota(MEMBERSHIP, CGROUPS)
+    except (OSError, ValueError):
+        return None
+
+
 if sys.platform == "win32":
 
     def _name() -> str | None:
@@ -37,6 +134,19 @@ if sys.platform == "win32":
         with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
             return str(winreg.QueryValueEx(key, "ProcessorNameString")[0])
 
+    def _features() -> dict[str, bool | None]:
+        import ctypes
+
+        present = ctypes.windll.kernel32.IsProcessorFeaturePresent
+        avx2, avx512 = bool(present(40)), bool(present(41))  # PF_AVX2_..., PF_AVX512F_...
+        return from_windows(avx2, avx512, platform.machine(), sys.getwindowsversion().build)
+
+    def _affinity() -> int | None:
+        try:
+            return len(psutil.Process().cpu_affinity() or ()) or None
+        except (psutil.Error, OSError):
+            return None
+
 elif sys.platform == "darwin":
 
     def _name() -> str | None:
@@ -45,10 +155,33 @@ elif sys.platform == "darwin":
             command, capture_output=True, text=True, timeout=5, check=True
         ).stdout.strip()
 
+    def _features() -> dict[str, bool | None]:
+        said = ask(["/usr/sbin/sysctl", "hw.optional"], LIMIT_S).text
+        return from_sysctl(said, arm=platform.machine() == "arm64")
+
+    def _affinity() -> int | None:
+        return None
+
 else:
 
     def _name() -> str | None:
-        return _from_cpuinfo(CPUINFO.read_text(errors="replace"))
+        return _from_cpuinfo(_first_processor())
+
+    def _features() -> dict[str, bool | None]:
+        try:
+            return from_flags(_first_processor())
+        except OSError:
+            return {}
+
+    def _first_processor() -> str:
+        with CPUINFO.open("rb") as file:
+            return file.read(FIRST_PROCESSOR_BYTES).decode(errors="replace")
+
+    def _affinity() -> int | None:
+        try:
+            return len(os.sched_getaffinity(0))
+        except OSError:
+            return None
 
 
 def _from_cpuinfo(text: str) -> str | None:

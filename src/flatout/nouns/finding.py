@@ -1,0 +1,47 @@
+"""Finding: one diagnosed problem, with its evidence and its cure."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class Severity(enum.StrEnum):
+    """How much it matters, the worst first."""
+
+    ERROR = "error"
+    """Something does not work: no GPU, a broken import, errors of the hardware."""
+    WARNING = "warning"
+    """It works, and slower or less safely than it could."""
+    NOTE = "note"
+    """Worth knowing; nothing is wrong."""
+    UNCHECKED = "unchecked"
+    """The check itself failed: a fault of flatout's, told and not hidden."""
+
+
+@dataclass(frozen=True)
+class Cure:
+    """What to do about it."""
+
+    text: str
+    """One to three sentences: what the commands do, and what to watch."""
+    commands: tuple[str, ...] = ()
+    """Exact lines for this machine's shell, in order; a line that starts with # is a remark."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One problem. `code` and `id` name the check that found it."""
+
+    code: str
+    """ENV014: stable, one page of documentation each."""
+    id: str
+    """The check's file name with hyphens: nvidia-driver-missing."""
+    severity: Severity
+    title: str
+    """The problem in one line of at most 100 characters, with the name of what it is about."""
+    evidence: str
+    """What was measured or read, in numbers and names: enough to believe it."""
+    cure: Cure
+    where: str | None = None
+    """file:line in the user's code, where there is one."""

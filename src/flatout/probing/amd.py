@@ -1,0 +1,297 @@
+"""AMD's GPUs as the amdgpu driver shows them in /sys, and the ROCm that is installed.
+
+AMD's own programs are asked for nothing but a name that is found nowhere else: they are slow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flatout.nouns.gpu import Driver, Gpu
+from flatout.probing import reading
+from flatout.probing.program_answer import Ask, ask
+
+ROOT = Path("/")
+NAMES = ("usr/share/libdrm/amdgpu.ids", "opt/amdgpu/share/libdrm/amdgpu.ids")
+"""libdrm's list of names by device and revision."""
+AMD_SMI = ("amd-smi", "static", "--asic", "--bus", "--json")
+ROCM_SMI = ("rocm-smi", "--showproductname", "--showbus", "--json")
+LIMIT_S = 1.0
+ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+@dataclass(frozen=True)
+class Node:
+    """One GPU among the nodes of the compute driver, in the order in which ROCm counts them."""
+
+    address: str
+    gfx: str | None
+    index: int
+
+
+def from_sysfs(root: Path, asking: Ask = ask) -> tuple[Gpu, ...] | None:
+    """The GPUs that amdgpu holds; None: /sys cannot be read."""
+    cards = reading.entries(root / "sys/class/drm")
+    if cards is None:
+        absent = reading.exists(root / "sys/class/drm") is False
+        return () if absent and reading.entries(root / "sys/class") else None
+    by_address = {node.address: node for node in reversed(nodes(root))}
+    devices = [card / "device" for card in cards if re.fullmatch(r"card[0-9]+", card.name)]
+    found = [_gpu(root, device, by_address) for device in devices if _ours(device)]
+    return _with_names(tuple(found), asking)
+
+
+def _ours(device: Path) -> bool:
+    driver = reading.link_name(device / "driver")
+    return reading.text(device / "vendor") == "0x1002" and driver == "amdgpu"
+
+
+def _gpu(root: Path, device: Path, by_address: Mapping[str, Node]) -> Gpu:
+    address = device.resolve().name.lower()
+    node = by_address.get(address)
+    total = reading.number(device / "mem_info_vram_total")
+    base = Gpu(
+        vendor="amd",
+        name=_name(root, device),
+        index=node.index if node else None,
+        uuid=reading.text(device / "unique_id") or None,
+        pci_address=address if ADDRESS.fullmatch(address) else None,
+        pci_id=_pci_id(device),
+        driver_sees=True,
+        kernel_driver="amdgpu",
+        gfx=node.gfx if node else None,
+        memory_bytes=total if total and total > 0 else None,
+        memory_used_bytes=_not_negative(reading.number(device / "mem_info_vram_used")),
+    )
+    asleep = reading.text(device / "power/runtime_status") == "suspended"
+    return base if asleep else _with_sensors(base, device)  # asking would wake it, slowly
+
+
+def _with_sensors(gpu: Gpu, device: Path) -> Gpu:
+    monitor = next(iter(reading.entries(device / "hwmon") or ()), device / "hwmon/none")
+    busy = reading.number(device / "gpu_busy_percent")
+    temperature, slowdown = _temperatures(monitor)
+    sclk, mclk = _clocks(device / "pp_dpm_sclk"), _clocks(device / "pp_dpm_mclk")
+    power = _watts(monitor / "power1_average")
+    return replace(
+        gpu,
+        utilization=busy / 100 if busy is not None and 0 <= busy <= 100 else None,
+        temperature_c=temperature,
+        temperature_slowdown_c=slowdown,
+        power_w=_watts(monitor / "power1_input") if power is None else power,
+        power_limit_w=_watts(monitor / "power1_cap") or None,
+        power_limit_default_w=_watts(monitor / "power1_cap_default") or None,
+        power_limit_max_w=_watts(monitor / "power1_cap_max") or None,
+        clock_sm_mhz=sclk[0],
+        clock_sm_max_mhz=sclk[1],
+        clock_memory_mhz=mclk[0],
+        clock_memory_max_mhz=mclk[1],
+    )
+
+
+def _temperatures(monitor: Path) -> tuple[int | None, int | None]:
+    """Now, and where that same sensor makes it slow down; MI300 has no sensor at the edge."""
+    sensors = {reading.text(monitor / f"temp{index}_label"): index for index in (3, 2, 1)}
+    for label in ("edge", "junction"):
+        if label in sensors:
+            now = reading.number(monitor / f"temp{sensors[label]}_input")
+            most = reading.number(monitor / f"temp{sensors[label]}_crit")
+            if now is not None:
+                return _degrees(now), _degrees(most)
+    return None, None
+
+
+def _degrees(thousandths: int | None) -> int | None:
+    if thousandths is None or not -50_000 < thousandths < 200_000:
+        return None
+    return round(thousandths / 1000)
+
+
+def _watts(path: Path) -> float | None:
+    millionths = _not_negative(reading.number(path))
+    return None if millionths is None else millionths / 1e6
+
+
+def _not_negative(value: int | None) -> int | None:
+    return value if value is not None and value >= 0 else None
+
+
+def _clocks(path: Path) -> tuple[int | None, int | None]:
+    """Of the lines "1: 2100Mhz *": the one with the star, and the highest."""
+    lines = re.findall(
+        r"^(?:[0-9]+|S): ([0-9]{1,5})Mhz ?(\*?)$", reading.text(path) or "", re.I | re.M
+    )
+    now = next((int(clock) for clock, star in lines if star), None)
+    return now, max((int(clock) for clock, _ in lines), default=None)
+
+
+def _pci_id(device: Path) -> str | None:
+    number = reading.text(device / "device") or ""
+    return f"1002:{number[2:]}" if re.fullmatch(r"0x[0-9a-f]{4}", number) else None
+
+
+def nodes(root: Path) -> tuple[Node, ...]:
+    """GPUs of the compute driver (KFD); one that a container may not use is not among them."""
+    folder = root / "sys/class/kfd/kfd/topology/nodes"
+    numbered = [entry for entry in reading.entries(folder) or () if entry.name.isdecimal()]
+    found: list[Node] = []
+    for entry in sorted(numbered, key=lambda entry: int(entry.name)):
+        facts = properties(reading.text(entry / "properties") or "")
+        if facts.get("simd_count") and "location_id" in facts:
+            address = pci_address(facts.get("domain", 0), facts["location_id"])
+            found.append(Node(address, gfx(facts.get("gfx_target_version")), len(found)))
+    return tuple(found)
+
+
+def properties(text: str) -> dict[str, int]:
+    """The lines "name number" of a node."""
+    found = re.findall(r"^(\w+) ([0-9]{1,20})$", text, re.ASCII | re.MULTILINE)
+    return {name: int(value) for name, value in found}
+
+
+def pci_address(domain: int, location: int) -> str:
+    """The bus address that KFD writes as one number: bus, device, function."""
+    bus, device, function = (location >> 8) & 0xFF, (location >> 3) & 0x1F, location & 7
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function}"
+
+
+def gfx(version: int | None) -> str | None:
+    """The target that compilers know: 90402 is gfx942, 90010 gfx90a, 110000 gfx1100."""
+    if version is None or not 60000 <= version < 1000000:
+        return None
+    major, minor, stepping = version // 10000, version // 100 % 100, version % 100
+    return f"gfx{major}{minor:x}{stepping:x}" if minor < 16 and stepping < 16 else None
+
+
+def _name(root: Path, device: Path) -> str | None:
+    """The board's own name (servers), or libdrm's for its device and revision."""
+    own = reading.text(device / "product_name")
+    if own:
+        return own
+    number = (reading.text(device / "device") or "").removeprefix("0x")
+    revision = (reading.text(device / "revision") or "").removeprefix("0x")
+    lists = (reading.text(root / name) for name in NAMES)
+    named = (from_list(text, number, revision) for text in lists if text)
+    return next((name for name in named if name), None)
+
+
+def from_list(text: str, number: str, revision: str) -> str | None:
+    """The name in amdgpu.ids, whose lines are "744C, C8, AMD Radeon RX 7900 XTX"."""
+    for line in text.splitlines():
+        words = [word.strip() for word in line.split(",", 2)]
+        if len(words) == 3 and not line.startswith("#"):
+            try:
+                if (int(words[0], 16), int(words[1], 16)) == (int(number, 16), int(revision, 16)):
+                    return words[2] or None
+            except ValueError:
+                continue
+    return None
+
+
+def _with_names(found: tuple[Gpu, ...], asking: Ask) -> tuple[Gpu, ...]:
+    if all(gpu.name is not None for gpu in found):
+        return found
+    names = from_amd_smi(asking(AMD_SMI, LIMIT_S).text)
+    names = names or from_rocm_smi(asking(ROCM_SMI, LIMIT_S).text)
+    return tuple(replace(gpu, name=gpu.name or names.get(gpu.pci_address or "")) for gpu in found)
+
+
+def from_amd_smi(text: str) -> dict[str, str]:
+    """Bus address -> name; releases before 7 write a list, later ones {"gpu_data": [...]}."""
+    told = _json(text)
+    if isinstance(told, dict):
+        told = told.get("gpu_data")
+    found: dict[str, str] = {}
+    for entry in told if isinstance(told, list) else ():
+        if isinstance(entry, dict):
+            bus, asic = entry.get("bus"), entry.get("asic")
+            if isinstance(bus, dict) and isinstance(asic, dict):
+                found |= _named(bus.get("bdf"), asic.get("market_name"))
+    return found
+
+
+def from_rocm_smi(text: str) -> dict[str, str]:
+    """The same from {"card0": {"Card Series": ..., "PCI Bus": ...}}."""
+    told = _json(text)
+    found: dict[str, str] = {}
+    for card in told.values() if isinstance(told, dict) else ():
+        if isinstance(card, dict):
+            found |= _named(card.get("PCI Bus"), card.get("Card Series", card.get("Card series")))
+    return found
+
+
+def _named(address: object, name: object) -> dict[str, str]:
+    """Nothing where the name is a number or stands for several cards: Navi 31 [RX 7900 XT/XTX]."""
+    if not isinstance(address, str) or not isinstance(name, str):
+        return {}
+    within = re.fullmatch(r"[^\[]*\[([^\]]+)\]", name)
+    name = (within[1] if within else name).strip()
+    if not ADDRESS.fullmatch(address.lower()) or not name or "/" in name or name.startswith("0x"):
+        return {}
+    return {address.lower(): name}
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def driver_in(root: Path, environment: Mapping[str, str]) -> Driver | None:
+    """The driver and ROCm; None: no trace of either. The kernel's own driver has no version."""
+    loaded = reading.exists(root / "sys/module/amdgpu")
+    release = rocm(root, environment)
+    if not loaded and release is None:
+        return None
+    version = reading.text(root / "sys/module/amdgpu/version") or None
+    return Driver(vendor="amd", version=version, kernel_version=version, rocm=release)
+
+
+def rocm(root: Path, environment: Mapping[str, str]) -> str | None:
+    """Release of the ROCm on disk: where ROCM_PATH points, /opt/rocm, or the newest beside it."""
+    own = environment.get("ROCM_PATH", "").lstrip("/")
+    folders = [root / own] if own else []
+    folders.append(root / "opt/rocm")
+    beside = [entry for entry in reading.entries(root / "opt") or () if _release(entry.name[5:])]
+    folders += sorted(beside, key=lambda folder: _parts(folder.name[5:]), reverse=True)
+    for folder in folders:
+        text = reading.text(folder / ".info/version") or ""
+        if _release(text.split("-")[0]):
+            return text.split("-")[0]
+    return None
+
+
+def _release(text: str) -> bool:
+    return bool(re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3}){1,3}", text))
+
+
+def _parts(release: str) -> list[int]:
+    return [int(part) for part in release.split(".")]
+
+
+if sys.platform == "linux":
+
+    def gpus(root: Path = ROOT, asking: Ask = ask) -> tuple[Gpu, ...] | None:
+        """AMD's GPUs; None: not readable."""
+        return from_sysfs(root, asking)
+
+    def driver(found: tuple[Gpu, ...] | None = None) -> Driver | None:
+        """AMD's driver; None: no trace of it. found: its GPUs (they add nothing)."""
+        return driver_in(ROOT, os.environ)
+
+else:
+
+    def gpus(root: Path = ROOT, asking: Ask = ask) -> tuple[Gpu, ...] | None:
+        """None: torch reaches AMD's GPUs on Linux; elsewhere nothing is asked."""
+        return None
+
+    def driver(found: tuple[Gpu, ...] | None = None) -> Driver | None:
+        """Nothing is asked outside of Linux."""
+        return None

@@ -1,0 +1,193 @@
+"""Whether this process is in a container, in WSL or in a virtual machine, and which.
+
+A file such as /.dockerenv alone proves nothing: it stays when an image is started as a virtual
+machine or as a WSL distribution. So the kernel's namespaces decide first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flatout.nouns.machine import Container
+from flatout.probing import reading
+
+ROOT = Path("/")
+
+INITIAL_NAMESPACES = {
+    "pid": 4026531836,
+    "uts": 4026531838,
+    "ipc": 4026531839,
+    "cgroup": 4026531835,
+}
+"""Numbers of the namespaces that the machine itself runs in: the same in every kernel since 3.8
+(include/linux/proc_ns.h)."""
+
+GROUPS = (  # container engine, by the group's path
+    ("kubernetes", r"/kubepods"),
+    ("podman", r"/libpod-"),
+    ("docker", r"/docker[/-][0-9a-f]{12}"),
+    ("containerd", r"/cri-containerd-|/nerdctl-"),
+    ("lxc", r"/lxc/|/lxc\.payload"),
+)
+ROOT_MOUNTS = (  # the same by where the layers of the root folder lie
+    ("docker", r"/docker/overlay2/"),
+    ("podman", r"/containers/storage/overlay"),
+    ("containerd", r"/io\.containerd\.snapshotter"),
+)
+MAKERS = (  # hypervisor, by DMI's maker and product
+    ("vmware", r"VMware"),
+    ("microsoft", r"Microsoft Corporation Virtual Machine"),
+    ("virtualbox", r"innotek GmbH|VirtualBox"),
+    ("xen", r"^Xen\b|HVM domU"),
+    ("kvm", r"\bQEMU\b|\bKVM\b|RHEV|oVirt"),
+)
+CLOUDS = r"Google Compute Engine|OpenStack|Alibaba Cloud ECS"
+"""They run KVM, and also rent out the metal itself under the same name."""
+
+
+def container(environment: Mapping[str, str] | None = None, root: Path = ROOT) -> Container:
+    """Where this process runs. root: where /proc, /sys and /dev stand."""
+    variables = os.environ if environment is None else environment
+    wsl = wsl_version(root)
+    kind = _kind(variables, root, wsl is not None)
+    inside = kind is not None or wsl is not None
+    return Container(
+        kind=kind,
+        wsl=wsl,
+        gpu_passed_through=_gpu_files(root / "dev") if inside else None,
+        virtual_machine="microsoft" if wsl == 2 else _virtual_machine(root),
+    )
+
+
+def isolated(root: Path = ROOT) -> bool | None:
+    """Whether it has namespaces of its own, as containers have; None: not told."""
+    links = {name: reading.link_name(root / "proc/self/ns" / name) for name in INITIAL_NAMESPACES}
+    if all(link is None for link in links.values()):
+        return None
+    return any(
+        link is not None and link != f"{name}:[{INITIAL_NAMESPACES[name]}]"
+        for name, link in links.items()
+    )
+
+
+def wsl_version(root: Path = ROOT) -> int | None:
+    """1 or 2, by the kernel's own release; None: not WSL."""
+    release = _kernel_release(root).lower()
+    if "microsoft" in release:
+        first = "wsl2" not in release and "standard" not in release
+        return 1 if first and release.startswith(("3.4", "4.4.0-")) else 2
+    if "wsl2" in release or reading.exists(root / "proc/sys/fs/binfmt_misc/WSLInterop"):
+        return 2  # a kernel that the user built
+    return None
+
+
+def _kernel_release(root: Path) -> str:
+    """The third word of /proc/version; the rest names whoever built the kernel."""
+    words = (reading.text(root / "proc/version") or "").split()
+    return words[2] if words[:2] == ["Linux", "version"] and len(words) > 2 else ""
+
+
+@dataclass(frozen=True)
+class _Traces:
+    """What container engines leave behind."""
+
+    groups: str
+    root_mount: str
+    overlay: bool
+
+
+def _kind(environment: Mapping[str, str], root: Path, wsl: bool) -> str | None:
+    if any(name in environment for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")):
+        return "singularity"  # it shares all namespaces with the machine but one
+    traces = _traces(root)
+    by_group = _named(GROUPS, traces.groups)
+    own = isolated(root)
+    if own is False and by_group is None:
+        return None
+    if wsl and by_group is None and not traces.overlay:
+        return None  # the distribution itself: WSL gives it namespaces of its own
+    return _marked(environment, root) or by_group or _named(ROOT_MOUNTS, traces.root_mount)
+
+
+def _marked(environment: Mapping[str, str], root: Path) -> str | None:
+    account = root / "var/run/secrets/kubernetes.io/serviceaccount"
+    if "KUBERNETES_SERVICE_HOST" in environment or reading.exists(account):
+        return "kubernetes"
+    if reading.exists(root / "run/.containerenv"):
+        return "podman"
+    if reading.exists(root / ".dockerenv"):
+        return "docker"
+    manager = reading.text(root / "run/systemd/container") or environment.get("container", "")
+    names = {"lxc": "lxc", "lxc-libvirt": "lxc", "podman": "podman", "docker": "docker"}
+    if manager in names:
+        return names[manager]
+    return "lxc" if reading.exists(root / "dev/.lxc") else None
+
+
+def _traces(root: Path) -> _Traces:
+    """Groups of this process and of the first one, and what is mounted as the root folder."""
+    groups = "\n".join(
+        reading.text(root / "proc" / process / "cgroup") or "" for process in ("1", "self")
+    )
+    mounts = (reading.text(root / "proc/self/mountinfo") or "").splitlines()
+    first = next((line for line in mounts if line.split(" ")[4:5] == ["/"]), "")
+    return _Traces(groups, first, " - overlay " in first)
+
+
+def _named(table: Iterable[tuple[str, str]], text: str) -> str | None:
+    return next((name for name, words in table if re.search(words, text)), None)
+
+
+def _gpu_files(devices: Path) -> bool | None:
+    files = reading.entries(devices)
+    if files is None:
+        return None
+    return any(
+        re.fullmatch(r"nvidia[0-9]+|kfd|dxg|nvhost-gpu|nvhost-ctrl-gpu", file.name)
+        for file in files
+    )
+
+
+def _virtual_machine(root: Path) -> str | None:
+    """By the firmware's tables and the hypervisor's clocks; None: the metal, or not told."""
+    told = [
+        reading.text(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name")
+    ]
+    maker = " ".join(filter(None, told))
+    named = _named(MAKERS, maker)
+    if named is not None:
+        return named
+    if maker.startswith("Amazon EC2"):
+        return None if "metal" in maker else "kvm"
+    if not _hypervisor(root):
+        return None
+    if _firecracker(root):
+        return "firecracker"
+    return "kvm" if re.search(CLOUDS, maker) else _by_clock(root)
+
+
+def _by_clock(root: Path) -> str | None:
+    clocks = root / "sys/devices/system/clocksource/clocksource0/available_clocksource"
+    known = {"kvm-clock": "kvm", "hyperv_clocksource_tsc_page": "microsoft", "xen": "xen"}
+    words = (reading.text(clocks) or "").split()
+    return next((known[word] for word in words if word in known), None)
+
+
+def _hypervisor(root: Path) -> bool:
+    """The processor says so (x86), or the device tree (ARM)."""
+    cpuinfo = reading.text(root / "proc/cpuinfo", 2**15) or ""
+    flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
+    if "hypervisor" in flags.split():
+        return True
+    told = ("proc/device-tree/hypervisor", "sys/hypervisor/type")
+    return any(reading.exists(root / path) for path in told)
+
+
+def _firecracker(root: Path) -> bool:
+    """Its ACPI tables carry its name (root may read them), or its boot line does."""
+    table = reading.text(root / "sys/firmware/acpi/tables/FACP", 64) or ""
+    return "FIRECK" in table or "firecracker" in (reading.text(root / "proc/cmdline") or "")

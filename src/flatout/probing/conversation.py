@@ -1,0 +1,188 @@
+"""A program of the agent's in the user's interpreter, heard line by line, and ended for sure."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib.util
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Self
+
+import psutil
+
+OWN = "FLATOUT_"
+POLL_S = 0.05
+LAST_WORDS_S = 0.3
+"""A program that has ended may have left lines in the pipe; for so long they are waited for."""
+
+_left_behind: list[subprocess.Popen[bytes]] = []
+"""Programs that not even a kill ended: stuck in a driver. Waiting for them could take for ever."""
+
+
+def program(name: str) -> Path:
+    """A file of the agent's that the user's interpreter runs as a program."""
+    found = importlib.util.find_spec("flatout_agent")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("flatout_agent is not installed beside flatout")
+    return Path(found.submodule_search_locations[0], name)
+
+
+def environment(base: Mapping[str, str], scratch: str | None = None) -> dict[str, str]:
+    """The user's environment, in which no orders of ours stand and nothing is written to folders.
+
+    scratch: where compilers may keep what they make.
+    """
+    kept = {name: value for name, value in base.items() if not name.startswith(OWN)}
+    kept["PYTHONDONTWRITEBYTECODE"] = "1"
+    if scratch is not None:
+        caches = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
+        kept.update({name: str(Path(scratch, name.lower())) for name in caches})
+        kept.update(MIOPEN_USER_DB_PATH=scratch, MIOPEN_CUSTOM_CACHE_DIR=scratch)
+        kept["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes for one small kernel
+    return kept
+
+
+def said(command: Sequence[str], env: Mapping[str, str], limit_s: float) -> str | None:
+    """All that the program printed; None: it cannot be started, or it took longer."""
+    deadline = time.monotonic() + limit_s
+    try:
+        with Conversation(command, env) as talk:
+            lines = list(iter(lambda: talk.line(deadline), None))
+            return None if talk.running else "".join(lines)
+    except OSError:
+        return None
+
+
+class Conversation:
+    """A running program. Use it in a `with` statement: leaving that ends all that it started.
+
+    Raises OSError where the program cannot be started.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._errors: deque[str] = deque(maxlen=50)
+        self._over = False
+        self._process = subprocess.Popen(
+            list(command),
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+        self._readers = [
+            threading.Thread(target=target, args=(stream,), daemon=True)
+            for target, stream in (
+                (self._read_lines, self._process.stdout),
+                (self._read_errors, self._process.stderr),
+            )
+        ]
+        for reader in self._readers:
+            reader.start()
+        _running.add(self)
+
+    def line(self, deadline: float) -> str | None:
+        """The next line; None: the program has ended, or `deadline` (time.monotonic) has come."""
+        ended_at = None
+        while not self._over:
+            try:
+                wait_s = min(POLL_S, max(0.0, deadline - time.monotonic()))
+                found = self._lines.get(timeout=wait_s)
+            except queue.Empty:
+                now = time.monotonic()
+                if self.running:
+                    ended_at = None
+                elif ended_at is None:
+                    ended_at = now
+                # What it started may hold the pipe open for ever.
+                if now >= deadline or (ended_at is not None and now - ended_at > LAST_WORDS_S):
+                    return None
+                continue
+            self._over = found is None
+            if self._over:  # the end of its output comes just before its own
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(LAST_WORDS_S)
+            return found
+        return None
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    def how_it_ended(self) -> str:
+        """In words, with the last line that it wrote to its error stream."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+        self._readers[1].join(LAST_WORDS_S)
+        last = next((line for line in reversed(self._errors) if line.strip()), "").strip()
+        code = self._process.returncode
+        if code is not None and code < 0:
+            return f"ended by {_signal(-code)}{f': {last}' if last else ''}"
+        return last or f"ended with exit code {code}"
+
+    def end(self) -> None:
+        """Kill it with all that it started, without waiting for what cannot be killed."""
+        _running.discard(self)
+        children: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error, OSError):
+            children = psutil.Process(self._process.pid).children(recursive=True)
+        for child in children:
+            with contextlib.suppress(psutil.Error, OSError):
+                child.kill()
+        with contextlib.suppress(OSError):
+            if sys.platform == "win32":
+                self._process.kill()
+            else:
+                os.killpg(self._process.pid, signal.SIGKILL)
+        try:
+            self._process.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            _left_behind.append(self._process)
+            return
+        for reader in self._readers:
+            reader.join(1.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def _read_lines(self, stream: IO[bytes]) -> None:
+        with stream:
+            for line in stream:
+                self._lines.put(line.decode(errors="replace"))
+        self._lines.put(None)
+
+    def _read_errors(self, stream: IO[bytes]) -> None:
+        with stream:
+            self._errors.extend(line.decode(errors="replace") for line in stream)
+
+
+_running: weakref.WeakSet[Conversation] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """Nobody may have come to the end of a conversation: a key that interrupts, an error."""
+    for talk in list(_running):
+        talk.end()
+
+
+def _signal(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,49 @@
+"""InfiniBand and RoCE ports, as the Linux kernel lists them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from flatout.nouns.machine import NetworkPort
+from flatout.probing import reading
+
+CLASSES = Path("/sys/class")
+
+
+def network_ports() -> tuple[NetworkPort, ...] | None:
+    """Every port; None: this system does not list any (not Linux, /sys not mounted)."""
+    if not reading.entries(CLASSES):
+        return None
+    cards = reading.entries(CLASSES / "infiniband")
+    if cards is None:
+        there = reading.exists(CLASSES / "infiniband")
+        return () if there is False else None
+    return tuple(
+        _port(card.name, port)
+        for card in cards
+        for port in reading.entries(card / "ports") or ()
+        if port.name.isdecimal()
+    )
+
+
+def _port(card: str, folder: Path) -> NetworkPort:
+    layer = reading.text(folder / "link_layer")
+    return NetworkPort(
+        name=f"{card}/{folder.name}",
+        state=state(reading.text(folder / "state")),
+        rate_gbit_per_s=rate(reading.text(folder / "rate")),
+        link_layer=layer.lower() if layer and layer in ("InfiniBand", "Ethernet") else None,
+    )
+
+
+def state(text: str | None) -> str | None:
+    """Out of "4: ACTIVE": active."""
+    found = re.fullmatch(r"[0-9]+: ([A-Z_]+)", text or "")
+    return found[1].lower() if found else None
+
+
+def rate(text: str | None) -> float | None:
+    """Out of "400 Gb/sec (4X NDR)": 400.0; 0 is what a port says that does not know."""
+    found = re.match(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec\b", text or "")
+    return float(found[1]) or None if found else None

@@ -1,0 +1,310 @@
+"""The Linux kernel: its modules, NVIDIA's module files, memory pages, device files and groups.
+
+The errors in the kernel's log (`xids`) are read elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import stat
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from flatout.nouns.machine import Container, DeviceFile, Kernel
+from flatout.probing import container as surroundings
+from flatout.probing import reading
+
+ROOT = Path("/")
+
+MODULES = frozenset(
+    (
+        "nvidia",
+        "nvidia_uvm",
+        "nvidia_modeset",
+        "nvidia_drm",
+        "nvidia_peermem",
+        "nv_peer_mem",
+        "nvidia_fs",
+        "nouveau",
+        "nova",
+        "nova_core",
+        "amdgpu",
+        "i915",
+        "xe",
+        "gdrdrv",
+        "mlx5_core",
+        "mlx5_ib",
+        "ib_core",
+        "vfio_pci",
+    )
+)
+MODULE_FOLDERS = ("lib/modules", "run/booted-system/kernel-modules/lib/modules")
+"""The second is NixOS."""
+MODULE_PLACES = (
+    "updates/dkms",
+    "updates",
+    "updates/nvidia",
+    "extra",
+    "extra/nvidia",
+    "extra/drivers/video/nvidia",
+    "weak-updates",
+    "weak-updates/nvidia",
+    "weak-updates/updates",
+    "extramodules",
+    "kernel/drivers/video",
+    "kernel/drivers/video/nvidia",
+    "kernel/nvidia",
+    "kernel/nvidia-*",
+)
+MODULE_FILE = re.compile(
+    r"nvidia(-current|-tesla|-legacy)?(-open)?(-[0-9]+(xx)?)?\.ko(\.(xz|zst|gz))?"
+)
+"""Debian writes nvidia-current.ko, nvidia-tesla-470.ko; everybody else nvidia.ko."""
+DEVICES = re.compile(r"nvidia[0-9]+|nvidiactl|nvidia-uvm|kfd|dxg|nvmap|nvhost-gpu|nvhost-ctrl-gpu")
+FABRIC_MANAGER = "nv-fabricmanage"
+"""The kernel keeps 15 letters of a process's name."""
+
+
+if sys.platform == "linux":
+
+    def kernel(inside: Container | None = None, root: Path = ROOT) -> Kernel:
+        """What the kernel tells. inside: the container, where it is known already."""
+        inside = surroundings.container(root=root) if inside is None else inside
+        release = platform.release()
+        loaded = modules(root)
+        guest = inside.kind is not None or inside.wsl is not None
+        releases = None if guest else nvidia_releases(root)
+        return Kernel(
+            modules=loaded,
+            nvidia_module_on_disk=None if releases is None else release in releases,
+            nvidia_module_for=releases,
+            headers=None if guest else headers(root, release),
+            dkms=None if guest else shutil.which("dkms") is not None,
+            iommu=iommu(root),
+            huge_pages=huge_pages(root),
+            transparent_huge_pages=transparent_huge_pages(root),
+            numa_nodes=numa_nodes(root),
+            fabric_manager=fabric_manager(root),
+            device_files=device_files(root, () if guest else loaded or (), inside.wsl == 2),
+            user_groups=_groups(),
+        )
+
+    def _groups() -> tuple[str, ...] | None:
+        """Those of this process: a group given to the user later counts after the next login."""
+        import grp
+
+        names = []
+        try:
+            numbers = dict.fromkeys([os.getegid(), *os.getgroups()])
+        except OSError:
+            return None
+        for number in numbers:
+            try:
+                names.append(grp.getgrgid(number).gr_name)
+            except (KeyError, OSError):
+                names.append(str(number))
+        return tuple(names)
+
+    def _group_name(number: int) -> str:
+        import grp
+
+        try:
+            return grp.getgrgid(number).gr_name
+        except (KeyError, OSError):
+            return str(number)
+
+else:
+
+    def kernel(inside: Container | None = None, root: Path = ROOT) -> Kernel:
+        """Nothing: these are facts of Linux."""
+        return Kernel()
+
+    def _group_name(number: int) -> str:
+        return str(number)
+
+
+def modules(root: Path) -> tuple[str, ...] | None:
+    """Loaded modules that matter here; a kernel without /proc/modules has none."""
+    if not reading.exists(root / "proc/version"):
+        return None
+    text = reading.text(root / "proc/modules")
+    if text is None:
+        return () if reading.exists(root / "proc/modules") is False else None
+    names = (line.split(" ", 1)[0] for line in text.splitlines())
+    return tuple(sorted({name for name in names if name in MODULES}))
+
+
+def nvidia_releases(root: Path) -> tuple[str, ...] | None:
+    """Kernel releases with an NVIDIA module on disk."""
+    found: list[str] = []
+    for place in MODULE_FOLDERS:
+        releases = reading.entries(root / place)
+        if releases is None and reading.exists(root / place) is not False:
+            return None
+        found += [folder.name for folder in releases or () if _has_nvidia(folder)]
+    return tuple(sorted(set(found)))
+
+
+def _has_nvidia(release: Path) -> bool:
+    """In a usual place, or in the list from which modprobe reads where the modules are."""
+    for place in MODULE_PLACES:
+        folders = release.glob(place) if "*" in place else (release / place,)
+        for folder in folders:
+            files = reading.entries(folder) or ()
+            if any(MODULE_FILE.fullmatch(file.name) for file in files):
+                return True
+    listed = reading.text(release / "modules.dep", 2**23) or ""
+    files_listed = re.findall(r"^[^:\n]*?([^/:\n]+):", listed, re.MULTILINE)
+    return any(MODULE_FILE.fullmatch(name) for name in files_listed)
+
+
+def headers(root: Path, release: str) -> bool | None:
+    """What modules are built with: the link in the kernel's folder leads somewhere."""
+    if not release:
+        return None
+    places = (
+        f"lib/modules/{release}/build/Makefile",
+        f"usr/src/kernels/{release}/Makefile",
+        f"usr/src/linux-headers-{release}/Makefile",
+    )
+    there = [reading.exists(root / place) for place in places]
+    return True if any(there) else None if None in there else False
+
+
+def iommu(root: Path) -> bool | None:
+    """Whether an IOMMU translates what the GPUs read and write; without a GPU, what any card does.
+
+    "identity" is passthrough; the group says so itself, and older kernels only on their boot line.
+    """
+    units = reading.entries(root / "sys/class/iommu")
+    if units is None:
+        return None
+    if not units:
+        return False
+    groups = reading.entries(root / "sys/kernel/iommu_groups")
+    if groups == []:
+        return False
+    kinds = _gpu_domains(root) or {reading.text(group / "type") for group in groups or ()}
+    if any((kind or "").startswith("DMA") for kind in kinds):
+        return True
+    line = (reading.text(root / "proc/cmdline") or "").split()
+    if kinds == {"identity"} or "iommu=pt" in line or "iommu.passthrough=1" in line:
+        return False
+    return None
+
+
+def _gpu_domains(root: Path) -> set[str | None]:
+    found: set[str | None] = set()
+    for device in reading.entries(root / "sys/bus/pci/devices") or ():
+        kind = reading.text(device / "class") or ""
+        accelerator = kind.startswith(("0x0300", "0x0302", "0x0380", "0x1200"))
+        if accelerator and (domain := reading.text(device / "iommu_group/type")):
+            found.add(domain)
+    return found
+
+
+def huge_pages(root: Path) -> int | None:
+    """Pages set aside, of the kernel's usual huge size."""
+    text = reading.text(root / "proc/meminfo") or ""
+    found = re.search(r"^HugePages_Total: +([0-9]{1,15})$", text, re.MULTILINE)
+    return int(found[1]) if found else None
+
+
+def transparent_huge_pages(root: Path) -> str | None:
+    """The word in brackets."""
+    text = reading.text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
+    found = re.search(r"\[(always|madvise|never)\]", text)
+    return found[1] if found else None
+
+
+def numa_nodes(root: Path) -> int | None:
+    """Nodes that have processors: the memory of some GPUs is a node too."""
+    folder = root / "sys/devices/system/node"
+    text = reading.text(folder / "has_cpu") or reading.text(folder / "online")
+    return count_of_ranges(text or "")
+
+
+def count_of_ranges(text: str) -> int | None:
+    """How many numbers "0-3,8" stands for: 5."""
+    count = 0
+    for part in text.split(","):
+        found = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
+        if not found or int(found[2] or found[1]) < int(found[1]):
+            return None
+        count += int(found[2] or found[1]) - int(found[1]) + 1
+    return count
+
+
+def fabric_manager(root: Path) -> bool | None:
+    """Whether NVSwitch's manager runs; None without a switch, or where not all processes show."""
+    processes = reading.entries(root / "proc") or []
+    names = {reading.text(entry / "comm") for entry in processes if entry.name.isdecimal()}
+    if FABRIC_MANAGER in names:
+        return True
+    all_shown = surroundings.isolated(root) is False and reading.text(root / "proc/1/comm")
+    return False if all_shown and _switches(root) else None
+
+
+def _switches(root: Path) -> bool:
+    """NVSwitches on the bus: bridges of NVIDIA's."""
+    return any(
+        (reading.text(device / "class") or "").startswith("0x0680")
+        and reading.text(device / "vendor") == "0x10de"
+        for device in reading.entries(root / "sys/bus/pci/devices") or ()
+    )
+
+
+def device_files(
+    root: Path, loaded: Iterable[str], wsl: bool = False
+) -> tuple[DeviceFile, ...] | None:
+    """The files through which GPUs are reached; also those that the loaded drivers should make."""
+    listed = reading.entries(root / "dev")
+    if listed is None:
+        return None
+    present = [f"/dev/{file.name}" for file in listed if DEVICES.fullmatch(file.name)]
+    renders = reading.entries(root / "dev/dri") or ()
+    present += [f"/dev/dri/{file.name}" for file in renders if file.name.startswith("renderD")]
+    missing = [path for path in _expected(root, set(loaded), wsl) if path not in present]
+    found = (_device_file(root, path) for path in present)
+    return (
+        *(file for file in found if file is not None),
+        *(DeviceFile(path, exists=False) for path in missing),
+    )
+
+
+def _expected(root: Path, loaded: set[str], wsl: bool) -> list[str]:
+    expected = []
+    if "nvidia" in loaded:
+        for card in reading.entries(root / "proc/driver/nvidia/gpus") or ():
+            told = reading.text(card / "information") or ""
+            minor = re.search(r"^Device Minor:\s*([0-9]{1,3})\s*$", told, re.MULTILINE)
+            expected += [f"/dev/nvidia{minor[1]}"] if minor else []
+        expected.append("/dev/nvidiactl")
+    if "nvidia_uvm" in loaded:
+        expected.append("/dev/nvidia-uvm")
+    if "amdgpu" in loaded:
+        expected.append("/dev/kfd")
+    return [*expected, "/dev/dxg"] if wsl else expected
+
+
+def _device_file(root: Path, path: str) -> DeviceFile | None:
+    """Its permissions, and what this very process may do; None: it is a folder."""
+    here = root / path.lstrip("/")
+    try:
+        status = here.stat()
+    except OSError:
+        return DeviceFile(path, exists=True)
+    if stat.S_ISDIR(status.st_mode):
+        return None
+    return DeviceFile(
+        path,
+        exists=True,
+        readable=os.access(here, os.R_OK),
+        writable=os.access(here, os.W_OK),
+        group=_group_name(status.st_gid),
+        mode=f"{stat.S_IMODE(status.st_mode):04o}",
+    )

@@ -1,0 +1,120 @@
+"""CUDA's shared libraries that the loader finds by itself, before or beside those in wheels."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from flatout.nouns.machine import Library
+from flatout.probing import conversation, reading
+
+NAMES = {
+    "libcudnn": "cudnn",
+    "libnccl": "nccl",
+    "libcublas": "cublas",
+    "libcudart": "cudart",
+    "libcuda": "cuda",
+}
+LINUX = re.compile(r"(lib(?:cudnn|nccl|cublas|cudart|cuda))\.so(?:\.(\d+(?:\.\d+)*))?")
+WINDOWS = re.compile(r"(cudnn|cublas|cudart)64_(\d+)\.dll", re.IGNORECASE)
+CACHE = ("/sbin/ldconfig", "-p")
+CACHE_S = 1.0
+FOLDERS = (
+    "/usr/lib/wsl/lib",
+    "/lib/x86_64-linux-gnu",
+    "/usr/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/usr/lib64",
+    "/lib",
+    "/usr/lib",
+    "/usr/local/lib",
+)
+"""Where the loader looks that has no cache to be asked for."""
+
+
+def libraries(
+    environ: Mapping[str, str] | None = None,
+    system: str = sys.platform,
+    cached: Callable[[Mapping[str, str]], str | None] | None = None,
+    folders: Iterable[str] = FOLDERS,
+) -> tuple[Library, ...]:
+    """The libraries in the order in which they are met. cached: what `ldconfig -p` says."""
+    environ = os.environ if environ is None else environ
+    if system == "win32":
+        return _distinct(_in_folders(_split(environ.get("PATH")), "library_path", WINDOWS))
+    if system != "linux":
+        return ()
+    named = _in_folders(_split(environ.get("LD_LIBRARY_PATH")), "library_path", LINUX)
+    text = (cached or _cache)(environ)
+    standing = _in_folders(folders, "loader", LINUX) if text is None else _in_cache(text)
+    return _distinct([*named, *standing])
+
+
+def _cache(environ: Mapping[str, str]) -> str | None:
+    # musl's loader has no cache; its ldconfig, where there is one, prints nothing of use.
+    said = conversation.said(CACHE, environ, CACHE_S)
+    return said if said and "=>" in said else None
+
+
+def _in_cache(text: str) -> Iterator[Library]:
+    """Lines such as `libcudnn.so.9 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcudnn.so.9`."""
+    found = re.findall(r"^\s*(\S+) \(([^)]*)\) => (\S.*?)\s*$", text, flags=re.MULTILINE)
+    wide = any("," in flags for _, flags, _ in found)
+    for _, flags, path in found:
+        if wide and "," not in flags:
+            continue  # the 32-bit one of a 64-bit system
+        if (library := _library(Path(path), "loader", LINUX)) is not None:
+            yield library
+
+
+def _in_folders(folders: Iterable[str], source: str, shape: re.Pattern[str]) -> Iterator[Library]:
+    for folder in folders:
+        for path in reading.entries(Path(folder)) or []:
+            if (library := _library(path, source, shape)) is not None:
+                yield library
+
+
+def _library(path: Path, source: str, shape: re.Pattern[str]) -> Library | None:
+    """The library of this file; its version stands in the name of the file that links lead to."""
+    if shape.fullmatch(path.name) is None:
+        return None
+    try:
+        real = path.resolve(strict=True)
+    except (OSError, RuntimeError):
+        return None  # a link to nothing
+    found = shape.fullmatch(real.name) or shape.fullmatch(path.name)
+    if found is None:
+        return None
+    version = _windows_version(found[2]) if shape is WINDOWS else found[2]
+    # `libcuda.so` itself and `libcuda.so.1` tell the interface's version, not the driver's.
+    vague = found[1] == "libcuda" and "." not in (version or "")
+    return Library(
+        name=NAMES.get(found[1].lower(), found[1].lower()),
+        path=str(real),
+        version=None if vague else version,
+        source=source,
+    )
+
+
+def _windows_version(digits: str) -> str:
+    """cudart64_12 is of CUDA 12, cudart64_102 of 10.2, and cudart64_110 of any 11."""
+    if len(digits) < 3 or digits == "110":
+        return digits[:2]
+    return f"{digits[:-1]}.{digits[-1]}"
+
+
+def _distinct(found: Iterable[Library]) -> tuple[Library, ...]:
+    """Each file once, where it is met first."""
+    first: dict[str, Library] = {}
+    for library in found:
+        first.setdefault(library.path, library)
+    return tuple(first.values())
+
+
+def _split(value: str | None) -> list[str]:
+    return [item for item in (value or "").split(os.pathsep) if item]

@@ -1,0 +1,202 @@
+"""All about NVIDIA here: its library first, its program where the library fails, and the kernel.
+
+The program takes up to a second to start: where the library answers, only its being there is
+looked at. That one of the two works and the other does not is a fact of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flatout.nouns.gpu import Driver, Gpu, GpuPair
+from flatout.probing import nvidia_smi, nvml, program_answer, reading
+
+LIMIT_S = 12.0
+SHARE_OF_LIBRARY = 0.75
+"""Of the limit: when the library hangs, that must still be told in time."""
+HANGS_AFTER_S = 8.0
+"""Without persistence mode the driver first wakes every GPU, seconds each. Less proves nothing."""
+MODINFO_LIMIT_S = 0.5
+MODINFO = ("modinfo", "/usr/sbin/modinfo", "/sbin/modinfo")
+"""Debian keeps the folder of administrators' programs out of users' PATH."""
+
+LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
+LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+)
+
+Asked = tuple[tuple[Gpu, ...] | None, tuple[GpuPair, ...] | None, Driver]
+
+
+@dataclass(frozen=True)
+class Nvidia:
+    """What there is of NVIDIA."""
+
+    gpus: tuple[Gpu, ...] | None
+    """None: there is a trace of the driver, and it could not be asked."""
+    pairs: tuple[GpuPair, ...] | None
+    driver: Driver | None
+    """None: no trace of it."""
+    late: str | None = None
+    """The library had not answered when time was up, too early to call that an error."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where to look; tests point them elsewhere."""
+
+    kernel: Path = Path("/proc/driver/nvidia/version")
+    module: Path = Path("/sys/module/nvidia/version")
+    libraries: tuple[Path, ...] = tuple(map(Path, LIBRARY_FOLDERS))
+    path: str | None = None
+    """PATH; None: the environment's."""
+    programs: tuple[str, ...] = nvidia_smi.OTHER_PLACES
+    linux: bool = sys.platform == "linux"
+
+
+def nvidia(
+    library: Any = None,
+    ask: program_answer.Ask = program_answer.ask,
+    places: Places | None = None,
+    limit_s: float = LIMIT_S,
+) -> Nvidia:
+    """The GPUs, how they are joined, and the driver.
+
+    library: pynvml, or a fake of it. limit_s: for all of it.
+    """
+    places = places or Places()
+    deadline = time.monotonic() + limit_s
+
+    def left_s(most: float) -> float:
+        return min(most, max(deadline - time.monotonic(), 0.05))
+
+    for_library_s = limit_s * SHARE_OF_LIBRARY
+    answer = _library_in_time(library, for_library_s)
+    gpus, pairs, driver = answer or (None, None, _silent(for_library_s))
+    driver = _with_kernel(driver, places)
+    program = nvidia_smi.find(places.path, places.programs)
+    if program is None and _no_trace(driver):
+        return Nvidia((), (), None)
+    if program is None:
+        driver = dataclasses.replace(driver, smi_error=nvidia_smi.NOT_ON_PATH)
+    elif gpus is None and answer is not None:  # where one hangs, so does the other
+        gpus, told = nvidia_smi.facts(program, ask, left_s(nvidia_smi.LIMIT_S))
+        driver = _with_program(driver, told)
+    if places.linux:
+        driver = dataclasses.replace(
+            driver, installed_version=_installed(ask, left_s(MODINFO_LIMIT_S))
+        )
+    if pairs is None and gpus is not None and len(gpus) < 2:
+        pairs = ()
+    late = f"NVML {_SILENT} {for_library_s:.2g} s" if answer is None else None
+    return Nvidia(gpus, pairs, driver, late)
+
+
+def trace(places: Places | None = None) -> bool:
+    """Whether there is anything of NVIDIA's driver here; quick, and asks nobody."""
+    places = places or Places()
+    files = (
+        places.kernel,
+        places.module,
+        *(folder / file for folder in places.libraries for file in LIBRARIES),
+    )
+    found = any(reading.exists(file) for file in files)
+    return found or nvidia_smi.find(places.path, places.programs) is not None
+
+
+def _library_in_time(library: Any, limit_s: float) -> Asked | None:
+    """The library's answer; None: not in time. The driver of a broken GPU may never answer."""
+    answers: list[Asked] = []
+
+    def ask() -> None:
+        try:
+            answers.append(nvml.facts(library))
+        except Exception as error:  # told as a reason: the other facts are worth having
+            reason = f"{type(error).__name__}: {error}"
+            answers.append((None, None, Driver(vendor="nvidia", nvml_error=reason)))
+
+    thread = threading.Thread(target=ask, daemon=True, name="flatout-nvml")
+    thread.start()
+    thread.join(limit_s)
+    return answers[0] if answers else None
+
+
+_SILENT = "did not answer within"
+
+
+def _silent(waited_s: float) -> Driver:
+    """The driver that has not answered yet."""
+    if waited_s < HANGS_AFTER_S:
+        return Driver(vendor="nvidia")
+    reason = f"{_SILENT} {waited_s:.2g} s"
+    return Driver(vendor="nvidia", nvml_error=reason, smi_error="not asked: NVML hangs")
+
+
+def _with_program(driver: Driver, told: Driver) -> Driver:
+    """The driver with what the program tells where the library does not."""
+    return dataclasses.replace(
+        driver,
+        version=driver.version or told.version,
+        cuda=driver.cuda or told.cuda,
+        smi_error=told.smi_error,
+    )
+
+
+def _no_trace(driver: Driver) -> bool:
+    found = driver.kernel_version or driver.library_version
+    return driver.nvml_error == nvml.NOT_FOUND and found is None
+
+
+def _with_kernel(driver: Driver, places: Places) -> Driver:
+    """The driver with the versions that files tell."""
+    text = reading.text(places.kernel)
+    version = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)", text or "")
+    loaded = _version(reading.text(places.module))
+    return dataclasses.replace(
+        driver,
+        kernel_version=version[1] if version else loaded,
+        open_kernel_module="Open Kernel Module" in text if text and version else None,
+        library_version=_library_version(places.libraries),
+    )
+
+
+def _library_version(folders: tuple[Path, ...]) -> str | None:
+    """From the name of the file that the loader takes: libcuda.so.1 -> libcuda.so.550.107.02."""
+    for folder in folders:
+        for name in LIBRARIES:
+            try:
+                file = (folder / name).resolve(strict=True)
+            except (OSError, RuntimeError):  # RuntimeError: a link to itself
+                continue
+            # WSL's libcuda.so.1.1 leads to Windows' driver and has no version of its own.
+            version = re.fullmatch(rf"{re.escape(name[:-2])}\.(\d{{3,4}}(?:\.\d+)+)", file.name)
+            if version:
+                return version[1]
+    return None
+
+
+def _installed(ask: program_answer.Ask, limit_s: float) -> str | None:
+    """The version of the module on disk for the running kernel."""
+    for program in MODINFO:
+        answer = ask([program, "-F", "version", "nvidia"], limit_s)
+        if answer.code is not None:
+            return _version(answer.text) if answer.code == 0 else None
+    return None
+
+
+def _version(text: str | None) -> str | None:
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)+)\s*", text or "")
+    return found[1] if found else None

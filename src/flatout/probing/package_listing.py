@@ -1,0 +1,75 @@
+"""Run by the user's interpreter, any from 3.8 on: what is installed in it, as JSON on stdout.
+
+Standard library only. Where a package is found twice, the first is the one that is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+
+
+def main() -> None:
+    """Write the listing."""
+    found: dict[str, dict[str, Any]] = {}
+    for distribution in distributions():
+        entry = describe(distribution)
+        if entry is not None:
+            found.setdefault(entry["name"].lower().replace("_", "-").replace(".", "-"), entry)
+    listing = {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "packages": [found[name] for name in sorted(found)],
+        "conda": conda_packages(Path(sys.prefix) / "conda-meta"),
+    }
+    json.dump(listing, sys.stdout)
+
+
+def describe(distribution: Distribution) -> dict[str, Any] | None:
+    """One package; None where its metadata is broken."""
+    try:
+        name, version = distribution.metadata["Name"], distribution.version
+    except Exception:
+        return None
+    if not name or not version:
+        return None
+    origin = read(distribution, "direct_url.json")
+    try:
+        direct = json.loads(origin) if origin else None
+    except ValueError:
+        direct = None
+    installer = (read(distribution, "INSTALLER") or "").strip() or None
+    return {"name": name, "version": version, "installer": installer, "direct_url": direct}
+
+
+def read(distribution: Distribution, name: str) -> str | None:
+    """A file of the package's metadata; None where it is not there."""
+    try:
+        return distribution.read_text(name)
+    except Exception:
+        return None
+
+
+def conda_packages(folder: Path) -> list[dict[str, str]] | None:
+    """What conda installed; None: not a conda environment."""
+    if not folder.is_dir():
+        return None
+    found = []
+    for file in sorted(folder.glob("*.json")):
+        try:
+            record = json.loads(file.read_text(encoding="utf-8"))
+            keys = ("name", "version", "build", "channel")
+            found.append({key: str(record[key]) for key in keys})
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    main()

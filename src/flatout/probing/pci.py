@@ -1,0 +1,235 @@
+"""GPUs on the bus, whether or not a driver knows them; on Windows, those in the registry."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from flatout.nouns.gpu import Gpu
+from flatout.probing import reading
+
+DEVICES = Path("/sys/bus/pci/devices")
+NVIDIA = Path("/proc/driver/nvidia/gpus")
+
+VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
+SCREENS = ("0x0300", "0x0302", "0x0380")
+"""Classes VGA, 3D and display controller: so GPUs of data centres call themselves."""
+ACCELERATORS = ("0x1200",)
+"""Processing accelerator: AMD's MI300. Intel's devices of this class are NPUs and FPGAs."""
+OWN_DRIVERS = {"nvidia": {"nvidia"}, "amd": {"amdgpu"}, "intel": {"i915", "xe"}}
+GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
+"""Kernels before 5.10 leave the .0 away."""
+WIDTHS = frozenset((1, 2, 4, 8, 12, 16, 32))
+EMULATED = "0x1b36"
+"""Red Hat's vendor number: the slots of virtual machines; their speed is an invention."""
+
+
+def from_sysfs(devices: Path, nvidia: Path) -> tuple[Gpu, ...] | None:
+    """The GPUs among the devices of the bus; None: the bus cannot be listed."""
+    listed = reading.entries(devices)
+    if listed is None:
+        return None
+    found = (_gpu(device, nvidia) for device in listed)
+    return tuple(gpu for gpu in found if gpu is not None)
+
+
+def _gpu(device: Path, nvidia: Path) -> Gpu | None:
+    kind = reading.text(device / "class") or ""
+    if not kind.startswith(SCREENS + ACCELERATORS):
+        return None
+    vendor = VENDORS.get(reading.text(device / "vendor") or "")
+    if vendor is None or (vendor == "intel" and kind.startswith(ACCELERATORS)):
+        return None
+    if reading.exists(device / "physfn"):  # a virtual function of a GPU that is listed itself
+        return None
+    driver = reading.link_name(device / "driver")
+    node = reading.number(device / "numa_node")
+    link = _link(device, vendor)
+    return Gpu(
+        vendor=vendor,
+        name=_name(device, vendor, nvidia),
+        pci_address=device.name.lower(),
+        pci_id=_pci_id(device),
+        driver_sees=None if driver in OWN_DRIVERS[vendor] else False,
+        kernel_driver=driver,
+        pcie_generation=_generation(link, "current_link_speed"),
+        pcie_generation_max=_generation_max(link),
+        pcie_generation_card=_generation(link, "max_link_speed"),
+        pcie_width=_width(link, "current_link_width"),
+        pcie_width_max=_width(link, "max_link_width"),
+        numa_node=node if node is not None and node >= 0 else None,
+    )
+
+
+def _pci_id(device: Path) -> str | None:
+    numbers = [reading.text(device / name) or "" for name in ("vendor", "device")]
+    if not all(re.fullmatch(r"0x[0-9a-f]{4}", number) for number in numbers):
+        return None
+    return ":".join(number[2:] for number in numbers)
+
+
+def _name(device: Path, vendor: str, nvidia: Path) -> str | None:
+    """As the vendor's own driver tells it; numbers alone are no name."""
+    if vendor == "nvidia":
+        told = reading.text(nvidia / device.name / "information") or ""
+        found = re.search(r"^Model:[ \t]*(\S.*?)\s*$", told, re.MULTILINE)
+        return found[1] if found and found[1] != "Unknown" else None
+    if vendor == "amd":
+        return reading.text(device / "product_name") or None
+    return None
+
+
+def _link(device: Path, vendor: str) -> Path:
+    """The end of the slot's link: many cards of AMD and Intel hold a switch of their own, and the
+    GPU behind it tells the link inside the card (Intel Arc: always 2.5 GT/s x1).
+    """
+    here = device.resolve()
+    if vendor == "nvidia":
+        return here
+    downstream, upstream = here.parent, here.parent.parent
+    own = reading.text(device / "vendor")
+    for bridge in (downstream, upstream):
+        bridges = (reading.text(bridge / "class") or "").startswith("0x0604")
+        if not bridges or reading.text(bridge / "vendor") != own:
+            return here
+    if upstream.parent.name.startswith("pci"):  # a root port: the slot's side, not the card's
+        return here
+    return upstream
+
+
+def _generation(link: Path, name: str) -> int | None:
+    found = re.match(r"([0-9.]+) GT/s", reading.text(link / name) or "")
+    return GENERATIONS.get(found[1]) if found else None
+
+
+def _width(link: Path, name: str) -> int | None:
+    width = reading.number(link / name)
+    return width if width in WIDTHS else None
+
+
+def _generation_max(link: Path) -> int | None:
+    """What card and slot can do together; None where the slot is a virtual one."""
+    card, slot = _generation(link, "max_link_speed"), _generation(link.parent, "max_link_speed")
+    if card is None or slot is None or reading.text(link.parent / "vendor") == EMULATED:
+        return None
+    now = _generation(link, "current_link_speed")
+    together = min(card, slot)
+    return None if now is not None and now > together else together
+
+
+def from_registry(
+    entries: Iterable[Mapping[str, object]], present: Iterable[str] | None = None
+) -> tuple[Gpu, ...]:
+    """GPUs from Windows' list of display adapters. The registry also keeps cards that were taken
+    out: `present` are the device identifiers of those that are there; None: not known.
+    """
+    here = None if present is None else {_windows_id(identifier) for identifier in present}
+    found = []
+    for entry in entries:
+        number = _windows_id(str(entry.get("MatchingDeviceId", "")))
+        vendor = VENDORS.get(f"0x{number[:4]}") if number else None
+        if number is None or vendor is None or (here is not None and number not in here):
+            continue
+        name = entry.get("DriverDesc")
+        found.append(
+            Gpu(
+                vendor=vendor,
+                name=name if isinstance(name, str) and name else None,
+                pci_id=number,
+                memory_bytes=_memory(entry.get("HardwareInformation.qwMemorySize")),
+            )
+        )
+    # Under "Microsoft Basic Display Adapter" the entry names a class of devices and no card.
+    told = {gpu.pci_id for gpu in found}
+    left = sorted(number for number in here or () if number and number not in told)
+    vendors = ((VENDORS.get(f"0x{number[:4]}"), number) for number in left)
+    found += [
+        Gpu(vendor=name, pci_id=number, driver_sees=False) for name, number in vendors if name
+    ]
+    return tuple(found)
+
+
+def _windows_id(identifier: str) -> str | None:
+    found = re.search(r"VEN_([0-9A-F]{4})&DEV_([0-9A-F]{4})", identifier.upper())
+    return f"{found[1]}:{found[2]}".lower() if found else None
+
+
+def _memory(value: object) -> int | None:
+    """A number, or its eight bytes; 0 stands for a memory that is shared with the host."""
+    if isinstance(value, bytes) and len(value) == 8:
+        value = int.from_bytes(value, "little")
+    return value if isinstance(value, int) and 0 < value < 2**48 else None
+
+
+if sys.platform == "win32":
+    ADAPTERS = "{4d36e968-e325-11ce-bfc1-08002be10318}"
+    """Windows' class of display adapters."""
+
+    def gpus() -> tuple[Gpu, ...] | None:
+        """GPUs among the display adapters."""
+        entries = _adapters()
+        return None if entries is None else from_registry(entries, _present())
+
+    def _adapters() -> list[dict[str, object]] | None:
+        import winreg
+
+        path = rf"SYSTEM\CurrentControlSet\Control\Class\{ADAPTERS}"
+        found = []
+        try:
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
+                for index in range(winreg.QueryInfoKey(key)[0]):
+                    name = winreg.EnumKey(key, index)
+                    if re.fullmatch(r"[0-9]{4}", name):
+                        found.append(_values(rf"{path}\{name}"))
+        except OSError:
+            return None
+        return found
+
+    def _values(path: str) -> dict[str, object]:
+        import winreg
+
+        found: dict[str, object] = {}
+        names = ("DriverDesc", "HardwareInformation.qwMemorySize", "MatchingDeviceId")
+        try:
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
+                for name in names:
+                    try:
+                        found[name] = winreg.QueryValueEx(key, name)[0]
+                    except OSError:
+                        continue
+        except OSError:
+            pass
+        return found
+
+    def _present() -> list[str] | None:
+        """Identifiers of the display adapters that are there now."""
+        import ctypes
+
+        of_class_and_present = 0x200 | 0x100  # CM_GETIDLIST_FILTER_CLASS, ..._PRESENT
+        try:
+            manager = ctypes.windll.cfgmgr32
+            size = ctypes.c_ulong()
+            question = (ctypes.c_wchar_p(ADAPTERS), of_class_and_present)
+            if manager.CM_Get_Device_ID_List_SizeW(ctypes.byref(size), *question) != 0:
+                return None
+            buffer = ctypes.create_unicode_buffer(size.value)
+            if manager.CM_Get_Device_ID_ListW(question[0], buffer, size, question[1]) != 0:
+                return None
+        except (AttributeError, OSError, ValueError):
+            return None
+        listed = "".join(buffer[: size.value])
+        return [identifier for identifier in listed.split("\0") if identifier]
+
+elif sys.platform == "darwin":
+
+    def gpus() -> tuple[Gpu, ...] | None:
+        """Nothing: macOS lists no bus in files; its GPUs come from Apple's own tools."""
+        return None
+
+else:
+
+    def gpus() -> tuple[Gpu, ...] | None:
+        """GPUs on the bus."""
+        return from_sysfs(DEVICES, NVIDIA)

@@ -1,0 +1,73 @@
+"""Ask an outside program. That it is missing, fails or hangs are ordinary answers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a program said."""
+
+    text: str
+    """Its output; bytes that are no text are replaced."""
+    code: int | None
+    """Its exit code; None: it could not be started, or did not end in time."""
+    problem: str | None = None
+    """Why there is no exit code: `not found`, `did not answer within 5 s`, ..."""
+    errors: str = ""
+    """What it wrote to its error stream."""
+
+
+Ask = Callable[[Sequence[str], float], Answer]
+"""command, limit in seconds."""
+
+_left_behind: list[subprocess.Popen[bytes]] = []
+"""Programs that not even a kill ended: stuck in a driver. Waiting for them could take for ever."""
+
+
+def ask(command: Sequence[str], limit_s: float) -> Answer:
+    """Run the program and wait for at most `limit_s`; its messages are English."""
+    try:
+        process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
+        )
+    except FileNotFoundError:
+        return Answer("", None, "not found")
+    except (OSError, ValueError) as error:
+        return Answer("", None, f"cannot be started: {error}")
+    try:
+        output, errors = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        _kill(process)
+        return Answer("", None, f"did not answer within {limit_s:g} s")
+    return Answer(_decoded(output), process.returncode, errors=_decoded(errors))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With all that it started; without waiting for what cannot be killed."""
+    with contextlib.suppress(OSError):
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.communicate(timeout=0.2)
+    except (subprocess.TimeoutExpired, OSError, ValueError):
+        _left_behind.append(process)
+
+
+def _decoded(written: bytes) -> str:
+    return written.decode("utf-8", errors="replace")

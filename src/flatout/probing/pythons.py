@@ -1,0 +1,229 @@
+"""The other Pythons in play, from files alone: none is started."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import NamedTuple
+
+from flatout.nouns.interpreter import OtherPython
+from flatout.probing import reading
+
+MOST = 10
+LIMIT_S = 0.2
+WINDOWS = sys.platform == "win32"
+COMMANDS = ("python.exe", "python3.exe") if WINDOWS else ("python", "python3")
+FOLDER = "" if WINDOWS else "bin"
+"""Where in its folder an interpreter lies; those of Windows' virtual environments in Scripts."""
+SHIM = "shims"
+
+
+class _Around(NamedTuple):
+    """Where to look from."""
+
+    environ: Mapping[str, str]
+    working: Path
+    home: Path
+
+
+def pythons(
+    besides: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    working: Path | None = None,
+    home: Path | None = None,
+) -> tuple[OtherPython, ...]:
+    """At most ten: those on PATH in its order, then environments and versions near at hand.
+
+    besides: the interpreter that is asked itself, and so is left out.
+    """
+    around = _Around(
+        os.environ if environ is None else environ,
+        Path.cwd() if working is None else working,
+        Path(os.path.expanduser("~")) if home is None else home,  # noqa: PTH111  # never raises
+    )
+    until = time.monotonic() + LIMIT_S
+    on_path = [each for path in _on_path(around.environ) if (each := _identity(path, around))]
+    seen = {_identity(Path(besides), around)} if besides else set()
+    found: list[OtherPython] = []
+    for identity in chain(on_path, (_identity(path, around) for path in _near(around))):
+        if len(found) == MOST or time.monotonic() > until:
+            break
+        if identity is not None and identity not in seen:
+            seen.add(identity)
+            found.append(_python(identity[0], identity in on_path[:1], around.home))
+    return tuple(found)
+
+
+def _on_path(environ: Mapping[str, str]) -> Iterator[Path]:
+    for folder in (environ.get("PATH") or "").split(os.pathsep):
+        yield from (Path(folder, name) for name in COMMANDS if folder and _is_file(folder, name))
+
+
+def _near(around: _Around) -> Iterator[Path]:
+    """Interpreters of environments and versions that PATH does not lead to."""
+    active = [around.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    folders = [Path(folder) for folder in active if folder]
+    folders += [around.working / ".venv", around.working / "venv"]
+    listed = reading.text(around.home / ".conda/environments.txt") or ""
+    folders += [Path(line.strip()) for line in listed.splitlines() if line.strip()]
+    folders += reversed(reading.entries(_pyenv(around) / "versions") or [])
+    folders += reading.entries(around.home / ".local/share/uv/python") or []
+    for folder in [*folders, *_registered()]:
+        yield from _inside(folder)
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    """The interpreter of an environment or an installation."""
+    places = ("Scripts", "") if WINDOWS else ("bin",)
+    found = (Path(folder, place, name) for place in places for name in COMMANDS)
+    yield from (path for path in found if _is_file(path.parent, path.name))
+
+
+def _identity(path: Path, around: _Around) -> tuple[Path, Path] | None:
+    """(the interpreter, the file that it is in the end): the same for two names of one Python.
+
+    The first is not followed to its end, since a link is all that a virtual environment has.
+    """
+    if path.parent.name == SHIM:
+        chosen = _behind_shim(path, around)
+        if chosen is None:
+            return None
+        path = chosen
+    try:
+        if path.stat().st_size == 0:  # Windows' offer to install one from its store
+            return None
+        return path.parent.resolve() / _plain(path), path.resolve()
+    except (OSError, RuntimeError):
+        return None
+
+
+def _plain(path: Path) -> str:
+    """`python` and `python3` of one folder are one, where they lead to the same file."""
+    plain = path.with_name(COMMANDS[0])
+    try:
+        same = plain.samefile(path)
+    except OSError:
+        same = False
+    return plain.name if same else path.name
+
+
+def _behind_shim(path: Path, around: _Around) -> Path | None:
+    """The Python that pyenv's stand-in starts: the version in a variable or a file."""
+    root = _pyenv(around)
+    folders = (around.working, *around.working.parents)
+    files = [*(folder / ".python-version" for folder in folders), root / "version"]
+    told = [around.environ.get("PYENV_VERSION"), *map(reading.text, files)]
+    for version in re.split(r"[:\s]+", next((text for text in told if text), "")):
+        found = root / "versions" / version / FOLDER / path.name
+        if version and _is_file(found.parent, found.name):
+            return found
+    return None
+
+
+def _python(path: Path, first: bool, home: Path) -> OtherPython:
+    real = path.resolve()
+    folder = path.parent if WINDOWS and path.parent.name != "Scripts" else path.parent.parent
+    settings = reading.text(folder / "pyvenv.cfg")
+    return OtherPython(
+        executable=str(path),
+        version=_version(folder, real, settings),
+        kind=_kind(folder, real, settings, home),
+        first_on_path=first,
+        torch=_torch(folder, real, home if settings is None else None),
+    )
+
+
+def _kind(folder: Path, real: Path, settings: str | None, home: Path) -> str | None:
+    if settings is not None:
+        return "uv" if re.search(r"^uv\s*=", settings, flags=re.MULTILINE) else "venv"
+    if reading.exists(folder / "conda-meta"):
+        return "conda"
+    parts = real.parts
+    if "versions" in parts and any("pyenv" in part for part in parts):
+        return "pyenv"
+    if re.search(r"[/\\]uv[/\\]python[/\\]", str(real)):
+        return "uv"
+    return "user" if home in real.parents else "system"
+
+
+def _version(folder: Path, real: Path, settings: str | None) -> str | None:
+    """From what each kind leaves behind; at worst its first two parts, from the file's name."""
+    told = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", settings or "", re.MULTILINE)
+    if told:
+        return told[1]
+    for record in _entries(folder / "conda-meta", r"python-\d+\.\d+\.\d+-\w+\.json"):
+        return record.name.split("-")[1]
+    installed = re.search(r"(?:versions[/\\]|cpython-)(\d+\.\d+\.\d+)", str(real))
+    if installed:
+        return installed[1]
+    name = re.fullmatch(r"python(\d+\.\d+)t?", real.name)
+    headers = (real.parent.parent / f"include/{real.name}", real.parent / "include")
+    for header in headers:
+        text = reading.text(header / "patchlevel.h") or ""
+        if defined := re.search(r'#define PY_VERSION\s+"(\d+\.\d+\.\d+)', text):
+            return defined[1]
+    return name[1] if name else None
+
+
+def _torch(folder: Path, real: Path, home: Path | None) -> str | None:
+    """The version of torch in its folders of packages, with the build; None: none is there."""
+    for site in _sites(folder, real, home):
+        text = reading.text(site / "torch/version.py") or ""
+        if told := re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", text, flags=re.MULTILINE):
+            return told[1]
+    return None
+
+
+def _sites(folder: Path, real: Path, home: Path | None) -> Iterable[Path]:
+    """Folders of packages; home: where the user's own packages are visible to it as well."""
+    if WINDOWS:
+        return [folder / "Lib/site-packages"]
+    name = re.fullmatch(r"python3(\.\d+)?t?", real.name)
+    exact = real.name if name and name[1] else None
+    shape = re.escape(exact) if exact else r"python3\.\d+t?"
+    libraries = _entries(folder / "lib", shape) + _entries(folder / "lib64", shape)
+    sites = [library / "site-packages" for library in libraries]
+    if home is not None and exact is not None:
+        own = [folder / "local/lib" / exact, folder / "lib/python3"]
+        sites += [library / "dist-packages" for library in own]  # Debian's
+        sites.append(home / ".local/lib" / exact / "site-packages")
+    return sites
+
+
+def _registered() -> list[Path]:
+    """Installations that Windows' own list of Pythons names."""
+    if sys.platform != "win32":
+        return []
+    import winreg
+
+    found = []
+    for hive in (winreg.HKEY_CURRENT_USER, winreg.HKEY_LOCAL_MACHINE):
+        try:
+            with winreg.OpenKey(hive, r"Software\Python\PythonCore") as core:
+                names = [winreg.EnumKey(core, n) for n in range(winreg.QueryInfoKey(core)[0])]
+                paths = [winreg.QueryValue(core, rf"{name}\InstallPath") for name in names]
+        except OSError:
+            continue
+        found += [Path(path) for path in paths if path]
+    return found
+
+
+def _pyenv(around: _Around) -> Path:
+    root = around.environ.get("PYENV_ROOT")
+    return Path(root) if root else around.home / ".pyenv"
+
+
+def _entries(folder: Path, shape: str) -> list[Path]:
+    return [path for path in reading.entries(folder) or [] if re.fullmatch(shape, path.name)]
+
+
+def _is_file(folder: str | Path, name: str) -> bool:
+    try:
+        return Path(folder, name).is_file()
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,56 @@
+"""The small files in which a kernel tells of itself (/proc, /sys): what cannot be read is None."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+MOST_BYTES = 2**20
+
+
+def text(path: Path, most_bytes: int = MOST_BYTES) -> str | None:
+    """The file's content without the space around it; None: it may not or cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(most_bytes).decode(errors="replace").strip("\0 \t\r\n")
+    except (OSError, ValueError):
+        return None
+
+
+def number(path: Path) -> int | None:
+    """The whole number that the file consists of."""
+    return whole(text(path))
+
+
+def whole(written: str | None) -> int | None:
+    """A whole number in decimal digits; None for anything else."""
+    if written is None or not re.fullmatch(r"-?[0-9]{1,20}", written):
+        return None
+    return int(written)
+
+
+def entries(folder: Path) -> list[Path] | None:
+    """What lies in the folder, by name; None: there is none, or it may not be listed."""
+    try:
+        return sorted(folder.iterdir())
+    except (OSError, ValueError):
+        return None
+
+
+def link_name(path: Path) -> str | None:
+    """The last part of what a symbolic link points to."""
+    try:
+        return path.readlink().name or None
+    except (OSError, ValueError):
+        return None
+
+
+def exists(path: Path) -> bool | None:
+    """Whether it is there; None: a folder on the way may not be searched."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except (OSError, ValueError):
+        return None
+    return True

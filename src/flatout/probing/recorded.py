@@ -1,0 +1,38 @@
+"""A Machine that was recorded elsewhere: a file that `flatout doctor --json` wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flatout.nouns.errors import UserError
+from flatout.nouns.machine import Machine
+from flatout.probing.decoding import decode
+
+SCHEMA = "flatout.doctor/1"
+HOW = "record one: flatout doctor --json > machine.json"
+
+
+def read(path: Path) -> Machine:
+    """The Machine in the file. Raises UserError where it holds none, naming what is wrong."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}", HOW) from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: {error}", HOW) from error
+    return _machine(document, str(path))
+
+
+def _machine(document: Any, path: str) -> Machine:
+    if not isinstance(document, dict) or not isinstance(document.get("machine"), dict):
+        raise UserError(f"{path} holds no machine", HOW)
+    schema = document.get("schema")
+    if schema != SCHEMA:
+        raise UserError(f"{path} is of schema {schema!r}; this flatout reads {SCHEMA!r}", HOW)
+    wrong: list[str] = []
+    machine = decode(Machine, document["machine"], wrong.append)
+    if machine is None or wrong:
+        raise UserError(f"{path}: machine.{', machine.'.join(wrong[:3])} cannot be read", HOW)
+    return machine

@@ -1,0 +1,123 @@
+r"""A Machine without what tells whose it is: user names, host names, paths of their own, serials.
+
+The same name becomes the same stand-in wherever it stands, so that the checks still see which
+paths are equal. Paths of the system (/usr, /dev, C:\Windows, ...) say nothing of anybody and stay.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import re
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from flatout.nouns.machine import Machine
+
+T = TypeVar("T")
+UNIX = "bin boot dev etc lib lib32 lib64 proc run sbin sys usr var Applications Library System"
+KNOWN = (
+    "/opt/rocm",
+    "/opt/cuda",
+    "/opt/conda",
+    "/opt/homebrew",
+    "c:\\windows",
+    "c:\\program files",
+)
+ANYBODYS = ("/", "/tmp", "/var/tmp", "/dev/shm")
+"""Themselves they say nothing, what lies in them may."""
+SYSTEM = (*(f"/{name}" for name in UNIX.split()), *KNOWN)
+PATH = re.compile(
+    r"""(?<![\w.:/\\~])(?:
+      [A-Za-z]:[\\/](?:[^\\/:*?"'<>|;\r\n]+[\\/])*[^\s\\/:*?"'<>|;,]*  # with spaces
+    | (?:~?/|\\\\)[^\s:;,'"|<>()=]*
+    )""",
+    re.VERBOSE,
+)
+ONE_PATH = re.compile(r"""~?/(?:(?! /)[^:;'"|<>\n])*""")
+"""A text that is a path and nothing else, with spaces or without."""
+TELLING_NOTHING = re.compile(
+    r"""python[\w.]*(\.exe)? | (site|dist)-packages | conda-meta | nvcc | bin | lib(64)?
+    | lib[\w+-]*\.(so|dylib)[\w.]* | [\w.+-]+\.(so|dll|pyd) | cuda[\d.-]*""",
+    re.VERBOSE | re.I,
+)
+"""Last parts of paths that may stay: they say which software it is."""
+SERIAL = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}-[0-9a-fA-F-]+\b")
+ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
+NAMES_A_HOST = re.compile(r"ADDR|HOST|NODELIST|ENDPOINT|PROXY|URL")
+
+
+def redacted(machine: Machine, words: Iterable[str] | None = None) -> Machine:
+    """The Machine with stand-ins. words: the names to hide; None: this user's and this host's."""
+    return _Hide(list(_own_names() if words is None else words)).noun(machine)
+
+
+def _own_names() -> Iterable[str]:
+    for ask in (getpass.getuser, socket.gethostname, socket.getfqdn, lambda: Path.home().name):
+        try:
+            yield ask()
+        except (OSError, KeyError, ImportError, RuntimeError):
+            continue
+
+
+class _Hide:
+    def __init__(self, words: list[str]) -> None:
+        useful = sorted({word for word in words if len(word) > 1 and word != "root"}, key=len)
+        listed = "|".join(re.escape(word) for word in reversed(useful))
+        self.words = re.compile(rf"(?<![\w-])(?:{listed})(?![\w-])", re.I) if listed else None
+        self.seen: dict[str, str] = {}
+
+    def noun(self, noun: T) -> T:
+        """The same noun with every text in it made harmless."""
+        values = {
+            item.name: self.value(getattr(noun, item.name))
+            for item in dataclasses.fields(noun)  # type: ignore[arg-type]
+        }
+        return dataclasses.replace(noun, **values)  # type: ignore[type-var]
+
+    def value(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, tuple):
+            return tuple(self.value(item) for item in value)
+        if isinstance(value, dict):
+            return {key: self.variable(key, item) for key, item in value.items()}
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self.noun(value)
+        return value
+
+    def variable(self, name: str, value: str) -> str:
+        return self.stand_in("host", value) if NAMES_A_HOST.search(name) else self.text(value)
+
+    def text(self, text: str) -> str:
+        if ONE_PATH.fullmatch(text):
+            text = self.path(text)
+        text = SERIAL.sub(lambda found: self.stand_in(found[0][:3], found[0]), text)
+        text = PATH.sub(lambda found: self.path(found[0]), text)
+        if not text.replace(".", "").isdigit():
+            text = ADDRESS.sub(lambda found: self.stand_in("address", found[0]), text)
+        return self.words.sub("redacted", text) if self.words else text
+
+    def path(self, path: str) -> str:
+        lower = path.lower()
+        if lower in ANYBODYS or _is_systems(lower):
+            return path
+        separator = "\\" if "\\" in path else "/"
+        folder, _, last = path.rstrip("/\\").rpartition(separator)
+        if not TELLING_NOTHING.fullmatch(last):
+            return separator + self.stand_in("path", path)
+        return f"{separator}{self.stand_in('path', folder)}{separator}{last}"
+
+    def stand_in(self, kind: str, what: str) -> str:
+        return self.seen.setdefault(what, f"{kind}-{len(self.seen) + 1}")
+
+
+def _is_systems(path: str) -> bool:
+    anybodys = any(_below(path, top) for top in ANYBODYS[1:])
+    return not anybodys and any(_below(path, top.lower()) for top in SYSTEM)
+
+
+def _below(path: str, top: str) -> bool:
+    return path == top or path.startswith((f"{top}/", f"{top}\\"))

@@ -1,0 +1,182 @@
+"""The operating system: its name and version, the C library, secure boot, administrator rights."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shlex
+import sys
+from pathlib import Path
+
+from flatout.nouns.machine import System
+from flatout.probing import reading
+from flatout.probing.program_answer import Answer, Ask, ask
+
+OS_RELEASE = (Path("/etc/os-release"), Path("/usr/lib/os-release"))
+FIRMWARE = Path("/sys/firmware")
+LIBRARIES = Path("/lib")
+LIMIT_S = 1.0
+SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+FIRST_BUILD_OF_11 = 22000
+SERVERS = {14393: "2016", 17763: "2019", 20348: "2022", 25398: "23H2", 26100: "2025"}
+"""Windows Server by build: Microsoft's table of releases."""
+
+
+def os_release(text: str) -> dict[str, str]:
+    """The assignments of an os-release file; lines that are none are left out."""
+    found = {}
+    for line in text.splitlines():
+        name, separator, value = line.strip().partition("=")
+        if not separator or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
+            continue
+        try:
+            words = shlex.split(value)
+        except ValueError:
+            continue
+        if len(words) == 1:
+            found[name] = words[0]
+    return found
+
+
+def windows_version(build: int, server: bool) -> str | None:
+    """10 or 11, which Windows itself tells apart by the build alone; for a server its year."""
+    if server:
+        return SERVERS.get(build)
+    if build < 10240:  # the first build of Windows 10
+        return None
+    return "11" if build >= FIRST_BUILD_OF_11 else "10"
+
+
+def windows_name(product: str | None, version: str | None) -> str | None:
+    """The name for people: the registry of Windows 11 still says "Windows 10 Pro"."""
+    if product and version == "11":
+        return product.replace("Windows 10", "Windows 11")
+    return product
+
+
+def firmware_secure_boot(firmware: Path) -> bool | None:
+    """What the firmware says; a machine without EFI has no secure boot."""
+    present = reading.entries(firmware)
+    if not present:  # container engines hide the folder's content
+        return None
+    if all(entry.name != "efi" for entry in present):
+        return False
+    try:
+        variable = (firmware / "efi" / "efivars" / SECURE_BOOT).read_bytes()
+    except (OSError, ValueError):
+        return None
+    if len(variable) != 5 or variable[4] > 1:  # 4 bytes of attributes, 1 of value
+        return None
+    return variable[4] == 1
+
+
+def musl(said: str) -> str | None:
+    """The version in what musl's loader says when it is started without a program."""
+    found = re.search(r"^musl libc.*\nVersion ([0-9]+\.[0-9]+(?:\.[0-9]+)?)", said, re.MULTILINE)
+    return f"musl {found[1]}" if found else None
+
+
+def libc(asking: Ask = ask) -> str | None:
+    """The C library that this Python runs on: glibc 2.36, musl 1.2.4."""
+    confstr = getattr(os, "confstr", None)
+    try:
+        said = confstr("CS_GNU_LIBC_VERSION") if confstr else None
+    except (OSError, ValueError):
+        said = None
+    if said:
+        return str(said)
+    loader = next(iter(sorted(LIBRARIES.glob("ld-musl-*.so.1"))), None)
+    return musl(asking([str(loader)], LIMIT_S).errors) if loader else None
+
+
+def linux_distribution() -> dict[str, str]:
+    """The os-release file that counts: the first that is there."""
+    texts = (reading.text(path) for path in OS_RELEASE)
+    return os_release(next((text for text in texts if text), ""))
+
+
+if sys.platform == "win32":
+
+    def system(asking: Ask = ask) -> System:
+        """What Windows tells of itself."""
+        here = sys.getwindowsversion()
+        version = windows_version(here.build, server=here.product_type != 1)
+        return System(
+            name="Windows",
+            release=f"{here.major}.{here.minor}.{here.build}",
+            architecture=platform.machine() or None,
+            distribution="windows",
+            distribution_version=version,
+            distribution_name=windows_name(_registry(_CURRENT, "ProductName"), version),
+            secure_boot=_secure_boot(),
+            root=_administrator(),
+        )
+
+    _CURRENT = r"SOFTWARE\Microsoft\Windows NT\CurrentVersion"
+
+    def _registry(path: str, name: str) -> str | None:
+        import winreg
+
+        try:
+            with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
+                return str(winreg.QueryValueEx(key, name)[0])
+        except OSError:
+            return None
+
+    def _secure_boot() -> bool | None:
+        state = _registry(
+            r"SYSTEM\CurrentControlSet\Control\SecureBoot\State", "UEFISecureBootEnabled"
+        )
+        return state == "1" if state in ("0", "1") else None
+
+    def _administrator() -> bool | None:
+        import ctypes
+
+        try:
+            return bool(ctypes.windll.shell32.IsUserAnAdmin())
+        except (AttributeError, OSError):
+            return None
+
+elif sys.platform == "darwin":
+
+    def system(asking: Ask = ask) -> System:
+        """What macOS tells of itself."""
+        version = platform.mac_ver()[0] or None
+        translated = asking(["/usr/sbin/sysctl", "-n", "sysctl.proc_translated"], LIMIT_S)
+        return System(
+            name="Darwin",
+            release=platform.release() or None,
+            architecture=platform.machine() or None,
+            distribution="macos",
+            distribution_version=version,
+            distribution_name=f"macOS {version}" if version else None,
+            root=os.geteuid() == 0,
+            rosetta=rosetta(translated),
+        )
+
+else:
+
+    def system(asking: Ask = ask) -> System:
+        """What Linux tells of itself."""
+        told = linux_distribution()
+        return System(
+            name=platform.system() or None,
+            release=platform.release() or None,
+            architecture=platform.machine() or None,
+            distribution=told.get("ID"),
+            distribution_like=tuple(told.get("ID_LIKE", "").split()),
+            distribution_version=told.get("VERSION_ID"),
+            distribution_name=told.get("PRETTY_NAME"),
+            libc=libc(asking),
+            secure_boot=firmware_secure_boot(FIRMWARE),
+            root=os.geteuid() == 0,
+        )
+
+
+def rosetta(translated: Answer) -> bool | None:
+    """From `sysctl -n sysctl.proc_translated`; a Mac with an Intel processor does not know it."""
+    if translated.code != 0:
+        return False if "unknown oid" in translated.errors else None
+    return {"0": False, "1": True}.get(translated.text.strip())

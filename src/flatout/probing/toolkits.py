@@ -1,0 +1,160 @@
+"""The CUDA toolkits on disk, and which of them a build would take: PATH, CUDA_HOME, the loader."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flatout.nouns.machine import CudaToolkit
+from flatout.probing import conversation, reading
+
+NVCC = "nvcc.exe" if sys.platform == "win32" else "nvcc"
+SIGNS = (f"bin/{NVCC}", "version.json", "version.txt", "include/cuda.h")
+"""A folder with one of these is a toolkit; one with libraries alone is not."""
+WINDOWS = "NVIDIA GPU Computing Toolkit/CUDA"
+STARTING_S = 1.0
+SCRIPT_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where toolkits are looked for beside what variables name."""
+
+    root: Path = Path("/")
+    programs: Path | None = None
+    """Windows' folder of programs."""
+
+
+def toolkits(
+    environ: Mapping[str, str] | None = None, places: Places | None = None
+) -> tuple[CudaToolkit, ...]:
+    """Every toolkit here, those on PATH first and in their order there."""
+    environ = os.environ if environ is None else environ
+    on_path = list(_on_path(environ))
+    named = [Path(value) for name in ("CUDA_HOME", "CUDA_PATH") if (value := environ.get(name))]
+    roots = [*(root for root, _ in on_path), *named, *_usual(places or _here(environ), environ)]
+    found = list(dict.fromkeys(_real(root) for root in roots if _is_toolkit(root)))
+    libraries = [_real(Path(item)) for item in _split(environ.get("LD_LIBRARY_PATH"))]
+    starters = {_real(root): nvcc for root, nvcc in reversed(on_path)}
+    positions = {
+        root: number for number, root in enumerate(dict.fromkeys(map(_real, _roots(on_path))))
+    }
+    return tuple(
+        CudaToolkit(
+            path=str(root),
+            version=version(root) or _told(starters.get(root, root / "bin" / NVCC), environ),
+            on_path=positions.get(root),
+            cuda_home=any(_real(item) == root for item in named),
+            on_library_path=any(root == item or root in item.parents for item in libraries),
+        )
+        for root in found
+    )
+
+
+def version(root: Path) -> str | None:
+    """The toolkit's version, major and minor, from its files or the name of its folder."""
+    told = reading.text(root / "version.json")
+    if told is not None:
+        try:
+            return _short(str(json.loads(told)["cuda"]["version"]))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+    older = re.search(r"CUDA Version (\S+)", reading.text(root / "version.txt") or "")
+    if older:
+        return _short(older[1])
+    for header in (root / "include/cuda.h", root / "targets/x86_64-linux/include/cuda.h"):
+        defined = re.search(r"#define CUDA_VERSION (\d+)", reading.text(header) or "")
+        if defined:
+            return f"{int(defined[1]) // 1000}.{int(defined[1]) % 1000 // 10}"
+    name = re.fullmatch(r"(?:cuda-|v)(\d+\.\d+).*", root.name)
+    return name[1] if name else None
+
+
+def _on_path(environ: Mapping[str, str]) -> Iterator[tuple[Path, Path]]:
+    """(its toolkit, the program) for every nvcc on PATH."""
+    for folder in _split(environ.get("PATH")):
+        nvcc = Path(folder, NVCC)
+        if _is_file(nvcc) and os.access(nvcc, os.X_OK):
+            yield _toolkit_of(nvcc), nvcc
+
+
+def _toolkit_of(nvcc: Path) -> Path:
+    """Distributions put a link or a small script in /usr/bin that starts the real one."""
+    real = _real(nvcc)
+    try:
+        script = real.read_bytes()[:SCRIPT_BYTES] if real.stat().st_size < SCRIPT_BYTES else b""
+    except OSError:
+        script = b""
+    started = re.search(rb"(/[^\s\"']+/bin/nvcc)\b", script) if script[:2] == b"#!" else None
+    if started and _is_file(target := Path(os.fsdecode(started[1]))) and target != real:
+        real = _real(target)
+    return real.parent.parent if real.parent.name == "bin" else real.parent
+
+
+def _usual(places: Places, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Where installers put them."""
+    local = places.root / "usr/local"
+    yield from (item for item in _entries(local)[::-1] if re.match("cuda(-|$)", item.name))
+    yield places.root / "opt/cuda"
+    yield places.root / "usr/lib/nvidia-cuda-toolkit"
+    if prefix := environ.get("CONDA_PREFIX"):
+        yield Path(prefix)
+        yield Path(prefix, "Library")
+    if places.programs is not None:
+        yield from _entries(places.programs / WINDOWS)[::-1]
+
+
+def _here(environ: Mapping[str, str]) -> Places:
+    programs = environ.get("PROGRAMFILES") if sys.platform == "win32" else None
+    return Places(programs=Path(programs) if programs else None)
+
+
+def _told(nvcc: Path, environ: Mapping[str, str]) -> str | None:
+    """What nvcc itself says: only where no file tells."""
+    if not _is_file(nvcc):
+        return None
+    said = conversation.said([str(nvcc), "--version"], environ, STARTING_S)
+    release = re.search(r"release (\d+\.\d+)", said or "")
+    return release[1] if release else None
+
+
+def _roots(on_path: list[tuple[Path, Path]]) -> list[Path]:
+    return [root for root, _ in on_path]
+
+
+def _is_toolkit(root: Path) -> bool:
+    """Folders such as /usr hold all kinds of headers: there nvcc alone makes a toolkit."""
+    signs = SIGNS if re.match(r"cuda|v\d", _real(root).name) else SIGNS[:1]
+    return any(_is_file(root / sign) for sign in signs)
+
+
+def _short(text: str) -> str | None:
+    found = re.match(r"\d+\.\d+", text)
+    return found[0] if found else None
+
+
+def _split(value: str | None) -> list[str]:
+    return [item for item in (value or "").split(os.pathsep) if item]
+
+
+def _real(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        return path.absolute()
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _entries(folder: Path) -> list[Path]:
+    return reading.entries(folder) or []

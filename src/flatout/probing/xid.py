@@ -1,0 +1,122 @@
+"""Xid errors: what NVIDIA's driver wrote into the kernel's log since the machine was started.
+
+The log may often not be read by an ordinary user; the answer is None then.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from flatout.nouns.machine import Xid
+from flatout.probing import program_answer
+
+KERNEL_LOG = Path("/dev/kmsg")
+LIMIT_S = 0.3
+"""For all ways together."""
+LONGEST_TEXT = 300
+LONGEST_RECORD = 8192
+
+_LINE = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<place>[0-9a-fA-F:.]+)?[^)\n]{0,80}\): (?P<number>\d{1,6})\b"
+    r"(?:,[ \t]*(?P<text>[^\n]*))?"
+)
+_PLACE = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.([0-7]))?")
+
+
+def xids(
+    trace: bool,
+    ask: program_answer.Ask = program_answer.ask,
+    log: Path = KERNEL_LOG,
+    limit_s: float = LIMIT_S,
+) -> tuple[Xid, ...] | None:
+    """The errors by number and GPU; None: the log may not be read.
+
+    trace: there is something of NVIDIA here at all; without it nothing is read.
+    """
+    if not trace or sys.platform != "linux":
+        return None
+    deadline = time.monotonic() + limit_s
+    lines = _records(log, deadline)
+    if lines is None:
+        lines = _dmesg(ask, deadline)
+    if lines is None:
+        lines = _journal(ask, deadline)
+    return None if lines is None else parse(lines)
+
+
+def parse(lines: Iterable[str]) -> tuple[Xid, ...]:
+    """The errors in these lines, in the order of their first coming, with the last one's text."""
+    found: dict[tuple[int, str | None], Xid] = {}
+    for line in lines:
+        match = _LINE.search(line)
+        if match is None:
+            continue
+        number, place = int(match["number"]), _address(match["place"])
+        text = (match["text"] or "").strip()[:LONGEST_TEXT] or None
+        before = found.get((number, place))
+        found[number, place] = Xid(number, place, before.count + 1 if before else 1, text)
+    return tuple(found.values())
+
+
+def _address(text: str | None) -> str | None:
+    """0000:3b:00 as every other source writes it: 0000:3b:00.0."""
+    place = _PLACE.fullmatch((text or "").lower())
+    if place is None:
+        return None
+    return f"{int(place[1] or '0', 16):04x}:{place[2]}:{place[3]}.{place[4] or '0'}"
+
+
+def _records(log: Path, deadline: float) -> list[str] | None:
+    """The kernel's own records, one for each read, up to the newest; None: not allowed."""
+    if sys.platform == "win32":
+        return None
+    try:
+        handle = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    lines: list[str] = []
+    try:
+        while time.monotonic() < deadline:
+            try:
+                record = os.read(handle, LONGEST_RECORD)
+            except BlockingIOError:  # the newest has been read
+                return lines
+            except BrokenPipeError:  # overwritten while reading: the next read goes on behind it
+                continue
+            except OSError:
+                return None
+            if not record:
+                return lines
+            if b"NVRM: Xid" in record:
+                lines.extend(record.decode("utf-8", errors="replace").splitlines())
+        return None
+    finally:
+        os.close(handle)
+
+
+def _dmesg(ask: program_answer.Ask, deadline: float) -> list[str] | None:
+    answer = _within(ask, ["dmesg"], deadline)
+    return answer.text.splitlines() if answer.code == 0 and answer.text.strip() else None
+
+
+def _journal(ask: program_answer.Ask, deadline: float) -> list[str] | None:
+    journal = ["journalctl", "-k", "-b", "--no-pager", "-q", "-o", "cat"]
+    answer = _within(ask, [*journal, "-g", "NVRM: Xid"], deadline)
+    if answer.code not in (0, 1):  # 1: nothing matches
+        return None
+    if answer.text.strip():
+        return answer.text.splitlines()
+    # Nothing found, or nothing of the kernel's may be seen: a user without rights gets both alike.
+    any_line = _within(ask, [*journal, "-n", "1"], deadline)
+    seen = any_line.code == 0 and any_line.text.strip()
+    return [] if seen and not answer.errors.strip() else None
+
+
+def _within(ask: program_answer.Ask, command: list[str], deadline: float) -> program_answer.Answer:
+    left = deadline - time.monotonic()
+    return ask(command, left) if left > 0.01 else program_answer.Answer("", None, "no time left")

@@ -1,0 +1,396 @@
+"""What is installed in this interpreter, and what torch says of itself; told in lines of JSON.
+
+This file is started as a program by the user's own Python, which may be as old as 3.7 and whose
+torch may be missing, broken or hanging. So it stands alone, what the files tell is said before
+torch is imported, and each further step is said as soon as it is known: whoever listens keeps what
+came before a crash or the end of their patience. Nothing is written to any folder.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import json
+import os
+import platform
+import re
+import struct
+import sys
+import sysconfig
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+MARK = "flatout-facts "
+"""Begins each line: what else is printed on the way is not ours."""
+METADATA = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
+MATTERS = re.compile(
+    r"(torch|torchvision|torchaudio|torchtext|torchao|torchdata|torch-.+|pytorch-.+|triton.*"
+    r"|nvidia-.+|cuda-.+|cudatoolkit|cudnn|nccl|tensorflow.*|intel-tensorflow|tf-keras|tf-nightly.*"
+    r"|keras|jax|jax-.+|jaxlib|cupy.*|xformers|flash-attn.*|bitsandbytes|transformers|lightning"
+    r"|accelerate|deepspeed|intel-extension-for-.+|onnxruntime.*|numpy|apex|transformer-engine.*)"
+)
+TENSORFLOWS = re.compile(r"(intel-)?tensorflow|tensorflow-(cpu|gpu|intel|macos|rocm)|tf-nightly")
+BUILD = re.compile(r"(cpu|cu\d+|rocm\d+(?:\.\d+)*|xpu)(?![0-9a-z])")
+
+
+def main(arguments: list[str]) -> None:
+    """Tell everything, the cheap first."""
+    sys.dont_write_bytecode = True
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [item for item in sys.path if Path(item).resolve() != here]
+    # What imports print goes to stderr, also where it is written past Python's own stdout.
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)
+
+    def tell(facts: dict[str, Any]) -> None:
+        out.write(MARK + json.dumps(facts) + "\n")
+        out.flush()
+
+    first = interpreter()
+    tell(first)
+    if first["torch"] is not None:
+        told = imported()
+        tell({"torch": told})
+        if told["imported"]:
+            tell({"torch": devices()})
+            if "--deep" in arguments:
+                tell({"torch": tried()})
+    if "--deep" in arguments and first["tensorflow"] is not None:
+        tell({"tensorflow": tensorflow_says()})
+    tell({"done": True})
+    os._exit(0)  # without the time, and the crashes, of taking libraries down
+
+
+def interpreter() -> dict[str, Any]:
+    """What the files tell: of the interpreter, its packages, torch, TensorFlow and JAX."""
+    base = getattr(sys, "base_prefix", sys.prefix)
+    conda = Path(sys.prefix, "conda-meta")
+    copies = installed(sys.path)
+    packages, duplicates = sorted_out(copies, conda_records(conda))
+    named = {item["name"]: item for item in packages}
+    return {
+        "executable": sys.executable or None,
+        "version": ".".join(map(str, sys.version_info[:3])),
+        "implementation": platform.python_implementation(),
+        "bits": struct.calcsize("P") * 8,
+        "free_threaded": sysconfig.get_config_var("Py_GIL_DISABLED") == 1,
+        "virtual_environment": sys.prefix != base,
+        "conda": conda.is_dir(),
+        "managed_by": managed_by(conda.is_dir(), sys.prefix != base),
+        "user_site": _user_site(),
+        "headers": Path(sysconfig.get_paths()["include"], "Python.h").is_file(),
+        "packages": packages,
+        "duplicates": duplicates,
+        "torch": torch_files(named, copies),
+        "tensorflow": tensorflow_files(named, copies),
+        "jax": _jax({name: named[name]["version"] for name in named}),
+    }
+
+
+def managed_by(conda: bool, virtual: bool) -> str | None:
+    """Who installs packages here; None where nothing tells."""
+    settings = _read(Path(sys.prefix, "pyvenv.cfg"))
+    marker = Path(sysconfig.get_paths()["stdlib"], "EXTERNALLY-MANAGED")
+    if conda:
+        return "conda"
+    if virtual and re.search(r"^uv\s*=", settings, flags=re.MULTILINE):
+        return "uv"
+    if virtual and ("pypoetry" in sys.prefix or Path(sys.prefix, "../poetry.lock").is_file()):
+        return "poetry"
+    if not virtual and marker.is_file():
+        return "system"
+    # Not by find_spec: for setuptools that is the sign that pip itself runs, and it steps aside.
+    return "pip" if any(Path(item, "pip/__init__.py").is_file() for item in sys.path) else None
+
+
+def installed(folders: list[str]) -> list[dict[str, Any]]:
+    """Every copy of the packages that matter in these folders, the one that is imported first."""
+    found = []
+    for folder in dict.fromkeys(Path(item).resolve() for item in folders):
+        copies = [_copy(path) for path in _entries(folder) if path.suffix in METADATA]
+        found += [copy for copy in copies if copy is not None]
+    return found
+
+
+def _copy(path: Path) -> dict[str, Any] | None:
+    """One folder of metadata: `torch-2.7.1.dist-info`; older tools wrote folders and files."""
+    name, _, version = path.stem.partition("-")
+    name = re.sub(r"[-_.]+", "-", name).lower()
+    if not MATTERS.fullmatch(name):
+        return None
+    text = _read(path if path.is_file() else path / METADATA[path.suffix])
+    header = text.partition("\n\n")[0]
+    told = re.search(r"^Version:\s*(\S+)", header, flags=re.MULTILINE)
+    return {
+        "name": name,
+        "version": told.group(1) if told else version.partition("-py")[0] or None,
+        "location": str(path.parent),
+        "installer": _read(path / "INSTALLER").strip() or None,
+        "requires": re.findall(r"^Requires-Dist:\s*(.+?)\s*$", header, flags=re.MULTILINE),
+    }
+
+
+def conda_records(folder: Path) -> list[dict[str, Any]]:
+    """What conda believes that it installed: conda-meta/<name>-<version>-<build>.json."""
+    found = []
+    for path in _entries(folder):
+        parts = path.stem.rsplit("-", 2) if path.suffix == ".json" else []
+        name = parts[0] if len(parts) == 3 else ""
+        name = "torch" if name == "pytorch" else name
+        if MATTERS.fullmatch(name):
+            record = {"name": name, "version": parts[1], "location": str(folder)}
+            found.append({**record, "installer": "conda", "requires": []})
+    return found
+
+
+def sorted_out(
+    copies: list[dict[str, Any]], recorded: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The copy of each package that Python takes, and all copies of what is there twice."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for copy in copies:
+        groups.setdefault(copy["name"], []).append(copy)
+    for record in recorded:
+        group = groups.setdefault(record["name"], [])
+        # A package of conda's brings metadata along as well, which looks like pip's.
+        own = [copy for copy in group if copy["installer"] == "conda" or _same(copy, record)]
+        for copy in own:
+            copy["installer"] = copy["installer"] or "conda"
+        group += [] if own else [record]
+    duplicates = [copy for group in groups.values() if len(group) > 1 for copy in group]
+    return [group[0] for group in groups.values()], duplicates
+
+
+def _same(copy: dict[str, Any], record: dict[str, Any]) -> bool:
+    versions = {re.sub(r"(\+.*|\.post\d+)$", "", item["version"] or "") for item in (copy, record)}
+    return len(versions) == 1
+
+
+def torch_files(
+    packages: dict[str, dict[str, Any]], copies: list[dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Torch from its files alone; None: it is not installed."""
+    package = packages.get("torch")
+    folder = _package_folder("torch")
+    if package is None and folder is None:
+        return None
+    told = constants(_read(folder / "version.py") if folder else "")
+    whole = told.get("__version__") or (package["version"] if package else None)
+    version, _, local = whole.partition("+") if isinstance(whole, str) else (None, "", "")
+    build = BUILD.match(local)
+    own: list[str] = next((copy["requires"] for copy in copies if copy["name"] == "torch"), [])
+    return {
+        "version": version,
+        "build": build.group(1) if build else None,
+        **{key: told.get(key) for key in ("cuda", "hip", "xpu", "debug")},
+        "location": str(folder.parent) if folder else package and package["location"],
+        "installer": package["installer"] if package else None,
+        "requires": [
+            item for item in own if re.match(r"(nvidia-|triton|pytorch-triton|cuda-)", item)
+        ],
+    }
+
+
+def constants(text: str) -> dict[str, Any]:
+    """Names that a module binds to plain values, without running it."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return {}
+    found = {}
+    for node in body:
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            found[getattr(target, "id", "")] = _plain(node.value)
+    return found
+
+
+def _plain(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        return None
+
+
+def tensorflow_files(
+    packages: dict[str, dict[str, Any]], copies: list[dict[str, Any]]
+) -> dict[str, Any] | None:
+    """TensorFlow from its files; None: it is not installed."""
+    names = sorted((name for name in packages if TENSORFLOWS.fullmatch(name)), key=len)
+    if not names:
+        return None
+    name, folder = names[0], _package_folder("tensorflow")
+    text = _read(folder / "python/platform/build_info.py") if folder else ""
+    built = dict(re.findall(r"\('(\w+)', '?([^',)]*)'?\)", text))
+    own: list[str] = next((copy["requires"] for copy in copies if copy["name"] == name), [])
+    extra = [re.split(r"[^\w.-]", item)[0] for item in own if re.search(r"and[-_]cuda", item)]
+    libraries = [re.sub(r"[-_.]+", "-", item).lower() for item in extra]
+    return {
+        "version": packages[name]["version"],
+        "package": name,
+        "cuda": built.get("cuda_version") or None,
+        "cudnn": built.get("cudnn_version") or None,
+        "cuda_build": {"True": True, "False": False}.get(built.get("is_cuda_build", "")),
+        "cuda_libraries": all(item in packages for item in libraries) if libraries else None,
+    }
+
+
+def _jax(versions: dict[str, Any]) -> dict[str, Any] | None:
+    if "jax" not in versions and "jaxlib" not in versions:
+        return None
+    facts = {"version": versions.get("jax"), "jaxlib": versions.get("jaxlib")}
+    for name in versions:
+        plugin = re.fullmatch(r"jax-(cuda|rocm)\d+-plugin", name)
+        if plugin:
+            facts[plugin.group(1) + "_plugin"] = versions[name]
+    return facts
+
+
+def imported() -> dict[str, Any]:
+    """Import torch; what it says without looking for devices."""
+    began = time.perf_counter()
+    try:
+        torch = importlib.import_module("torch")
+        torch.__version__  # noqa: B018  # a folder left behind imports well and holds nothing
+    except BaseException as error:  # an extension may even ask to exit
+        return {"imported": False, "import_error": worded(error)}
+    facts: dict[str, Any] = {"imported": True, "import_s": time.perf_counter() - began}
+    facts["num_threads"] = _answer(lambda: torch.get_num_threads())
+    facts["mps_built"] = _answer(lambda: torch.backends.mps.is_built())
+    facts["arch_list"] = _answer(lambda: _architectures(torch))
+    return facts
+
+
+def _architectures(torch: Any) -> list[str]:
+    if not (torch.version.cuda or getattr(torch.version, "hip", None)):
+        return []
+    if hasattr(torch._C, "_cuda_getArchFlags"):  # get_arch_list() is empty without a device
+        return (torch._C._cuda_getArchFlags() or "").split()
+    return list(torch.cuda.get_arch_list())
+
+
+def devices() -> dict[str, Any]:
+    """What torch finds when it looks for devices; none of it creates a context."""
+    torch: Any = importlib.import_module("torch")
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        facts = {"cuda_available": _answer(torch.cuda.is_available)}
+        facts["device_count"] = _answer(torch.cuda.device_count)
+    texts = [" ".join(str(item.message).split()) for item in caught]
+    said = [
+        text
+        for sign in ("initialization", "CUDA|HIP", "NVML")
+        for text in texts
+        if re.search(sign, text)
+    ]
+    built = torch.version.cuda or getattr(torch.version, "hip", None)
+    if built and not facts["cuda_available"]:
+        facts["cuda_error"] = said[0] if said else _refusal(torch.cuda.init)
+    refused = _refusal(torch.backends.cudnn.version) if torch.version.cuda else None
+    if refused and not facts.get("cuda_error"):
+        facts["cuda_error"] = refused  # its cuDNN is not the one that it was built for
+    if torch.version.cuda:
+        facts["cudnn"] = _answer(lambda: dotted(torch.backends.cudnn.version()))
+        facts["nccl"] = _answer(lambda: ".".join(str(part) for part in torch.cuda.nccl.version()))
+    facts["mps_available"] = _answer(lambda: torch.backends.mps.is_available())
+    facts["xpu_available"] = _answer(lambda: torch.xpu.is_available())
+    return facts
+
+
+def dotted(number: Any) -> str | None:
+    """The version of cuDNN from its number: 91002 is 9.10.2, and 8902 is 8.9.2."""
+    if not isinstance(number, int) or number < 1000:
+        return None
+    major, minor = (10000, 100) if number >= 90000 else (1000, 100)
+    return f"{number // major}.{number % major // minor}.{number % minor}"
+
+
+def tried() -> dict[str, Any]:
+    """What needs a device at work: bfloat16, and a compiled function."""
+    torch: Any = importlib.import_module("torch")
+
+    cuda = bool(_answer(torch.cuda.is_available))
+    facts: dict[str, Any] = {}
+    if cuda:
+        facts["bf16_supported"] = _answer(
+            lambda: bool(torch.version.hip) or torch.cuda.get_device_capability(0) >= (8, 0)
+        )
+    if hasattr(torch, "compile"):
+        try:
+            values = torch.arange(64.0, device="cuda" if cuda else "cpu")
+            right = torch.sin(values) * 2 + 1
+            found = torch.compile(lambda given: torch.sin(given) * 2 + 1)(values)
+            facts["compile_works"] = bool(torch.allclose(found, right, atol=1e-5))
+            if not facts["compile_works"]:
+                facts["compile_error"] = "a compiled function computes something else"
+        except Exception as error:
+            facts.update(compile_works=False, compile_error=worded(error))
+    return facts
+
+
+def tensorflow_says() -> dict[str, Any]:
+    """How many GPUs TensorFlow sees; takes none of their memory."""
+    try:
+        tensorflow: Any = importlib.import_module("tensorflow")
+        return {"gpus_seen": len(tensorflow.config.list_physical_devices("GPU"))}
+    except BaseException as error:
+        return {"import_error": worded(error)}
+
+
+def worded(error: BaseException) -> str:
+    """The error as the last line of a traceback words it, on one line."""
+    text = " ".join(str(error).partition("\nSet TORCHDYNAMO_VERBOSE")[0].split())[:600]
+    return type(error).__name__ + (": " + text if text else "")
+
+
+def _answer(question: Any) -> Any:
+    """The fact, or None where this torch cannot tell it."""
+    try:
+        return question()
+    except Exception:
+        return None
+
+
+def _refusal(question: Any) -> str | None:
+    try:
+        question()
+    except Exception as error:
+        return worded(error)
+    return None
+
+
+def _package_folder(name: str) -> Path | None:
+    """Where the package would be imported from; None: nowhere, or an empty folder of that name."""
+    origin = getattr(_answer(lambda: importlib.util.find_spec(name)), "origin", None)
+    return Path(origin).parent if origin and Path(origin).is_file() else None
+
+
+def _user_site() -> bool:
+    """The user's own site folder is searched, if Python was not told to pass it over."""
+    site: Any = sys.modules.get("site")
+    folder = _answer(lambda: Path(site.getusersitepackages()).resolve())
+    return any(Path(item).resolve() == folder for item in sys.path)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> str:
+    """The file's text; empty where it cannot be read."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(2**20)
+    except (OSError, ValueError):
+        return ""
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

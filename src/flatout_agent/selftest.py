@@ -1,0 +1,350 @@
+"""Try what training needs, on each device that torch sees; told in lines of JSON.
+
+This file is started as a program by the user's own Python. Each test is announced before it runs,
+so that whoever listens knows which one crashed or hangs; after a failure the program ends, since a
+device that has failed once may go on failing: the rest is then tried in a fresh process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable  # cannot be subscripted before Python 3.9
+
+    Test = Callable[[], "str | None"]
+    """Returns its figure; raises what went wrong."""
+
+MARK = "flatout-selftest "
+SMALL = 512
+"""Matrices of this many rows are compared with the right result ..."""
+LARGE = {"cpu": 1024, "mps": 2048, "cuda": 8192, "xpu": 4096}
+"""... and these are timed."""
+ENOUGH_S = 0.25
+COPIED_BYTES = 256 * 2**20
+TOLERANCES = {"float64": 1e-12, "float32": 2e-3, "float16": 5e-3, "bfloat16": 3e-2}
+"""Relative error over a whole matrix; float32 may be TF32 by the user's own variables."""
+CANNOT = (
+    "C++ compiler",
+    "compiler: cl is not found",
+    "working triton",
+    "compile is not supported",
+    "Dynamo is not supported",
+    "not yet supported for torch.compile",
+    "too old to be supported by the triton",
+    "gcc' failed to be",
+    "Failed to find C compiler",
+)
+"""What a missing part of torch.compile says: it cannot be tried, which other findings are about."""
+
+
+class NotHereError(Exception):
+    """It cannot be tried here."""
+
+
+class WrongResultError(Exception):
+    """The device computes something else than it should."""
+
+
+class Pictures:
+    """A data set as large as an ordinary one's samples. Here, at the top, so that it can travel."""
+
+    def __len__(self) -> int:
+        return 256
+
+    def __getitem__(self, index: int) -> Any:
+        return torch().full((3, 224, 224), float(index))
+
+
+def torch() -> Any:
+    """Imported at its first use: the import itself is a test."""
+    import torch
+
+    return torch
+
+
+def main(arguments: list[str]) -> None:
+    """Run every test but those named in `arguments`, until one fails."""
+    sys.dont_write_bytecode = True
+    here = Path(__file__).resolve().parent
+    sys.path[:] = [item for item in sys.path if Path(item).resolve() != here]
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)
+
+    def tell(said: dict[str, Any]) -> None:
+        out.write(MARK + json.dumps(said) + "\n")
+        out.flush()
+
+    first: list[tuple[str, Test]] = [("import torch", _import), ("find devices", _found)]
+    for name, test in first:
+        if _run(name, test, tell, name in arguments) is not True:
+            tell({"done": True})
+            os._exit(0)
+    for name, test in tests():
+        if name not in arguments and _run(name, test, tell) is False:
+            os._exit(0)
+    tell({"done": True})
+    os._exit(0)  # without the time, and the crashes, of taking libraries down
+
+
+def _run(
+    name: str, test: Test, tell: Callable[[dict[str, Any]], None], silent: bool = False
+) -> bool | None:
+    """Run one test and tell how it went: passed, failed, or (None) not to be tried here."""
+    if not silent:
+        tell({"begin": name})
+    began = time.perf_counter()
+    passed: bool | None = True
+    figure = message = None
+    try:
+        figure = test()
+    except NotHereError as reason:
+        passed, message = None, str(reason)
+    except BaseException as error:
+        text = " ".join(str(error).partition("\nSet TORCHDYNAMO_VERBOSE")[0].split())[:400]
+        passed = False
+        message = text if isinstance(error, WrongResultError) else f"{type(error).__name__}: {text}"
+    seconds = round(time.perf_counter() - began, 3)
+    if not silent:
+        told = {"name": name, "passed": passed, "figure": figure, "message": message}
+        tell({**told, "seconds": seconds})
+    return passed
+
+
+def tests() -> list[tuple[str, Test]]:
+    """What can be tried here, on every device; torch.compile on the first one and the CPU."""
+    found: list[tuple[str, Test]] = []
+    devices = _devices()
+    for device in devices:
+        if device != "cpu":
+            found.append((f"allocate, {device}", partial(allocate, device)))
+            found.append((f"copy to and from, {device}", partial(copy, device)))
+        found += [
+            (f"matrix product {kind}, {device}", partial(multiply, device, kind))
+            for kind in _kinds(device)
+        ]
+        found.append((f"convolution, {device}", partial(convolve, device)))
+        found.append((f"training step, {device}", partial(train, device)))
+    cards = [device for device in devices if device.startswith("cuda")]
+    pairs = list(zip(cards, cards[1:] + cards[:1])) if len(cards) > 1 else []  # noqa: B905
+    found += [(f"copy, {one} to {two}", partial(exchange, one, two)) for one, two in pairs]
+    found += [
+        (f"torch.compile, {device}", partial(compile_, device))
+        for device in [*devices[:1], "cpu"]
+        if device != "mps"
+    ]
+    found.append(("loader with 2 workers", load))
+    return list(dict(found).items())
+
+
+def _devices() -> list[str]:
+    """Accelerators first."""
+    library = torch()
+    found = [f"cuda:{index}" for index in range(library.cuda.device_count())]
+    found = found if library.cuda.is_available() else []
+    if hasattr(library, "xpu") and library.xpu.is_available():
+        found += [f"xpu:{index}" for index in range(library.xpu.device_count())]
+    if hasattr(library.backends, "mps") and library.backends.mps.is_available():
+        found.append("mps")
+    return [*found, "cpu"]
+
+
+def _kinds(device: str) -> list[str]:
+    """Number formats that the device claims to multiply natively."""
+    library = torch()
+    if device == "cpu":
+        return ["float32", "bfloat16"]
+    if device.startswith("cuda"):
+        native = library.version.hip or library.cuda.get_device_capability(device) >= (8, 0)
+        return ["float64", "float32", "float16", *(["bfloat16"] if native else [])]
+    return ["float32", "float16"] + (["bfloat16"] if device.startswith("xpu") else [])
+
+
+def _import() -> str:
+    began = time.perf_counter()
+    try:
+        version = torch().__version__
+    except ModuleNotFoundError as error:
+        if error.name == "torch":
+            raise NotHereError("torch is not installed") from error
+        raise
+    return f"{version} in {time.perf_counter() - began:.1f} s"
+
+
+def _found() -> str:
+    return ", ".join(_devices())
+
+
+def allocate(device: str) -> str:
+    """Fill a gibibyte, or a quarter of what is free, and read it back."""
+    library = torch()
+    rows = 2**22
+    if device.startswith("cuda"):
+        rows = min(rows, library.cuda.mem_get_info(device)[0] // (16 * 64))
+    count = rows * 64
+    total = float(library.full((rows, 64), 1.0, device=device).sum(dim=1).sum())
+    if abs(total - count) > count * 1e-3:
+        raise WrongResultError(f"{count} ones add up to {total:.0f}")
+    return f"{count * 4 / 2**30:.2g} GiB"
+
+
+def copy(device: str) -> str:
+    """Host to device and back, from memory that the device may read by itself."""
+    library = torch()
+    there = library.arange(COPIED_BYTES // 4, dtype=library.int32)
+    if device.startswith("cuda"):
+        there = there.pin_memory()
+    back = library.empty_like(there, pin_memory=device.startswith("cuda"))
+    on_device = there.to(device)
+    to_s = _seconds(device, lambda: on_device.copy_(there, non_blocking=True))
+    from_s = _seconds(device, lambda: back.copy_(on_device, non_blocking=True))
+    if not library.equal(there, back):
+        raise WrongResultError("what came back is not what was sent")
+    return f"{COPIED_BYTES / to_s / 1e9:.1f} GB/s to, {COPIED_BYTES / from_s / 1e9:.1f} GB/s from"
+
+
+def multiply(device: str, kind: str) -> str:
+    """Two matrices, compared with float64 on the CPU; then large ones, timed."""
+    library = torch()
+    dtype = getattr(library, kind)
+    generator = library.Generator().manual_seed(0)
+    one, two = (
+        library.randn(SMALL, SMALL, generator=generator, dtype=library.float64).to(dtype)
+        for _ in range(2)
+    )
+    found = (one.to(device) @ two.to(device)).cpu().double()
+    _compare(found, one.double() @ two.double(), TOLERANCES[kind])
+    size = LARGE[device.partition(":")[0]] // (4 if kind == "float64" else 1)
+    large = library.randn(size, size, device=device).to(dtype)
+    flops = 2 * size**3 / _seconds(device, lambda: large @ large)
+    return f"{flops / 1e12:.1f} TFLOP/s" if flops > 1e12 else f"{flops / 1e9:.0f} GFLOP/s"
+
+
+def convolve(device: str) -> str:
+    """A convolution, compared with float64 on the CPU."""
+    library = torch()
+    generator = library.Generator().manual_seed(0)
+    pictures = library.randn(8, 16, 32, 32, generator=generator)
+    weights = library.randn(32, 16, 3, 3, generator=generator)
+    conv2d = library.nn.functional.conv2d
+    right = conv2d(pictures.double(), weights.double(), padding=1)
+    here, filters = pictures.to(device), weights.to(device)
+    _compare(conv2d(here, filters, padding=1).cpu().double(), right, TOLERANCES["float32"])
+    seconds = _seconds(device, lambda: conv2d(here, filters, padding=1))
+    library_version = library.backends.cudnn.version() if device.startswith("cuda") else None
+    figure = f"{seconds * 1e6:.0f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
+    return figure + (f", cuDNN {library_version}" if library_version else "")
+
+
+def train(device: str) -> str:
+    """A few steps of a small network: gradients as on the CPU in float64, and the loss falls."""
+    library = torch()
+    library.manual_seed(0)
+    layers = library.nn.Linear(32, 64), library.nn.Tanh(), library.nn.Linear(64, 1)
+    model = library.nn.Sequential(*layers)
+    data, target = library.randn(256, 32), library.randn(256, 1)
+    exact = library.nn.Sequential(*layers).double()
+    loss_of = library.nn.functional.mse_loss
+    loss_of(exact(data.double()), target.double()).backward()
+    right = exact[0].weight.grad.clone()
+    model = model.float().to(device)
+    model.zero_grad(set_to_none=True)
+    data, target = data.to(device), target.to(device)
+    optimizer = library.optim.SGD(model.parameters(), lr=0.1)
+    losses = []
+    for step in range(10):
+        optimizer.zero_grad()
+        loss = loss_of(model(data), target)
+        loss.backward()
+        if step == 0:
+            _compare(model[0].weight.grad.cpu().double(), right, 1e-2)
+        optimizer.step()
+        losses.append(loss.item())
+    if not losses[-1] < losses[0]:
+        raise WrongResultError(f"the loss went from {losses[0]:.4f} to {losses[-1]:.4f}")
+    return f"loss {losses[0]:.3f} to {losses[-1]:.3f}"
+
+
+def exchange(one: str, two: str) -> str:
+    """One GPU to another, and whether that goes without the host's memory."""
+    library = torch()
+    there = library.arange(COPIED_BYTES // 4, dtype=library.int32, device=one)
+    here = library.empty_like(there, device=two)
+    seconds = _seconds(two, lambda: here.copy_(there), also=one)
+    if not library.equal(here.cpu(), there.cpu()):
+        raise WrongResultError("what arrived is not what was sent")
+    direct = library.cuda.can_device_access_peer(*(int(name[5:]) for name in (one, two)))
+    way = "directly" if direct else "through the host"
+    return f"{COPIED_BYTES / seconds / 1e9:.1f} GB/s {way}"
+
+
+def compile_(device: str) -> str:
+    """A function through torch.compile, compared with itself."""
+    library = torch()
+    if not hasattr(library, "compile"):
+        raise NotHereError(f"torch {library.__version__} has no torch.compile")
+
+    def plain(values: Any) -> Any:
+        return library.nn.functional.gelu(values * 2 + 1).sum(dim=-1)
+
+    values = library.randn(64, 256, device=device)
+    began = time.perf_counter()
+    try:
+        found = library.compile(plain)(values)
+    except Exception as error:
+        if any(sign.lower() in str(error).lower() for sign in CANNOT):
+            raise NotHereError(" ".join(str(error).split())[:200]) from error
+        raise
+    _compare(found.double().cpu(), plain(values).double().cpu(), 1e-3)
+    return f"{time.perf_counter() - began:.1f} s to compile"
+
+
+def load() -> str:
+    """Batches of an ordinary size from two processes, through shared memory."""
+    library = torch()
+    began = time.perf_counter()
+    loader = library.utils.data.DataLoader(Pictures(), batch_size=32, num_workers=2)
+    sums = [float(batch[:, 0, 0, 0].sum()) for batch in loader]
+    if sum(sums) != sum(range(256)):
+        raise WrongResultError("the batches do not hold what the data set does")
+    return f"{256 / (time.perf_counter() - began):.0f} samples/s"
+
+
+def _compare(found: Any, right: Any, tolerance: float) -> None:
+    error = float((found - right).norm() / right.norm())
+    if not error <= tolerance:  # also where it is not a number
+        raise WrongResultError(f"the result is wrong: relative error {error:.1e}")
+
+
+def _seconds(device: str, action: Callable[[], Any], also: str | None = None) -> float:
+    """Time of one action: the best of several, since the device may be busy."""
+    best = float("inf")
+    until = time.perf_counter() + ENOUGH_S
+    for count in range(100):
+        _wait(device, also)
+        began = time.perf_counter()
+        action()
+        _wait(device, also)
+        ended = time.perf_counter()
+        best = min(best, ended - began) if count else best  # the first one warms up
+        if ended > until and count > 1:
+            break
+    return best
+
+
+def _wait(*devices: str | None) -> None:
+    """Until all that was asked of the devices is done."""
+    for device in devices:
+        if device is not None and device != "cpu":
+            module = getattr(torch(), device.partition(":")[0])
+            module.synchronize(*([device] if ":" in device else []))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,133 @@
+"""Intel's GPUs from trees as i915 and xe show them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flatout.nouns.gpu import Driver, Gpu
+from flatout.probing import intel
+from flatout.probing.program_answer import Answer
+from probing.planted import GARBAGE, plant
+
+GIB = 2**30
+ARC = {"device_name": "Intel(R) Arc(TM) A770 Graphics", "pci_bdf_address": "0000:03:00.0"}
+
+
+def no_program(command: Sequence[str], limit_s: float) -> Answer:
+    return Answer("", None, "not found")
+
+
+def card(root: Path, index: int, address: str, number: str, driver: str = "i915") -> str:
+    place = f"devices/{address}"
+    plant(root, {f"{place}/vendor": "0x8086\n", f"{place}/device": f"{number}\n"})
+    drm = f"sys/class/drm/card{index}"
+    plant(root, {}, {f"{drm}/device": place, f"{place}/driver": f"drivers/{driver}"})
+    return place
+
+
+def test_arc_beside_the_processors_own(tmp_path: Path) -> None:
+    card(tmp_path, 0, "0000:00:02.0", "0x4680")
+    place = card(tmp_path, 1, "0000:03:00.0", "0x56a0", "xe")
+    plant(tmp_path, {f"{place}/tile0/physical_vram_size_bytes": f"{16 * GIB}\n"})
+    asked = []
+
+    def xpu_smi(command: Sequence[str], limit_s: float) -> Answer:
+        asked.append(list(command))
+        return Answer(json.dumps({"device_list": [ARC]}), 0)
+
+    assert intel.from_sysfs(tmp_path, xpu_smi) == (
+        Gpu(
+            vendor="intel",
+            pci_address="0000:00:02.0",
+            pci_id="8086:4680",
+            driver_sees=True,
+            kernel_driver="i915",
+            shared_memory=True,
+        ),
+        Gpu(
+            vendor="intel",
+            name="Intel(R) Arc(TM) A770 Graphics",
+            pci_address="0000:03:00.0",
+            pci_id="8086:56a0",
+            driver_sees=True,
+            kernel_driver="xe",
+            memory_bytes=16 * GIB,
+            shared_memory=False,
+        ),
+    )
+    assert asked == [["xpu-smi", "discovery", "-j"]]
+
+
+def test_no_program_is_started_for_the_processors_own(tmp_path: Path) -> None:
+    card(tmp_path, 0, "0000:00:02.0", "0x4680")
+
+    def fail(command: Sequence[str], limit_s: float) -> Answer:
+        raise AssertionError(command)
+
+    gpus = intel.from_sysfs(tmp_path, fail)
+    assert gpus is not None
+    assert gpus[0].name is None
+
+
+def test_memory(tmp_path: Path) -> None:
+    plant(tmp_path, {"a/lmem_total_bytes": "17179869184\n"})
+    assert intel.own_memory(tmp_path / "a") == 16 * GIB
+    tiles = {f"b/device/tile{index}/physical_vram_size_bytes": str(64 * GIB) for index in (0, 1)}
+    assert intel.own_memory(plant(tmp_path, tiles) / "b") == 128 * GIB
+    plant(tmp_path, {"b/device/tile1/physical_vram_size_bytes": "?"})
+    assert intel.own_memory(tmp_path / "b") is None  # half of it would be a wrong answer
+    assert intel.own_memory(tmp_path / "c") is None
+
+
+def test_a_card_whose_memory_is_not_told(tmp_path: Path) -> None:
+    card(tmp_path, 0, "0000:03:00.0", "0x56a0")
+    gpus = intel.from_sysfs(tmp_path, no_program)
+    assert gpus is not None
+    assert (gpus[0].memory_bytes, gpus[0].shared_memory, gpus[0].name) == (None, None, None)
+
+
+def test_cards_of_others(tmp_path: Path) -> None:
+    assert intel.from_sysfs(tmp_path, no_program) is None
+    plant(tmp_path, {"sys/class/net/lo/mtu": "1"})
+    assert intel.from_sysfs(tmp_path, no_program) == ()
+    card(tmp_path, 0, "0000:03:00.0", "0x56a0", "vfio-pci")
+    assert intel.from_sysfs(tmp_path, no_program) == ()
+
+
+FILES = ("device/device", "lmem_total_bytes", "device/tile0/physical_vram_size_bytes")
+
+
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(FILES, GARBAGE)), st.text())
+def test_garbage_is_no_fact(files: dict[str, bytes], said: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root, drm = Path(folder), "sys/class/drm/card0"
+        plant(root, {f"{drm}/{name}": content for name, content in files.items()})
+        plant(root, {f"{drm}/device/vendor": "0x8086\n"}, {f"{drm}/device/driver": "drivers/xe"})
+        found = intel.from_sysfs(root, lambda command, limit_s: Answer(said, 0))
+    assert found == (Gpu(vendor="intel", driver_sees=True, kernel_driver="xe"),)
+
+
+def test_driver(tmp_path: Path) -> None:
+    assert intel.driver_in(tmp_path) is None
+    plant(tmp_path, {"sys/module/i915/refcnt": "1\n"})
+    assert intel.driver_in(tmp_path) == Driver(vendor="intel")
+    plant(tmp_path, {"sys/module/i915/version": "backported-1.24\n"})
+    found = intel.driver_in(tmp_path)
+    assert found is not None
+    assert found.version == "backported-1.24"
+
+
+def test_here() -> None:
+    found = intel.gpus()
+    loaded = [name for name in intel.DRIVERS if Path(f"/sys/module/{name}").exists()]
+    if sys.platform == "linux" and not loaded:
+        assert (found, intel.driver(found)) == ((), None)
+    elif sys.platform != "linux":
+        assert (found, intel.driver(found)) == (None, None)
