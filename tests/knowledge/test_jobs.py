@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.knowledge import jobs
-from flatout.nouns.machine import Gpu, Machine
+from flatout.nouns.identity import GpuIdentity, Identity
 from flatout_agent import wire
 
 JOBS = st.builds(
@@ -59,6 +59,6 @@ def test_what_is_missing_is_named(values: dict[str, Any], missing: str) -> None:
 
 def test_a_job_of_which_only_the_machine_is_known() -> None:
     assert jobs.unseen(None).device == "cpu"
-    machine = Machine("Linux", None, 8, None, (Gpu("NVIDIA H200"),), torch="2.13.0")
+    machine = Identity("Linux", None, 8, None, (GpuIdentity("NVIDIA H200"),), torch="2.13.0")
     found = jobs.unseen(machine)
     assert (found.device, found.cores, found.torch) == ("cuda", 8, "2.13.0")

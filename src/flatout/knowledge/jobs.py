@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from flatout.nouns.machine import Machine
+from flatout.nouns.identity import Identity
 from flatout_agent.wire import JobFacts, decode
 
 
@@ -59,7 +59,7 @@ def _optional(hint: Any) -> bool:
     ) in typing.get_args(hint)
 
 
-def unseen(machine: Machine | None) -> JobFacts:
+def unseen(machine: Identity | None) -> JobFacts:
     """What can be said of a program of which only the machine is known."""
     return JobFacts(
         torch=(machine and machine.torch) or "",

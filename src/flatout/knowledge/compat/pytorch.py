@@ -1,0 +1,210 @@
+"""PyTorch releases: their builds, Pythons, and the GPUs that each build holds kernels for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from flatout.knowledge.compat import tables
+
+_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
+_FAMILIES = (((10, 0), (10, 3), (10, 7)), ((10, 1),), ((11, 0),), ((12, 0), (12, 1)))
+"""Which compute capabilities share what sm_100f and the like are built for (10.1 is apart)."""
+
+
+@dataclass(frozen=True)
+class TorchBuild:
+    """One kind of wheel of one release."""
+
+    name: str
+    """cpu, cu128, rocm6.4, xpu: the last part of its index address. macOS: "cpu" (holds MPS)."""
+    systems: tuple[str, ...]
+    """linux-x86_64, linux-aarch64, windows-x86_64, macos-arm64, macos-x86_64."""
+    cuda: str | None = None
+    """12.8; None: not a CUDA build."""
+    rocm: str | None = None
+    arch_list: tuple[str, ...] = ()
+    """What torch.cuda.get_arch_list() says of the linux-x86_64 wheel: sm_75, ..., compute_120;
+    of a ROCm build: gfx90a, gfx942. Empty: not known (or a build for no GPU)."""
+    cudnn: str | None = None
+    default_on: tuple[str, ...] = ()
+    """Systems on which a plain `pip install torch` installs this build."""
+    source: str | None = None
+    windows_arch_list: tuple[str, ...] = ()
+    """The same of the windows-x86_64 wheel; empty: not known."""
+    aarch64_arch_list: tuple[str, ...] = ()
+    """The same of the linux-aarch64 wheel; empty: not known."""
+    glibc: str | None = None
+    """Oldest glibc of its Linux x86_64 wheels; None: that of the release."""
+
+    def arch_list_on(self, system: str) -> tuple[str, ...]:
+        """The arch list of the wheel for one system; empty: not known."""
+        lists = {"windows-x86_64": self.windows_arch_list, "linux-aarch64": self.aarch64_arch_list}
+        return lists.get(system, self.arch_list if system == "linux-x86_64" else ())
+
+
+@dataclass(frozen=True)
+class TorchRelease:
+    """One release, major.minor.patch of its first patch: 2.7.0; later patches share the entry."""
+
+    version: str
+    """2.7"""
+    newest_patch: str
+    """2.7.1"""
+    released: str
+    """YYYY-MM."""
+    pythons: tuple[str, ...]
+    """3.9, ..., 3.13; free-threaded ones as 3.13t."""
+    builds: tuple[TorchBuild, ...]
+    glibc: str
+    """Oldest glibc of its Linux x86_64 wheels: 2.28."""
+    triton: str | None
+    source: str
+    torchvision: str | None = None
+    """Version of torchvision that goes with it: 0.22."""
+    torchaudio: str | None = None
+    macos: str | None = None
+    """Oldest macOS of its arm64 wheels: 11.0."""
+
+
+@cache
+def releases() -> tuple[TorchRelease, ...]:
+    """All releases from 1.12 on, the oldest first."""
+    found = tuple(_release(row) for row in tables.read("pytorch.toml").rows("release"))
+    tables.ordered(tuple(entry.version for entry in found), "pytorch.toml")
+    return found
+
+
+def release(version: str) -> TorchRelease | None:
+    """The release of "2.7.1", "2.7" or "2.7.1+cu128"; None: not in the table."""
+    wanted = tables.minor(version)
+    return next((entry for entry in releases() if entry.version == wanted), None)
+
+
+def newest() -> TorchRelease:
+    """The newest release in the table."""
+    return releases()[-1]
+
+
+def build(version: str, name: str) -> TorchBuild | None:
+    """The build of that name ("cu128") in the release of that version; None: not in the table."""
+    entry = release(version)
+    builds = entry.builds if entry else ()
+    return next((wheel for wheel in builds if wheel.name == name), None)
+
+
+def default_build(version: str, system: str) -> TorchBuild | None:
+    """The build that a plain `pip install torch` gets on a system; None: it finds none there."""
+    entry = release(version)
+    builds = entry.builds if entry else ()
+    return next((wheel for wheel in builds if system in wheel.default_on), None)
+
+
+def index_url(name: str, mirror: str | None = None) -> str:
+    """The address of the wheels of one build.
+
+    mirror: the address that stands for the whole index; the build's name is put where it says
+    {build}, and at its end where it does not.
+    """
+    pattern = mirror or tables.read("pytorch.toml").text("index")
+    if "{build}" not in pattern:
+        pattern = pattern.rstrip("/") + "/{build}"
+    return pattern.replace("{build}", name)
+
+
+def supports(arch_list: tuple[str, ...], capability: tuple[int, int]) -> bool:
+    """Whether a build with this arch list runs on a GPU of this compute capability.
+
+    By NVIDIA's rules: sm_XY runs on the same major with an equal or higher minor; compute_XY (PTX)
+    runs on anything newer; sm_90a and the like on exactly that one; sm_120f and the like on their
+    family.
+    """
+    return any(_runs(architecture, capability) for architecture in arch_list)
+
+
+def oldest_capability(arch_list: tuple[str, ...]) -> tuple[int, int] | None:
+    """The lowest compute capability with a kernel in the list."""
+    found = (_ARCHITECTURE.fullmatch(architecture) for architecture in arch_list)
+    return min(((int(one[2]), int(one[3])) for one in found if one), default=None)
+
+
+def _runs(architecture: str, capability: tuple[int, int]) -> bool:
+    found = _ARCHITECTURE.fullmatch(architecture)
+    if not found:
+        return False
+    kind, major, lowest, suffix = found[1], int(found[2]), int(found[3]), found[4]
+    if suffix == "a":
+        return capability == (major, lowest)
+    if suffix == "f":
+        family = next((every for every in _FAMILIES if (major, lowest) in every), ())
+        return capability in family and capability >= (major, lowest)
+    if kind == "compute":
+        return capability >= (major, lowest)
+    return capability[0] == major and capability[1] >= lowest
+
+
+def _release(row: tables.Row) -> TorchRelease:
+    return TorchRelease(
+        version=row.text("version"),
+        newest_patch=row.text("newest_patch"),
+        released=row.month("released"),
+        pythons=row.texts("pythons"),
+        builds=tuple(_build(wheel) for wheel in row.rows("build")),
+        glibc=row.text("glibc"),
+        triton=row.text_or_none("triton"),
+        source=row.source(),
+        torchvision=row.text_or_none("torchvision"),
+        torchaudio=row.text_or_none("torchaudio"),
+        macos=row.text_or_none("macos"),
+    )
+
+
+def _build(row: tables.Row) -> TorchBuild:
+    name = row.text("name")
+    systems, default_on = row.texts("systems"), row.texts("default_on")
+    if (
+        not systems
+        or not set(systems) <= set(tables.SYSTEMS)
+        or not set(default_on) <= set(systems)
+    ):
+        raise ValueError(f"{row.where}: systems or default_on name an unknown system")
+    return TorchBuild(
+        name=name,
+        systems=systems,
+        cuda=_cuda(name),
+        rocm=name.removeprefix("rocm") if name.startswith("rocm") else None,
+        arch_list=_arch_list(row, "arch_list"),
+        cudnn=row.text_or_none("cudnn"),
+        default_on=default_on,
+        source=row.source() if "source" in row.fields else None,
+        windows_arch_list=_arch_list(row, "windows_arch_list"),
+        aarch64_arch_list=_arch_list(row, "aarch64_arch_list"),
+        glibc=row.text_or_none("glibc"),
+    )
+
+
+def _cuda(name: str) -> str | None:
+    found = re.fullmatch(r"cu(\d+)(\d)", name)
+    return f"{found[1]}.{found[2]}" if found else None
+
+
+def _arch_list(row: tables.Row, name: str) -> tuple[str, ...]:
+    """The list as the build scripts write it ("8.0;9.0+PTX", "gfx90a;gfx942"), as torch says it."""
+    listed = (row.text_or_none(name) or "").split(";")
+    binaries = [_binary(row, name, item.removesuffix("+PTX")) for item in listed if item]
+    portable = [
+        _binary(row, name, item.removesuffix("+PTX")).replace("sm_", "compute_")
+        for item in listed
+        if item.endswith("+PTX")
+    ]
+    return (*binaries, *portable)
+
+
+def _binary(row: tables.Row, name: str, item: str) -> str:
+    if re.fullmatch(r"gfx[0-9a-f]{3,4}", item):
+        return item
+    found = re.fullmatch(r"(\d+)\.(\d[af]?)", item)
+    if not found:
+        raise ValueError(f"{row.where}: {name} holds {item!r}, which is no architecture")
+    return f"sm_{found[1]}{found[2]}"

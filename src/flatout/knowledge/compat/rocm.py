@@ -1,0 +1,66 @@
+"""ROCm releases <-> the GPUs that AMD supports, and what the gfx names mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from flatout.knowledge.compat import tables
+
+
+@dataclass(frozen=True)
+class RocmRelease:
+    """One ROCm release: 6.3."""
+
+    version: str
+    released: str
+    supported: tuple[str, ...]
+    """LLVM targets that AMD supports officially: gfx90a, gfx942."""
+    source: str
+
+
+@dataclass(frozen=True)
+class RocmTarget:
+    """One LLVM target: gfx942."""
+
+    name: str
+    gpus: tuple[str, ...]
+    """Some of the GPUs that are of this target."""
+    source: str
+
+
+@cache
+def releases() -> tuple[RocmRelease, ...]:
+    """The releases whose support matrix is known, the oldest first."""
+    found = tuple(
+        RocmRelease(
+            row.text("version"), row.month("released"), row.texts("supported"), row.source()
+        )
+        for row in tables.read("rocm.toml").rows("release")
+    )
+    tables.ordered(tuple(entry.version for entry in found), "rocm.toml")
+    return found
+
+
+@cache
+def targets() -> tuple[RocmTarget, ...]:
+    """The LLVM targets of AMD's GPUs, the oldest first."""
+    return tuple(
+        RocmTarget(row.text("name"), row.texts("gpus"), row.source())
+        for row in tables.read("rocm.toml").rows("target")
+    )
+
+
+def supported_gfx(rocm: str) -> tuple[str, ...] | None:
+    """The targets that AMD supports in a ROCm release ("6.3.1"); None: not known."""
+    wanted = tables.minor(rocm)
+    return next((entry.supported for entry in releases() if entry.version == wanted), None)
+
+
+def gpus_of(gfx: str) -> tuple[str, ...]:
+    """GPUs of a target, as examples for people; empty: not known.
+
+    A suffix as rocminfo prints it (gfx90a:sramecc+:xnack-) does not matter.
+    """
+    name = gfx.split(":")[0].strip().lower()
+    return next((target.gpus for target in targets() if target.name == name), ())

@@ -1,0 +1,147 @@
+"""Read the tables of this folder, and refuse malformed ones with what and where."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+SYSTEMS = ("linux-x86_64", "linux-aarch64", "windows-x86_64", "macos-arm64", "macos-x86_64")
+"""The systems that the tables speak of."""
+
+
+class Row:
+    """One table of a TOML file whose fields are asked for by name and type."""
+
+    def __init__(self, where: str, fields: Mapping[str, object]) -> None:
+        self.where = where
+        self.fields = fields
+
+    def text(self, name: str) -> str:
+        """A text that must be there and not be empty."""
+        value = self.fields.get(name)
+        if not isinstance(value, str) or not value:
+            raise ValueError(f"{self.where}: {name} must be text, not {value!r}")
+        return value
+
+    def text_or_none(self, name: str) -> str | None:
+        """A text, or None where the field is left out."""
+        return self.text(name) if name in self.fields else None
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of texts; empty where the field is left out."""
+        value = self.fields.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ValueError(f"{self.where}: {name} must be a list of texts, not {value!r}")
+        return tuple(value)
+
+    def month(self, name: str) -> str:
+        """A month written as YYYY-MM."""
+        value = self.text(name)
+        if not re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", value):
+            raise ValueError(f"{self.where}: {name} must be YYYY-MM, not {value!r}")
+        return value
+
+    def capability(self, name: str) -> tuple[int, int]:
+        """A compute capability written as "8.6"."""
+        return self._capability(name, self.text(name))
+
+    def capability_or_none(self, name: str) -> tuple[int, int] | None:
+        """A compute capability, or None where the field is left out."""
+        return self.capability(name) if name in self.fields else None
+
+    def capabilities(self, name: str) -> tuple[tuple[int, int], ...]:
+        """Compute capabilities written as "7.5 8.0 8.6": at least one, the lowest first."""
+        found = tuple(self._capability(name, item) for item in self.text(name).split())
+        if not found or list(found) != sorted(set(found)):
+            raise ValueError(f"{self.where}: {name} must rise, and not be empty")
+        return found
+
+    def _capability(self, name: str, value: str) -> tuple[int, int]:
+        if not re.fullmatch(r"\d+\.\d", value):
+            raise ValueError(f"{self.where}: {name} must be like 8.6, not {value!r}")
+        major, minor = value.split(".")
+        return int(major), int(minor)
+
+    def yes(self, name: str) -> bool:
+        """A truth value; false where the field is left out."""
+        value = self.fields.get(name, False)
+        if value is True or value is False:
+            return value
+        raise ValueError(f"{self.where}: {name} must be true or false, not {value!r}")
+
+    def source(self) -> str:
+        """The address of the official page that says so."""
+        value = self.text("source")
+        if not value.startswith("https://"):
+            raise ValueError(f"{self.where}: source must be an address, not {value!r}")
+        return value
+
+    def row(self, name: str) -> Row:
+        """The one table written under [name]."""
+        value = self.fields.get(name)
+        if not isinstance(value, dict):
+            raise ValueError(f"{self.where}: [{name}] must be a table")  # noqa: TRY004
+        return Row(f"{self.where} {name}", value)
+
+    def rows(self, name: str) -> tuple[Row, ...]:
+        """The tables written under [[name]]."""
+        value = self.fields.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(fields, dict) for fields in value):
+            raise ValueError(f"{self.where}: [[{name}]] must be tables")
+        return tuple(self._row(name, place, fields) for place, fields in enumerate(value, 1))
+
+    def _row(self, name: str, place: int, fields: Mapping[str, object]) -> Row:
+        label = fields.get("version") or fields.get("name") or f"number {place}"
+        return Row(f"{self.where} {name} {label}", fields)
+
+
+@cache
+def read(name: str) -> Row:
+    """The table in the file of that name beside this module: "cuda.toml"."""
+    return parse(Path(__file__).with_name(name).read_text(encoding="utf-8"), name)
+
+
+def parse(text: str, name: str) -> Row:
+    """The table in a text; name: what errors call it. It must say when it was checked."""
+    try:
+        table = Row(name, tomllib.loads(text))
+    except tomllib.TOMLDecodeError as problem:
+        raise ValueError(f"{name}: not TOML: {problem}") from problem
+    checked = table.text("checked")
+    try:
+        datetime.date.fromisoformat(checked)
+    except ValueError as problem:
+        raise ValueError(f"{name}: checked must be YYYY-MM-DD, not {checked!r}") from problem
+    return table
+
+
+def number(version: str) -> Version | None:
+    """The version that a text means; None: it is none."""
+    try:
+        return Version(version.strip())
+    except InvalidVersion:
+        return None
+
+
+def minor(version: str) -> str | None:
+    """Major and minor of a version, as text: "2.7" of "2.7.1+cu128" and of "2.7.0a0+git12ab".
+
+    A text that only starts like a version ("2.7.0-custom build") counts by its start.
+    """
+    found = re.match(r"\s*[vV]?(\d+)\.(\d+)", version)
+    return f"{int(found[1])}.{int(found[2])}" if found else None
+
+
+def ordered(versions: tuple[str, ...], name: str) -> None:
+    """Refuse a table whose versions do not rise strictly."""
+    numbers = [Version(version) for version in versions]
+    for earlier, later in itertools.pairwise(numbers):
+        if not earlier < later:
+            raise ValueError(f"{name}: {later} must not come after {earlier}")

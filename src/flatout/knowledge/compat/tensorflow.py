@@ -1,0 +1,59 @@
+"""TensorFlow releases <-> Python, CUDA, cuDNN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from flatout.knowledge.compat import tables
+
+
+@dataclass(frozen=True)
+class TensorflowRelease:
+    """One release: 2.17."""
+
+    version: str
+    released: str
+    pythons: tuple[str, ...]
+    cuda: str | None
+    cudnn: str | None
+    extra: str | None
+    """"and-cuda" where `pip install tensorflow[and-cuda]` brings CUDA (from 2.14 on); None."""
+    oldest_capability: tuple[int, int]
+    """Oldest compute capability with kernels in its Linux wheels."""
+    gpu_on_windows: bool
+    """Native Windows with GPU (up to 2.10)."""
+    source: str
+
+
+@cache
+def releases() -> tuple[TensorflowRelease, ...]:
+    """All releases from 2.8 on, the oldest first."""
+    found = tuple(_release(row) for row in tables.read("tensorflow.toml").rows("release"))
+    tables.ordered(tuple(entry.version for entry in found), "tensorflow.toml")
+    return found
+
+
+def release(version: str) -> TensorflowRelease | None:
+    """The release of "2.17.1"; None: not in the table."""
+    wanted = tables.minor(version)
+    return next((entry for entry in releases() if entry.version == wanted), None)
+
+
+def newest() -> TensorflowRelease:
+    """The newest release in the table."""
+    return releases()[-1]
+
+
+def _release(row: tables.Row) -> TensorflowRelease:
+    return TensorflowRelease(
+        version=row.text("version"),
+        released=row.month("released"),
+        pythons=row.texts("pythons"),
+        cuda=row.text_or_none("cuda"),
+        cudnn=row.text_or_none("cudnn"),
+        extra=row.text_or_none("extra"),
+        oldest_capability=row.capability("oldest_capability"),
+        gpu_on_windows=row.yes("gpu_on_windows"),
+        source=row.source(),
+    )

@@ -1,0 +1,39 @@
+"""cuDNN, against rows of NVIDIA's support matrices."""
+
+from __future__ import annotations
+
+import pytest
+
+from flatout.knowledge.compat import cudnn
+
+
+@pytest.mark.parametrize(
+    ("version", "majors", "oldest"),
+    [
+        ("8.0", ("11",), (3, 5)),
+        ("8.9.2.26", ("11", "12"), (5, 0)),
+        ("9.1.0.70", ("11", "12"), (5, 0)),
+        ("9.10.2.21", ("11", "12"), (5, 0)),
+        ("9.11", ("12",), (7, 5)),
+        ("9.13.0.50", ("12", "13"), (7, 5)),
+    ],
+)
+def test_cudnn(version: str, majors: tuple[str, ...], oldest: tuple[int, int]) -> None:
+    found = cudnn.release(version)
+    assert found is not None
+    assert found.cuda_majors == majors
+    assert found.oldest_capability == oldest
+
+
+def test_an_unknown_cudnn_is_none() -> None:
+    assert cudnn.release("7.6.5") is None
+    assert cudnn.release("") is None
+
+
+def test_blackwell_came_with_9_7() -> None:
+    newest = {version: cudnn.release(version) for version in ("9.5", "9.10", "9.17")}
+    assert {v: one.newest_capability for v, one in newest.items() if one} == {
+        "9.5": (9, 0),
+        "9.10": (12, 0),
+        "9.17": (12, 0),
+    }

@@ -1,0 +1,244 @@
+"""PyTorch's builds, and which GPUs a build runs on."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flatout.knowledge.compat import pytorch
+
+CAPABILITIES = st.tuples(st.integers(3, 13), st.integers(0, 9))
+MIRROR = "https://mirror.example/pytorch-wheels"
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["2.7", "2.7.1", "2.7.1+cu128", "2.7.0a0+git1234567", "2.7.0.dev20250301+cu128", "v2.7.0"],
+)
+def test_a_release_is_found_however_it_is_written(written: str) -> None:
+    found = pytorch.release(written)
+    assert found is not None
+    assert (found.version, found.newest_patch) == ("2.7", "2.7.1")
+
+
+@pytest.mark.parametrize("written", ["", "2", "2.70", "27", "1.11.0", "99.0", "nightly"])
+def test_what_is_no_release_is_none(written: str) -> None:
+    assert pytorch.release(written) is None
+    assert pytorch.build(written, "cpu") is None
+    assert pytorch.default_build(written, "linux-x86_64") is None
+
+
+def test_ten_comes_after_nine() -> None:
+    order = [release.version for release in pytorch.releases()]
+    assert order.index("2.10") == order.index("2.9") + 1
+    assert pytorch.newest() is pytorch.releases()[-1]
+
+
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [
+        ("1.12", "cu102"),
+        ("1.13", "cu117"),
+        ("2.0", "cu117"),
+        ("2.1", "cu121"),
+        ("2.4", "cu121"),
+        ("2.5", "cu124"),
+        ("2.6", "cu124"),
+        ("2.7", "cu126"),
+        ("2.8", "cu128"),
+        ("2.10", "cu128"),
+        ("2.11", "cu130"),
+        ("2.14", "cu130"),
+        ("2.15", "cu132"),
+    ],
+)
+def test_what_plain_pip_gets_on_linux(version: str, name: str) -> None:
+    found = pytorch.default_build(version, "linux-x86_64")
+    assert found is not None
+    assert found.name == name
+    for system in ("windows-x86_64", "macos-arm64"):
+        elsewhere = pytorch.default_build(version, system)
+        assert elsewhere is not None
+        assert elsewhere.name == "cpu"
+
+
+def test_what_plain_pip_gets_on_arm_has_cuda_from_2_11_on() -> None:
+    names = {
+        version: found.name
+        for version in ("2.10", "2.11", "2.15")
+        if (found := pytorch.default_build(version, "linux-aarch64"))
+    }
+    assert names == {"2.10": "cpu", "2.11": "cu130", "2.15": "cu132"}
+
+
+def test_intel_macs_ended_with_2_2() -> None:
+    assert pytorch.default_build("2.2", "macos-x86_64") is not None
+    assert pytorch.default_build("2.3", "macos-x86_64") is None
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "expected"),
+    [
+        ("2.7", "cu126", "sm_50 sm_60 sm_70 sm_75 sm_80 sm_86 sm_90"),
+        ("2.7", "cu128", "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120 compute_120"),
+        ("2.8", "cu128", "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"),
+        ("2.0", "cu117", "sm_37 sm_50 sm_60 sm_70 sm_75 sm_80 sm_86"),
+        ("2.15", "cu132", "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"),
+    ],
+)
+def test_arch_lists_are_as_torch_prints_them(version: str, name: str, expected: str) -> None:
+    found = pytorch.build(version, name)
+    assert found is not None
+    assert found.arch_list == tuple(expected.split())
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "expected"),
+    [
+        ("1.13", "cu117", "sm_37 sm_50 sm_60 sm_61 sm_70 sm_75 sm_80 sm_86 compute_37"),
+        ("2.5", "cu121", "sm_50 sm_60 sm_61 sm_70 sm_75 sm_80 sm_86 sm_90"),
+        ("2.7", "cu118", "sm_37 sm_50 sm_60 sm_61 sm_70 sm_75 sm_80 sm_86 sm_90 compute_37"),
+        ("2.7", "cu128", "sm_50 sm_60 sm_61 sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"),
+        ("2.10", "cu126", "sm_50 sm_60 sm_61 sm_70 sm_75 sm_80 sm_86 sm_90"),
+        ("2.10", "cu128", "sm_70 sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"),
+    ],
+)
+def test_wheels_for_windows_hold_kernels_of_their_own(
+    version: str, name: str, expected: str
+) -> None:
+    found = pytorch.build(version, name)
+    assert found is not None
+    assert found.arch_list_on("windows-x86_64") == tuple(expected.split())
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "has", "has_not"),
+    [
+        ("2.5", "rocm6.1", "gfx942", "gfx1101"),
+        ("2.6", "rocm6.2.4", "gfx1101", "gfx1201"),
+        ("2.9", "rocm6.4", "gfx1201", "gfx1151"),
+        ("2.10", "rocm7.1", "gfx1151", "gfx1103"),
+        ("2.13", "rocm7.2", "gfx1103", "gfx1152"),
+    ],
+)
+def test_when_amds_gpus_came_into_the_wheels(
+    version: str, name: str, has: str, has_not: str
+) -> None:
+    found = pytorch.build(version, name)
+    assert found is not None
+    assert has in found.arch_list
+    assert has_not not in found.arch_list
+
+
+def test_a_build_knows_its_cuda_or_rocm() -> None:
+    cu128 = pytorch.build("2.8", "cu128")
+    rocm = pytorch.build("2.8", "rocm6.4")
+    assert cu128 is not None
+    assert rocm is not None
+    assert (cu128.cuda, cu128.rocm, cu128.cudnn) == ("12.8", None, "9.10.2.21")
+    assert (rocm.cuda, rocm.rocm, rocm.systems) == (None, "6.4", ("linux-x86_64",))
+    assert "gfx1201" in rocm.arch_list
+    assert pytorch.build("2.8", "cu118") is None
+
+
+def test_the_arch_list_depends_on_the_system() -> None:
+    found = pytorch.build("2.11", "cu130")
+    assert found is not None
+    assert "sm_86" in found.arch_list_on("linux-x86_64")
+    assert "sm_110" in found.arch_list_on("linux-aarch64")
+    assert "sm_86" in found.arch_list_on("windows-x86_64")
+    assert found.arch_list_on("macos-arm64") == ()
+
+
+def test_an_address_is_made_with_and_without_a_mirror() -> None:
+    plain = pytorch.index_url("cu128")
+    assert plain.startswith("https://download.")
+    assert plain.endswith("/whl/cu128")
+    assert pytorch.index_url("cu128", MIRROR) == f"{MIRROR}/cu128"
+    assert pytorch.index_url("cu128", f"{MIRROR}/") == f"{MIRROR}/cu128"
+    assert pytorch.index_url("cpu", f"{MIRROR}/{{build}}/simple") == f"{MIRROR}/cpu/simple"
+
+
+@pytest.mark.parametrize(
+    ("listed", "capability", "runs"),
+    [
+        ("sm_86", (8, 6), True),
+        ("sm_86", (8, 9), True),
+        ("sm_86", (9, 0), False),
+        ("sm_86", (8, 0), False),
+        ("sm_80", (8, 6), True),
+        ("sm_90", (10, 0), False),
+        ("compute_90", (9, 0), True),
+        ("compute_90", (10, 0), True),
+        ("compute_90", (12, 0), True),
+        ("compute_90", (8, 9), False),
+        ("sm_90a", (9, 0), True),
+        ("sm_90a", (9, 1), False),
+        ("sm_90a", (10, 0), False),
+        ("compute_90a", (10, 0), False),
+        ("sm_100f", (10, 0), True),
+        ("sm_100f", (10, 3), True),
+        ("sm_103f", (10, 0), False),
+        ("sm_100f", (11, 0), False),
+        ("sm_100f", (12, 0), False),
+        ("sm_100a", (10, 3), False),
+        ("sm_120", (12, 1), True),
+        ("sm_120f", (12, 1), True),
+        ("sm_121", (12, 0), False),
+        ("sm_100", (12, 0), False),
+        ("gfx942", (9, 4), False),
+        ("", (8, 0), False),
+    ],
+)
+def test_nvidias_rules(listed: str, capability: tuple[int, int], runs: bool) -> None:
+    assert pytorch.supports((listed,), capability) is runs
+
+
+@given(CAPABILITIES, CAPABILITIES)
+def test_binaries_stay_within_their_major(built: tuple[int, int], gpu: tuple[int, int]) -> None:
+    listed = (f"sm_{built[0]}{built[1]}",)
+    assert pytorch.supports(listed, gpu) == (built[0] == gpu[0] and built[1] <= gpu[1])
+
+
+@given(CAPABILITIES, CAPABILITIES)
+def test_portable_code_runs_on_everything_newer(
+    built: tuple[int, int], gpu: tuple[int, int]
+) -> None:
+    assert pytorch.supports((f"compute_{built[0]}{built[1]}",), gpu) == (gpu >= built)
+
+
+@given(CAPABILITIES, CAPABILITIES)
+def test_special_code_runs_on_exactly_one(built: tuple[int, int], gpu: tuple[int, int]) -> None:
+    assert pytorch.supports((f"sm_{built[0]}{built[1]}a",), gpu) == (gpu == built)
+
+
+@given(CAPABILITIES, CAPABILITIES)
+def test_family_code_never_leaves_the_major(built: tuple[int, int], gpu: tuple[int, int]) -> None:
+    if pytorch.supports((f"sm_{built[0]}{built[1]}f",), gpu):
+        assert built[0] == gpu[0]
+        assert built[1] <= gpu[1]
+
+
+@given(st.lists(st.text(max_size=8), max_size=4).map(tuple), CAPABILITIES)
+def test_more_kernels_never_run_less(listed: tuple[str, ...], gpu: tuple[int, int]) -> None:
+    assert pytorch.supports((*listed, f"sm_{gpu[0]}{gpu[1]}"), gpu)
+
+
+def test_the_oldest_capability_of_a_list() -> None:
+    assert pytorch.oldest_capability(("sm_75", "sm_100", "compute_120")) == (7, 5)
+    assert pytorch.oldest_capability(("gfx942",)) is None
+    assert pytorch.oldest_capability(()) is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "newest"),
+    [((6, 1), "2.14"), ((7, 0), "2.14"), ((7, 5), "2.15"), ((12, 0), "2.15")],
+)
+def test_the_newest_release_that_runs_on_a_gpu(gpu: tuple[int, int], newest: str) -> None:
+    runs = [
+        release.version
+        for release in pytorch.releases()
+        if any(pytorch.supports(build.arch_list, gpu) for build in release.builds)
+    ]
+    assert runs[-1] == newest

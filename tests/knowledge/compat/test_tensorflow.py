@@ -1,0 +1,29 @@
+"""TensorFlow, against its tested build configurations."""
+
+from __future__ import annotations
+
+import pytest
+
+from flatout.knowledge.compat import tensorflow
+
+
+@pytest.mark.parametrize(
+    ("version", "toolkit", "library", "python"),
+    [
+        ("2.10.1", "11.2", "8.1", "3.10"),
+        ("2.14.0", "11.8", "8.7", "3.11"),
+        ("2.15.1", "12.2", "8.9", "3.11"),
+        ("2.17.1", "12.3", "8.9", "3.12"),
+        ("2.18", "12.5", "9.3", "3.12"),
+        ("2.21.0", "12.5", "9.3", "3.13"),
+    ],
+)
+def test_tensorflow(version: str, toolkit: str, library: str, python: str) -> None:
+    found = tensorflow.release(version)
+    assert found is not None
+    assert (found.cuda, found.cudnn, found.pythons[-1]) == (toolkit, library, python)
+
+
+def test_the_newest_tensorflow_is_the_last() -> None:
+    assert tensorflow.newest() is tensorflow.releases()[-1]
+    assert tensorflow.release("1.15.5") is None

@@ -1,0 +1,258 @@
+"""The compatibility tables: ordered, without holes, sourced, and in agreement with each other."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from flatout.knowledge.compat import cuda, cudnn, pytorch, rocm, tables, tensorflow
+
+FOLDER = Path(tables.__file__).parent
+FILES = sorted(FOLDER.glob("*.toml"))
+RELEASES: dict[str, tuple[Any, ...]] = {
+    "cuda": cuda.releases(),
+    "cudnn": cudnn.releases(),
+    "pytorch": pytorch.releases(),
+    "rocm": rocm.releases(),
+    "tensorflow": tensorflow.releases(),
+}
+BUILDS = [
+    pytest.param(release, build, id=f"{release.version}-{build.name}")
+    for release in pytorch.releases()
+    for build in release.builds
+]
+
+
+def entries(value: object, inside: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each [[table]] of a file with its name; those within another are its parts."""
+    assert isinstance(value, dict)
+    for name, field in value.items():
+        if isinstance(field, list) and field and isinstance(field[0], dict):
+            for item in field:
+                yield inside + name, item
+
+
+def arch_lists(build: pytorch.TorchBuild) -> list[tuple[str, ...]]:
+    lists = (build.arch_list, build.windows_arch_list, build.aarch64_arch_list)
+    return [one for one in lists if one]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_every_file_says_when_it_was_checked_and_every_entry_where_it_is_from(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    assert datetime.date.fromisoformat(table["checked"]) >= datetime.date(2026, 11, 21)
+    found = list(entries(table))
+    assert found
+    for name, entry in found:
+        assert re.match(r"https://[\w.-]+/", entry.get("source", "")), f"{name}: {entry}"
+
+
+@pytest.mark.parametrize("table", RELEASES)
+def test_versions_and_dates_rise(table: str) -> None:
+    found = RELEASES[table]
+    for earlier, later in itertools.pairwise(found):
+        assert Version(earlier.version) < Version(later.version)
+        assert earlier.released <= later.released, f"{later.version} is older than its forerunner"
+
+
+@pytest.mark.parametrize("table", RELEASES)
+def test_there_is_no_hole_between_releases(table: str) -> None:
+    missing = []
+    known = {release.version for release in RELEASES[table]} | set(cuda.never_released())
+    for earlier, later in itertools.pairwise(release.version for release in RELEASES[table]):
+        major, minor = (int(part) for part in earlier.split("."))
+        next_minor = f"{major}.{minor + 1}"
+        if next_minor not in known and later != f"{major + 1}.0":
+            missing.append(next_minor)
+    assert not missing
+
+
+def test_a_major_ends_where_it_really_ended() -> None:
+    last = {"cuda": {"11": "11.8", "12": "12.9"}, "cudnn": {"8": "8.9"}, "pytorch": {"1": "1.13"}}
+    for table, ends in last.items():
+        for major, end in ends.items():
+            found = [one.version for one in RELEASES[table] if one.version.split(".")[0] == major]
+            assert found[-1] == end
+
+
+def test_the_tables_reach_as_far_back_as_they_promise() -> None:
+    first = {table: found[0].version for table, found in RELEASES.items()}
+    promised = {"cuda": "11.0", "cudnn": "8.0", "pytorch": "1.12", "tensorflow": "2.8"}
+    assert {table: first[table] for table in promised} == promised
+
+
+@pytest.mark.parametrize("system", ["Linux", "Windows"])
+def test_a_newer_cuda_never_asks_for_an_older_driver(system: str) -> None:
+    found = [driver for one in cuda.releases() if (driver := cuda.full_driver(one.version, system))]
+    assert len(found) >= 18
+    assert [Version(driver) for driver in found] == sorted({Version(driver) for driver in found})
+    least = [
+        driver for one in cuda.releases() if (driver := cuda.minimum_driver(one.version, system))
+    ]
+    assert [Version(driver) for driver in least] == sorted(Version(driver) for driver in least)
+
+
+@pytest.mark.parametrize("system", ["Linux", "Windows"])
+@pytest.mark.parametrize("release", cuda.releases(), ids=lambda release: release.version)
+def test_running_never_asks_for_more_than_everything(
+    release: cuda.CudaRelease, system: str
+) -> None:
+    least = cuda.minimum_driver(release.version, system)
+    full = cuda.full_driver(release.version, system)
+    assert least is not None
+    assert full is None or Version(least) <= Version(full)
+    assert cuda.driver_runs(least, release.version, system)
+
+
+def test_cuda_majors_all_have_a_driver_range() -> None:
+    majors = {release.version.split(".")[0] for release in cuda.releases()}
+    assert majors == {row.major for row in cuda.driver_ranges()}
+
+
+@pytest.mark.parametrize("release", cuda.releases(), ids=lambda release: release.version)
+def test_capabilities_of_a_toolkit_are_in_order(release: cuda.CudaRelease) -> None:
+    assert release.oldest_capability == min(release.capabilities)
+    assert release.newest_capability == max(release.capabilities)
+
+
+def test_a_toolkit_of_the_same_major_forgets_no_gpu() -> None:
+    for earlier, later in itertools.pairwise(cuda.releases()):
+        if earlier.version.split(".")[0] == later.version.split(".")[0]:
+            assert set(earlier.capabilities) <= set(later.capabilities)
+
+
+def test_every_cuda_that_others_name_is_in_the_table() -> None:
+    first = Version(cuda.releases()[0].version)
+    named = {build.cuda for release in pytorch.releases() for build in release.builds}
+    named |= {release.cuda for release in tensorflow.releases()}
+    for version in named - {None}:
+        assert version is not None
+        assert cuda.release(version) is not None or Version(version) < first
+    majors = {release.version.split(".")[0] for release in cuda.releases()}
+    assert {major for one in cudnn.releases() for major in one.cuda_majors} == majors
+
+
+def test_every_cudnn_that_others_name_is_in_the_table_and_fits_its_cuda() -> None:
+    pairs = [(b.cuda, b.cudnn) for release in pytorch.releases() for b in release.builds]
+    pairs += [(release.cuda, release.cudnn) for release in tensorflow.releases()]
+    for toolkit, version in pairs:
+        if toolkit is not None and version is not None:
+            found = cudnn.release(version)
+            assert found is not None, version
+            assert toolkit.split(".")[0] in found.cuda_majors
+
+
+def test_a_newer_cudnn_knows_no_fewer_new_gpus() -> None:
+    known = [one for one in cudnn.releases() if one.newest_capability]
+    newest = [one.newest_capability or (0, 0) for one in known]
+    assert newest == sorted(newest)
+    assert all((one.oldest_capability or (0, 0)) <= (one.newest_capability or ()) for one in known)
+
+
+@pytest.mark.parametrize(("release", "build"), BUILDS)
+def test_arch_lists_are_well_formed_and_within_the_toolkit(
+    release: pytorch.TorchRelease, build: pytorch.TorchBuild
+) -> None:
+    pattern = r"gfx[0-9a-f]{3,4}" if build.rocm else r"(sm|compute)_\d{2,3}[af]?"
+    toolkit = cuda.release(build.cuda) if build.cuda else None
+    for listed in arch_lists(build):
+        assert len(set(listed)) == len(listed)
+        assert all(re.fullmatch(pattern, item) for item in listed)
+        for item in listed:
+            if toolkit is not None:
+                digits = re.sub(r"\D", "", item)
+                assert (int(digits[:-1]), int(digits[-1])) in toolkit.capabilities
+    assert not (arch_lists(build) and not (build.cuda or build.rocm)), release.version
+
+
+@pytest.mark.parametrize(("release", "build"), BUILDS)
+def test_wheels_for_arm_hold_kernels_for_what_arm_servers_have(
+    release: pytorch.TorchRelease, build: pytorch.TorchBuild
+) -> None:
+    """No GPU before Ampere, and of Ampere the A100 alone, stands in an ARM server."""
+    assert not build.aarch64_arch_list or "linux-aarch64" in build.systems, release.version
+    numbers = {int(re.sub(r"\D", "", item)) for item in build.aarch64_arch_list}
+    assert all(number == 80 or number >= 90 for number in numbers)
+
+
+@pytest.mark.parametrize(("release", "build"), BUILDS)
+def test_an_arch_list_says_where_it_is_from(
+    release: pytorch.TorchRelease, build: pytorch.TorchBuild
+) -> None:
+    if arch_lists(build):
+        assert build.source or release.source
+        assert build.source is not None
+
+
+@pytest.mark.parametrize("release", pytorch.releases(), ids=lambda release: release.version)
+def test_every_system_has_one_default_and_a_cpu_build(release: pytorch.TorchRelease) -> None:
+    systems = {system for build in release.builds for system in build.systems}
+    defaults = [system for build in release.builds for system in build.default_on]
+    assert sorted(defaults) == sorted(systems)
+    assert all(set(build.default_on) <= set(build.systems) for build in release.builds)
+    cpu = pytorch.build(release.version, "cpu")
+    assert cpu is not None
+    assert set(cpu.systems) == systems
+    names = [build.name for build in release.builds]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("release", pytorch.releases(), ids=lambda release: release.version)
+def test_names_of_builds_are_parts_of_an_address(release: pytorch.TorchRelease) -> None:
+    for build in release.builds:
+        assert re.fullmatch(r"cpu|xpu|cu\d{3}|rocm\d+(\.\d+)+", build.name)
+        assert (build.cuda is not None) == build.name.startswith("cu")
+        assert (build.rocm is not None) == build.name.startswith("rocm")
+        assert build.cudnn is None or build.cuda
+
+
+@pytest.mark.parametrize("release", pytorch.releases(), ids=lambda release: release.version)
+def test_a_torch_release_is_complete(release: pytorch.TorchRelease) -> None:
+    assert release.newest_patch.startswith(f"{release.version}.")
+    numbers = [Version(python.removesuffix("t")) for python in release.pythons]
+    plain = [Version(python) for python in release.pythons if not python.endswith("t")]
+    assert plain == sorted(plain)
+    assert {one.minor for one in plain} == set(range(plain[0].minor, plain[-1].minor + 1))
+    assert set(numbers) == set(plain)
+    assert release.torchvision
+    assert release.macos
+    assert re.fullmatch(r"2\.\d\d", release.glibc)
+
+
+def test_nothing_comes_back_that_has_ended() -> None:
+    """A Python or an oldest system that a release dropped stays dropped."""
+    for earlier, later in itertools.pairwise(pytorch.releases()):
+        assert Version(earlier.pythons[0]) <= Version(later.pythons[0])
+        assert Version(earlier.glibc) <= Version(later.glibc)
+        assert Version(earlier.macos or "0") <= Version(later.macos or "0")
+
+
+def test_kinds_of_gpu_named_by_builds_are_known() -> None:
+    named = {
+        item
+        for release in pytorch.releases()
+        for b in release.builds
+        if b.rocm
+        for item in b.arch_list
+    }
+    assert named <= {target.name for target in rocm.targets()}
+    supported = {item for release in rocm.releases() for item in release.supported}
+    assert supported <= {target.name for target in rocm.targets()}
+
+
+@pytest.mark.parametrize("release", tensorflow.releases(), ids=lambda release: release.version)
+def test_a_tensorflow_release_is_complete(release: tensorflow.TensorflowRelease) -> None:
+    assert release.cuda
+    assert release.cudnn
+    minor = int(release.version.split(".")[1])
+    assert release.extra == ("and-cuda" if minor >= 14 else None)
+    assert release.gpu_on_windows == (minor <= 10)
