@@ -1,0 +1,91 @@
+"""What `flatout env` answers: a choice, the lines or the files that hold it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flatout.installing import conda, docker, freeze, script, shell, tensorflow
+from flatout.installing.pytorch import Choice
+from flatout.installing.script import Script
+from flatout.installing.target import Target
+from flatout.nouns.errors import UserError
+from flatout.nouns.listing import Listing
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One Target, the choice made for it, and what holds it."""
+
+    target: Target
+    version: str
+    build: str
+    why: tuple[str, ...]
+    driver_needed: str | None
+    commands: tuple[str, ...]
+    """Lines to run; none where files are the answer."""
+    files: dict[str, str]
+    """Name -> text."""
+
+    def document(self) -> dict[str, Any]:
+        """Its part of the JSON document."""
+        return {
+            "target": dataclasses.asdict(self.target),
+            "choice": {
+                "version": self.version,
+                "build": self.build,
+                "why": list(self.why),
+                "driver_needed": self.driver_needed,
+            },
+            "commands": list(self.commands),
+            "files": self.files,
+        }
+
+
+def answer(what: str, target: Target, mirror: str | None = None) -> Answer:
+    """Of install, tensorflow, docker or conda. Raises UserError where nothing fits."""
+    if mirror is not None and not re.match(r"(https?|file)://\S+$|/\S+$", mirror):
+        example = "for example --mirror https://mirror.example.org/whl"
+        raise UserError(f"--mirror {mirror!r} is no address", example)
+    if what == "docker":
+        made = docker.files(target, mirror)
+        return _of_choice(target, made.choice, made.named())
+    if what == "conda":
+        text, choice = conda.environment(target, mirror)
+        return _of_choice(target, choice, {"environment.yml": text})
+    if what == "tensorflow":
+        return _of_script(target, tensorflow.script(target, mirror))
+    return _of_script(target, script.pytorch_script(target, mirror))
+
+
+def frozen(listing: Listing) -> dict[str, Any]:
+    """The part of the JSON document for `flatout env freeze`."""
+    files = {freeze.file_name(listing): freeze.text(listing)}
+    return {"target": None, "choice": None, "commands": [], "files": files}
+
+
+def shown(files: Mapping[str, str]) -> str:
+    """All files in one text; several with their names above them."""
+    if len(files) == 1:
+        return next(iter(files.values()))
+    return "\n".join(f"{shell.remark(f'---- {name}')}\n{text}" for name, text in files.items())
+
+
+def _of_choice(target: Target, choice: Choice, files: dict[str, str]) -> Answer:
+    return Answer(target, choice.version, choice.build, choice.why, choice.driver_needed, (), files)
+
+
+def _of_script(target: Target, made: Script) -> Answer:
+    name = "install.ps1" if shell.is_powershell(target) else "install.sh"
+    return Answer(
+        target,
+        made.version,
+        made.build,
+        made.why,
+        made.driver_needed,
+        made.commands,
+        {name: made.text},
+    )

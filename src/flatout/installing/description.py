@@ -1,0 +1,206 @@
+"""A Target as one describes it in words: "gpu=rtx4090,driver=535,os=windows,python=3.11"."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Callable
+from typing import Any
+
+from flatout.installing.target import MANAGERS, VENDORS, Target, architecture
+from flatout.knowledge import gpus
+from flatout.nouns.errors import UserError
+
+EXAMPLE = "--for gpu=rtx4090,driver=535,os=ubuntu22.04,python=3.11"
+
+DISTRIBUTIONS = {
+    "ubuntu": ("debian",),
+    "debian": (),
+    "linuxmint": ("ubuntu", "debian"),
+    "pop": ("ubuntu", "debian"),
+    "fedora": (),
+    "rhel": ("fedora",),
+    "rocky": ("rhel", "centos", "fedora"),
+    "almalinux": ("rhel", "centos", "fedora"),
+    "centos": ("rhel", "fedora"),
+    "ol": ("fedora",),
+    "amzn": ("fedora",),
+    "sles": ("suse",),
+    "opensuse-leap": ("suse", "opensuse"),
+    "opensuse-tumbleweed": ("suse", "opensuse"),
+    "arch": (),
+    "manjaro": ("arch",),
+    "nixos": (),
+}
+"""ID -> ID_LIKE, as in /etc/os-release."""
+
+OTHER_NAMES = {
+    "alma": "almalinux",
+    "amazon": "amzn",
+    "amazonlinux": "amzn",
+    "archlinux": "arch",
+    "leap": "opensuse-leap",
+    "mint": "linuxmint",
+    "opensuse": "opensuse-leap",
+    "oracle": "ol",
+    "redhat": "rhel",
+    "rockylinux": "rocky",
+    "suse": "sles",
+    "tumbleweed": "opensuse-tumbleweed",
+}
+SYSTEMS = {"windows": "Windows", "macos": "Darwin", "mac": "Darwin", "linux": "Linux"}
+WITH_ARM = ("jetson", "gh200", "gb200", "gb300", "gb10", "dgx-spark")
+"""GPUs (beginnings of their ids) that are sold with an ARM processor only."""
+WITHOUT_GPU = ("none", "no", "cpu")
+VERSION = re.compile(r"\d+(\.\d+)*")
+
+
+def read(text: str) -> Target:
+    """The Target that `text` describes. Raises UserError naming what is wrong."""
+    target = Target()
+    pairs = [_pair(part) for part in text.split(",") if part.strip()]
+    words = dict(pairs)
+    if not words:
+        raise UserError("the description is empty", f"say what it is: {EXAMPLE}")
+    for key in words:
+        values = [value for name, value in pairs if name == key]
+        if len(set(values)) > 1:
+            told = " and ".join(f"{key}={value}" for value in values)
+            raise UserError(f"{told} contradict each other", f"say one of them: {EXAMPLE}")
+    for key, reader in _READERS.items():  # what follows from the GPU, arch and os may overrule
+        if key in words:
+            target = dataclasses.replace(target, **reader(words[key]))
+    return _completed(target)
+
+
+def _pair(part: str) -> tuple[str, str]:
+    key, separator, value = (item.strip() for item in part.partition("="))
+    if key not in _READERS:
+        near = difflib.get_close_matches(key, _READERS, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise UserError(
+            f"{key!r} is no key of a description{meant}", f"keys: {', '.join(_READERS)}"
+        )
+    if not separator or not value:
+        raise UserError(f"{key!r} has no value", f"write it as in {EXAMPLE}")
+    return key, value
+
+
+def _completed(target: Target) -> Target:
+    """What follows from the rest: Macs have Apple's GPU, most of them ARM; a GPU is one."""
+    if target.system == "Darwin" and target.vendor is None and target.architecture == "arm64":
+        target = dataclasses.replace(target, vendor="apple", gpu="Apple GPU")
+    if target.vendor is not None and target.gpus == 0:
+        target = dataclasses.replace(target, gpus=1)
+    if target.vendor == "apple" and target.system != "Darwin":
+        raise UserError("Apple's GPUs are only in Macs", "add os=macos")
+    return target
+
+
+def _gpu(value: str) -> dict[str, Any]:
+    if value.lower() in WITHOUT_GPU:
+        return {"vendor": None, "gpu": None}
+    model = gpus.find(value)
+    if model is not None:
+        on_arm = {"architecture": "arm64"} if model.id.startswith(WITH_ARM) else {}
+        mac = {"system": "Darwin", "architecture": "arm64"} if model.vendor == "apple" else {}
+        return {
+            "vendor": model.vendor,
+            "gpu": model.name,
+            "compute_capability": model.compute_capability,
+            "gfx": model.gfx,
+            **on_arm,
+            **mac,
+        }
+    if value.lower() in VENDORS:
+        return {"vendor": value.lower()}
+    if re.fullmatch(r"gfx[0-9a-f]{3,5}", value.lower()):
+        return {"vendor": "amd", "gpu": f"AMD GPU ({value.lower()})", "gfx": value.lower()}
+    near = gpus.nearest(value)[:4]
+    unknown = "name its vendor instead: gpu=nvidia,capability=8.6 or gpu=amd or gpu=intel"
+    hint = f"did you mean {' or '.join(near)}?" if near else unknown
+    raise UserError(f"no GPU is known by the name {value!r}", hint)
+
+
+def _capability(value: str) -> dict[str, Any]:
+    found = re.fullmatch(r"(?:sm_)?(\d+)\.?(\d)", value)
+    if not found:
+        raise UserError(f"capability={value} is not one", "for example capability=8.6")
+    return {"vendor": "nvidia", "compute_capability": (int(found[1]), int(found[2]))}
+
+
+def _gpus(value: str) -> dict[str, Any]:
+    if not value.isdecimal():
+        raise UserError(f"gpus={value} is not a number of GPUs", "for example gpus=8")
+    return {"gpus": int(value)}
+
+
+def _version(key: str) -> Callable[[str], dict[str, Any]]:
+    def read_version(value: str) -> dict[str, Any]:
+        if value.lower() in WITHOUT_GPU:
+            return {key: None}
+        if not VERSION.fullmatch(value):
+            raise UserError(f"{key}={value} is not a version", f"write it as in {EXAMPLE}")
+        return {key: value}
+
+    return read_version
+
+
+def _python(value: str) -> dict[str, Any]:
+    free = value.endswith("t")
+    number = value.removesuffix("t")
+    if not re.fullmatch(r"\d+\.\d+(\.\d+)?", number):
+        raise UserError(f"python={value} is not a version of Python", "for example python=3.12")
+    return {"python": number, "free_threaded": free}
+
+
+def _system(value: str) -> dict[str, Any]:
+    found = re.fullmatch(r"([a-z][a-z-]*?)[ -]?v?(\d[\d.]*)?", value.lower())
+    name, number = found.groups() if found else (value.lower(), None)
+    if name == "wsl":
+        ubuntu = {"distribution": "ubuntu", "distribution_like": ("debian",)}
+        return {"system": "Linux", "wsl": True, **ubuntu}
+    if name in SYSTEMS:
+        mac = {"architecture": "arm64"} if SYSTEMS[name] == "Darwin" else {}
+        return {"system": SYSTEMS[name], "distribution_version": number, **mac}
+    name = OTHER_NAMES.get(name, name)
+    if name not in DISTRIBUTIONS:
+        known = [*SYSTEMS, "wsl", *DISTRIBUTIONS, *OTHER_NAMES]
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+        raise UserError(f"no operating system is known by the name {value!r}", hint)
+    like = DISTRIBUTIONS[name]
+    return {"distribution": name, "distribution_like": like, "distribution_version": number}
+
+
+def _architecture(value: str) -> dict[str, Any]:
+    name = architecture(value)
+    if name not in ("x86_64", "arm64"):
+        raise UserError(f"arch={value} is not known", "arch=x86_64 or arch=arm64")
+    return {"architecture": name}
+
+
+def _manager(value: str) -> dict[str, Any]:
+    if value.lower() not in MANAGERS:
+        raise UserError(f"manager={value} is not known", f"one of {', '.join(MANAGERS)}")
+    return {"manager": value.lower()}
+
+
+def _libc(value: str) -> dict[str, Any]:
+    return {"libc": f"glibc {value}" if VERSION.fullmatch(value) else value}
+
+
+_READERS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "gpu": _gpu,
+    "capability": _capability,
+    "gpus": _gpus,
+    "driver": _version("driver"),
+    "rocm": _version("rocm"),
+    "os": _system,
+    "arch": _architecture,
+    "python": _python,
+    "manager": _manager,
+    "libc": _libc,
+}
+"""Key -> the fields that its value fills; read in this order."""

@@ -1,0 +1,176 @@
+"""A Dockerfile and a compose file for a Target's GPU, driver and Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flatout.installing import pytorch, shell
+from flatout.installing.pytorch import Choice
+from flatout.installing.target import Target
+
+SHM_SIZE = "8gb"
+STACK_BYTES = 64 * 2**20
+WHY_SLIM = (
+    "PyTorch's wheels bring their own GPU libraries, and the driver comes from the host: a plain "
+    "Python image is enough; one with nvcc (nvidia/cuda:...-devel) is needed only to compile CUDA "
+    "code of your own."
+)
+PACKAGES = {"xpu": ("g++", "libze1", "libze-intel-gpu1")}
+HEALTH = {
+    "nvidia": "nvidia-smi --query-gpu=name --format=csv,noheader",
+    "amd": "test -r /dev/kfd",
+    "intel": "test -d /dev/dri",
+}
+RUN_OPTIONS = {
+    "nvidia": "--gpus all",
+    "amd": "--device /dev/kfd --device /dev/dri --security-opt seccomp=unconfined "
+    '--group-add video --group-add "$(getent group render | cut -d: -f3)"',
+    "intel": '--device /dev/dri --group-add "$(getent group render | cut -d: -f3)"',
+}
+
+
+@dataclass(frozen=True)
+class Files:
+    """Both files, and the choice that they hold."""
+
+    dockerfile: str
+    compose: str
+    choice: Choice
+
+    def named(self) -> dict[str, str]:
+        """By file name."""
+        return {"Dockerfile": self.dockerfile, "compose.yaml": self.compose}
+
+
+def files(target: Target, mirror: str | None = None) -> Files:
+    """The files for a container on the Target. Raises UserError where no build fits."""
+    inside = _inside(target)
+    python = inside.python or pytorch.python_for(pytorch.choose(inside))
+    inside = replace(inside, python=".".join(python.split(".")[:2]))
+    choice = pytorch.choose(inside)
+    vendor = _vendor(choice)
+    return Files(_dockerfile(inside, choice, vendor, mirror), _compose(vendor), choice)
+
+
+def _inside(target: Target) -> Target:
+    """What the container is: Debian with Python, on the host's GPU and driver."""
+    apple = target.vendor == "apple"  # containers on macOS reach no GPU
+    return replace(
+        target,
+        system="Linux",
+        wsl=target.wsl or target.system == "Windows",  # its driver is Windows' own
+        distribution="debian",
+        distribution_like=(),
+        distribution_version=None,
+        libc=None,
+        free_threaded=False,
+        executable="python",
+        manager="pip",
+        virtual_environment=None,
+        container=True,
+        root=True,
+        user_has_torch=None,
+        shell="bash",
+        vendor=None if apple else target.vendor,
+        gpu=None if apple else target.gpu,
+    )
+
+
+def _vendor(choice: Choice) -> str | None:
+    """Whose GPU the container is given."""
+    if choice.build.startswith("cu"):
+        return "nvidia"
+    return {"rocm": "amd", "xpu": "intel"}.get(choice.build.rstrip("0123456789."))
+
+
+def _dockerfile(inside: Target, choice: Choice, vendor: str | None, mirror: str | None) -> str:
+    *install, check = pytorch.commands(inside, mirror)
+    image = f"python:{inside.python}-slim" + ("-trixie" if vendor == "intel" else "")
+    nvidia = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
+    variables = ["PYTHONUNBUFFERED=1", *(nvidia if vendor == "nvidia" else ())]
+    packages = " ".join(PACKAGES.get(choice.build, ("g++",)))
+    health = HEALTH.get(vendor or "")
+    code = check.partition(' -c "')[2].removesuffix('"')
+    why = [*choice.why, *([_needs(choice)] if choice.driver_needed else ()), WHY_SLIM]
+    lines = [
+        *(shell.remark(f"why: {reason}") for reason in why),
+        shell.remark("build: docker build -t training ."),
+        shell.remark(f"run: docker run --rm {_run_options(vendor)} training python train.py"),
+        f"FROM {image}",
+        "",
+        "ENV " + " ".join(variables),
+        shell.remark("a C++ compiler: torch.compile needs one"),
+        "RUN apt-get update \\",
+        f"    && apt-get install -y --no-install-recommends {packages} \\",
+        "    && rm -rf /var/lib/apt/lists/*",
+        *(f"RUN {line.replace('pip install', 'pip install --no-cache-dir')}" for line in install),
+        "",
+        shell.remark("not root; the same number as yours, so that files in /work stay yours"),
+        "ARG UID=1000",
+        "RUN useradd --create-home --uid ${UID} user",
+        "USER user",
+        "WORKDIR /work",
+        *([f"HEALTHCHECK --interval=60s --timeout=20s CMD {health}"] if health else ()),
+        f'CMD ["python", "-c", "{code}"]',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _needs(choice: Choice) -> str:
+    return f"The host needs driver {choice.driver_needed} or newer: flatout env install."
+
+
+def _run_options(vendor: str | None) -> str:
+    sizes = f"--shm-size {SHM_SIZE} --ulimit memlock=-1 --ulimit stack={STACK_BYTES}"
+    return f'{RUN_OPTIONS.get(vendor or "", "")} {sizes} -v "$PWD:/work"'.strip()
+
+
+def _compose(vendor: str | None) -> str:
+    lines = [
+        shell.remark("docker compose run --rm training python train.py"),
+        "services:",
+        "  training:",
+        "    build:",
+        "      context: .",
+        "      args:",
+        '        UID: "${UID:-1000}"',
+        "    image: training",
+        "    working_dir: /work",
+        "    volumes:",
+        '      - ".:/work"',
+        "    # loader workers pass batches through /dev/shm; Docker gives 64 MB",
+        f'    shm_size: "{SHM_SIZE}"',
+        "    # where several containers share memory: ipc: host, without shm_size",
+        "    ipc: private",
+        "    ulimits:",
+        "      memlock: -1",
+        f"      stack: {STACK_BYTES}",
+        *_devices(vendor),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _devices(vendor: str | None) -> list[str]:
+    if vendor == "nvidia":
+        return [
+            "    deploy:",
+            "      resources:",
+            "        reservations:",
+            "          devices:",
+            "            - driver: nvidia",
+            "              count: all",
+            "              capabilities: [gpu]",
+        ]
+    if vendor is None:
+        return []
+    amd = vendor == "amd"
+    return [
+        "    devices:",
+        *(["      - /dev/kfd"] if amd else ()),
+        "      - /dev/dri",
+        "    # the group's number on the host: RENDER_GID=$(getent group render | cut -d: -f3)",
+        "    group_add:",
+        *(["      - video"] if amd else ()),
+        '      - "${RENDER_GID:-992}"',
+        *(["    security_opt:", "      - seccomp=unconfined"] if amd else ()),
+    ]

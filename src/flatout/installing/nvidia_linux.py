@@ -1,0 +1,283 @@
+"""NVIDIA's driver on Linux: each distribution's own way to it.
+
+Where the distribution's own packages are new enough they are taken, because they are built for its
+kernels; otherwise NVIDIA's network repository.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from packaging.version import Version
+
+from flatout.installing import shell, system_packages
+from flatout.installing.system_packages import sudo
+from flatout.installing.target import Target
+from flatout.knowledge.compat import cuda
+
+REPOSITORIES = "https://developer.download.nvidia.com/compute/cuda/repos"
+RPM_FUSION = "https://mirrors.rpmfusion.org"
+DOWNLOAD_PAGE = "https://www.nvidia.com/drivers"
+GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
+
+FIRST_OPEN = (7, 5)
+"""Turing: older GPUs have no processor for the open kernel modules."""
+ONLY_OPEN = (9, 0)
+"""From Grace Hopper and Blackwell on the open modules are needed (Hopper runs with both)."""
+
+UBUNTU_BRANCH = 580
+"""The newest branch that Ubuntu keeps in its own archive for years; others come and go."""
+UBUNTU_RELEASES = ("22.04", "24.04")
+"""Releases of Ubuntu whose archive has it, and 470 for old GPUs."""
+DEBIAN_BRANCHES = {"12": 535, "13": 550}
+"""What Debian's own non-free section holds."""
+SERVER_GPUS = frozenset({"tesla", "v100", "p100", "t4", "k80", "l4", "l40", "l40s"})
+SERVER_GPUS |= {"a100", "a30", "a40", "a10", "a10g", "a2", "h100", "h200", "h20", "gh200"}
+SERVER_GPUS |= {"b200", "b300", "gb200", "gb300"}
+
+
+def commands(target: Target, at_least: str | None) -> tuple[str, ...]:
+    """Lines that install or update the driver, with the restart at the end."""
+    ways: dict[str | None, Callable[[Target, str | None], list[str]]] = {
+        "apt": _debian if _distribution(target) == "debian" else _ubuntu,
+        "dnf": _fedora if target.distribution == "fedora" else _red_hat,
+        "zypper": _suse,
+        "pacman": _arch,
+    }
+    way = ways.get(system_packages.package_manager(target), _unknown)
+    if target.distribution == "nixos":
+        way = _nixos
+    lines = way(target, at_least)
+    if target.secure_boot:
+        text = "Secure Boot is on: choose a password when asked, and enroll the key (MOK) with it"
+        lines.append(shell.remark(f"why: {text} in the blue screen at the restart"))
+    return (*lines, sudo(target, "reboot"), shell.remark("after the restart: nvidia-smi"))
+
+
+def last_branch(target: Target) -> str | None:
+    """The newest branch that still drives this GPU; None: any."""
+    capability = target.compute_capability
+    return cuda.last_driver_branch(capability) if capability else None
+
+
+def open_modules(target: Target) -> bool:
+    """Whether the open kernel modules are the right ones: from Turing on."""
+    capability = target.compute_capability
+    return capability is None or capability >= FIRST_OPEN
+
+
+def _distribution(target: Target) -> str | None:
+    """Ubuntu or debian for what is made from them."""
+    names = (target.distribution, *target.distribution_like)
+    return next((name for name in names if name in ("ubuntu", "debian")), None)
+
+
+def _branch(target: Target, at_least: str | None) -> int | None:
+    """The branch of Ubuntu's archive to install; None: it has none that is new enough."""
+    last = last_branch(target)
+    if last is not None:
+        return int(last)
+    # 999: the archive holds the newest release of each branch
+    enough = at_least is None or Version(f"{UBUNTU_BRANCH}.999") >= Version(at_least)
+    return UBUNTU_BRANCH if enough else None
+
+
+def _server(target: Target) -> bool:
+    """A GPU of data centers, for which Ubuntu has packages of its own."""
+    return not SERVER_GPUS.isdisjoint((target.gpu or "").lower().replace("-", " ").split())
+
+
+def _ubuntu(target: Target, at_least: str | None) -> list[str]:
+    branch = _branch(target, at_least)
+    if branch is None and target.distribution == "ubuntu" and target.distribution_version:
+        return [
+            *_network_repository_apt(target, f"ubuntu{target.distribution_version}"),
+            sudo(target, f"apt-get install -y {_network_packages(target)}"),
+        ]
+    if target.distribution_version not in UBUNTU_RELEASES and target.distribution == "ubuntu":
+        return [
+            shell.remark("why: ubuntu-drivers knows which driver this release of Ubuntu has"),
+            *system_packages.install(target, "ubuntu-drivers-common", _headers()),
+            sudo(target, "ubuntu-drivers install"),
+        ]
+    branch = branch or UBUNTU_BRANCH
+    flavour = "-server" if _server(target) else ""
+    flavour += "-open" if open_modules(target) and branch >= 535 else ""
+    why = f"why: branch {branch} is kept in Ubuntu's archive"
+    if flavour.endswith("-open"):
+        why += "; the open kernel modules are NVIDIA's default from Turing on"
+    package = f"nvidia-driver-{branch}{flavour}"
+    return [shell.remark(why), *system_packages.install(target, _headers(), package)]
+
+
+def _headers() -> str:
+    return system_packages.PACKAGES["kernel-headers"]["apt"][0]
+
+
+def _debian(target: Target, at_least: str | None) -> list[str]:
+    version = (target.distribution_version or "").partition(".")[0]
+    own = DEBIAN_BRANCHES.get(version)
+    needed = Version(at_least) if at_least else None
+    new_enough = own is not None and (needed is None or Version(f"{own}.999") >= needed)
+    too_new = own is not None and int(last_branch(target) or 9999) < own
+    headers = f"linux-headers-{'arm64' if target.architecture == 'arm64' else 'amd64'}"
+    if own is None and version:
+        return _unknown(target, at_least)
+    sections = [
+        shell.remark("why: the driver is not free software: Debian keeps it in non-free"),
+        *(sudo(target, line) for line in _debian_sections()),
+    ]
+    if (new_enough or not version) and not too_new and not _blackwell(target):
+        packages = system_packages.install(
+            target, headers, "nvidia-driver", "firmware-misc-nonfree"
+        )
+        return [*sections, *packages]
+    return [
+        *sections,
+        *_network_repository_apt(target, f"debian{version}"),
+        sudo(target, f"apt-get install -y {headers} {_network_packages(target)}"),
+    ]
+
+
+def _debian_sections() -> tuple[str, str]:
+    """Both forms in which Debian writes its sources; sed -s -i passes over none that exist."""
+    wanted = "main contrib non-free non-free-firmware"
+    return (
+        f"sed -i 's/^Components: .*/Components: {wanted}/' /etc/apt/sources.list.d/debian.sources"
+        " || true",
+        f"sed -i -E 's/^(deb .*) main.*$/\\1 {wanted}/' /etc/apt/sources.list || true",
+    )
+
+
+def _blackwell(target: Target) -> bool:
+    return (target.compute_capability or (0, 0)) > ONLY_OPEN
+
+
+def _network_architecture(target: Target) -> str:
+    return "sbsa" if target.architecture == "arm64" else "x86_64"
+
+
+def _network_packages(target: Target) -> str:
+    """What NVIDIA's repository calls the driver."""
+    last = last_branch(target)
+    return "nvidia-open" if last is None else f"cuda-drivers-{last}"
+
+
+def _network_repository_apt(target: Target, release: str) -> list[str]:
+    folder = f"{REPOSITORIES}/{release.replace('.', '')}/{_network_architecture(target)}"
+    return [
+        shell.remark("why: the distribution's own driver is too old; NVIDIA's repository has all"),
+        *system_packages.install(target, "curl", "ca-certificates"),
+        f"curl -fsSLo /tmp/cuda-keyring.deb {folder}/cuda-keyring_1.1-1_all.deb",
+        sudo(target, "dpkg -i /tmp/cuda-keyring.deb"),
+        sudo(target, "apt-get update"),
+    ]
+
+
+def _fedora(target: Target, at_least: str | None) -> list[str]:
+    last = last_branch(target)
+    suffix = f"-{last}xx" if last else ""
+    free, nonfree = (
+        f"{RPM_FUSION}/{kind}/fedora/rpmfusion-{kind}-release-$(rpm -E %fedora).noarch.rpm"
+        for kind in ("free", "nonfree")
+    )
+    return [
+        shell.remark("why: RPM Fusion builds the driver for Fedora's kernels"),
+        sudo(target, f"dnf install -y {free} {nonfree}"),
+        sudo(
+            target,
+            f"dnf install -y kernel-devel akmod-nvidia{suffix} xorg-x11-drv-nvidia{suffix}-cuda",
+        ),
+        sudo(target, "akmods --force"),
+    ]
+
+
+def _red_hat(target: Target, at_least: str | None) -> list[str]:
+    """RHEL, Rocky, Alma, Oracle and Amazon Linux: NVIDIA's repository."""
+    major = (target.distribution_version or "").partition(".")[0]
+    amazon = target.distribution == "amzn"
+    if not major or (amazon and major != "2023") or (not amazon and major not in ("8", "9", "10")):
+        return _unknown(target, at_least)
+    release = f"amzn{major}" if amazon else f"rhel{major}"
+    address = f"{REPOSITORIES}/{release}/{_network_architecture(target)}/cuda-{release}.repo"
+    first = () if amazon else system_packages.epel(target)
+    modules = ("kernel-modules-extra",) if amazon else ()
+    headers = (*system_packages.PACKAGES["kernel-headers"]["dnf"], *modules)
+    last = last_branch(target)
+    lines = [
+        shell.remark("why: NVIDIA's own repository, built for this release"),
+        *first,
+        *system_packages.install(target, *headers, "'dnf-command(config-manager)'"),
+        sudo(target, f"dnf config-manager --add-repo {address}"),
+    ]
+    if major == "10":  # without module streams
+        return [*lines, sudo(target, f"dnf install -y {_network_packages(target)}")]
+    stream = "open-dkms" if last is None else f"{last}-dkms"
+    package = "nvidia-open" if last is None else "cuda-drivers"
+    return [
+        *lines,
+        sudo(target, "dnf module reset -y nvidia-driver"),
+        sudo(target, f"dnf module enable -y nvidia-driver:{stream}"),
+        sudo(target, f"dnf install -y {package}"),
+    ]
+
+
+def _suse(target: Target, at_least: str | None) -> list[str]:
+    major = (target.distribution_version or "15").partition(".")[0]
+    if target.distribution == "opensuse-tumbleweed":
+        return _unknown(target, at_least)
+    name = "sles" if target.distribution in ("sles", "sled") else "opensuse"
+    release = f"{name}{major}"
+    address = f"{REPOSITORIES}/{release}/{_network_architecture(target)}/cuda-{release}.repo"
+    return [
+        shell.remark("why: NVIDIA's own repository, built for this release"),
+        sudo(target, f"zypper addrepo --refresh {address}"),
+        sudo(target, "zypper --gpg-auto-import-keys refresh"),
+        *system_packages.install(target, "kernel-default-devel", _network_packages(target)),
+    ]
+
+
+def _arch(target: Target, at_least: str | None) -> list[str]:
+    last = last_branch(target)
+    if last is not None:
+        return [
+            shell.remark(f"why: this GPU needs branch {last}, which Arch keeps in the AUR"),
+            *system_packages.install(target, "base-devel", "git", "linux-headers"),
+            f"git clone https://aur.archlinux.org/nvidia-{last}xx-utils.git",
+            f"cd nvidia-{last}xx-utils && makepkg -si",
+        ]
+    update = sudo(target, "pacman -Syu --needed --noconfirm linux-headers nvidia-open-dkms")
+    return [
+        shell.remark("why: the open modules, built for whichever kernel is installed"),
+        f"{update} nvidia-utils",
+    ]
+
+
+def _nixos(target: Target, at_least: str | None) -> list[str]:
+    """Its files in /etc are made from its configuration, so that this is what is to be changed."""
+    is_open = "true" if open_modules(target) else "false"
+    last = last_branch(target)
+    settings = [
+        "nixpkgs.config.allowUnfree = true;",
+        "hardware.graphics.enable = true;",
+        'services.xserver.videoDrivers = [ "nvidia" ];',
+        f"hardware.nvidia.open = {is_open};",
+    ]
+    if last is not None:
+        package = f"config.boot.kernelPackages.nvidiaPackages.legacy_{last}"
+        settings.append(f"hardware.nvidia.package = {package};")
+    return [
+        shell.remark("why: NixOS makes the system from /etc/nixos/configuration.nix; add there:"),
+        *(shell.remark(setting) for setting in settings),
+        sudo(target, "nixos-rebuild boot"),
+    ]
+
+
+def _unknown(target: Target, at_least: str | None) -> list[str]:
+    last = last_branch(target)
+    which = f"branch {last}" if last else f"{at_least} or newer" if at_least else "the newest"
+    name = target.distribution or "this distribution"
+    return [
+        shell.remark(f"NVIDIA's driver ({which}) for {name}: by its own packages if it has them,"),
+        shell.remark(f"else as told in {GUIDE} or with the installer from {DOWNLOAD_PAGE}"),
+    ]

@@ -1,0 +1,47 @@
+"""Lines as one pastes them: how bash and PowerShell quote, call a program and write remarks."""
+
+from __future__ import annotations
+
+import re
+
+from flatout.installing.target import Target
+
+PLAIN = re.compile(r"[\w@%+=:,./~\\-]+", re.ASCII)
+"""Words that neither shell reads anything into (a backslash only in Windows paths)."""
+
+
+def is_powershell(target: Target) -> bool:
+    """Whether the Target's lines are for PowerShell."""
+    return (target.shell or ("powershell" if target.system == "Windows" else "bash")) != "bash"
+
+
+def quote(target: Target, word: str) -> str:
+    """The word as one argument."""
+    if is_powershell(target):
+        plain = PLAIN.fullmatch(word) and not word.startswith(("@", "%", "-")) and "," not in word
+        return word if plain else "'" + word.replace("'", "''") + "'"
+    if PLAIN.fullmatch(word) and "\\" not in word:
+        return word
+    return "'" + word.replace("'", "'\"'\"'") + "'"
+
+
+def program(target: Target, path: str) -> str:
+    """The path of a program at the start of a line."""
+    quoted = quote(target, path)
+    return f"& {quoted}" if is_powershell(target) and quoted != path else quoted
+
+
+def python(target: Target) -> str:
+    """The Target's interpreter at the start of a line."""
+    default = "python" if target.system == "Windows" else "python3"
+    return program(target, target.executable or default)
+
+
+def python_code(target: Target, code: str) -> str:
+    """The line that runs `code`, which holds neither double quotes nor dollar signs."""
+    return f'{python(target)} -c "{code}"'
+
+
+def remark(text: str) -> str:
+    """A line that both shells pass over."""
+    return f"# {' '.join(text.split())}"

@@ -1,0 +1,203 @@
+"""Packages of the operating system by what they are for; each distribution has its own names."""
+
+from __future__ import annotations
+
+from flatout.installing import shell
+from flatout.installing.target import Target
+
+KINDS = ("compiler", "python-headers", "kernel-headers", "dkms", "infiniband", "fabric-manager")
+
+FAMILIES = {
+    "apt": ("debian", "ubuntu"),
+    "dnf": ("fedora", "rhel", "centos", "amzn", "rocky", "almalinux", "ol"),
+    "zypper": ("suse", "opensuse", "sles", "sled", "opensuse-leap", "opensuse-tumbleweed"),
+    "pacman": ("arch", "archlinux", "manjaro"),
+    "apk": ("alpine",),
+}
+"""Package manager -> the distributions (ID or ID_LIKE) that have it."""
+
+INSTALL = {
+    "apt": "apt-get install -y",
+    "dnf": "dnf install -y",
+    "zypper": "zypper --non-interactive install",
+    "pacman": "pacman -S --needed --noconfirm",
+    "apk": "apk add",
+}
+RUNNING = "$(uname -r)"
+PACKAGES: dict[str, dict[str, tuple[str, ...]]] = {
+    "compiler": {
+        "apt": ("build-essential",),
+        "dnf": ("gcc", "gcc-c++", "make"),
+        "zypper": ("gcc", "gcc-c++", "make"),
+        "pacman": ("base-devel",),
+        "apk": ("build-base",),
+    },
+    "kernel-headers": {
+        "apt": (f"linux-headers-{RUNNING}",),
+        "dnf": (f"kernel-devel-{RUNNING}", "kernel-headers"),
+        "zypper": ("kernel-default-devel",),
+        "pacman": ("linux-headers",),
+    },
+    "dkms": {"apt": ("dkms",), "dnf": ("dkms",), "zypper": ("dkms",), "pacman": ("dkms",)},
+    "infiniband": {
+        "apt": ("rdma-core", "ibverbs-utils", "infiniband-diags"),
+        "dnf": ("rdma-core", "libibverbs-utils", "infiniband-diags"),
+        "zypper": ("rdma-core", "libibverbs-utils", "infiniband-diags"),
+        "pacman": ("rdma-core",),
+    },
+}
+FOR_PEOPLE = {
+    "compiler": "a C and C++ compiler",
+    "python-headers": "the headers of Python (Python.h)",
+    "kernel-headers": "the headers of the running kernel",
+    "dkms": "dkms",
+    "infiniband": "rdma-core with its tools",
+    "fabric-manager": "NVIDIA's fabric manager of exactly the driver's version",
+}
+BUILD_TOOLS = (
+    "winget install --id Microsoft.VisualStudio.2022.BuildTools --override "
+    '"--wait --passive --add Microsoft.VisualStudio.Workload.VCTools --includeRecommended"'
+)
+
+
+def commands(target: Target, *kinds: str) -> tuple[str, ...]:
+    """Lines that install what `kinds` name, with the distribution's package manager.
+
+    An unknown distribution gets a remark that says what to install. Windows: winget; macOS:
+    xcode-select.
+    """
+    if target.system != "Linux":
+        return tuple(_elsewhere(target, kind) for kind in kinds)
+    family = package_manager(target)
+    names = {kind: _names(target, family, kind) for kind in kinds}
+    packages = list(dict.fromkeys(name for found in names.values() for name in found))
+    lines = list(_repositories(target, kinds))
+    if packages:
+        lines += install(target, *packages)
+    for kind in kinds:
+        if not names[kind]:
+            lines.append(shell.remark(f"install {FOR_PEOPLE[kind]} with your package manager"))
+    if names.get("fabric-manager"):
+        lines.append(sudo(target, "systemctl enable --now nvidia-fabricmanager"))
+    return tuple(lines)
+
+
+def package_manager(target: Target) -> str | None:
+    """apt, dnf, zypper, pacman or apk; None: not a Linux of which it is known."""
+    if target.system != "Linux":
+        return None
+    for name in (target.distribution, *target.distribution_like):
+        for family, members in FAMILIES.items():
+            if name in members:
+                return family
+    return None
+
+
+def install(target: Target, *packages: str) -> tuple[str, ...]:
+    """Lines that install packages by the names that the Target's own package manager gives them."""
+    family = package_manager(target)
+    if family is None:
+        return (shell.remark(f"install with your package manager: {' '.join(packages)}"),)
+    first = (sudo(target, "apt-get update"),) if family == "apt" else ()
+    return (*first, sudo(target, f"{INSTALL[family]} {' '.join(packages)}"))
+
+
+def sudo(target: Target, line: str) -> str:
+    """The line with sudo before it where this user is not the administrator."""
+    return line if target.root or target.system == "Windows" else f"sudo {line}"
+
+
+def variable(target: Target, name: str, value: str | None) -> tuple[str, ...]:
+    """Lines that set (None: unset) an environment variable in this and in later shells."""
+    if shell.is_powershell(target):
+        return _powershell_variable(target, name, value)
+    file = "~/.zshrc" if target.system == "Darwin" else "~/.bashrc"
+    if value is None:
+        where = "~/.profile ~/.bash_profile /etc/environment"
+        return (
+            f"unset {name}",
+            f"sed -i.bak '/^export {name}=/d' {file}",
+            shell.remark(f"set elsewhere too? grep -n {name} {where}"),
+        )
+    line = f"export {name}={shell.quote(target, value)}"
+    kept = line.replace("'", "'\"'\"'")
+    return (line, f"echo '{kept}' >> {file}")
+
+
+def _powershell_variable(target: Target, name: str, value: str | None) -> tuple[str, ...]:
+    if value is None:
+        now = f"Remove-Item Env:{name} -ErrorAction SilentlyContinue"
+        return (now, f"[Environment]::SetEnvironmentVariable('{name}', $null, 'User')")
+    text = "'" + value.replace("'", "''") + "'"
+    return (
+        f"$env:{name} = {text}",
+        f"[Environment]::SetEnvironmentVariable('{name}', {text}, 'User')",
+    )
+
+
+def _elsewhere(target: Target, kind: str) -> str:
+    """On Windows and macOS."""
+    if kind == "compiler":
+        return BUILD_TOOLS if target.system == "Windows" else "xcode-select --install"
+    if kind == "python-headers":
+        return shell.remark(
+            "Python's own installer brings its headers: install Python again from python.org"
+        )
+    return shell.remark(f"there is no {FOR_PEOPLE[kind]} on {target.system}, nor need of it")
+
+
+def _names(target: Target, family: str | None, kind: str) -> tuple[str, ...]:
+    if family is None:
+        return ()
+    if kind == "python-headers":
+        return _python_headers(target, family)
+    if kind == "fabric-manager":
+        return _fabric_manager(target, family)
+    return PACKAGES[kind].get(family, ())
+
+
+def _python_headers(target: Target, family: str) -> tuple[str, ...]:
+    minor = ".".join(target.python.split(".")[:2]) if target.python else "3"
+    return {
+        "apt": (f"python{minor}-dev",),
+        "dnf": (f"python{minor}-devel",) if _named_by_minor(target, minor) else ("python3-devel",),
+        "zypper": (f"python{minor.replace('.', '')}-devel",),
+        "pacman": ("python",),
+        "apk": ("python3-dev",),
+    }[family]
+
+
+def _named_by_minor(target: Target, minor: str) -> bool:
+    """Red Hat and Amazon name the packages of all but their first Python by its version."""
+    major = (target.distribution_version or "").partition(".")[0]
+    own = {"8": "3.6", "9": "3.9", "10": "3.12", "2023": "3.9"}.get(major)
+    return minor != "3" and own is not None and minor != own
+
+
+def _fabric_manager(target: Target, family: str) -> tuple[str, ...]:
+    """It must be of exactly the driver's version."""
+    if target.driver is None:
+        return ()
+    branch = target.driver.partition(".")[0]
+    return {
+        "apt": (f"nvidia-fabricmanager-{branch}",),
+        # older branches have a second hyphen in the name
+        "dnf": (f"'nvidia-fabric*manager-{target.driver}'",),
+        "zypper": (f"nvidia-fabricmanager={target.driver}",),
+    }.get(family, ())
+
+
+def _repositories(target: Target, kinds: tuple[str, ...]) -> tuple[str, ...]:
+    """EPEL, for dkms: it is not in Red Hat's own repositories."""
+    if "dkms" not in kinds or target.distribution not in ("rhel", "rocky", "almalinux", "centos"):
+        return ()
+    return epel(target)
+
+
+def epel(target: Target) -> tuple[str, ...]:
+    """Lines that add EPEL on Red Hat's relatives."""
+    if target.distribution != "rhel":
+        return (sudo(target, "dnf install -y epel-release"),)
+    major = (target.distribution_version or "9").partition(".")[0]
+    address = "https://dl.fedoraproject.org/pub/epel/epel-release-latest"
+    return (sudo(target, f"dnf install -y {address}-{major}.noarch.rpm"),)

@@ -1,0 +1,196 @@
+"""Which wheels of PyTorch a Target can take: those of its system, Python, glibc and GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from packaging.version import InvalidVersion, Version
+
+from flatout.installing.target import Target
+from flatout.knowledge.compat import cuda, pytorch
+from flatout.knowledge.compat.pytorch import TorchBuild, TorchRelease
+from flatout.nouns.errors import UserError
+
+JETSON_PAGE = "https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/"
+FIRST_SERVER_LIKE_JETSON = (11, 0)
+"""Thor: from there on a Jetson runs the wheels of ARM servers."""
+ANOTHER_PYTHON = "make an environment with another Python: uv venv --python {} .venv"
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """One build of one release."""
+
+    release: TorchRelease
+    build: TorchBuild
+
+    def arch_list(self, platform: str) -> tuple[str, ...]:
+        """The GPUs that it holds kernels for on this platform; empty: not known.
+
+        Where that of the platform's own wheel is not recorded, that of the Linux x86-64 wheel of
+        the same build stands for it (`inferred`); on ARM its part from Hopper on, because older
+        GPUs are left out there.
+        """
+        own = self.build.arch_list_on(platform)
+        if own or not self.inferred(platform):
+            return own
+        listed = self.build.arch_list
+        return tuple(item for item in listed if platform != "linux-aarch64" or _hopper_on(item))
+
+    def inferred(self, platform: str) -> bool:
+        """Whether `arch_list` is taken from the Linux x86-64 wheel."""
+        return not self.build.arch_list_on(platform) and platform in self.build.systems
+
+    @property
+    def name(self) -> str:
+        """2.9.1+cu128"""
+        return f"{self.release.newest_patch}+{self.build.name}"
+
+
+def _hopper_on(architecture: str) -> bool:
+    digits = "".join(letter for letter in architecture if letter.isdecimal())
+    return digits.isdecimal() and int(digits) >= 90
+
+
+def all_wheels() -> Iterator[Wheel]:
+    """Every wheel in the table, the newest release first."""
+    for release in reversed(pytorch.releases()):
+        yield from (Wheel(release, build) for build in release.builds)
+
+
+def suitable(target: Target) -> list[Wheel]:
+    """Wheels for the Target's system, Python and glibc. Raises UserError where there are none."""
+    _refuse(target)
+    rules: dict[str, Callable[[Wheel], bool]] = {
+        "system": lambda wheel: target.platform in wheel.build.systems,
+        "python": lambda wheel: _python_fits(target, wheel),
+        "glibc": lambda wheel: _glibc_fits(target, wheel),
+        "macos": lambda wheel: _macos_fits(target, wheel),
+    }
+    left = list(all_wheels())
+    for name, fits in rules.items():
+        kept = [wheel for wheel in left if fits(wheel)]
+        if not kept:
+            raise _none(target, name, left)
+        left = kept
+    return left
+
+
+def with_kernels(target: Target, wheels: list[Wheel]) -> list[Wheel]:
+    """The CUDA wheels that are known to hold kernels for the Target's GPU."""
+    capability, platform = target.compute_capability, target.platform
+    known = [wheel for wheel in wheels if wheel.build.cuda and wheel.arch_list(platform)]
+    if capability is None:
+        return known
+    return [item for item in known if pytorch.supports(item.arch_list(platform), capability)]
+
+
+def driver_system(target: Target) -> str:
+    """Whose driver numbers count: WSL uses the driver of Windows."""
+    return "Windows" if target.wsl or target.system == "Windows" else "Linux"
+
+
+def number(driver: str) -> Version | None:
+    """A driver's version; a mere branch (535) stands for its newest release."""
+    try:
+        return Version(driver if "." in driver else f"{driver}.999")
+    except InvalidVersion:
+        return None
+
+
+def minimum_driver(target: Target, wheel: Wheel) -> str | None:
+    """The oldest driver on which the wheel runs on this GPU."""
+    system = driver_system(target)
+    of_cuda = cuda.minimum_driver(wheel.build.cuda or "", system)
+    known = [driver for driver in (of_cuda, _first_driver(target)) if driver]
+    return max(known, key=Version, default=None) if of_cuda else None
+
+
+def full_driver(target: Target, wheel: Wheel) -> str | None:
+    """The oldest driver that supports all of the wheel's CUDA; None: not known."""
+    version = wheel.build.cuda or ""
+    full = cuda.full_driver(version, driver_system(target))
+    if full is None and version.endswith(".0"):  # the first of its major: minimum and full are one
+        return minimum_driver(target, wheel)
+    return full
+
+
+def at_least(driver: str | None, needed: str | None) -> bool:
+    """Whether a driver is known to be that new."""
+    have = number(driver) if driver else None
+    return have is not None and needed is not None and have >= Version(needed)
+
+
+def _first_driver(target: Target) -> str | None:
+    """The driver of the first CUDA that knew the GPU: older ones do not know the GPU either."""
+    capability = target.compute_capability
+    release = cuda.first_for(capability) if capability else None
+    return cuda.full_driver(release.version, driver_system(target)) if release else None
+
+
+def _python_fits(target: Target, wheel: Wheel) -> bool:
+    return target.python_minor is None or target.python_minor in wheel.release.pythons
+
+
+def _glibc_fits(target: Target, wheel: Wheel) -> bool:
+    have = _libc(target)
+    return have is None or have >= Version(wheel.build.glibc or wheel.release.glibc)
+
+
+def _macos_fits(target: Target, wheel: Wheel) -> bool:
+    if target.system != "Darwin" or not target.distribution_version or not wheel.release.macos:
+        return True
+    return _version(target.distribution_version) >= Version(wheel.release.macos)
+
+
+def _libc(target: Target) -> Version | None:
+    kind, _, version = (target.libc or "").partition(" ")
+    return _version(version) if kind == "glibc" and version else None
+
+
+def _version(text: str) -> Version:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return Version("9999")  # what cannot be read excludes nothing
+
+
+def _refuse(target: Target) -> None:
+    """Where PyTorch has no wheels at all."""
+    if (target.libc or "").startswith("musl"):
+        raise UserError(
+            f"PyTorch has no wheels for {target.libc} (Alpine): they are built against glibc",
+            "use a system with glibc, in a container for example: flatout env docker",
+            1,
+        )
+    if target.jetson and (target.compute_capability or (0, 0)) < FIRST_SERVER_LIKE_JETSON:
+        raise UserError(
+            f"PyTorch's own wheels do not run on {target.gpu}: Jetson's come from NVIDIA, for "
+            "each JetPack release",
+            f"install the wheel for your JetPack: {JETSON_PAGE}",
+            1,
+        )
+
+
+def _none(target: Target, rule: str, left: list[Wheel]) -> UserError:
+    """Why no wheel is left after one rule."""
+    newest = left[0].release
+    if rule == "system":
+        known = sorted({name for wheel in left for name in wheel.build.systems})
+        hint = f"PyTorch builds for {', '.join(known)}"
+        if target.platform == "windows-arm64":
+            hint = "use an x86-64 Python: Windows runs it by emulation; then --for arch=x86_64"
+        return UserError(f"PyTorch has no wheels for {target.platform}", hint, 1)
+    if rule == "python":
+        tested = max((name for name in newest.pythons if not name.endswith("t")), key=Version)
+        message = f"no PyTorch release has wheels for Python {target.python_minor} on "
+        hint = ANOTHER_PYTHON.format(tested)
+        return UserError(f"{message}{target.platform} (newest: {tested})", hint, 1)
+    if rule == "glibc":
+        oldest = min((wheel.build.glibc or wheel.release.glibc for wheel in left), key=Version)
+        message = f"{target.libc} is too old: PyTorch for this Python needs glibc {oldest}"
+        return UserError(message, "use a newer system, or a container: flatout env docker", 1)
+    oldest = min((wheel.release.macos or "11.0" for wheel in left), key=Version)
+    message = f"macOS {target.distribution_version} is too old: PyTorch needs macOS {oldest}"
+    return UserError(message, "update macOS", 1)

@@ -1,0 +1,91 @@
+"""Lines are shown, then run one by one; files are never written over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flatout.installing import apply
+from flatout.installing.target import Target
+from flatout.nouns.errors import UserError
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="bash")
+HERE = Target()
+
+
+def test_each_line_is_shown_before_it_runs(tmp_path: Path) -> None:
+    shown: list[str] = []
+    file = tmp_path / "out"
+
+    def show(line: str) -> None:
+        shown.append(f"{line} | {file.read_text() if file.exists() else ''}")
+
+    apply.run(HERE, ["# why: so", f"printf 1 >> {file}", f"printf 2 >> {file}"], show)
+    assert file.read_text() == "12"
+    assert shown == ["# why: so | ", f"$ printf 1 >> {file} | ", f"$ printf 2 >> {file} | 1"]
+
+
+def test_it_stops_at_the_first_that_fails_and_says_which(tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    with pytest.raises(UserError, match="exit code 3: exit 3") as caught:
+        apply.run(HERE, ["true", "exit 3", f"touch {file}"], lambda line: None)
+    assert caught.value.exit_code == 1
+    assert not file.exists()
+
+
+def test_the_restart_is_left_to_the_user() -> None:
+    shown: list[str] = []
+    apply.run(HERE, ["sudo reboot", "true"], shown.append)
+    assert shown == ["$ true", "# restart now, when it suits: sudo reboot"]
+
+
+def test_no_shell_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(UserError, match="pwsh or powershell"):
+        apply.run(Target(shell="powershell"), ["true"], lambda line: None)
+
+
+def test_after_ctrl_c_the_line_may_tidy_up(tmp_path: Path) -> None:
+    done, ready = tmp_path / "tidied", tmp_path / "ready"
+    line = f"trap 'sleep 0.5; touch {done}; exit 1' INT; touch {ready}; sleep 20 & wait"
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from flatout.installing import apply\n"
+        "from flatout.installing.target import Target\n"
+        "from flatout.nouns.errors import UserError\n"
+        f"try: apply.run(Target(), [{line!r}, 'touch {tmp_path}/after'], print)\n"
+        "except UserError as error: raise SystemExit(error.exit_code)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    until = time.monotonic() + 20
+    while not ready.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(timeout=20) == 130
+    assert done.exists() and not (tmp_path / "after").exists()
+
+
+def test_files_are_written_and_never_over_others(tmp_path: Path) -> None:
+    files = {"Dockerfile": "FROM x\n", "compose.yaml": "services: {}\n"}
+    folder = tmp_path / "new"
+    assert apply.write(files, folder) == [folder / "Dockerfile", folder / "compose.yaml"]
+    (folder / "Dockerfile").unlink()
+    (folder / "compose.yaml").write_text("mine")
+    with pytest.raises(UserError, match=r"compose\.yaml is there already"):
+        apply.write(files, folder)
+    assert not (folder / "Dockerfile").exists()
+    assert (folder / "compose.yaml").read_text() == "mine"
+    apply.write(files, folder, force=True)
+    assert (folder / "compose.yaml").read_text() == "services: {}\n"
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write into"):
+        apply.write({"a": ""}, tmp_path / "file" / "folder")

@@ -1,0 +1,161 @@
+"""A Target as the Machine has it, and as it is described."""
+
+from __future__ import annotations
+
+import pytest
+
+from flatout.installing import target
+from flatout.installing.target import Target
+from flatout.nouns.errors import UserError
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.interpreter import Interpreter
+from flatout.nouns.machine import Machine
+from machines.healthy import HEALTHY, changed, workstation
+
+
+def test_the_workstation() -> None:
+    here = target.of(workstation())
+    assert here == Target(
+        system="Linux",
+        architecture="x86_64",
+        distribution="ubuntu",
+        distribution_like=("debian",),
+        distribution_version="24.04",
+        libc="glibc 2.39",
+        python="3.12.3",
+        executable="/home/user/venv/bin/python",
+        manager="pip",
+        virtual_environment=True,
+        vendor="nvidia",
+        gpu="NVIDIA GeForce RTX 4090",
+        gpus=1,
+        compute_capability=(8, 9),
+        driver="580.95.05",
+        secure_boot=False,
+        root=False,
+        user_has_torch="2.9.1+cu128",
+    )
+
+
+def test_each_healthy_machine() -> None:
+    found = {name: target.of(make()) for name, make in HEALTHY.items()}
+    vendors = {name: here.vendor for name, here in found.items()}
+    assert vendors["laptop"] == "nvidia"  # beside an Intel GPU
+    assert vendors["rocm-node"] == "amd" and found["rocm-node"].gfx == "gfx942"
+    assert vendors["mac"] == "apple" and found["mac"].platform == "macos-arm64"
+    assert vendors["cpu-server"] is None and found["cpu-server"].gpus == 0
+    assert found["windows"].platform == "windows-x86_64"
+    assert found["wsl"].wsl and found["container"].container
+    assert found["h100-node"].gpus == 8
+
+
+def test_the_oldest_nvidia_gpu_decides() -> None:
+    new = workstation()
+    old = Gpu(vendor="nvidia", name="Tesla V100-SXM2-16GB")
+    both: Machine = changed(new, gpus=(*(new.gpus or ()), old))
+    here = target.of(both)
+    assert (here.gpu, here.compute_capability, here.gpus) == (old.name, (7, 0), 2)
+
+
+def test_the_build_of_a_wheel_that_does_not_name_it() -> None:
+    plain = changed(workstation(), interpreter__torch__build=None)
+    assert target.of(plain).user_has_torch == "2.9.1+cu128"
+    neither = changed(plain, interpreter__torch__cuda=None)
+    assert target.of(neither).user_has_torch == "2.9.1"
+
+
+def test_nothing_known_is_a_target_too() -> None:
+    assert target.of(Machine()) == Target()
+
+
+@pytest.mark.parametrize(
+    ("facts", "manager"),
+    [({"conda": True}, "conda"), ({"managed_by": "uv"}, "uv"), ({"managed_by": "system"}, "pip")],
+)
+def test_the_manager(facts: dict[str, object], manager: str) -> None:
+    named = {f"interpreter__{name}": value for name, value in facts.items()}
+    assert target.of(changed(workstation(), **named)).manager == manager
+    assert target.of(changed(workstation(), **named), "pip").manager == "pip"
+
+
+def test_a_description() -> None:
+    here = target.described("gpu=rtx4090,driver=535,os=windows,python=3.11,manager=uv,gpus=2")
+    assert here.vendor == "nvidia" and here.compute_capability == (8, 9)
+    assert (here.system, here.driver, here.python, here.manager, here.gpus) == (
+        "Windows", "535", "3.11", "uv", 2,
+    )  # fmt: skip
+
+
+def test_systems_by_their_names() -> None:
+    names = {
+        "ubuntu22.04": ("Linux", "ubuntu", "22.04"),
+        "Debian 12": ("Linux", "debian", "12"),
+        "rocky9": ("Linux", "rocky", "9"),
+        "amazon2023": ("Linux", "amzn", "2023"),
+        "opensuse-leap15.6": ("Linux", "opensuse-leap", "15.6"),
+        "windows11": ("Windows", None, "11"),
+        "macos15": ("Darwin", None, "15"),
+        "arch": ("Linux", "arch", None),
+    }
+    for text, expected in names.items():
+        here = target.described(f"os={text}")
+        assert (here.system, here.distribution, here.distribution_version) == expected
+
+
+def test_what_follows_from_the_rest() -> None:
+    assert target.described("gpu=gh200").architecture == "arm64"
+    assert target.described("arch=x86_64,gpu=gh200").architecture == "x86_64"
+    assert target.described("os=macos").vendor == "apple"
+    assert target.described("os=wsl").wsl
+    assert target.described("python=3.13t").python_minor == "3.13t"
+    assert target.described("gpu=none").vendor is None
+    assert target.described("gpu=gfx1100").gfx == "gfx1100"
+    assert target.described("gpu=jetson-orin").jetson
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("", "empty", "--for"),
+        ("gpus=4090x", "not a number", "gpus=8"),
+        ("gpu", "has no value", "--for"),
+        ("grafik=rtx4090", "no key", "keys: gpu"),
+        ("drivr=535", "did you mean 'driver'", "keys"),
+        ("gpu=rtx4909", "no GPU is known", "rtx-4090"),
+        ("gpu=quux", "no GPU is known", "capability"),
+        ("capability=x", "capability=x", "8.6"),
+        ("driver=new", "driver=new is not a version", "--for"),
+        ("python=three", "not a version of Python", "3.12"),
+        ("os=templeos", "no operating system", "ubuntu"),
+        ("os=ubunto22.04", "no operating system", "ubuntu"),
+        ("arch=riscv64", "arch=riscv64", "arm64"),
+        ("manager=poetry", "manager=poetry", "pip"),
+        ("gpu=m3,os=windows", "only in Macs", "os=macos"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, said: str, hint: str) -> None:
+    with pytest.raises(UserError) as caught:
+        target.described(text)
+    assert said in caught.value.message
+    assert hint in (caught.value.next_step or "")
+
+
+def test_another_manager_or_shell() -> None:
+    assert target.adjusted(Target(), "UV", "powershell") == Target(manager="uv", shell="powershell")
+    with pytest.raises(UserError, match="--manager poetry"):
+        target.adjusted(Target(), "poetry")
+    with pytest.raises(UserError, match="--shell fish"):
+        target.adjusted(Target(), shell="fish")
+
+
+def test_what_contradicts_itself_is_refused() -> None:
+    with pytest.raises(UserError, match="gpu=rtx4090 and gpu=none contradict"):
+        target.described("gpu=rtx4090,gpu=none")
+    assert target.described("gpu=t4,gpu=t4").gpu == target.described("gpu=t4").gpu
+
+
+def test_an_interpreter_that_is_none_is_refused() -> None:
+    mute = Interpreter(executable="/bin/ls", error="ended with exit code 0")
+    with pytest.raises(UserError, match="/bin/ls cannot be asked: ended"):
+        target.asked(changed(workstation(), interpreter=mute))
+    assert target.asked(workstation()) == target.of(workstation())
