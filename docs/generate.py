@@ -1,4 +1,4 @@
-"""Make the reference pages docs/boosts/*.md from the boosts' own documentation.
+"""Make the reference pages: docs/boosts from the boosts, docs/findings from the checks.
 
 Run by `make docs`; `tests/law` fails where a page differs from what this would write.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from flatout.diagnosing.pages import Page
+from flatout.diagnosing.pages import every as every_finding
 from flatout.knowledge import boosts
 from flatout.knowledge.boosts import KnownBoost
 
 DOCS = Path(__file__).parent
-MADE = "<!-- Made by `make docs` from src/flatout_agent/boosts/{file}.py: edit it there. -->"
+MADE = "<!-- Made by `make docs` from src/{file}.py: edit it there. -->"
 MOMENTS = {
     "start": "when torch has been imported",
     "loader": "when a DataLoader is iterated for the first time",
@@ -30,7 +32,23 @@ def pages() -> dict[Path, str]:
     """Every generated page, by its path."""
     found = {DOCS / "boosts" / f"{boost.id}.md": page(boost) for boost in boosts.every()}
     found[DOCS / "boosts" / "README.md"] = index()
+    findings = every_finding()
+    found |= {DOCS / "findings" / f"{page.code}.md": finding(page) for page in findings}
+    found[DOCS / "findings" / "README.md"] = finding_index(findings)
     return found
+
+
+def finding(page: Page) -> str:
+    """One finding code's page."""
+    file = f"flatout/diagnosing/checks/{page.id.replace('-', '_')}"
+    return f"{MADE.format(file=file)}\n\n{page.markdown}"
+
+
+def finding_index(findings: tuple[Page, ...]) -> str:
+    """The table of all finding codes."""
+    rows = [f"| [{p.code}]({p.code}.md) | {p.title} | {p.severity} |" for p in findings]
+    head = ["<!-- Made by `make docs`. -->", "", "# Findings", ""]
+    return "\n".join([*head, "| code | what is wrong | severity |", "|---|---|---|", *rows]) + "\n"
 
 
 def page(boost: KnownBoost) -> str:
@@ -48,7 +66,8 @@ def page(boost: KnownBoost) -> str:
         facts.append(f"- Never together with {_links(sorted(boost.conflicts))}")
     if boost.retry_after:
         facts.append(f"- Tried again once one of these was kept: {_links(boost.retry_after)}")
-    head = [MADE.format(file=boost.id.replace("-", "_")), f"# {boost.id}", title]
+    file = f"flatout_agent/boosts/{boost.id.replace('-', '_')}"
+    head = [MADE.format(file=file), f"# {boost.id}", title]
     return "\n\n".join([*head, "\n".join(facts), text.strip()]) + "\n"
 
 
@@ -63,11 +82,12 @@ def index() -> str:
 
 
 def main() -> None:
-    """Write the pages that differ; remove those of boosts that are no more."""
+    """Write the pages that differ; remove those of boosts and checks that are no more."""
     wanted = pages()
-    (DOCS / "boosts").mkdir(exist_ok=True)
-    for stale in set((DOCS / "boosts").glob("*.md")) - set(wanted):
-        stale.unlink()
+    for folder in {path.parent for path in wanted}:
+        folder.mkdir(exist_ok=True)
+        for stale in set(folder.glob("*.md")) - set(wanted):
+            stale.unlink()
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8", newline="\n")

@@ -1,0 +1,78 @@
+"""Somebody fixed a GPU's clocks below what it can do.
+
+## What it sees
+
+The driver names applications_clocks_setting as a reason for lower clocks; or one GPU may clock
+at least 5 % lower than its sisters of the same model.
+
+## Why it matters
+
+Compute falls with the clock. Fixed clocks are useful for measuring, and often forgotten afterwards.
+
+## Evidence
+
+The reason, the clock now and at most, and that of the sisters.
+
+## Cure
+
+Let the driver choose the clocks again.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvidia-smi/index.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import devices
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW017", severity=Severity.WARNING, since="0.2.0")
+REASON = "applications_clocks_setting"
+TOLERATED = 0.95
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for all GPUs with limited clocks."""
+    gpus = machine.gpus_of("nvidia")
+    limited = [gpu for gpu in gpus if REASON in (gpu.throttles or ()) or _behind(gpu, gpus)]
+    if not limited:
+        return
+    yield Diagnosis(
+        title=f"{devices.subject(limited)}: clocks are limited by a setting",
+        evidence=devices.facts(limited, lambda gpu: _told(gpu, gpus)),
+        cure=Cure(
+            "Let the driver choose the clocks again: -rgc undoes locked clocks, -rac application "
+            "clocks.",
+            devices.settings(
+                machine,
+                [devices.smi(limited, option) for option in ("-rgc", "-rac")],
+            ),
+        ),
+    )
+
+
+def _best(gpu: Gpu, gpus: tuple[Gpu, ...]) -> int:
+    alike = [other for other in gpus if other.name == gpu.name and gpu.name is not None]
+    return max((other.clock_sm_max_mhz or 0 for other in alike), default=0)
+
+
+def _behind(gpu: Gpu, gpus: tuple[Gpu, ...]) -> bool:
+    most = gpu.clock_sm_max_mhz
+    return most is not None and most <= TOLERATED * _best(gpu, gpus)
+
+
+def _told(gpu: Gpu, gpus: tuple[Gpu, ...]) -> str:
+    parts = [REASON] if REASON in (gpu.throttles or ()) else []
+    if gpu.clock_sm_mhz is not None:
+        parts.append(f"{gpu.clock_sm_mhz} MHz now")
+    if gpu.clock_sm_max_mhz is not None:
+        parts.append(f"{gpu.clock_sm_max_mhz} MHz at most")
+    if _behind(gpu, gpus):
+        parts.append(f"its sisters {_best(gpu, gpus)} MHz")
+    return ", ".join(parts)

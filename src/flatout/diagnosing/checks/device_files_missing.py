@@ -1,0 +1,110 @@
+"""NVIDIA's module is loaded, and one of its device files is missing.
+
+## What it sees
+
+The `nvidia` module is loaded, and /dev/nvidiactl, /dev/nvidia-uvm or a /dev/nvidiaN does not exist.
+In a container the numbered files are not looked at: it may have been given some GPUs only. Where
+torch finds its GPU, nothing is reported.
+
+## Why it matters
+
+Without /dev/nvidia-uvm nvidia-smi works and CUDA does not: torch says "CUDA unknown error - this
+may be due to an incorrectly set up environment". Without the others the driver cannot be reached at
+all. The setuid program nvidia-modprobe creates the files at first use; some distributions pack it
+apart, and it can do nothing in a container.
+
+## Evidence
+
+The files that are missing, whether the nvidia_uvm module is loaded, and what torch said. If torch
+was not asked and only /dev/nvidia-uvm is missing, this is a note: the first CUDA program may create
+it.
+
+## Cure
+
+Load nvidia_uvm and create the files with nvidia-modprobe, and do the same at each start. For a
+container, do it on the host and start the container anew.
+
+## References
+
+- https://github.com/NVIDIA/nvidia-modprobe
+- https://docs.nvidia.com/cuda/cuda-installation-guide-linux/
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from flatout.diagnosing import driver_state
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.installing import system_packages, target
+from flatout.installing.target import Target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Machine
+
+CHECK = Check(
+    code="ENV007",
+    severity=Severity.ERROR,
+    since="0.2.0",
+    hides=("ENV015", "ENV019", "ENV025"),
+)
+
+UVM = "/dev/nvidia-uvm"
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for all the files together."""
+    missing = _missing(machine)
+    severity = _severity(machine, missing)
+    if severity is None:
+        return
+    uvm = "nvidia_uvm" in (machine.kernel.modules or ())
+    said = driver_state.torch_says(machine)
+    first = "CUDA cannot start" if severity is Severity.ERROR else "CUDA needs it at its start"
+    yield Diagnosis(
+        title=f"{missing[0]} is missing: {first}",
+        evidence=f"missing: {', '.join(missing)}; module nvidia is loaded, nvidia_uvm is "
+        f"{'loaded' if uvm else 'not loaded'}" + (f"; {said}" if said else ""),
+        cure=Cure(
+            "Load nvidia_uvm and create the device files, now and at each start. Where the command "
+            "nvidia-modprobe is missing, install the package of that name.",
+            driver_state.on_host(target.of(machine), _commands(target.of(machine))),
+        ),
+        severity=severity,
+    )
+
+
+def _missing(machine: Machine) -> list[str]:
+    inside = machine.container.kind is not None
+    names = re.compile(r"/dev/nvidia(ctl|-uvm)" if inside else r"/dev/nvidia(\d+|ctl|-uvm)")
+    files = [file for file in machine.kernel.device_files or () if names.fullmatch(file.path)]
+    nothing = inside and not any(file.exists for file in files)
+    if machine.container.wsl or nothing or not driver_state.loaded(machine):
+        return []
+    missing = [file.path for file in files if not file.exists]
+    # Where nvidia_uvm is not loaded, nothing says that its file should be there.
+    unlisted = bool(files) and all(file.path != UVM for file in files)
+    failed = driver_state.cuda_works(machine) is False
+    return [*missing, UVM] if unlisted and failed else missing
+
+
+def _severity(machine: Machine, missing: list[str]) -> Severity | None:
+    """None: nothing to report."""
+    works = driver_state.cuda_works(machine)
+    if not missing or not machine.gpus_of("nvidia") or works:
+        return None
+    if works is False or any(not path.endswith("-uvm") for path in missing):
+        return Severity.ERROR
+    return Severity.NOTE if driver_state.seen(machine) else None
+
+
+def _commands(here: Target) -> tuple[str, ...]:
+    def admin(line: str) -> str:
+        return system_packages.sudo(here, line)
+
+    return (
+        admin("modprobe nvidia_uvm"),
+        admin("nvidia-modprobe -u -c=0"),
+        f"printf 'nvidia\\nnvidia_uvm\\n' | {admin('tee /etc/modules-load.d/nvidia-uvm.conf')}",
+        "ls -l /dev/nvidia*",
+    )

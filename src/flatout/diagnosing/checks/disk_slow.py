@@ -1,0 +1,79 @@
+"""The job's folder lies on a slow disk: a turning one, a network or a Windows drive in WSL.
+
+## What it sees
+
+The current folder is on a turning disk or on a drive of Windows seen from WSL (9p, drvfs): a
+warning. On a network file system: a note.
+
+## Why it matters
+
+Training reads thousands of small files per second in random order. A turning disk does about 100
+such reads per second, an SSD many thousands; through 9p and over a network each one waits for the
+other side.
+
+## Evidence
+
+The folder, its file system, and whether the disk turns.
+
+## Cure
+
+Copy the data to a local SSD (in WSL: to the home folder of Linux), or pack it into few large files
+(tar shards, LMDB, Parquet) that are read in order.
+
+## References
+
+- https://learn.microsoft.com/windows/wsl/filesystems
+- https://docs.pytorch.org/docs/stable/data.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.installing import shell, target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Disk, Machine
+
+CHECK = Check(code="ENV067", severity=Severity.WARNING, since="0.2.0")
+WINDOWS_DRIVES = ("9p", "drvfs", "v9fs")
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for the folder of the job."""
+    for disk in machine.disks or ():
+        reason = _reason(disk, machine)
+        if disk.use != "work" or reason is None:
+            continue
+        why, severity = reason
+        yield Diagnosis(
+            title=f"the job's folder is on {why}",
+            evidence=f"{disk.path}: file system {disk.file_system or 'not known'}, {why}",
+            cure=Cure(
+                "Copy the training data to a local SSD, or pack it into few large files that are "
+                "read in order.",
+                _commands(machine, disk),
+            ),
+            severity=severity,
+        )
+
+
+def _reason(disk: Disk, machine: Machine) -> tuple[str, Severity] | None:
+    if disk.file_system in WINDOWS_DRIVES and machine.container.wsl is not None:
+        return "a drive of Windows, reached through WSL", Severity.WARNING
+    if disk.network:
+        return "a network file system", Severity.NOTE
+    return ("a turning disk", Severity.WARNING) if disk.rotational else None
+
+
+def _commands(machine: Machine, disk: Disk) -> tuple[str, ...]:
+    here = target.of(machine)
+    if here.system == "Windows":
+        return ("Get-PhysicalDisk | Select-Object FriendlyName, MediaType, Size",)
+    if machine.container.wsl is not None and disk.file_system in WINDOWS_DRIVES:
+        folder = disk.path.rstrip("/").rpartition("/")[2]
+        copy = f'cp -r {shell.quote(here, disk.path)} "$HOME/"'
+        return (f'{copy} && cd "$HOME"/{shell.quote(here, folder)}',)
+    if here.system == "Darwin":
+        return ("diskutil list",)
+    return ("lsblk -d -o NAME,ROTA,SIZE,MODEL,MOUNTPOINTS", "df -hT")

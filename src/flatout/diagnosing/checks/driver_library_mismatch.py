@@ -1,0 +1,114 @@
+"""The NVIDIA module in the kernel and the driver's libraries have different versions.
+
+## What it sees
+
+NVML or nvidia-smi says "Driver/library version mismatch", or NVML does not answer and the loaded
+module's version differs from that of libcuda.so; or CUDA itself says that it is an "unsupported
+display driver / cuda driver combination". A newer libcuda.so beside an NVML that works is no
+mismatch: that is how CUDA's forward-compatibility packages look.
+
+## Why it matters
+
+Module and libraries speak a private language that changes with every version. Nothing on the GPU
+works until they fit: no nvidia-smi, no CUDA. It happens when the driver is updated (often by
+unattended updates) and the old module stays loaded.
+
+## Evidence
+
+The versions of the loaded module, of the module on disk, and of the library; and the error.
+
+## Cure
+
+Load the new module: stop what uses the GPU, unload, load; or simply restart. Where also the module
+on disk has another version than the library, install the driver anew. In a container the library
+must come from the host: remove the one in the image, or start the container anew after the host's
+driver was updated.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html
+- https://docs.nvidia.com/deploy/cuda-compatibility/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import driver_state
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.installing import driver
+from flatout.installing.target import Target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Driver
+from flatout.nouns.machine import Machine
+
+CHECK = Check(
+    code="ENV004",
+    severity=Severity.ERROR,
+    since="0.2.0",
+    hides=("ENV005", "ENV015", "ENV019", "ENV025"),
+)
+COMBINATION = "unsupported display driver / cuda driver combination"
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for the driver."""
+    found = machine.driver("nvidia")
+    if found is None or machine.container.wsl or not _mismatch(machine, found):
+        return
+    here = driver_state.here(machine)
+    pair = (found.kernel_version, found.library_version)
+    title = f"NVIDIA's module is {pair[0]}, its library {pair[1]}: no CUDA until they are the same"
+    text, commands = _cure(here, found)
+    yield Diagnosis(
+        title=title if all(pair) and pair[0] != pair[1] else "NVIDIA's module and library differ",
+        evidence=_evidence(machine, found),
+        cure=Cure(text, commands),
+    )
+
+
+def _mismatch(machine: Machine, found: Driver) -> bool:
+    said = f"{found.nvml_error or ''} {found.smi_error or ''}".lower()
+    torch = machine.torch
+    if "version mismatch" in said or COMBINATION in ((torch and torch.cuda_error) or ""):
+        return True
+    differ = None not in (found.kernel_version, found.library_version) and (
+        found.kernel_version != found.library_version
+    )
+    return differ and found.nvml_error is not None and not driver_state.seen(machine)
+
+
+def _evidence(machine: Machine, found: Driver) -> str:
+    versions = {
+        "module loaded": found.kernel_version,
+        "module on disk": found.installed_version,
+        "libcuda": found.library_version,
+    }
+    facts = [f"{what} {version}" for what, version in versions.items() if version]
+    said = (driver_state.errors(found), driver_state.torch_says(machine))
+    return "; ".join(filter(None, (*facts, *said)))
+
+
+def _cure(here: Target, found: Driver) -> tuple[str, tuple[str, ...]]:
+    if here.container:
+        return (
+            "The library must be the host's. Start the container anew (it keeps the libraries of "
+            "the driver that it was started under); if that does not help, remove the NVIDIA "
+            "driver packages from the image.",
+            (
+                "# On the host: docker restart CONTAINER",
+                "ldconfig -p | grep -E 'libcuda.so|libnvidia-ml.so'",
+            ),
+        )
+    on_disk = found.installed_version
+    if on_disk and found.library_version and on_disk != found.library_version:
+        return (
+            f"A restart does not help: also on disk the module is {on_disk} and the library "
+            f"{found.library_version}. Install the driver anew, from one source alone.",
+            driver.commands(here),
+        )
+    return (
+        "The driver was updated and the old module is still loaded. Load the new one (programs on "
+        "the GPU must end first), or restart.",
+        driver.reload_commands(here),
+    )

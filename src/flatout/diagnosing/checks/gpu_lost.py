@@ -1,0 +1,120 @@
+"""The bus shows an NVIDIA GPU that the driver does not list.
+
+## What it sees
+
+On a machine whose driver lists some NVIDIA GPUs, another one is on the PCI bus and not among them.
+Or vfio-pci, the kernel's driver for handing devices to virtual machines, holds a GPU. In containers
+nothing is reported: they are given the GPUs they may see; nor for GPUs that a batch system
+keeps from this job.
+
+## Why it matters
+
+A GPU that has fallen off the bus (Xid 79) is gone until the next restart; jobs that used it have
+died, and jobs that want all GPUs fail or hang. A GPU held by vfio-pci is reserved on purpose: a
+note as long as other GPUs are there.
+
+## Evidence
+
+The missing GPUs with their bus addresses and the kernel driver that holds them, how many GPUs are
+listed, and the Xid errors of that address.
+
+## Cure
+
+Read the kernel's log, then restart (a full power cycle helps where a restart does not). If it comes
+back, look at power cables, risers and temperature, and have the card exchanged. A GPU that its
+driver no longer supports needs an older driver branch.
+
+## References
+
+- https://docs.nvidia.com/deploy/xid-errors/
+- https://docs.kernel.org/driver-api/vfio.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import driver_state
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.installing import driver, system_packages
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="ENV017", severity=Severity.ERROR, since="0.2.0")
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for lost GPUs, one for those held for virtual machines."""
+    if machine.container.kind is not None or machine.container.wsl is not None:
+        return
+    missing = [card for card in driver_state.on_bus(machine) if card.driver_sees is False]
+    held = [card for card in missing if card.kernel_driver == "vfio-pci"]
+    lost = [card for card in missing if card.kernel_driver not in driver_state.ELSEWHERE]
+    if len(lost) > len(driver_state.withheld(machine)) and driver_state.seen(machine):
+        yield _lost(machine, lost)
+    if held:
+        yield _held(machine, held)
+
+
+def _lost(machine: Machine, lost: list[Gpu]) -> Diagnosis:
+    listed = len(driver_state.seen(machine))
+    here, found = driver_state.here(machine), machine.driver("nvidia")
+    branch = next(filter(None, (driver_state.dropped(card, found) for card in lost)), None)
+    evidence = (
+        f"not listed by the driver: {driver_state.named(lost)}; bound to: "
+        f"{lost[0].kernel_driver or 'no driver'}; listed: {listed}{_xids(machine, lost)}"
+    )
+    title = f"the driver lists {listed} of {listed + len(lost)} NVIDIA GPUs"
+    if branch:
+        text = f"Driver branch {branch} is the last one for that GPU: install it, or do without it."
+        return Diagnosis(title, evidence, Cure(text, driver.commands(here)))
+    if machine.system.name == "Windows":
+        lines: tuple[str, ...] = ("Get-PnpDevice -Class Display", "Restart-Computer")
+    else:
+        log = system_packages.sudo(here, "dmesg | grep -iE 'NVRM|Xid|fallen off' | tail -n 20")
+        lines = (
+            log,
+            f"lspci -s {lost[0].pci_address} -vv",
+            system_packages.sudo(here, "reboot"),
+        )
+    text = (
+        "Save running work, read the log, and restart; take the power away for a minute if that "
+        "does not bring it back. If it is lost again, look at its power cables, riser and heat."
+    )
+    return Diagnosis(title, evidence, Cure(text, lines))
+
+
+def _xids(machine: Machine, lost: list[Gpu]) -> str:
+    places = {_place(card.pci_address) for card in lost}
+    found = [xid for xid in machine.kernel.xids or () if _place(xid.pci_address) in places]
+    told = driver_state.counted(found)
+    return f"; {told}" if told else ""
+
+
+def _place(address: str | None) -> str:
+    """The address without its function, as the kernel's log writes it: 0000:3b:00."""
+    return (address or "").lower().partition(".")[0]
+
+
+def _held(machine: Machine, held: list[Gpu]) -> Diagnosis:
+    others = len(driver_state.seen(machine))
+    here = driver_state.here(machine)
+    address = held[0].pci_address
+    device = f"/sys/bus/pci/devices/{address}"
+    return Diagnosis(
+        title=f"{len(held)} NVIDIA GPU(s) held by vfio-pci for virtual machines",
+        evidence=f"bound to vfio-pci: {driver_state.named(held)}; listed by the driver: {others}",
+        cure=Cure(
+            "Nothing, if a virtual machine is to have it. To use it here, give it back to NVIDIA's "
+            "driver, and remove vfio-pci's ids= option from /etc/modprobe.d and the kernel's "
+            "command line.",
+            (
+                f"echo {address} | {system_packages.sudo(here, f'tee {device}/driver/unbind')}",
+                f"echo nvidia | {system_packages.sudo(here, f'tee {device}/driver_override')}",
+                f"echo {address} | {system_packages.sudo(here, 'tee /sys/bus/pci/drivers_probe')}",
+                "grep -rn vfio-pci /etc/modprobe.d /proc/cmdline",
+            ),
+        ),
+        severity=Severity.NOTE if others else None,
+    )

@@ -1,0 +1,77 @@
+"""The GPUs of this machine are of different models.
+
+## What it sees
+
+GPUs of one maker, each with memory of its own, and of different models.
+
+## Why it matters
+
+In data-parallel training all ranks wait for the slowest, and the batch must fit the smallest. torch
+counts GPUs from the fastest on, nvidia-smi by their place on the bus: the same number may mean
+different cards.
+
+## Evidence
+
+The models with number and memory.
+
+## Cure
+
+Train on the GPUs of one model (CUDA_VISIBLE_DEVICES), number them alike
+(CUDA_DEVICE_ORDER=PCI_BUS_ID), and use the others for other work.
+
+## References
+
+- https://docs.nvidia.com/cuda/cuda-c-programming-guide/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import devices
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.installing import system_packages, target
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW018", severity=Severity.NOTE, since="0.2.0")
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding per maker with different models."""
+    for vendor in ("nvidia", "amd"):
+        known = devices.own_memory(machine)
+        gpus = [gpu for gpu in known if gpu.vendor == vendor and gpu.name]
+        models: dict[str, list[Gpu]] = {}
+        for gpu in gpus:
+            models.setdefault(gpu.name or "", []).append(gpu)
+        if len(models) < 2:
+            continue
+        told = [
+            f"{len(alike)} x {name} with {units.size(alike[0].memory_bytes)}"
+            for name, alike in models.items()
+        ]
+        yield Diagnosis(
+            title=f"{len(models)} different models among {len(gpus)} GPUs",
+            evidence="; ".join(told),
+            cure=Cure(
+                "Train on the GPUs of one model; with all of them the slowest decides.",
+                _commands(machine, vendor, list(models.values())),
+            ),
+        )
+
+
+def _commands(machine: Machine, vendor: str, models: list[list[Gpu]]) -> tuple[str, ...]:
+    here = target.of(machine)
+    most = max(models, key=lambda alike: (len(alike), alike[0].memory_bytes or 0))
+    numbers = [str(gpu.index) for gpu in most if gpu.index is not None]
+    if len(numbers) < len(most):
+        return ()
+    if vendor == "amd":
+        return system_packages.variable(here, "HIP_VISIBLE_DEVICES", ",".join(numbers))[:1]
+    return (
+        *system_packages.variable(here, "CUDA_DEVICE_ORDER", "PCI_BUS_ID")[:1],
+        *system_packages.variable(here, "CUDA_VISIBLE_DEVICES", ",".join(numbers))[:1],
+    )

@@ -1,0 +1,88 @@
+"""NVIDIA's driver is installed, but not for the kernel that is running.
+
+## What it sees
+
+`nvidia.ko` is on disk for other kernel releases and not for the running one, and it is not loaded.
+That is what a kernel update leaves behind where DKMS could not build the module, most often because
+the new kernel's headers are missing.
+
+## Why it matters
+
+A kernel module fits one kernel release. Without it there is no /dev/nvidia0, nvidia-smi fails, and
+torch runs on the CPU.
+
+## Evidence
+
+The running release, the releases with a module, and whether DKMS and the headers are there.
+
+## Cure
+
+Install the running kernel's headers, let DKMS build the module, and load it. Where the driver came
+without DKMS, install the driver anew. Starting the previous kernel from the boot menu also works
+until then.
+
+## References
+
+- https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
+- https://github.com/dell/dkms
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import driver_state
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.installing import driver, system_packages
+from flatout.installing.target import Target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Kernel, Machine
+
+CHECK = Check(code="ENV003", severity=Severity.ERROR, since="0.2.0", hides=("ENV025",))
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding where the module is there for other kernels alone."""
+    kernel, release = machine.kernel, machine.system.release
+    if not driver_state.module_missing(machine) or kernel.nvidia_module_on_disk is not False:
+        return
+    if not kernel.nvidia_module_for or release is None or release in kernel.nvidia_module_for:
+        return
+    here = driver_state.here(machine)
+    yield Diagnosis(
+        title=f"the NVIDIA module is not built for the running kernel {release}"[:100],
+        evidence=f"running: {release}; nvidia.ko is there for "
+        f"{', '.join(kernel.nvidia_module_for)}; {_parts(kernel)}",
+        cure=Cure(_text(kernel), _commands(here, kernel)),
+    )
+
+
+def _parts(kernel: Kernel) -> str:
+    words = {True: "there", False: "missing", None: "not known"}
+    return f"kernel headers: {words[kernel.headers]}; dkms: {words[kernel.dkms]}"
+
+
+def _text(kernel: Kernel) -> str:
+    if kernel.dkms is False:
+        return (
+            "Install the driver anew with DKMS: then it is built for each kernel update. Until "
+            "then the previous kernel in the boot menu still works."
+        )
+    first = "Install the kernel's headers and build" if kernel.headers is not True else "Build"
+    return f"{first} the module for the running kernel with DKMS, then load it."
+
+
+def _commands(here: Target, kernel: Kernel) -> tuple[str, ...]:
+    if kernel.dkms is False:
+        kinds = ("kernel-headers", "dkms")
+        return (*system_packages.commands(here, *kinds), *driver.commands(here))
+    headers = () if kernel.headers else system_packages.commands(here, "kernel-headers")
+    return (
+        *headers,
+        "dkms status",
+        system_packages.sudo(here, 'dkms autoinstall -k "$(uname -r)"'),
+        system_packages.sudo(here, "modprobe nvidia"),
+        "nvidia-smi",
+        "# If dkms built nothing, the driver was installed without it. Install it anew:",
+        *(line if line.startswith("#") else f"# {line}" for line in driver.commands(here)),
+    )

@@ -1,0 +1,97 @@
+"""The nouveau driver holds an NVIDIA GPU, so that NVIDIA's own driver cannot.
+
+## What it sees
+
+The kernel's nouveau driver is bound to an NVIDIA GPU; or nouveau is loaded, NVIDIA's module is not,
+and no driver is bound to the GPU.
+
+## Why it matters
+
+nouveau draws pictures; it has no CUDA. As long as it holds the GPU, NVIDIA's driver cannot take it,
+and torch sees no GPU at all. Where NVIDIA's driver has other GPUs of this machine, it is a note.
+
+## Evidence
+
+The GPU with its bus address, the kernel driver bound to it, which of the two modules are loaded,
+and whether NVIDIA's is there for the running kernel.
+
+## Cure
+
+Forbid nouveau by a file in /etc/modprobe.d, build the boot image anew, install NVIDIA's driver
+where it is missing, and restart.
+
+## References
+
+- https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import driver_state
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.installing import driver, system_packages
+from flatout.installing.target import Target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+CHECK = Check(
+    code="ENV002",
+    severity=Severity.ERROR,
+    since="0.2.0",
+    hides=("ENV001", "ENV003", "ENV008", "ENV011", "ENV019", "ENV025"),
+)
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for the machine, however many GPUs nouveau holds."""
+    held = [gpu for gpu in machine.gpus_of("nvidia") if _held(gpu, machine)]
+    if not held:
+        return
+    here = driver_state.here(machine)
+    there = machine.kernel.nvidia_module_on_disk is True and here.distribution != "nixos"
+    text = (
+        "Forbid nouveau, rebuild the boot image, and restart with NVIDIA's driver."
+        if there
+        else "Forbid nouveau, rebuild the boot image, install NVIDIA's driver, and restart."
+    )
+    if here.distribution == "nixos":
+        text = (
+            "Put NVIDIA's driver into the configuration, which also forbids nouveau, and restart."
+        )
+    yield Diagnosis(
+        title=f"nouveau holds {driver_state.name(held[0])}: no CUDA"[:100],
+        evidence=f"held by nouveau: {driver_state.named(held)}; loaded modules: "
+        f"{', '.join(_modules(machine))}; nvidia.ko for this kernel: {_yes_no(machine)}",
+        cure=Cure(text, driver_state.on_host(here, _commands(here, there))),
+        severity=Severity.NOTE if driver_state.seen(machine) else None,
+    )
+
+
+def _held(gpu: Gpu, machine: Machine) -> bool:
+    if gpu.kernel_driver is not None or gpu.driver_sees is not False:
+        return gpu.kernel_driver == "nouveau"
+    return "nouveau" in (machine.kernel.modules or ()) and driver_state.loaded(machine) is False
+
+
+def _modules(machine: Machine) -> list[str]:
+    return sorted({"nouveau", *(machine.kernel.modules or ())} & {"nouveau", "nvidia"})
+
+
+def _yes_no(machine: Machine) -> str:
+    return {True: "yes", False: "no", None: "not known"}[machine.kernel.nvidia_module_on_disk]
+
+
+def _commands(here: Target, driver_there: bool) -> tuple[str, ...]:
+    if here.distribution == "nixos":  # its configuration forbids nouveau by itself
+        return driver.commands(here)
+    forbid = r"printf 'blacklist nouveau\noptions nouveau modeset=0\n'"
+    file = "/etc/modprobe.d/no-nouveau.conf"
+    last = (system_packages.sudo(here, "reboot"),) if driver_there else driver.commands(here)
+    return (
+        f"{forbid} | {system_packages.sudo(here, f'tee {file}')}",
+        *driver.boot_image_commands(here),
+        *last,
+    )

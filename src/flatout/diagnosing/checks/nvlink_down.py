@@ -1,0 +1,71 @@
+"""NVLink connections of a GPU are down.
+
+## What it sees
+
+A GPU of which some NVLink connections are up and others down; or all down, where its sisters in the
+same machine have theirs up. Cards that only lack the bridge are left out.
+
+## Why it matters
+
+Each connection carries its share of the bandwidth between GPUs, and NCCL goes at the pace of the
+weakest GPU: one of 18 down slows all of them; all down means exchange over PCIe.
+
+## Evidence
+
+Per GPU how many connections are up and down.
+
+## Cure
+
+Look at the state and the error counters, reset all GPUs (restart), reseat bridges. If the same
+connections stay down: have the board checked.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvidia-smi/index.html
+- https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import devices
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW016", severity=Severity.ERROR, since="0.2.0")
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for all GPUs with connections down."""
+    linked = [gpu for gpu in machine.gpus or () if gpu.nvlinks]
+    down = [
+        gpu
+        for gpu in machine.gpus or ()
+        if gpu.nvlinks_down and (gpu.nvlinks or (gpu.nvlinks == 0 and linked))
+    ]
+    if not down:
+        return
+    yield Diagnosis(
+        title=f"{devices.subject(down)}: NVLink connections are down",
+        evidence=devices.facts(down, _told),
+        cure=Cure(
+            "Read the counters, then reset all GPUs while nothing runs; restart where that is "
+            "refused.",
+            (
+                _status(down[0]),
+                *devices.settings(machine, ["nvidia-smi --gpu-reset"]),
+            ),
+        ),
+    )
+
+
+def _told(gpu: Gpu) -> str:
+    return f"{gpu.nvlinks_down} down, {gpu.nvlinks} up"
+
+
+def _status(gpu: Gpu) -> str:
+    chosen = f" -i {gpu.index}" if gpu.index is not None else ""
+    return f"nvidia-smi nvlink -s{chosen} && nvidia-smi nvlink -e{chosen}"

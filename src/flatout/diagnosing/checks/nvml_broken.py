@@ -1,0 +1,74 @@
+"""Of NVML and nvidia-smi only one works.
+
+## What it sees
+
+The driver answers one of the two and not the other: NVML (libnvidia-ml.so) fails while nvidia-smi
+works, or the other way round.
+
+## Why it matters
+
+Both ask the same driver, so the GPU is well. Without libnvidia-ml.so.1 NCCL cannot read how the
+GPUs are joined and multi-GPU training may fail at its start; monitors that use NVML show nothing:
+a warning. Without nvidia-smi only scripts that call it are hit: a note.
+
+## Evidence
+
+The error of the one that fails, and the driver's version as the other tells it.
+
+## Cure
+
+Install the library or the tool of exactly the driver's version, from where the driver came. In a
+container ask the container toolkit for it: NVIDIA_DRIVER_CAPABILITIES=compute,utility.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvml-api/
+- https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import driver_state
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.installing import driver
+from flatout.installing.target import Target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="ENV015", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding where exactly one of the two has an error, and the driver answered."""
+    found = machine.driver("nvidia")
+    if found is None or found.version is None or not driver_state.seen(machine):
+        return
+    if (found.nvml_error is None) == (found.smi_error is None):
+        return
+    nvml = found.nvml_error is not None
+    fails, works = ("NVML", "nvidia-smi") if nvml else ("nvidia-smi", "NVML")
+    hit = "NCCL and monitors may miss it" if nvml else "the GPU is well"
+    yield Diagnosis(
+        title=f"{fails} does not work, {works} does: {hit}",
+        evidence=f"{driver_state.errors(found)}; driver {found.version} answers {works} and lists "
+        f"{len(driver_state.seen(machine))} GPU(s)",
+        cure=Cure(
+            f"Put {'libnvidia-ml.so.1' if nvml else 'nvidia-smi'} of version {found.version} in "
+            "place: it comes with the driver.",
+            _commands(driver_state.here(machine), nvml),
+        ),
+        severity=None if nvml else Severity.NOTE,
+    )
+
+
+def _commands(here: Target, nvml: bool) -> tuple[str, ...]:
+    windows = here.system == "Windows"
+    look = "ldconfig -p | grep libnvidia-ml" if nvml else "command -v nvidia-smi"
+    if here.container:
+        again = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ..."
+        return (look, f"# On the host, start the container anew: {again}")
+    if here.wsl:
+        return (look, "ls -l /usr/lib/wsl/lib/", *driver.commands(here))
+    return driver.commands(here) if windows else (look, *driver_state.repair(here))

@@ -1,0 +1,109 @@
+"""A GPU has fewer PCIe lanes than it could use.
+
+## What it sees
+
+The PCIe link of a GPU is narrower than the card: x8 or x4 instead of x16. It is a note where
+nobody can change it from here: a laptop, a virtual machine, several cards that share the lanes of a
+consumer board at x8. GPUs that are joined to their processor chip to chip (GB10, GH200, GB200) are
+left out: what they tell of PCIe is a placeholder.
+
+## Why it matters
+
+Half of the lanes is half of the bandwidth between main memory and GPU: copies of batches,
+offloading, and, without NVLink, the exchange between GPUs.
+
+## Evidence
+
+Lanes now and at most, the generation, and the bandwidth that follows (one direction, before
+overhead).
+
+## Cure
+
+Put the card into a slot wired with all lanes (the board's manual says which, and which M.2 slots
+take lanes away), without a riser cable, and seat it anew. A cloud machine: ask for another one.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvml-api/
+- https://pcisig.com/specifications
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import devices
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.installing import system_packages, target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW001", severity=Severity.WARNING, since="0.2.0")
+LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for all GPUs whose link is narrow."""
+    narrow = [gpu for gpu in machine.gpus or () if devices.on_pcie(gpu) and _lost(gpu)]
+    if not narrow:
+        return
+    mild = all(_meant_so(gpu, machine) for gpu in narrow)
+    first = narrow[0]
+    yield Diagnosis(
+        title=f"{devices.subject(narrow)}: {first.pcie_width} of {_most(first)} PCIe lanes",
+        evidence=devices.facts(narrow, _told),
+        cure=Cure(_text(narrow, mild, machine), _commands(machine, narrow)),
+        severity=Severity.NOTE if mild else Severity.WARNING,
+    )
+
+
+def _lost(gpu: Gpu) -> bool:
+    width, most = gpu.pcie_width, _most(gpu)
+    return width is not None and most is not None and 0 < width < most
+
+
+def _most(gpu: Gpu) -> int | None:
+    """Lanes of the card. The driver may tell those of card and slot together."""
+    sheet = devices.model(gpu)
+    told = (gpu.pcie_width_max, sheet.pcie_width if sheet else None)
+    return max((lanes for lanes in told if lanes is not None), default=None)
+
+
+def _meant_so(gpu: Gpu, machine: Machine) -> bool:
+    """A laptop's or a provider's choice, or two cards on a consumer board."""
+    if devices.laptop(gpu) or machine.container.virtual_machine is not None:
+        return True
+    shares = len(machine.gpus_of(gpu.vendor)) > 1 and not devices.data_center(gpu)
+    return shares and (gpu.pcie_width or 0) >= 8
+
+
+def _told(gpu: Gpu) -> str:
+    width, most = gpu.pcie_width, _most(gpu)
+    lane = LANE_GB_PER_S.get(gpu.pcie_generation_max or 0)
+    if lane is None or width is None or most is None:
+        return f"x{width} of x{most}"
+    speeds = f"{width * lane:.1f} of {most * lane:.1f} GB/s"
+    return f"x{width} of x{most}, generation {gpu.pcie_generation_max}: {speeds}"
+
+
+def _text(narrow: list[Gpu], mild: bool, machine: Machine) -> str:
+    if mild and devices.laptop(narrow[0]):
+        return "The laptop's maker wired it so: nothing to do but to copy less and earlier."
+    if machine.container.virtual_machine is not None:
+        return "Of a virtual machine: the provider decides it; another type may have all lanes."
+    if mild:
+        return (
+            "Consumer boards share 16 lanes between two cards: a board with more lanes is needed."
+        )
+    return (
+        "Shut down, seat the card anew or move it to a slot wired with all lanes; no riser cable."
+    )
+
+
+def _commands(machine: Machine, narrow: list[Gpu]) -> tuple[str, ...]:
+    if machine.system.name != "Linux" or narrow[0].pci_address is None:
+        return ()
+    here = target.of(machine)
+    look = system_packages.sudo(here, f"lspci -vv -s {narrow[0].pci_address}")
+    return (f"{look} | grep -E 'LnkCap:|LnkSta:'",)

@@ -1,0 +1,89 @@
+"""A GPU stands in a slot of an older PCIe generation than its own.
+
+## What it sees
+
+The most that card and slot together can do is a lower generation than the card alone can do. That
+an idle GPU lowers its link to save power is not counted; neither are GPUs that are joined to their
+processor chip to chip.
+
+## Why it matters
+
+Each generation down halves the bandwidth between main memory and GPU.
+
+## Evidence
+
+The generation of the link at most, that of the card, and the bandwidth that follows (one direction,
+before overhead).
+
+## Cure
+
+Use a slot of the newer generation, set it to Auto in the firmware, and take out a riser cable that
+forces it down. An older board or processor cannot do more.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvml-api/
+- https://pcisig.com/specifications
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import devices
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.installing import system_packages, target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW002", severity=Severity.WARNING, since="0.2.0")
+LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for all GPUs in older slots."""
+    slow = [gpu for gpu in machine.gpus or () if devices.on_pcie(gpu) and _held_back(gpu)]
+    if not slow:
+        return
+    first = slow[0]
+    yield Diagnosis(
+        title=f"{devices.subject(slow)}: PCIe {first.pcie_generation_max} "
+        f"where the card can do {_card(first)}",
+        evidence=devices.facts(slow, _told),
+        cure=Cure(
+            "In the firmware set the slot to Auto or to the card's generation; without a riser "
+            "cable. An older board or processor cannot do more.",
+            _commands(machine, slow),
+        ),
+    )
+
+
+def _held_back(gpu: Gpu) -> bool:
+    together, card = gpu.pcie_generation_max, _card(gpu)
+    return together is not None and card is not None and together < card
+
+
+def _card(gpu: Gpu) -> int | None:
+    """What the card itself can do, by the driver or else by its data sheet."""
+    if gpu.pcie_generation_card is not None:
+        return gpu.pcie_generation_card
+    sheet = devices.model(gpu)
+    return sheet.pcie_generation if sheet else None
+
+
+def _told(gpu: Gpu) -> str:
+    text = f"generation {gpu.pcie_generation_max} at most, the card {_card(gpu)}"
+    now = LANE_GB_PER_S.get(gpu.pcie_generation_max or 0)
+    could = LANE_GB_PER_S.get(_card(gpu) or 0)
+    if now is None or could is None or gpu.pcie_width is None:
+        return text
+    return f"{text}: {gpu.pcie_width * now:.1f} of {gpu.pcie_width * could:.1f} GB/s"
+
+
+def _commands(machine: Machine, slow: list[Gpu]) -> tuple[str, ...]:
+    if machine.system.name != "Linux" or slow[0].pci_address is None:
+        return ()
+    here = target.of(machine)
+    look = system_packages.sudo(here, f"lspci -vv -s {slow[0].pci_address}")
+    return (f"{look} | grep -E 'LnkCap:|LnkSta:'",)

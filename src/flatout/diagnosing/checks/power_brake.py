@@ -1,0 +1,79 @@
+"""The power supply makes a GPU halve its clocks.
+
+## What it sees
+
+The driver names hw_power_brake_slowdown, or hw_slowdown without heat, as a reason for lower clocks.
+
+## Why it matters
+
+The server's power supply pulls an emergency brake: clocks fall to a half or less. Training runs on
+at half its speed, and nothing else tells of it.
+
+## Evidence
+
+The reasons, the clock now and at most, and the power now.
+
+## Cure
+
+This is not of the GPU's making: look at the power supplies, their cables (each plug of its own) and
+the server's power cap in its management controller.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvml-api/
+- https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import devices
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.driver_state import on_metal
+from flatout.installing import system_packages, target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW005", severity=Severity.WARNING, since="0.2.0")
+BRAKE = "hw_power_brake_slowdown"
+HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown")
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for all GPUs that the power supply slows."""
+    braked = [gpu for gpu in machine.gpus or () if _braked(gpu)]
+    if not braked:
+        return
+    yield Diagnosis(
+        title=f"{devices.subject(braked)}: slowed down by the power supply",
+        evidence=devices.facts(braked, _told),
+        cure=Cure(
+            "Check the power supplies, the card's power cables and the server's own power cap.",
+            _commands(machine, braked),
+        ),
+    )
+
+
+def _braked(gpu: Gpu) -> bool:
+    reasons = gpu.throttles or ()
+    without_heat = "hw_slowdown" in reasons and not set(HEAT) & set(reasons)
+    return BRAKE in reasons or without_heat
+
+
+def _told(gpu: Gpu) -> str:
+    parts = [reason for reason in gpu.throttles or () if reason in (BRAKE, "hw_slowdown")]
+    if gpu.clock_sm_mhz is not None and gpu.clock_sm_max_mhz is not None:
+        parts.append(f"{gpu.clock_sm_mhz} of {gpu.clock_sm_max_mhz} MHz")
+    if gpu.power_w is not None:
+        parts.append(f"{gpu.power_w:g} W")
+    return ", ".join(parts)
+
+
+def _commands(machine: Machine, braked: list[Gpu]) -> tuple[str, ...]:
+    look = devices.smi(braked, "-q -d PERFORMANCE,POWER,CLOCK")
+    if not (on_metal(machine) and devices.data_center(braked[0])):
+        return (look,)
+    here = target.of(machine)
+    return (look, system_packages.sudo(here, "ipmitool sdr type 'Power Supply'"))

@@ -1,0 +1,85 @@
+"""Secure Boot is on and keeps NVIDIA's module from being loaded.
+
+## What it sees
+
+Secure Boot is on, `nvidia.ko` is there for the running kernel, and it is not loaded although an
+NVIDIA GPU waits for it.
+
+## Why it matters
+
+With Secure Boot the kernel loads only modules that are signed with a key that the firmware or its
+list of machine owner keys (MOK) knows. A module built on this machine by DKMS is signed with a key
+of this machine, which must be enrolled once, at the console, during a restart. Until then modprobe
+says "Key was rejected by service" or "Required key not available".
+
+## Evidence
+
+That Secure Boot is on, the driver's version on disk, and the modules that are loaded.
+
+## Cure
+
+Enroll the key that signed the module and confirm it in the blue screen of the next start; or use
+the distribution's own signed modules; or switch Secure Boot off in the firmware.
+
+## References
+
+- https://wiki.ubuntu.com/UEFI/SecureBoot/DKMS
+- https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import driver_state
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.installing import system_packages, target
+from flatout.installing.target import Target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="ENV008", severity=Severity.ERROR, since="0.2.0", hides=("ENV025",))
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding where a module that is there does not get in."""
+    there = machine.kernel.nvidia_module_on_disk is True
+    if not machine.system.secure_boot or not there or not driver_state.module_missing(machine):
+        return
+    found = machine.driver("nvidia")
+    version = found and (found.installed_version or found.library_version)
+    here = target.of(machine)
+    yield Diagnosis(
+        title="Secure Boot keeps the NVIDIA module from being loaded",
+        evidence=f"Secure Boot: on; nvidia.ko {version or 'of unknown version'} is on disk for "
+        f"kernel {machine.system.release or 'that runs'}; loaded modules: "
+        f"{driver_state.modules(machine)}; waiting: "
+        f"{driver_state.named(driver_state.waiting(machine))}",
+        cure=Cure(
+            "Enroll the key that signed the module: give a password of your choice, restart, and "
+            "choose Enroll MOK in the blue screen (it needs a keyboard at the machine or its "
+            "remote console). Or switch Secure Boot off in the firmware.",
+            _commands(here),
+        ),
+    )
+
+
+def _commands(here: Target) -> tuple[str, ...]:
+    """Each distribution keeps the key that signs the module in its own place."""
+
+    def admin(line: str) -> str:
+        return system_packages.sudo(here, line)
+
+    look = (
+        "mokutil --sb-state",
+        "modinfo -F signer nvidia",
+        f"{admin('modprobe nvidia')} || {admin('dmesg')} | grep -iE 'nvidia|rejected' | tail",
+    )
+    reboot = admin("reboot")
+    if "ubuntu" in (here.distribution, *here.distribution_like):
+        return (*look, admin("update-secureboot-policy --enroll-key"), reboot)
+    if here.distribution == "fedora":
+        where = "# RPM Fusion's akmods; with DKMS the key is /var/lib/dkms/mok.pub"
+        key = "/etc/pki/akmods/certs/public_key.der"
+        return (*look, where, admin(f"mokutil --import {key}"), reboot)
+    return (*look, admin("mokutil --import /var/lib/dkms/mok.pub"), reboot)

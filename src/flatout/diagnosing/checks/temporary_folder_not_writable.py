@@ -1,0 +1,66 @@
+"""The folder for temporary files cannot be written.
+
+## What it sees
+
+This user may not write into the temporary folder (TMPDIR, TEMP or /tmp).
+
+## Why it matters
+
+torch.compile and Triton keep compiled kernels there, pip unpacks there, loader workers and ranks
+put their sockets there. Each fails in its own words: "No usable temporary directory found",
+"Permission denied".
+
+## Evidence
+
+The folder, its file system, and TMPDIR where it is set.
+
+## Cure
+
+Use a folder of one's own as TMPDIR, or give the shared one its usual mode back.
+
+## References
+
+- https://docs.python.org/3/library/tempfile.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.installing import shell, system_packages, target
+from flatout.installing.target import Target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Disk, Machine
+
+CHECK = Check(code="ENV070", severity=Severity.ERROR, since="0.2.0")
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for the temporary folder."""
+    for disk in machine.disks or ():
+        if disk.use != "temporary" or disk.writable is not False:
+            continue
+        told = (machine.environment or {}).get("TMPDIR")
+        yield Diagnosis(
+            title=f"{disk.path[-60:]} for temporary files cannot be written",
+            evidence=f"{disk.path}: not writable by this user"
+            + (f", file system {disk.file_system}" if disk.file_system else "")
+            + (f"; TMPDIR is {told}" if told else ""),
+            cure=Cure(
+                "Use a folder of your own for temporary files.", _commands(target.of(machine), disk)
+            ),
+        )
+
+
+def _commands(here: Target, disk: Disk) -> tuple[str, ...]:
+    if here.system == "Windows":
+        return (
+            'New-Item -ItemType Directory -Force "$HOME\\tmp"',
+            '$env:TEMP = "$HOME\\tmp"; $env:TMP = "$HOME\\tmp"',
+        )
+    own = ('mkdir -p "$HOME/tmp"', 'export TMPDIR="$HOME/tmp"')
+    if disk.path != "/tmp":
+        return own
+    mode = system_packages.sudo(here, f"chmod 1777 {shell.quote(here, disk.path)}")
+    return (*own, f"# or, where /tmp lost its usual mode: {mode}")

@@ -1,0 +1,136 @@
+"""What the checks of GPUs share: how a GPU is called, of which kind it is, and how it is set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from flatout.diagnosing.driver_state import on_host
+from flatout.installing import shell, system_packages, target
+from flatout.knowledge import gpus as data_sheets
+from flatout.knowledge.gpus import GpuModel
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+DATA_CENTER = re.compile(r"(Tesla |[ALHBV]\d{1,3}[GSX]?\b|T4\b|GH200|GB[23]00|Instinct)")
+WORKSTATION = re.compile(r"(Quadro|RTX A\d|RTX \d000|RTX PRO|TITAN|T\d{3,4}\b)")
+CHIPS = re.compile(r"(Jetson |Orin|Xavier|Thor|Tegra|GB10\b)")
+"""NVIDIA's GPUs that share the memory of their processor."""
+CHIP_LINK = re.compile(r"(GH200|GB10\b|GB[23]00)")
+"""GPUs joined to their processor by NVLink-C2C: what they tell of PCIe is a placeholder."""
+MAKERS = re.compile(r"^(NVIDIA|AMD|Intel(\(R\))?) (GeForce )?")
+TITLE = 44
+"""Letters of a GPU's name that fit into a title."""
+
+
+def label(gpu: Gpu) -> str:
+    """RTX 4090 (GPU 0): short enough for a title."""
+    makers = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
+    name = MAKERS.sub("", gpu.name) if gpu.name else f"{makers.get(gpu.vendor, gpu.vendor)} GPU"
+    return f"{name[:TITLE].rstrip()} ({_number(gpu)})"
+
+
+def subject(gpus: Sequence[Gpu]) -> str:
+    """One GPU by name, several by number."""
+    if len(gpus) == 1:
+        return label(gpus[0])
+    numbers = [gpu.index for gpu in gpus if gpu.index is not None]
+    told = f" ({_ranges(numbers)})" if len(numbers) == len(gpus) else ""
+    return f"{len(gpus)} GPUs{told}"
+
+
+def facts(gpus: Iterable[Gpu], tell: Callable[[Gpu], str]) -> str:
+    """The same fact of several GPUs, for the evidence; GPUs that are alike are told together."""
+    alike: dict[str, list[Gpu]] = {}
+    for gpu in gpus:
+        alike.setdefault(tell(gpu), []).append(gpu)
+    return "; ".join(f"{_together(same)}: {text}" for text, same in alike.items())
+
+
+def data_center(gpu: Gpu) -> bool:
+    """A server's GPU by its name: A100, H100, L4, T4, Tesla, Instinct."""
+    return bool(gpu.name and DATA_CENTER.match(MAKERS.sub("", gpu.name)))
+
+
+def workstation(gpu: Gpu) -> bool:
+    """A professional card by its name: Quadro, RTX A6000, RTX 6000 Ada, TITAN."""
+    return bool(gpu.name and WORKSTATION.match(MAKERS.sub("", gpu.name)))
+
+
+def laptop(gpu: Gpu) -> bool:
+    """Soldered into a laptop, by its name."""
+    found = re.search(r"Laptop|Mobile|Max-Q(?! Workstation)", gpu.name or "")
+    return found is not None
+
+
+def on_pcie(gpu: Gpu) -> bool:
+    """Data goes to it over PCIe: not to one in the processor or joined to it chip to chip."""
+    name = MAKERS.sub("", gpu.name or "")
+    return not gpu.shared_memory and CHIP_LINK.match(name) is None and CHIPS.match(name) is None
+
+
+def own_memory(machine: Machine) -> tuple[Gpu, ...]:
+    """GPUs known to have memory of their own, and how much."""
+    return tuple(gpu for gpu in machine.gpus or () if gpu.memory_bytes is not None and _own(gpu))
+
+
+def model(gpu: Gpu) -> GpuModel | None:
+    """Its data sheet; None: not known, or its name means several that differ."""
+    return data_sheets.find(gpu.name, gpu.memory_bytes) if gpu.name else None
+
+
+def smi(gpus: Sequence[Gpu], options: str) -> str:
+    """An nvidia-smi line for these GPUs."""
+    chosen = [gpu.pci_address if gpu.index is None else str(gpu.index) for gpu in gpus]
+    known = [number for number in chosen if number is not None]
+    if len(known) < len(gpus):
+        return f"nvidia-smi {options}"
+    return f"nvidia-smi -i {','.join(known)} {options}"
+
+
+def settings(machine: Machine, lines: Iterable[str]) -> tuple[str, ...]:
+    """Lines that the administrator must run where the driver is: the host, or Windows."""
+    here = target.of(machine)
+    lines = tuple(lines)
+    if not lines:
+        return ()
+    if here.wsl:
+        remarks = tuple(shell.remark(line) for line in lines)
+        return (shell.remark("On Windows, in a terminal of the administrator:"), *remarks)
+    return on_host(here, tuple(system_packages.sudo(here, line) for line in lines))
+
+
+def _together(gpus: Sequence[Gpu]) -> str:
+    names = {gpu.name for gpu in gpus}
+    if len(gpus) == 1 or len(names) > 1:
+        return ", ".join(map(label, gpus))
+    return f"{subject(gpus)}, {gpus[0].name or 'not named'}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0-3, 6: runs of three and more are drawn together."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(
+        f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs
+    )
+
+
+def _own(gpu: Gpu) -> bool:
+    """By the driver, or else by the name: NVIDIA's is a card unless it is a Jetson's or GB10."""
+    if gpu.shared_memory is not None:
+        return not gpu.shared_memory
+    name = MAKERS.sub("", gpu.name or "")
+    if gpu.vendor == "nvidia":
+        return bool(name) and CHIPS.match(name) is None
+    return gpu.vendor == "amd" and re.match(r"Instinct|Radeon (RX|PRO W|AI PRO)", name) is not None
+
+
+def _number(gpu: Gpu) -> str:
+    if gpu.index is not None:
+        return f"GPU {gpu.index}"
+    return f"at {gpu.pci_address}" if gpu.pci_address else "GPU"

@@ -1,0 +1,62 @@
+"""The page of each finding code: what its check says of itself, as Markdown."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from dataclasses import dataclass
+
+from flatout.diagnosing import checks
+
+
+@dataclass(frozen=True)
+class Page:
+    """One code's page."""
+
+    code: str
+    id: str
+    severity: str
+    since: str
+    title: str
+    """The problem in one sentence, without the full stop."""
+    body: str
+    """What it sees, why it matters, evidence, cure, references: Markdown."""
+
+    @property
+    def markdown(self) -> str:
+        """The whole page."""
+        facts = f"- Severity: {self.severity}\n- Name: `{self.id}`\n- Since {self.since}"
+        return f"# {self.code}: {self.title}\n\n{facts}\n\n{self.body}\n"
+
+
+def every() -> tuple[Page, ...]:
+    """All pages, by code."""
+    return tuple(sorted((_page(name) for name in checks.names()), key=lambda page: page.code))
+
+
+def find(wanted: str) -> Page | None:
+    """The page of a code or of a check's id, in any case; None: there is none."""
+    name = wanted.strip().lower().replace("_", "-")
+    return next((page for page in every() if name in (page.code.lower(), page.id)), None)
+
+
+def nearest(wanted: str) -> tuple[str, ...]:
+    """Codes and ids most like an unknown one, best first."""
+    word = wanted.strip().lower().replace("_", "-")
+    known = [name for page in every() for name in (page.code.lower(), page.id)]
+    close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
+    close = close or [name for name in known if word and word in name][:3]
+    return tuple(name.upper() if any(c.isdecimal() for c in name) else name for name in close)
+
+
+def _page(check_id: str) -> Page:
+    module = checks.load(check_id)
+    title, _, body = inspect.cleandoc(module.__doc__ or "").partition("\n")
+    return Page(
+        code=module.CHECK.code,
+        id=check_id,
+        severity=module.CHECK.severity.value,
+        since=module.CHECK.since,
+        title=title.removesuffix("."),
+        body=body.strip(),
+    )

@@ -1,0 +1,87 @@
+"""Findings from checks: sorted, consequences left out; a check that fails is a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.diagnose import diagnose, problems
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Machine
+from machines.healthy import HEALTHY, workstation
+
+
+def fake(
+    code: str, severity: Severity = Severity.ERROR, hides: tuple[str, ...] = (), finds: int = 1
+) -> Any:
+    def check(machine: Machine) -> Iterator[Diagnosis]:
+        for number in range(finds):
+            yield Diagnosis(f"{code} number {number}", "seen", Cure("Do it."))
+
+    name = f"flatout.diagnosing.checks.check_{code.lower()}"
+    return SimpleNamespace(
+        __name__=name, __doc__="", CHECK=Check(code, severity, "0.2.0", hides), check=check
+    )
+
+
+def crashing(code: str, hides: tuple[str, ...] = ()) -> Any:
+    module = fake(code, hides=hides)
+
+    def check(machine: Machine) -> Iterator[Diagnosis]:
+        yield Diagnosis("half a finding", "seen", Cure("Do it."))
+        raise ZeroDivisionError("no GPU to divide by")
+
+    module.check = check
+    return module
+
+
+def codes(*modules: Any) -> list[str]:
+    return [finding.code for finding in diagnose(workstation(), modules)]
+
+
+def test_the_worst_comes_first() -> None:
+    note, error = fake("HW001", Severity.NOTE), fake("HW002")
+    warning = fake("ENV001", Severity.WARNING)
+    assert codes(note, warning, error) == ["HW002", "ENV001", "HW001"]
+
+
+def test_a_consequence_is_left_out() -> None:
+    assert codes(fake("ENV001", hides=("ENV002",)), fake("ENV002"), fake("ENV003")) == [
+        "ENV001",
+        "ENV003",
+    ]
+
+
+def test_what_was_not_found_hides_nothing() -> None:
+    assert codes(fake("ENV001", hides=("ENV002",), finds=0), fake("ENV002")) == ["ENV002"]
+
+
+def test_one_check_may_find_several() -> None:
+    assert codes(fake("HW001", finds=3)) == ["HW001"] * 3
+
+
+def test_a_check_that_crashes_is_a_finding_and_hides_nothing() -> None:
+    found = diagnose(workstation(), [crashing("ENV001", hides=("ENV002",)), fake("ENV002")])
+    assert [finding.code for finding in found] == ["ENV002", "ENV001"]
+    crashed = found[1]
+    assert crashed.severity is Severity.UNCHECKED
+    assert crashed.title == "could not be checked: check-env001"
+    assert crashed.evidence == "ZeroDivisionError: no GPU to divide by"
+    assert problems(found) == found[:1]
+
+
+def test_the_id_is_the_file_name() -> None:
+    assert diagnose(workstation(), [fake("ENV001")])[0].id == "check-env001"
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_nothing_is_wrong_with_a_healthy_machine(name: str) -> None:
+    assert diagnose(HEALTHY[name]()) == ()
+
+
+def test_of_a_machine_of_which_nothing_is_known_nothing_is_said() -> None:
+    assert diagnose(Machine()) == ()

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import pytest
+
+from flatout.diagnosing import driver_state
+from flatout.nouns.machine import Xid
+from machines import broken_driver, healthy
+from machines.breaking import bus_only
+from machines.healthy import changed, driver
+
+
+@pytest.mark.parametrize(
+    ("number", "capability"),
+    [
+        ("10de:102d", (3, 0)),  # Tesla K80
+        ("10de:10c3", None),  # GeForce 8400 GS: older than any driver that runs torch
+        ("10de:17c2", (5, 0)),  # GTX TITAN X
+        ("10de:15f8", (6, 0)),  # Tesla P100
+        ("10de:1b80", (6, 0)),  # GTX 1080
+        ("10de:1db1", (7, 0)),  # Tesla V100
+        ("10de:1eb8", None),  # T4
+        ("10de:2684", None),  # RTX 4090
+        ("1002:1b80", None),
+        ("10de:?", None),
+        (None, None),
+    ],
+)
+def test_the_number_on_the_bus_tells_old_architectures(
+    number: str | None, capability: tuple[int, int] | None
+) -> None:
+    assert driver_state.capability(bus_only(pci_id=number)) == capability
+
+
+def test_what_the_driver_tells_comes_first() -> None:
+    assert driver_state.capability(healthy.gpu(pci_id="10de:1b80")) == (8, 9)
+
+
+def test_dropped_by_the_driver() -> None:
+    old = bus_only(pci_id="10de:1b80")
+    assert driver_state.dropped(old, driver("590.44.01")) == "580"
+    assert driver_state.dropped(old, driver("580.95.05")) is None
+    assert driver_state.dropped(old, None) is None
+    assert driver_state.dropped(old, driver("?")) is None
+    assert driver_state.dropped(healthy.gpu(), driver("590.44.01")) is None
+
+
+def test_the_target_knows_an_old_gpu_by_its_number() -> None:
+    target = driver_state.here(broken_driver.pascal_on_new_driver())
+    assert target.compute_capability == (6, 0)
+    assert driver_state.here(healthy.rocm()).compute_capability is None
+
+
+def test_lines_for_the_host_are_remarks_in_a_container() -> None:
+    lines = ("modprobe nvidia", "# look")
+    outside = driver_state.here(healthy.workstation())
+    assert driver_state.on_host(outside, lines) == lines
+    inside = driver_state.here(healthy.container())
+    assert driver_state.on_host(inside, lines)[1:] == ("# modprobe nvidia", "# look")
+
+
+def test_repair_takes_the_packages_that_are_installed() -> None:
+    ubuntu = driver_state.here(healthy.workstation())
+    first = driver_state.repair(ubuntu)[0]
+    assert first.startswith("sudo apt-get install --reinstall $(dpkg-query")
+    assert "container" not in first
+    windows = driver_state.here(healthy.windows())
+    assert not any("apt" in line for line in driver_state.repair(windows))
+
+
+def test_evidence_is_short_and_on_one_line() -> None:
+    said = driver("580.95.05", nvml_error="a\nb" * 200, smi_error=None)
+    told = driver_state.errors(said)
+    assert "\n" not in told
+    assert len(told) < 170
+    assert driver_state.errors(None) == ""
+    assert driver_state.counted([Xid(79), Xid(31, count=3)]) == (
+        "kernel log: Xid 79, Xid 31 3 times"
+    )
+
+
+def test_names() -> None:
+    card = bus_only()
+    assert driver_state.named([card]) == "NVIDIA GPU 10de:2684 at 0000:21:00.0"
+    bare = changed(card, pci_address=None, pci_id=None)
+    assert driver_state.named([bare]) == "the NVIDIA GPU"

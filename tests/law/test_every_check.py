@@ -1,0 +1,78 @@
+"""Every file in checks/ is a whole check: documented, tested, shown by a machine."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from flatout.diagnosing import checks, pages
+from flatout.nouns.finding import Severity
+
+HEADINGS = ["What it sees", "Why it matters", "Evidence", "Cure", "References"]
+CODE = re.compile(r"(ENV|HW|DATA|COPY|SYNC|HOST|KERN|MEM|COMM|LOOP)\d{3}")
+NAMES = checks.names()
+CURES_IN_A_NAME = {"fix", "install", "enable", "set", "use", "no", "not", "disallow", "banned"}
+
+
+def test_the_folder_is_the_table() -> None:
+    assert len(NAMES) >= 50
+    folder = Path(checks.__file__).parent
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert {check_id.replace("-", "_") for check_id in NAMES} == files
+
+
+def test_codes_are_unique() -> None:
+    codes = Counter(checks.load(check_id).CHECK.code for check_id in NAMES)
+    assert [code for code, count in codes.items() if count > 1] == []
+
+
+@pytest.mark.parametrize("check_id", NAMES)
+def test_page(check_id: str) -> None:
+    title, _, body = inspect.cleandoc(checks.load(check_id).__doc__ or "").partition("\n")
+    assert title.endswith("."), "the first line is a sentence"
+    assert len(title) <= 97
+    parts = re.split(r"^## (.+)$", body, flags=re.MULTILINE)
+    found = dict(zip(parts[1::2], (text.strip() for text in parts[2::2]), strict=True))
+    assert list(found) == HEADINGS
+    assert [heading for heading, text in found.items() if len(text) < 20] == []
+    assert "https://" in found["References"]
+
+
+@pytest.mark.parametrize("check_id", NAMES)
+def test_shape(check_id: str) -> None:
+    module = checks.load(check_id)
+    assert isinstance(module.CHECK, checks.Check)
+    assert CODE.fullmatch(module.CHECK.code)
+    assert module.CHECK.severity is not Severity.UNCHECKED
+    assert re.fullmatch(r"\d+\.\d+\.\d+", module.CHECK.since)
+    assert list(inspect.signature(module.check).parameters) == ["machine"]
+
+
+@pytest.mark.parametrize("check_id", NAMES)
+def test_a_name_says_the_problem_and_not_the_cure(check_id: str) -> None:
+    first, *_ = check_id.split("-")
+    assert first not in CURES_IN_A_NAME
+
+
+@pytest.mark.parametrize("check_id", NAMES)
+def test_hides_only_codes_that_exist(check_id: str) -> None:
+    known = {checks.load(name).CHECK.code for name in NAMES}
+    check = checks.load(check_id).CHECK
+    assert set(check.hides) <= known - {check.code}
+
+
+@pytest.mark.parametrize("check_id", NAMES)
+def test_has_a_test_file(check_id: str, root: Path) -> None:
+    assert (root / "tests/diagnosing/checks" / f"test_{check_id.replace('-', '_')}.py").is_file()
+
+
+def test_a_recorded_machine_shows_every_code(root: Path) -> None:
+    shown: set[str] = set()
+    for path in (root / "tests/machines").glob("*.json"):
+        shown |= set(json.loads(path.read_text(encoding="utf-8"))["expected"])
+    assert {page.code for page in pages.every()} - shown == set()
