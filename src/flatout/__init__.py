@@ -1,4 +1,4 @@
 """Run any PyTorch training script flat out."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["__version__"]

@@ -69,10 +69,10 @@ def _look_around(plan: Plan, boosts: Sequence[PlannedBoost], what: Command) -> d
     """Warn where this is not what the plan was measured on; the variables that its boosts need."""
     if not plan.boosts:
         return {}
-    from flatout.probing.machine import machine
+    from flatout.probing.identity import identity
     from flatout.tuning import plan_file
 
-    here = machine()
+    here = identity()
     if found := plan_file.differences(plan, here, script_sha256(what.script)):
         _warn(f"not what the plan was measured on: {'; '.join(found)}")
     return chosen.environment(boosts, plan.job, here)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from flatout.nouns.diagnosed import Diagnosed
 from flatout.nouns.run_end import RunEnd
 from flatout.nouns.trial import Measured, Trial
 from flatout.nouns.tuned import Tuned
@@ -18,6 +19,7 @@ from flatout.reporting import outcome
 
 TUNE = "flatout.tune/1"
 RUN = "flatout.run/1"
+DOCTOR = "flatout.doctor/1"
 
 
 def tune_document(tuned: Tuned) -> dict[str, Any]:
@@ -62,6 +64,21 @@ def run_document(end: RunEnd, command: Sequence[str], exit_code: int) -> dict[st
     """What `flatout run --json` prints when the program has ended."""
     head = {"schema": RUN, "command": command, "exit_code": exit_code}
     found: dict[str, Any] = as_json({**head, **_fields(end)})
+    return found
+
+
+def doctor_document(diagnosed: Diagnosed) -> dict[str, Any]:
+    """What `flatout doctor --json` prints; `doctor --machine` reads it again."""
+    document = {
+        "schema": DOCTOR,
+        "verdict": diagnosed.health,
+        "findings": diagnosed.findings,
+        "machine": diagnosed.machine,
+        "selftests": diagnosed.selftests,
+        "checks": diagnosed.checks,
+        "wall_s": diagnosed.wall_s,
+    }
+    found: dict[str, Any] = as_json(document)
     return found
 
 

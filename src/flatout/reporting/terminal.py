@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from flatout.nouns import units
 from flatout.nouns.run_end import RunEnd
 from flatout.reporting import plain
+from flatout.reporting.doctor import doctor
 from flatout.reporting.progress import TuneView
 from flatout.reporting.summary import summary
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["TuneView", "error", "run_summary", "summary", "warn"]
+__all__ = ["TuneView", "doctor", "error", "page", "run_summary", "summary", "warn"]
 
 
 def error(message: str, next_step: str = "", console: Console | None = None) -> None:
@@ -36,6 +37,19 @@ def run_summary(end: RunEnd, console: Console | None = None) -> None:
         _tell("note: ", "bold", note, console)
     for fault in end.faults:
         warn(f"inside flatout, the program was not touched: {fault}", console)
+
+
+def page(markdown: str, console: Console | None = None) -> None:
+    """A page of documentation: drawn on a terminal, as it is written into a pipe."""
+    from rich.console import Console
+
+    console = console or Console()
+    if not console.is_terminal:
+        console.print(markdown.rstrip(), markup=False, highlight=False, emoji=False, soft_wrap=True)
+        return
+    from rich.markdown import Markdown
+
+    console.print(Markdown(markdown, hyperlinks=False), width=min(console.width, 100))
 
 
 def _run_parts(end: RunEnd) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from flatout.knowledge import boosts as known
 from flatout.knowledge import jobs
 from flatout.nouns.errors import UserError
-from flatout.nouns.machine import Machine
+from flatout.nouns.identity import Identity
 from flatout.nouns.plan import PlannedBoost
 from flatout_agent import wire
 
@@ -49,7 +49,7 @@ def orders(boosts: Sequence[PlannedBoost]) -> tuple[wire.BoostOrder, ...]:
 
 
 def environment(
-    boosts: Sequence[PlannedBoost], job: Mapping[str, Any] | None, here: Machine
+    boosts: Sequence[PlannedBoost], job: Mapping[str, Any] | None, here: Identity
 ) -> dict[str, str]:
     """Variables that must be set before the program starts.
 

@@ -45,7 +45,7 @@ def resolve(words: Sequence[str], module: str | None = None, python: str | None 
 
     Raises UserError where there is no such script, command or interpreter.
     """
-    interpreter = _named_python(python) if python is not None else default_python()
+    interpreter = chosen_python(python)
     if module is not None:
         argv = (interpreter, "-m", module, *words)
         return Command(argv, _module_file(module), interpreter, ("-m", module, *words))
@@ -68,6 +68,11 @@ def script_sha256(script: Path | None) -> str | None:
         return hashlib.sha256(script.read_bytes()).hexdigest()
     except OSError:
         return None
+
+
+def chosen_python(name: str | None) -> str:
+    """The interpreter of that name or path; None: the default one. Raises UserError."""
+    return default_python() if name is None else _named_python(name)
 
 
 def default_python(environ: Mapping[str, str] | None = None) -> str:

@@ -21,7 +21,7 @@ from tomlkit.items import Item, Table
 from flatout.knowledge import boosts as known
 from flatout.knowledge import jobs
 from flatout.nouns.errors import UserError
-from flatout.nouns.machine import Gpu, Machine
+from flatout.nouns.identity import GpuIdentity, Identity
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.tuning.plan_values import Refused, Values
 
@@ -102,7 +102,7 @@ def render(plan: Plan) -> str:
     return tomlkit.dumps(document)
 
 
-def differences(plan: Plan, machine: Machine, script_sha256: str | None) -> list[str]:
+def differences(plan: Plan, machine: Identity, script_sha256: str | None) -> list[str]:
     """What differs here from where the plan was measured; what is unknown on a side does not."""
     found = []
     if _differ(plan.script_sha256, script_sha256):
@@ -128,7 +128,7 @@ def _differ(then: object, now: object) -> bool:
     return then is not None and now is not None and then != now
 
 
-def _devices(machine: Machine) -> str:
+def _devices(machine: Identity) -> str:
     names = [gpu.name for gpu in machine.gpus]
     parts = [f"{names.count(name)} x {name}" for name in dict.fromkeys(names)]
     return ", ".join(parts) or "no GPU"
@@ -187,13 +187,15 @@ def _boost(boost_id: str, values: Values) -> PlannedBoost:
     )
 
 
-def _machine(values: Values) -> Machine:
-    values.only(*(item.name for item in dataclasses.fields(Machine)))
+def _machine(values: Values) -> Identity:
+    values.only(*(item.name for item in dataclasses.fields(Identity)))
     gpus = []
     for gpu in values.tables("gpus"):
-        gpu.only(*(item.name for item in dataclasses.fields(Gpu)))
-        gpus.append(Gpu(gpu.text("name") or "", gpu.whole("memory_bytes"), gpu.text("driver")))
-    return Machine(
+        gpu.only(*(item.name for item in dataclasses.fields(GpuIdentity)))
+        gpus.append(
+            GpuIdentity(gpu.text("name") or "", gpu.whole("memory_bytes"), gpu.text("driver"))
+        )
+    return Identity(
         system=values.text("system") or "",
         cpu=values.text("cpu"),
         cores=values.whole("cores"),

@@ -7,7 +7,7 @@ import math
 from datetime import UTC, datetime
 
 from flatout.knowledge import boosts as known
-from flatout.nouns.machine import Machine
+from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan
 from flatout.nouns.trial import Measured, Verdict
 from flatout.nouns.tuned import Confirmation
@@ -19,7 +19,7 @@ def plan(
     command: Command,
     search: Search,
     confirmed: Confirmation | None,
-    machine: Machine,
+    machine: Identity,
     best: Measured | None,
 ) -> Plan | None:
     """The plan; None where nothing was kept, or the confirmation speaks against it.

@@ -1,0 +1,212 @@
+"""What `flatout doctor` prints: the machine in a few lines, findings with cures, a verdict."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from flatout.nouns import units
+from flatout.nouns.diagnosed import Diagnosed, Health
+from flatout.nouns.finding import Finding, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+from flatout.nouns.selftest import SelfTest
+from flatout.reporting import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STYLES = {
+    Severity.ERROR: "bold red",
+    Severity.WARNING: "bold yellow",
+    Severity.NOTE: "bold cyan",
+    Severity.UNCHECKED: "bold magenta",
+}
+HEALTH_STYLES = {
+    Health.HEALTHY: "bold green",
+    Health.IMPAIRED: "bold yellow",
+    Health.BROKEN: "bold red",
+}
+LABEL = 10
+"""Width of the first column."""
+WIDEST = 100
+"""Text is not set wider than this, however wide the terminal is."""
+
+Line = tuple[str, str, str]
+"""Label, text, and the style of the label."""
+
+
+def doctor(diagnosed: Diagnosed, console: Console | None = None) -> None:
+    """Print all of it; on stdout unless another console is given."""
+    from rich.console import Console
+
+    console = console or Console()
+    for line in _machine(diagnosed.machine):
+        _paragraph(console, line)
+    for finding in diagnosed.findings:
+        _print(console, "")
+        _finding(console, finding)
+    if diagnosed.selftests:
+        _print(console, "")
+        for test in diagnosed.selftests:
+            _paragraph(console, _selftest(test))
+    _print(console, "")
+    _verdict(console, diagnosed)
+
+
+def _machine(machine: Machine) -> Iterator[Line]:
+    system = machine.system
+    name = system.distribution_name or system.name or units.UNKNOWN
+    places = [
+        machine.container.kind,
+        f"WSL{machine.container.wsl}" if machine.container.wsl else "",
+    ]
+    inside = ", ".join(place for place in places if place)
+    kernel = f", kernel {system.release}" if system.release and system.name == "Linux" else ""
+    yield "system", f"{name}{f' in {inside}' if inside else ''}{kernel}", "bold"
+    cpu, memory = machine.cpu, machine.memory
+    usable = units.count(cpu.cores, "core")
+    of = f" of {cpu.logical_cores}" if cpu.logical_cores not in (None, cpu.cores) else ""
+    total = units.size(memory.limit_bytes or memory.total_bytes)
+    limit = " (the group's limit)" if memory.limit_bytes else ""
+    yield "cpu", f"{cpu.name or units.UNKNOWN}, {usable}{of}, {total} memory{limit}", "bold"
+    yield from _gpus(machine)
+    yield from _software(machine)
+    for source in machine.unread:
+        yield "unread", source, "bold magenta"
+
+
+def _gpus(machine: Machine) -> Iterator[Line]:
+    if machine.gpus is None:
+        yield "gpu", "could not be read", "bold"
+    elif not machine.gpus:
+        yield "gpu", "none", "bold"
+    for text, count in Counter(_gpu(machine, gpu) for gpu in machine.gpus or ()).items():
+        yield "gpu", f"{count} x {text}" if count > 1 else text, "bold"
+
+
+def _gpu(machine: Machine, gpu: Gpu) -> str:
+    parts = [gpu.name or f"{gpu.vendor.upper()} GPU {gpu.pci_id or ''}".strip()]
+    if gpu.memory_bytes is not None:
+        parts.append(units.size(gpu.memory_bytes))
+    driver = machine.driver(gpu.vendor)
+    if gpu.driver_sees is False:
+        parts.append("on the bus, not seen by a driver")
+    elif driver and driver.version:
+        cuda = f" (CUDA {driver.cuda})" if driver.cuda else ""
+        parts.append(f"driver {driver.version}{cuda}")
+    return ", ".join(parts)
+
+
+def _software(machine: Machine) -> Iterator[Line]:
+    python = machine.interpreter
+    if python is None:
+        yield "python", "none found", "bold"
+        return
+    told = f"{python.version or units.UNKNOWN} at {python.executable or units.UNKNOWN}"
+    yield "python", f"{told} ({python.error})" if python.error else told, "bold"
+    if machine.torch is None:
+        yield "torch", "not installed" if machine.torch_missing else units.UNKNOWN, "bold"
+    else:
+        torch = machine.torch
+        build = f"+{torch.build}" if torch.build else ""
+        yield "torch", f"{torch.version or units.UNKNOWN}{build}{_says(machine)}", "bold"
+    others = (("TensorFlow", python.tensorflow), ("JAX", python.jax))
+    also = [f"{name} {other.version}" for name, other in others if other and other.version]
+    if also:
+        yield "also", ", ".join(also), "bold"
+
+
+def _says(machine: Machine) -> str:
+    """What torch itself says of its devices, where it was asked."""
+    torch = machine.torch
+    if torch is None or torch.imported is None:
+        return ", not imported in time (--deep waits)"
+    if torch.imported is False:
+        return ", cannot be imported"
+    if torch.cuda_available and torch.device_count is not None:
+        return f", sees {units.count(torch.device_count, 'GPU')}"
+    if torch.mps_available:
+        return ", sees the Apple GPU (MPS)"
+    return ", sees an Intel GPU (XPU)" if torch.xpu_available else ", sees no GPU"
+
+
+def _finding(console: Console, finding: Finding) -> None:
+    head = (finding.severity.value, f"{finding.code}: {finding.title}", STYLES[finding.severity])
+    _paragraph(console, head)
+    _paragraph(console, ("  found", finding.evidence, "dim"))
+    _paragraph(console, ("  cure", finding.cure.text, "dim"))
+    for command in finding.cure.commands:
+        for line in _command_lines(plain.one_line(command), _width(console) - LABEL):
+            _print(console, f"{'':{LABEL}}{line}", "cyan", 0, None)
+
+
+def _command_lines(command: str, width: int) -> list[str]:
+    """Commands stay whole, even beyond the edge: they are there to be copied; sentences wrap."""
+    sentence = command.startswith("# why: ") or command.endswith((".", ":"))
+    if not (command.startswith("# ") and sentence):
+        return [command]
+    return textwrap.wrap(
+        command, width, subsequent_indent="# ", break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _selftest(test: SelfTest) -> Line:
+    word, style = {
+        True: ("PASS", "bold green"),
+        False: ("FAIL", "bold red"),
+        None: ("skipped", "bold"),
+    }[test.passed]
+    parts = [item for item in (test.figure, test.message) if item]
+    return word, f"{test.name}{': ' if parts else ''}{', '.join(parts)}", style
+
+
+def _verdict(console: Console, diagnosed: Diagnosed) -> None:
+    kinds = Counter(finding.severity for finding in diagnosed.findings)
+    counted = [
+        units.count(kinds[kind], kind.value)
+        for kind in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
+        if kinds[kind]
+    ]
+    if kinds[Severity.UNCHECKED]:
+        counted.append(f"{kinds[Severity.UNCHECKED]} could not be checked")
+    failed = sum(test.passed is False for test in diagnosed.selftests)
+    if failed:
+        counted.append(units.count(failed, "failed test"))
+    found = ", ".join(counted) or "nothing wrong found"
+    asked = units.count(diagnosed.checks, "check")
+    text = f"{diagnosed.health.value}: {found} ({asked})"
+    _paragraph(console, ("verdict", text, HEALTH_STYLES[diagnosed.health]))
+    if diagnosed.findings:
+        _paragraph(console, ("next", f"flatout explain {diagnosed.findings[0].code}", "bold cyan"))
+
+
+def _paragraph(console: Console, line: Line) -> None:
+    """The label in the first column, the text wrapped beside it."""
+    label, text, style = line
+    first = f"{label:<{LABEL}}"
+    wrapped = textwrap.wrap(
+        plain.one_line(text),
+        _width(console) - LABEL,
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or [""]
+    _print(console, first + wrapped[0], style, 0, len(label))
+    for further in wrapped[1:]:
+        _print(console, " " * LABEL + further)
+
+
+def _width(console: Console) -> int:
+    return max(min(console.width, WIDEST), 40)
+
+
+def _print(
+    console: Console, line: str, style: str = "", begin: int = 0, end: int | None = 0
+) -> None:
+    from rich.text import Text
+
+    text = Text(plain.encodable(line.rstrip(), console.encoding))
+    text.stylize(style, begin, end)
+    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
