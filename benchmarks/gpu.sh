@@ -13,7 +13,7 @@ import sys, torch
 sys.exit(0 if torch.cuda.is_available() else "no CUDA device here")
 PY
 
-"$python" -m pytest tests -m gpu -p no:cacheprovider -q --override-ini addopts=--import-mode=importlib \
+"$python" -m pytest tests -m gpu -p no:cacheprovider -q --continue-on-collection-errors --override-ini addopts=--import-mode=importlib \
   2>&1 | tee "$out/gpu-tests.txt"
 tests=${PIPESTATUS[0]}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import flatout
-from flatout.probing.machine import machine
+from flatout.probing.identity import identity
 
 RESULTS = Path(__file__).parent / "results"
 REPOSITORY = Path(__file__).parent.parent
@@ -21,7 +21,7 @@ REPOSITORY = Path(__file__).parent.parent
 
 def write(name: str, figures: dict[str, Any], folder: Path = RESULTS) -> Path:
     """Write `<name>.json`: the figures beside machine, date, commit and versions."""
-    facts = dataclasses.asdict(machine(torch=_version("torch")))
+    facts = dataclasses.asdict(identity(torch=_version("torch")))
     document = {
         "benchmark": name,
         "command": f"python benchmarks/{name}.py",

@@ -94,7 +94,8 @@ def test_what_the_script_froze_stays_frozen() -> None:
     try:
         frozen = gc.get_freeze_count()
         boost.apply(Job(torch), torch, {}).undo()
-        assert gc.get_freeze_count() == frozen
+        # Not quite the same: frozen objects that nobody holds any more go at once.
+        assert 0.99 * frozen < gc.get_freeze_count() <= frozen
     finally:
         gc.unfreeze()
 

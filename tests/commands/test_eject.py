@@ -11,7 +11,7 @@ import pytest
 
 from flatout.__main__ import outcome
 from flatout.knowledge import boosts
-from flatout.nouns.machine import Gpu, Machine
+from flatout.nouns.identity import GpuIdentity, Identity
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting.lines import PLACES
 from flatout.tuning import plan_file
@@ -95,7 +95,7 @@ def test_parameters_of_the_plan(here: Path, capsys: pytest.CaptureFixture[str]) 
 def test_a_plan_by_hand_says_that_the_program_is_unknown(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine = Machine("Linux", None, 4, None, (Gpu("NVIDIA L4"),))
+    machine = Identity("Linux", None, 4, None, (GpuIdentity("NVIDIA L4"),))
     plan_file.write(dataclasses.replace(PLAN, job=None, machine=machine), here / "flatout.toml")
     assert outcome(["eject"]) == 0
     text = capsys.readouterr().out

@@ -24,6 +24,9 @@ KEYS = {
     "report", "redirected", "leaked", "faults", "notes", "interrupted",
 }  # fmt: skip
 
+STEPS = "40"
+"""Of 2 ms each, so that a pause of the machine itself is not the whole window."""
+
 
 @dataclass
 class Told:
@@ -182,7 +185,7 @@ def check(done: Told, folder: Path, plan: Path) -> None:
 
 def test_what_is_faster_becomes_a_plan(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_UNLESS_PAUSED)
-    options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", "8"]
+    options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", STEPS]
     done = tune(tmp_path, *options, "--plan", "fast.toml", "train.py")
     check(done, tmp_path, tmp_path / "fast.toml")
     assert (done.code, done.document["plan"]) == (0, "fast.toml")
@@ -198,7 +201,7 @@ def test_what_is_faster_becomes_a_plan(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder nobody can write to")
 def test_a_plan_that_cannot_be_written_there_is_kept(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_UNLESS_PAUSED)
-    options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", "8"]
+    options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", STEPS]
     done = tune(tmp_path, *options, "--plan", "/proc/plan.toml", "train.py")
     assert done.code == 0
     kept = Path(done.document["plan"])
@@ -317,7 +320,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
 def test_ctrl_c_keeps_the_best_plan_so_far(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_UNLESS_PAUSED)
     with subprocess.Popen(
-        words("--json", "--steps", "8", "--only", "gc-pause", "train.py"),
+        words("--json", "--steps", STEPS, "--only", "gc-pause", "train.py"),
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -32,6 +32,14 @@ PLANTED = {
         "flatout_agent/boosts/channels_last.py",
         "import flatout_agent.boosts.bf16_autocast",
     ),
+    "Checks do not know each other": (
+        "flatout/diagnosing/checks/nouveau_in_the_way.py",
+        "import flatout.diagnosing.checks.torch_missing",
+    ),
+    "Diagnosing and installing look at nothing: facts come as arguments": (
+        "flatout/diagnosing/diagnose.py",
+        "import flatout.probing.cpu",
+    ),
     "Commands do not know each other": (
         "flatout/commands/eject.py",
         "import flatout.commands.tune",

@@ -16,7 +16,21 @@ from flatout import commands
 
 NAMES = ["__version__"]
 OPTIONS = {
+    "doctor": ["--deep", "--json", "--machine", "--python", "--redact"],
     "eject": ["--json", "--plan"],
+    "env": [
+        "--apply",
+        "--for",
+        "--force",
+        "--json",
+        "--manager",
+        "--mirror",
+        "--python",
+        "--shell",
+        "--write",
+        "--yes",
+    ],
+    "explain": ["--json"],
     "run": ["--json", "--no-plan", "--only", "--plan", "--python", "--quiet", "--skip"],
     "tune": [
         "--allow",

@@ -6,17 +6,17 @@ import dataclasses
 import math
 from typing import Any
 
-from flatout.nouns.machine import Gpu, Machine
+from flatout.nouns.identity import GpuIdentity, Identity
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.nouns.trial import Guard, Measured, Trial, Verdict
 from flatout.nouns.tuned import Confirmation, Tuned
 
-MACHINE = Machine(
+MACHINE = Identity(
     system="Linux",
     cpu="Intel Xeon Platinum 8481C",
     cores=8,
     memory_bytes=64 * 1024**3,
-    gpus=(Gpu("NVIDIA L4", 24 * 1024**3, "550.90.07"),),
+    gpus=(GpuIdentity("NVIDIA L4", 24 * 1024**3, "550.90.07"),),
     python="3.11.7",
     torch="2.13.0",
 )
@@ -245,7 +245,7 @@ def hostile() -> Tuned:
     guard = dataclasses.replace(SAME, reason=HOSTILE, gradient_error=None, loss_sigma=None)
     return Tuned(
         command=("train.py", HOSTILE, "javascript:alert(3)"),
-        machine=Machine(HOSTILE, HOSTILE, None, None, (Gpu(HOSTILE),), HOSTILE, HOSTILE),
+        machine=Identity(HOSTILE, HOSTILE, None, None, (GpuIdentity(HOSTILE),), HOSTILE, HOSTILE),
         baseline=one,
         best=dataclasses.replace(one, step_ms=2.9),
         trials=(

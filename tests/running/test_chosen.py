@@ -4,7 +4,7 @@ import pytest
 
 from flatout.knowledge import boosts as known
 from flatout.nouns.errors import UserError
-from flatout.nouns.machine import Machine
+from flatout.nouns.identity import Identity
 from flatout.nouns.plan import PlannedBoost
 from flatout.running import chosen
 from flatout_agent import wire
@@ -14,7 +14,7 @@ PLANNED = (
     PlannedBoost("loader-workers", {"workers": 2}),
     PlannedBoost("bf16-autocast"),
 )
-HERE = Machine("Linux", None, 2, None)
+HERE = Identity("Linux", None, 2, None)
 
 
 def ids(boosts: tuple[PlannedBoost, ...]) -> list[str]:

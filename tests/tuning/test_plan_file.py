@@ -15,13 +15,19 @@ from hypothesis import strategies as st
 
 from flatout.knowledge import boosts
 from flatout.nouns.errors import UserError
-from flatout.nouns.machine import Gpu, Machine
+from flatout.nouns.identity import GpuIdentity, Identity
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.tuning import plan_file
 from flatout_agent.wire import JobFacts, LoaderFacts
 
-MACHINE = Machine(
-    "Linux", "AMD EPYC 9B45", 8, 2**35, (Gpu("NVIDIA L4", 2**34, "570.86"),), "3.12.1", "2.13.0"
+MACHINE = Identity(
+    "Linux",
+    "AMD EPYC 9B45",
+    8,
+    2**35,
+    (GpuIdentity("NVIDIA L4", 2**34, "570.86"),),
+    "3.12.1",
+    "2.13.0",
 )
 JOB = JobFacts(
     torch="2.13.0",
@@ -82,13 +88,14 @@ PLANS = st.builds(
     script_sha256=st.none() | words,
     machine=st.none()
     | st.builds(
-        Machine,
+        Identity,
         system=words,
         cpu=st.none() | words,
         cores=counts,
         memory_bytes=counts,
         gpus=st.lists(
-            st.builds(Gpu, name=words, memory_bytes=counts, driver=st.none() | words), max_size=2
+            st.builds(GpuIdentity, name=words, memory_bytes=counts, driver=st.none() | words),
+            max_size=2,
         ).map(tuple),
         python=st.none() | words,
         torch=st.none() | words,
@@ -247,7 +254,11 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
         ({"cores": 2}, None, ["2 cores instead of 8"]),
         ({"cpu": "Apple M4"}, None, ["Apple M4 instead of AMD EPYC 9B45"]),
         ({"gpus": ()}, None, ["no GPU instead of 1 x NVIDIA L4"]),
-        ({"gpus": (Gpu("NVIDIA L4"), Gpu("NVIDIA L4"))}, None, ["2 x NVIDIA L4 instead of 1 x"]),
+        (
+            {"gpus": (GpuIdentity("NVIDIA L4"), GpuIdentity("NVIDIA L4"))},
+            None,
+            ["2 x NVIDIA L4 instead of 1 x"],
+        ),
         ({"system": "Windows"}, None, ["Windows instead of Linux"]),
     ],
 )

@@ -1,0 +1,146 @@
+"""`flatout doctor` as a real process: this machine, recorded ones, and wrong arguments."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MACHINES = Path(__file__).parents[1] / "machines"
+
+
+def flat(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "flatout", *arguments],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def document(*arguments: str, **variables: str) -> dict[str, Any]:
+    done = flat("doctor", "--json", *arguments, **variables)
+    assert done.returncode in (0, 1), done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_this_machine() -> None:
+    """What it says here is compared with what Python and torch say themselves."""
+    found = document("--python", sys.executable, CUDA_VISIBLE_DEVICES="")
+    assert found["schema"] == "flatout.doctor/1"
+    assert found["checks"] >= 50
+    machine = found["machine"]
+    assert machine["unread"] == []
+    assert machine["interpreter"]["version"] == sys.version.split()[0]
+    assert machine["environment"]["CUDA_VISIBLE_DEVICES"] == ""
+    assert [item for item in found["findings"] if item["severity"] == "unchecked"] == []
+    if sys.platform == "linux":
+        assert machine["cpu"]["affinity_cores"] == len(os.sched_getaffinity(0))
+        assert machine["memory"]["total_bytes"] > 2**28
+
+
+@pytest.mark.slow
+def test_deep_tries_the_devices() -> None:
+    """All that --deep does in the user's Python, on this machine's own torch, and once."""
+    import torch
+
+    found = document("--python", sys.executable, "--deep")
+    said = found["machine"]["interpreter"]["torch"]
+    assert said["imported"] is True
+    assert torch.__version__.startswith(said["version"])
+    assert said["cuda"] == torch.version.cuda
+    assert said["cuda_available"] == torch.cuda.is_available()
+    assert said["device_count"] == torch.cuda.device_count()
+    assert (said["compile_works"], said["compile_error"]) == (True, None)
+    tests = found["selftests"]
+    assert [test for test in tests if test["passed"] is False] == []
+    names = [test["name"] for test in tests]
+    assert names[:2] == ["import torch", "find devices"]
+    assert {"matrix product float32, cpu", "training step, cpu", "torch.compile, cpu"} <= set(names)
+    assert all(test["figure"] for test in tests if test["passed"])
+
+
+def test_a_recording_is_read_again(tmp_path: Path) -> None:
+    recording = tmp_path / "machine.json"
+    here = document()
+    recording.write_text(json.dumps(here))
+    again = document("--machine", str(recording))
+    assert again["machine"] == here["machine"]
+    assert again["findings"] == here["findings"]
+
+
+def test_redacted() -> None:
+    environment = {"LD_LIBRARY_PATH": "/data/of-mine/lib", "MASTER_ADDR": "secret.example"}
+    text = json.dumps(document("--redact", **environment))
+    for secret in ("of-mine", "secret.example", str(Path.cwd())):
+        assert secret not in text
+    for name in (getpass.getuser(), socket.gethostname()):
+        if name != "root" and len(name) > 3:
+            assert name not in text
+
+
+def test_people_read_it_in_80_columns() -> None:
+    done = flat("doctor", "--machine", str(MACHINES / "nouveau.json"), COLUMNS="80")
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout
+    assert "error     ENV002: nouveau holds" in done.stdout
+    assert "verdict   broken: 1 error" in done.stdout
+    assert "next      flatout explain ENV002" in done.stdout
+
+
+def test_readme_shows_what_it_prints(root: Path) -> None:
+    done = flat("doctor", "--machine", str(MACHINES / "kernel-updated.json"), COLUMNS="80")
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    assert f"```\n{done.stdout.rstrip()}\n```" in readme
+
+
+def test_a_healthy_machine() -> None:
+    done = flat("doctor", "--machine", str(MACHINES / "workstation.json"))
+    assert done.returncode == 0
+    assert "verdict   healthy: nothing wrong found" in done.stdout
+
+
+def test_a_broken_interpreter_is_told(tmp_path: Path) -> None:
+    broken = tmp_path / "python3"
+    broken.write_text("#!/bin/sh\nexit 127\n")
+    broken.chmod(0o755)
+    found = document("--python", str(broken))
+    assert found["machine"]["interpreter"]["error"]
+    assert found["machine"]["cpu"]["cores"] >= 1
+
+
+@pytest.mark.slow
+def test_it_is_quick() -> None:
+    """The goal is 2 s; here with room for a machine that does something else at the time."""
+    flat("doctor")
+    began = time.monotonic()
+    flat("doctor")
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--machine", "absent.json"), "absent.json"),
+        (("--machine", "absent.json", "--deep"), "--deep"),
+        (("--python", "no-such-python"), "no-such-python"),
+        (("--frobnicate",), "--frobnicate"),
+    ],
+)
+def test_wrong_usage(arguments: tuple[str, ...], message: str) -> None:
+    done = flat("doctor", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "next:" in done.stderr or "Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr

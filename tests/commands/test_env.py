@@ -1,0 +1,198 @@
+"""flatout env: what is printed, written and run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flatout.__main__ import outcome
+from flatout.installing.target import Target
+from flatout.nouns.interpreter import Interpreter
+from flatout.nouns.listing import InstalledPackage, Listing
+from flatout.nouns.machine import Machine
+from flatout.probing import packages
+from machines.healthy import HEALTHY, changed, workstation
+
+THERE = "gpu=rtx4090,driver=535,os=windows,python=3.11"
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """This machine is a workstation, and the folder is empty."""
+    monkeypatch.chdir(tmp_path)
+    show(monkeypatch, workstation())
+    return tmp_path
+
+
+def show(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+    probing = pytest.importorskip("flatout.probing.machine")
+    monkeypatch.setattr(probing, "look", lambda python, **options: machine)
+
+
+def test_install_prints_lines_to_paste(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["env", "install"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# why: Driver 580.95.05 supports ")
+    assert "/home/user/venv/bin/python -m pip install torch==" in text
+    if os.name == "posix":
+        subprocess.run(["bash", "-n", "-c", text], check=True)
+    assert outcome(["env"]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_for_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["env", "install", "--for", THERE, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "flatout.env/1"
+    assert document["choice"]["build"] == "cu126"
+    assert document["choice"]["why"] and document["choice"]["driver_needed"] is None
+    assert document["target"]["system"] == "Windows"
+    assert document["target"]["compute_capability"] == [8, 9]
+    assert any("cu126" in line for line in document["commands"])
+    assert list(document["files"]) == ["install.ps1"]
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+@pytest.mark.parametrize("what", ["install", "docker", "conda"])
+def test_every_healthy_machine_has_an_answer(
+    name: str,
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show(monkeypatch, HEALTHY[name]())
+    assert outcome(["env", what, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["choice"]["driver_needed"] is None
+    assert document["files"]
+    build = document["choice"]["build"]
+    vendors = {"rocm-node": "rocm6.4", "mac": "cpu", "cpu-server": "cpu"}
+    assert build == vendors.get(name, "cpu") or build.startswith("cu")
+
+
+def test_options(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mirror = "https://mirror.example/wheels"
+    assert outcome(["env", "install", "--manager", "uv", "--mirror", mirror]) == 0
+    text = capsys.readouterr().out
+    assert "uv pip install --python /home/user/venv/bin/python" in text and mirror in text
+    assert outcome(["env", "install", "--for", THERE, "--shell", "bash"]) == 0
+    assert "python -m pip install" in capsys.readouterr().out
+
+
+def test_docker_and_conda(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["env", "docker"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("# ---- Dockerfile\n") and "\n# ---- compose.yaml\n" in text
+    assert outcome(["env", "conda"]) == 0
+    environment = yaml.safe_load(capsys.readouterr().out)
+    assert "pytorch-gpu" in environment["dependencies"]
+
+
+def test_write_refuses_to_write_over(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "compose.yaml").write_text("mine")
+    assert outcome(["env", "docker", "--write", "."]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert sorted(path.name for path in here.iterdir()) == ["compose.yaml"]
+    assert (here / "compose.yaml").read_text() == "mine"
+    assert outcome(["env", "docker", "--write", ".", "--force"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and "wrote Dockerfile" in captured.err
+    assert (here / "Dockerfile").read_text().startswith("# why: ")
+
+
+def test_freeze(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listing = Listing("3.11.7", "Linux", "x86_64", (InstalledPackage("torch", "2.9.1+cu128"),))
+    monkeypatch.setattr(packages, "look", lambda python: listing)
+    assert outcome(["env", "freeze"]) == 0
+    assert "torch==2.9.1+cu128\n" in capsys.readouterr().out
+    assert outcome(["env", "freeze", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert list(document["files"]) == ["requirements.txt"] and document["choice"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["shoes"], "there is no 'flatout env shoes'"),
+        (["docker", "--apply"], "--apply is for"),
+        (["install", "--apply", "--for", THERE], "--apply is for"),
+        (["install", "--for", "gpu=foo"], "no GPU is known"),
+        (["install", "--manager", "poetry"], "--manager poetry"),
+        (["install", "--shell", "fish"], "--shell fish"),
+        (["install", "--python", "/no/such/python"], "no Python interpreter"),
+    ],
+)
+def test_wrong_usage(
+    here: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome(["env", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_cannot_be_is_the_answer_no(capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["env", "install", "--for", "gpu=jetson-orin,os=ubuntu22.04"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and "JetPack" in captured.err
+
+
+def test_apply_asks_first(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome(["env", "install", "--apply"]) == 2
+    captured = capsys.readouterr()
+    assert "add --yes" in captured.err
+    assert "torch==" in captured.out  # shown before
+
+
+def test_apply_runs_what_was_shown(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flatout.installing import apply
+
+    ran: list[str] = []
+
+    def run(target: Target, lines: list[str], show: object) -> None:
+        ran.extend(lines)
+
+    monkeypatch.setattr(apply, "run", run)
+    assert outcome(["env", "install", "--apply", "--yes"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert ran and [line for line in shown if not line.startswith("# why")] == ran
+
+
+def test_an_old_driver_is_told_first(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old: Machine = changed(
+        workstation(),
+        gpus__0__name="NVIDIA GeForce RTX 5090",
+        gpus__0__compute_capability=(12, 0),
+        drivers__0__version="550.54.14",
+    )
+    show(monkeypatch, old)
+    assert outcome(["env", "install"]) == 0
+    text = capsys.readouterr().out
+    assert text.index("nvidia-driver-580-open") < text.index("torch==") < text.index("sudo reboot")
+
+
+@pytest.mark.parametrize("mirror", ["not a url", "ftp:/x", "mirror.example.org"])
+def test_a_mirror_is_an_address(mirror: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["env", "--for", THERE, "--mirror", mirror]) == 2
+    assert "is no address" in capsys.readouterr().err
+
+
+def test_what_is_no_python_gets_no_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mute = Interpreter(executable="/bin/ls", error="ended with exit code 0")
+    show(monkeypatch, changed(workstation(), interpreter=mute))
+    assert outcome(["env"]) == 1
+    told = capsys.readouterr()
+    assert told.out == "" and "/bin/ls cannot be asked" in told.err
