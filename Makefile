@@ -13,6 +13,7 @@ BIN := .venv/bin
 endif
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 BUDGET ?= 210s
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 
 .PHONY: setup demo test check lint types docs bench clean
 
@@ -21,11 +22,14 @@ setup: .venv/.for-demo
 demo: setup
 	$(BIN)/flatout tune --budget $(BUDGET) examples/images/train.py
 
+# Most tests wait for a program that imports torch: several side by side, one thread each.
+test check: export OMP_NUM_THREADS = 1
+
 test: lint types
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: lint types
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 lint: .venv/.for-development
 	$(BIN)/ruff check

@@ -18,6 +18,8 @@ POLL_S = 0.02
 MEMORY_EVERY_S = 0.5
 QUIET_EXIT_S = 2.0
 """How long the process may take to vanish after its last record."""
+OWN_EXIT_S = 20.0
+"""The same where the program ended by itself: its exit code says why, and a busy machine is slow."""
 
 StepSeen = Callable[[wire.StepTaken], None]
 
@@ -126,7 +128,8 @@ def _follow(program: Program, ranks: dict[int, Rank], seen: StepSeen, deadline: 
             program.memory_bytes()
             sampled = now
         time.sleep(POLL_S)
-    program.wait(QUIET_EXIT_S)
+    by_order = all(rank.ended.reason == "window" for rank in ranks.values() if rank.ended)
+    program.wait(QUIET_EXIT_S if by_order else min(OWN_EXIT_S, deadline - time.monotonic()))
     _collect(program, ranks, seen)
     return False
 
