@@ -108,6 +108,27 @@ def _is_channels_last(torch: Any, tensor: Any) -> bool:
     )
 
 
+def forward_state(torch: Any, model: Any) -> Callable[[], None]:
+    """Keep what a first call may change before it fails; returns the way back.
+
+    Those are the buffers and the random state.
+    """
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    random = torch.get_rng_state()
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    on_devices = [(device, torch.cuda.get_rng_state(device)) for device in devices]
+
+    def restore() -> None:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        torch.set_rng_state(random)
+        for device, state in on_devices:
+            torch.cuda.set_rng_state(state, device)
+
+    return restore
+
+
 class Layout:
     """The layer around one model's call."""
 
@@ -127,7 +148,11 @@ class Layout:
             if self.refused:
                 return call(*args, **kwargs)
             self.calls += 1
-            restore = None if self.model.training in self.proven else self._state()
+            restore = (
+                None
+                if self.model.training in self.proven
+                else forward_state(self.torch, self.model)
+            )
             try:
                 output = call(*nests.change(args, self._to), **nests.change(kwargs, self._to))
             except RuntimeError as error:
@@ -158,23 +183,6 @@ class Layout:
 
     def _back(self, tensor: Any) -> Any:
         return tensor.contiguous() if _is_channels_last(self.torch, tensor) else tensor
-
-    def _state(self) -> Callable[[], None]:
-        """What the first call may change before it fails: buffers and the random state."""
-        buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        random = self.torch.get_rng_state()
-        devices = {p.device for p in self.model.parameters() if p.device.type == "cuda"}
-        on_devices = [(device, self.torch.cuda.get_rng_state(device)) for device in devices]
-
-        def restore() -> None:
-            with self.torch.no_grad():
-                for buffer, before in buffers:
-                    buffer.copy_(before)
-            self.torch.set_rng_state(random)
-            for device, state in on_devices:
-                self.torch.cuda.set_rng_state(state, device)
-
-        return restore
 
     def engaged(self) -> tuple[bool, str] | None:
         """For `Applied.engaged`."""

@@ -117,12 +117,10 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     mode = params.get("mode", "default")
     device = next((p.device.type for p in target.parameters()), "cpu")
     innermost = _innermost(job, target)
-    reason = _cannot(torch, target, innermost) or _missing(torch, device)
+    reason = cannot(torch, target, innermost) or missing(torch, device)
     if reason is not None:
         raise Declined(reason)
-    compiled = torch.compile(
-        _traceable(target, innermost), mode=None if mode == "default" else mode
-    )
+    compiled = torch.compile(traceable(target, innermost), mode=None if mode == "default" else mode)
     graphs = device == "cuda" and mode in ("reduce-overhead", "max-autotune")
     calls = CompiledCalls(job, target, compiled, graphs)
     unwrap = job.wrap_call(target, Depth.COMPILE, calls.layer)
@@ -142,7 +140,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     mode = params.get("mode", "default")
     given = "" if mode == "default" else f'mode="{mode}"'
     if any(model.kind == "Sequential" for model in facts.models):
-        # model.compile() makes no graph of a plain nn.Sequential: see _traceable
+        # model.compile() makes no graph of a plain nn.Sequential: see traceable
         return f"model = torch.compile({', '.join(['model', *([given] if given else [])])})\n"
     return f"model.compile({given})  # in place, before training\n"
 
@@ -168,7 +166,7 @@ def _innermost(job: Job, model: Any) -> Callable[..., Any]:
     return seen[0]
 
 
-def _traceable(model: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+def traceable(model: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """`call`, in a function of ours where torch would skip it.
 
     Dynamo passes over frames of torch.nn's own files and compiles what they call. A model whose
@@ -184,7 +182,8 @@ def _traceable(model: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _cannot(torch: Any, model: Any, innermost: Callable[..., Any]) -> str | None:
+def cannot(torch: Any, model: Any, innermost: Callable[..., Any]) -> str | None:
+    """Why this model is not ours to compile; None: it is."""
     if isinstance(model, torch.jit.ScriptModule):
         return "the model is a ScriptModule"
     names = {base.__name__ for base in type(model).__mro__}
@@ -203,7 +202,7 @@ def _cannot(torch: Any, model: Any, innermost: Callable[..., Any]) -> str | None
     return None
 
 
-def _missing(torch: Any, device: str) -> str | None:
+def missing(torch: Any, device: str) -> str | None:
     """What torch.compile needs and does not find."""
     try:
         from torch._dynamo.eval_frame import check_if_dynamo_supported
@@ -228,28 +227,26 @@ def _missing(torch: Any, device: str) -> str | None:
         if sys.platform != "win32" and not any(map(shutil.which, ("cc", "gcc", "clang"))):
             return "Triton needs a C compiler, and there is none"
     except Exception as error:
-        return f"torch.compile does not work here: {_first_line(error)}"
+        return f"torch.compile does not work here: {first_line(error)}"
     return None
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     # "backend='inductor' raised:" says nothing yet.
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
-class CompiledCalls(logging.Filter):
-    """The layer around one model's call; as a log filter, it takes in what dynamo complains of."""
+class Attempts(logging.Filter):
+    """Calls of compiled code; as a log filter, it takes in what dynamo complains of meanwhile."""
 
     LOGGER = "torch._dynamo.convert_frame"
 
-    def __init__(self, job: Job, model: Any, compiled: Any, graphs: bool) -> None:
+    def __init__(self, torch: Any) -> None:
         super().__init__()
-        self.job, self.model, self.compiled, self.graphs = job, model, compiled, graphs
-        self.calls = 0
+        self.torch = torch
         self.graphs_made = 0
         self.inside = False
-        self.step_begins = False
         self.failed = ""
         """First line of the first error of the compiler."""
         self.given_up = False
@@ -266,10 +263,20 @@ class CompiledCalls(logging.Filter):
         if not self.inside or record.levelno < logging.WARNING:
             return True
         if record.exc_info and record.exc_info[1] is not None:
-            self.failed = self.failed or _first_line(record.exc_info[1])
+            self.failed = self.failed or first_line(record.exc_info[1])
         elif "_limit" in str(record.msg) + str(record.args):
             self.limit = True
         return False
+
+
+class CompiledCalls(Attempts):
+    """The layer around one model's call."""
+
+    def __init__(self, job: Job, model: Any, compiled: Any, graphs: bool) -> None:
+        super().__init__(job.torch)
+        self.job, self.model, self.compiled, self.graphs = job, model, compiled, graphs
+        self.calls = 0
+        self.step_begins = False
 
     def step_ended(self) -> None:
         """The next call begins a new step, if this is the only model that takes part in it."""
@@ -287,17 +294,17 @@ class CompiledCalls(logging.Filter):
                 output = self._run(args, kwargs)
             except errors as error:
                 # With errors suppressed, only those come here that leave no way to go on.
-                self.given_up, self.failed = True, _first_line(error)
+                self.given_up, self.failed = True, first_line(error)
                 return call(*args, **kwargs)
             return nests.change(output, torch.clone) if self.graphs else output
 
         return compiled_call
 
     def _run(self, args: Any, kwargs: Any) -> Any:
-        dynamo = self.job.torch._dynamo
         if self.step_begins:
-            self.job.torch.compiler.cudagraph_mark_step_begin()
+            self.torch.compiler.cudagraph_mark_step_begin()
             self.step_begins = False
+        dynamo = self.torch._dynamo
         stats = dynamo.utils.counters["stats"]
         before, suppressed = stats["unique_graphs"], dynamo.config.suppress_errors
         # What the compiler cannot do runs as written, without running twice what had begun.

@@ -81,22 +81,12 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
     """Switch the optimizer to its fused (or foreach) implementation."""
-    torch = job.torch
-    reason = _cannot(torch, target) or _sparse(job, target)
+    reason = cannot(job.torch, target) or _sparse(job, target)
     if reason is not None:
         raise Declined(reason)
-    first = target.param_groups[0]["params"][0]
-    names = inspect.signature(type(target).__init__).parameters
-    kernel, refused = "", ""
-    if "fused" in names:
-        kernel, refused = _probe(torch, type(target), first)
-    if kernel:
-        return _switch(Switch(torch, target, "fused", kernel))
-    if "foreach" not in names:
-        raise Declined(refused or f"{type(target).__name__} has no fused implementation")
-    if first.device.type != "cpu":
-        raise Declined(refused or "it has no fused implementation, and foreach is the default here")
-    return _switch(Switch(torch, target, "foreach", "foreach"))
+    switch = Switch(job.torch, target, *faster(job.torch, target))
+    switch.on()
+    return Applied(switch.off, switch.engaged)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -108,12 +98,24 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     return "".join(lines)
 
 
-def _switch(switch: Switch) -> Applied:
-    switch.on()
-    return Applied(switch.off, switch.engaged)
+def faster(torch: Any, optimizer: Any) -> tuple[str, str]:
+    """(flag, kernel) of its fused (or foreach) implementation. Raises Declined: it has none."""
+    first = optimizer.param_groups[0]["params"][0]
+    names = inspect.signature(type(optimizer).__init__).parameters
+    kernel, refused = "", ""
+    if "fused" in names:
+        kernel, refused = _probe(torch, type(optimizer), first)
+    if kernel:
+        return "fused", kernel
+    if "foreach" not in names:
+        raise Declined(refused or f"{type(optimizer).__name__} has no fused implementation")
+    if first.device.type != "cpu":
+        raise Declined(refused or "it has no fused implementation, and foreach is the default here")
+    return "foreach", "foreach"
 
 
-def _cannot(torch: Any, optimizer: Any) -> str | None:
+def cannot(torch: Any, optimizer: Any) -> str | None:
+    """Why the implementation of this optimizer is not ours to choose; None: it is."""
     kind = type(optimizer).__name__
     if type(optimizer) is not getattr(torch.optim, kind, None):
         return f"{kind} is not one of torch.optim's own classes"
@@ -216,6 +218,9 @@ class Switch:
         """Back to what the script had."""
         for hook in self.hooks:
             hook.remove()
+        self._restore()
+
+    def _restore(self) -> None:
         for values in (self.optimizer.defaults, *self.optimizer.param_groups):
             values.update({name: self.own[name] for name in FLAGS if name in values})
         for group in self.optimizer.param_groups:

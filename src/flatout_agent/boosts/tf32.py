@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Undo
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -73,6 +73,13 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     before = torch.get_float32_matmul_precision()
     if before != "highest":
         raise Declined(f"the matmul precision is set already ({before})")
+    undo = allow(torch)
+    return Applied(undo, lambda: _engaged(torch))
+
+
+def allow(torch: Any) -> Undo:
+    """Let float32 products round their factors to TF32; returns the way back."""
+    before = torch.get_float32_matmul_precision()
     # The older call: reading the precision after the newer settings alone raises an error.
     parts = (torch.backends.cuda, torch.backends.mkldnn)
     matmuls: list[Any] = [getattr(part, "matmul", None) for part in parts]
@@ -84,7 +91,7 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
         for item, value in settings:
             item.fp32_precision = value
 
-    return Applied(undo, lambda: _engaged(torch))
+    return undo
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
