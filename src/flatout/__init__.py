@@ -1,4 +1,56 @@
-"""Run any PyTorch training script flat out."""
+"""Run any PyTorch training script flat out.
+
+The library for those who write their own loop is reached by these names. Each is imported on first
+use, and torch with it: `import flatout` itself does no work.
+"""
+
+TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it would be work
+
+if TYPE_CHECKING:
+    from flatout_agent.api import memory as memory
+    from flatout_agent.api.checkpoint.checkpoint import Checkpoint as Checkpoint
+    from flatout_agent.api.devices import device as device
+    from flatout_agent.api.devices import to_device as to_device
+    from flatout_agent.api.images.image_loader import image_loader as image_loader
+    from flatout_agent.api.loader.loader import loader as loader
+    from flatout_agent.api.step.batch_size import find_batch_size as find_batch_size
+    from flatout_agent.api.step.train_step import train_step as train_step
 
 __version__ = "0.2.0"
-__all__ = ["__version__"]
+__all__ = [
+    "Checkpoint",
+    "__version__",
+    "device",
+    "find_batch_size",
+    "image_loader",
+    "loader",
+    "memory",
+    "to_device",
+    "train_step",
+]
+_MODULES = {
+    "Checkpoint": "checkpoint.checkpoint",
+    "device": "devices",
+    "find_batch_size": "step.batch_size",
+    "image_loader": "images.image_loader",
+    "loader": "loader.loader",
+    "memory": "memory",
+    "to_device": "devices",
+    "train_step": "step.train_step",
+}
+"""Public name -> module of flatout_agent.api."""
+
+
+def __getattr__(name: str) -> object:
+    import importlib
+
+    module_name = _MODULES.get(name)
+    if module_name is None:
+        raise AttributeError(f"module 'flatout' has no attribute {name!r}")
+    module = importlib.import_module(f"flatout_agent.api.{module_name}")
+    found = globals()[name] = module if name == module_name else getattr(module, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""flatout.train_step and flatout.find_batch_size: the whole training step."""

@@ -1,0 +1,94 @@
+"""What a step will do on this machine: each choice made once, with its reason and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flatout_agent.api.step import compiling, optimizing, plans
+from flatout_agent.api.step import layout as layouts
+from flatout_agent.api.step.layout import Layout
+from flatout_agent.api.step.precision import Precision
+from flatout_agent.api.step.precision import choose as choose_precision
+
+
+@dataclass
+class Choices:
+    """The words that were asked for; then what became of them."""
+
+    precision: str
+    compile: str | bool
+    layout: str
+    graph: str | bool
+    unfused: str | None = None
+    """Why the optimizer keeps its own kernel; None: it gets the fused one."""
+    notes: dict[str, str] = field(default_factory=dict)
+    undos: list[Callable[[], None]] = field(default_factory=list)
+
+    def follow(self, path: str | Path | None) -> None:
+        """Let a plan decide what was left to "auto", and do what it does at the start."""
+        if path is None:
+            if self.precision == "fp32" and self.compile is False:
+                self.unfused = 'precision="fp32" with compile=False keeps each bit'
+                self.layout = "contiguous" if self.layout == "auto" else self.layout
+            return
+        plan = plans.read(path)
+        for name in ("precision", "compile", "layout", "graph"):
+            found = getattr(plan, name)
+            if found is not None and getattr(self, name) == "auto":
+                setattr(self, name, found)
+        self.unfused = None if plan.fused else "the plan has it so"
+        started = plans.begin(plan)
+        self.undos.append(started)
+        unused = dict(plan.ignored) | started.declined
+        told = "; ".join(f"{name}: {reason}" for name, reason in unused.items())
+        self.notes["plan"] = f"{path} (not used: {told})" if told else str(path)
+
+    def keep_memory(self, device: torch.device) -> None:
+        """On the CPU, where no plan decides: freed memory is kept for the next step."""
+        if device.type != "cpu" or "plan" in self.notes:
+            return
+        started = plans.begin(plans.StepPlan(starts=(("allocator", {}),)))
+        self.undos.append(started)
+        reason = started.declined.get("allocator")
+        self.notes["allocator"] = f"as it is: {reason}" if reason else "glibc keeps freed memory"
+
+    def place(self, model: nn.Module) -> Layout:
+        """The memory layout."""
+        chosen = layouts.choose(self.layout, model)
+        self.undos.append(chosen.undo)
+        return chosen
+
+    def reduce(self, model: nn.Module, device: torch.device) -> Precision:
+        """The precision."""
+        chosen = choose_precision(self.precision, model, device)
+        self.notes["precision"] = f"{chosen.name}: {chosen.reason}"
+        self.undos.append(chosen.undo)
+        return chosen
+
+    def fuse(self, optimizer: torch.optim.Optimizer) -> None:
+        """The optimizer's kernel."""
+        if self.unfused is not None:
+            self.notes["optimizer"] = f"as written: {self.unfused}"
+            return
+        reason, undo = optimizing.fuse(optimizer)
+        self.notes["optimizer"] = reason
+        self.undos.append(undo)
+
+    def compiled(
+        self, model: nn.Module, call: Callable[[Any], Tensor], device: torch.device
+    ) -> compiling.Compiled:
+        """The call, compiled."""
+        chosen = compiling.choose(self.compile, model, call, device)
+        self.undos.append(chosen.undo)
+        return chosen
+
+    def undo(self) -> None:
+        """Give back what was set, the last first."""
+        while self.undos:
+            self.undos.pop()()

@@ -1,0 +1,335 @@
+"""The whole training step as one CUDA graph: recorded once per batch shape, then replayed.
+
+A recording launches the kernels of forward, backward, clipping and optimizer at once, so a step
+costs one launch instead of hundreds. What it fixes: every address, and every number that Python
+held. So batches are copied into buffers of its own, learning rates are tensors on the device, and
+where something else that Python holds would have to move on from step to step, no recording is
+made and the reason is told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from flatout_agent import nests
+from flatout_agent.api.step.graph_cuda import CudaRecorder
+from flatout_agent.api.step.graph_host import HostState, Placement, refusal
+from flatout_agent.api.step.graph_rates import Rates
+
+Body = Callable[[Any], dict[str, Tensor]]
+
+EAGER_STEPS = 2
+"""Steps of one shape that the caller runs before the rehearsal: lazily made state, autotuning."""
+RECORDINGS = 4
+"""Shapes that are recorded at most: each recording keeps its own gradients."""
+_PATIENCE = 64
+"""Shapes seen, none of them often enough to be recorded, until the search ends."""
+_MOVES = 8
+"""Times that the model's memory may be replaced until recording it anew is given up."""
+_TRIES = 3
+"""Recordings tried while something on the host moves: a loader's thread may draw random numbers."""
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+
+
+class Recorder(Protocol):
+    """The seam to the device: what runs a step aside, records one and plays it again."""
+
+    def refusal(self) -> str | None: ...
+    def rehearse(self, run: Callable[[], Any]) -> tuple[Any, str | None]: ...
+    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]: ...
+
+
+@dataclass
+class _Recording:
+    inputs: list[Tensor]
+    outputs: dict[str, Tensor]
+    gradients: list[Tensor | None]
+    replay: Callable[[], None]
+
+    def fill(self, batch: Any) -> None:
+        given = list(nests.tensors(batch))
+        if len(given) == 1:
+            self.inputs[0].copy_(given[0], non_blocking=True)
+        elif given:
+            torch._foreach_copy_(self.inputs, given, non_blocking=True)
+
+
+class WholeStep:
+    """One training step, `body(batch) -> {name: 0-d tensor}`, as a CUDA graph where it can be one.
+
+    `body` does everything of one optimizer step on the device: gradients to None, forward,
+    backward, clipping, `optimizer.step()`; no scheduler, no decision on the host. `run(batch)`
+    either did the whole step and returns the body's tensors, or returns None and did nothing: then
+    the caller runs `body(batch)`. Of each shape of batch, the first two steps are left to the
+    caller, the third runs on a side stream as `torch.cuda.graph` asks for, the fourth is recorded
+    and replayed at once, and the rest are replays: each call is one step, none is lost or done
+    twice. The returned tensors are overwritten by the next call.
+
+    Rates that a scheduler or the user writes to `optimizer.param_groups` reach the recording.
+    Another shape, another value of another hyper-parameter, `model.eval()` of a part or a frozen
+    parameter make another recording, up to four; a `load_state_dict` of the optimizer or a moved
+    model makes all anew. Gradients stay readable in `.grad` after each call.
+
+    Read `reason` for what happens now: "recorded", or why not. `close()` frees the recordings and
+    puts the optimizer's flags back.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        device: torch.device,
+        scheduler: Any = None,
+        *,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._body, self._model, self._optimizer = body, model, optimizer
+        self._device = device
+        self._recorder: Recorder = recorder or CudaRecorder(device)
+        self._rates = Rates(optimizer, device)
+        self._placement: Placement | None = None
+        self._recordings: dict[Hashable, _Recording] = {}
+        self._counts: dict[Hashable, int] = {}
+        self._active: _Recording | None = None
+        self._moves = self._tries = 0
+        found = self._recorder.refusal() or refusal(model, optimizer, device, scheduler)
+        self._over = found is not None
+        self.reason = found or "not yet: no step was run"
+
+    def run(self, batch: Any) -> dict[str, Tensor] | None:
+        """Do the whole step and return the body's tensors (static), or None: run it yourself."""
+        if self._over:
+            return None
+        self._check_memory()
+        signature = None if self._over else self._signature(batch)
+        if signature is None:
+            self._active = None
+            return None
+        key = (signature, self._rates.key(), self._flags())
+        recording = self._recordings.get(key)
+        if recording is None:
+            self._active = None
+            return self._approach(key, batch)
+        self.reason = "recorded"
+        return self._replay(recording, batch)
+
+    def close(self) -> None:
+        """Free the recordings and put the optimizer's flags back; from now on `run` is None."""
+        if not self._over:
+            self._give_up("closed")
+
+    def _check_memory(self) -> None:
+        """Where parameters, buffers or the optimizer's state were replaced: begin anew."""
+        if self._placement is not None:
+            moved = self._placement.moved()
+            if moved is None:
+                return
+            self._moves += 1
+            if self._moves > _MOVES:
+                self._give_up(f"{moved} is replaced again and again instead of written into")
+                return
+            self._drop()
+        self._rates.prepare()
+        self._placement = Placement(self._model, self._optimizer)
+
+    def _flags(self) -> Hashable:
+        placement = self._placement
+        assert placement is not None
+        return placement.flags()
+
+    def _signature(self, batch: Any) -> Hashable | None:
+        """The batch's structure, shapes and plain values; None: it cannot be recorded."""
+        parts: list[Hashable] = []
+        problem = _describe(batch, self._device, parts)
+        if problem is not None:
+            self.reason = problem
+            return None
+        return tuple(parts)
+
+    def _approach(self, key: Hashable, batch: Any) -> dict[str, Tensor] | None:
+        """One step nearer to a recording of this shape."""
+        if len(self._recordings) >= RECORDINGS:
+            self.reason = f"{RECORDINGS} kinds of step are recorded; this one is none of them"
+            return None
+        count = self._counts[key] = self._counts.get(key, 0) + 1
+        if len(self._counts) > _PATIENCE:
+            self._stop_looking()
+            return None
+        if count <= EAGER_STEPS:
+            self.reason = f"not yet: step {count} of {EAGER_STEPS + 1} before a recording"
+            return None
+        if count == EAGER_STEPS + 1:
+            return self._rehearse(batch)
+        return self._record(key, batch)
+
+    def _stop_looking(self) -> None:
+        """Hardly any step is like another: name what differs."""
+        first, second = list(self._counts)[-2:]
+        reason = _difference(first, second)
+        if self._recordings:
+            self._counts.clear()
+            self.reason = reason
+        else:
+            self._give_up(reason)
+
+    def _rehearse(self, batch: Any) -> dict[str, Tensor] | None:
+        """A real step on a side stream; where it waits for the device, it cannot be recorded."""
+        begun: list[bool] = []
+        handle = self._optimizer.register_step_pre_hook(lambda *_: begun.append(True))
+        try:
+            with self._rates.as_tensors():
+                outputs, waits = self._recorder.rehearse(lambda: self._body(batch))
+        except torch.OutOfMemoryError:
+            if begun:
+                raise
+            # nothing was applied: the caller does this step, with its own ways out
+            self._optimizer.zero_grad(set_to_none=True)
+            self._give_up("memory ran out on the side stream")
+            return None
+        finally:
+            handle.remove()
+        if waits is not None:
+            self._give_up(waits)
+        else:
+            self.reason = f"not yet: step {EAGER_STEPS + 1} of {EAGER_STEPS + 1} before a recording"
+        return dict(outputs)
+
+    def _record(self, key: Hashable, batch: Any) -> dict[str, Tensor] | None:
+        problem = self._rates.on_host()
+        if problem is not None:
+            self._give_up(problem)
+            return None
+        inputs: list[Tensor] = []
+        static = nests.change(batch, lambda tensor: _buffer(tensor, inputs))
+        host = HostState(self._model, self._optimizer)
+        problem, outputs, replay = self._capture(static)
+        moved = host.changed()
+        if problem is not None or moved is not None or replay is None:
+            host.restore()
+            self._tries += 1
+            if problem is not None or self._tries == _TRIES:
+                self._give_up(problem or moved or "")
+            else:
+                self.reason = f"not yet: {moved}"
+            return None
+        gradients = [parameter.grad for parameter in host.parameters]
+        made = self._recordings[key] = _Recording(inputs, outputs, gradients, replay)
+        self._counts.pop(key)
+        self._active = made
+        self.reason = "recorded"
+        return self._replay(made, batch)
+
+    def _capture(self, static: Any) -> tuple[str | None, Any, Callable[[], None] | None]:
+        """What stood in the way (None: nothing), the static outputs, and how to replay."""
+        failed: list[Exception] = []
+
+        def run() -> Any:
+            try:
+                return self._body(static)
+            except Exception as error:
+                failed.append(error)  # the recorder's own clean-up error may hide it
+                raise
+
+        try:
+            with self._rates.as_tensors():
+                outputs, replay = self._recorder.record(run)
+        except Exception as error:
+            return _told(failed[0] if failed else error), {}, None
+        return None, outputs, replay
+
+    def _replay(self, recording: _Recording, batch: Any) -> dict[str, Tensor]:
+        recording.fill(batch)
+        self._rates.send()
+        if self._active is not recording:
+            assert self._placement is not None
+            for parameter, grad in zip(
+                self._placement.parameters, recording.gradients, strict=True
+            ):
+                parameter.grad = grad
+            self._active = recording
+        recording.replay()
+        return dict(recording.outputs)
+
+    def _drop(self) -> None:
+        self._recordings.clear()
+        self._counts.clear()
+        self._active = None
+
+    def _give_up(self, reason: str) -> None:
+        self._over = True
+        self.reason = reason
+        self._drop()
+        self._rates.undo()
+
+
+def _buffer(tensor: Tensor, made: list[Tensor]) -> Tensor:
+    made.append(torch.empty_like(tensor).copy_(tensor))
+    return made[-1]
+
+
+def _describe(value: Any, device: torch.device, parts: list[Hashable]) -> str | None:
+    """Append what a recording fixes of this nest; what it cannot fix is returned as the reason."""
+    if isinstance(value, Tensor):
+        if value.device.type != device.type:
+            return f"the batch has a tensor on {value.device}: move it there with flatout.to_device"
+        if value.requires_grad:
+            return "the batch has a tensor that requires a gradient"
+        if value.layout is not torch.strided:
+            return f"the batch has a tensor of layout {value.layout}"
+        parts.append((value.shape, value.stride(), value.dtype))
+        return None
+    if isinstance(value, _PLAIN):
+        parts.append((type(value), value))
+        return None
+    items = _items(value)
+    if items is None:
+        return f"the batch holds a {type(value).__name__}, which cannot be compared"
+    parts.append((type(value), len(items)))
+    for name, item in items:
+        parts.append(name)
+        problem = _describe(item, device, parts)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _items(value: Any) -> list[tuple[Any, Any]] | None:
+    """Names and members of one nest, as `nests` walks it; None: it is none."""
+    if isinstance(value, MutableMapping):
+        return list(value.items())
+    if isinstance(value, list | tuple):
+        return list(enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    return None
+
+
+def _difference(first: Any, second: Any) -> str:
+    if first[1] != second[1]:
+        changed = sorted({name for pair in _unequal(first[1], second[1]) for name, _ in pair})
+        names = ", ".join(repr(name) for name in changed)
+        return f"the optimizer's {names} changes from step to step"
+    if first[2] != second[2]:
+        return "training mode or requires_grad changes from step to step"
+    return "the batches differ too often in shape or in values that are no tensors"
+
+
+def _unequal(first: Any, second: Any) -> list[Any]:
+    return [
+        (old, new)
+        for group, other in zip(first, second, strict=False)
+        for old, new in zip(group, other, strict=False)
+        if old != new
+    ]
+
+
+def _told(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"it cannot be recorded: {lines[0]}"

@@ -1,0 +1,138 @@
+"""The device calls of a recorded step: side streams, `torch.cuda.graph`, and what a failure leaves.
+
+All through PyTorch's own parts; https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
+tells what they ask for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_SYNC = "called a synchronizing CUDA operation"
+_PROTOTYPE = "Synchronization debug mode"
+_NOT_THE_USERS = (
+    str(Path(torch.__file__).parent) + os.sep,
+    str(Path(__file__).parent.parent) + os.sep,
+)
+
+
+class CudaRecorder:
+    """Steps on one CUDA (or ROCm) device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool: Any = None
+
+    def refusal(self) -> str | None:
+        """Why nothing can be recorded on this device; None: it can."""
+        if self._device.type != "cuda":
+            return f"the model is on {self._device.type}: graphs are recorded on CUDA devices"
+        return None
+
+    def rehearse(self, run: Callable[[], Any]) -> tuple[Any, str | None]:
+        """A real step on a side stream, and where it waited for the device (None: nowhere).
+
+        torch.cuda.graph asks for such a step before a recording: what binds itself to a stream
+        (gradient accumulators) must not hold on to the default one.
+        """
+        with torch.cuda.device(self._device):
+            stream, current = _stream(), torch.cuda.current_stream()
+            random = torch.cuda.get_rng_state()
+            stream.wait_stream(current)
+            try:
+                with torch.cuda.stream(stream), _waits() as found:
+                    outputs = run()
+            except torch.OutOfMemoryError:
+                torch.cuda.set_rng_state(random)
+                raise
+            finally:
+                current.wait_stream(stream)
+            for output in outputs.values():
+                output.record_stream(current)
+            return outputs, found[0] if found else None
+
+    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
+        """Record what `run` launches: its outputs, and how to launch all of it again."""
+        with torch.cuda.device(self._device):
+            if self._pool is None:
+                self._pool = torch.cuda.graph_pool_handle()
+            graph = torch.cuda.CUDAGraph()
+            current, random = torch.cuda.current_stream(), torch.cuda.get_rng_state()
+            # thread_local: loader threads may go on pinning memory and copying batches
+            recording = torch.cuda.graph(
+                graph,
+                pool=self._pool,
+                stream=_stream(),
+                capture_error_mode="thread_local",
+            )
+            try:
+                with recording:
+                    outputs = run()
+            except BaseException:
+                self._clean_up(current, random)
+                raise
+            return outputs, graph.replay
+
+    def _clean_up(self, current: torch.cuda.Stream, random: torch.Tensor) -> None:
+        """After a failed recording: stream, allocator and random numbers as they were.
+
+        Up to torch 2.12, ending a failed capture raises before the allocator leaves the pool and
+        before the generator leaves its capturing state; then any dropout and any empty_cache()
+        after it would fail. Newer ones do this themselves, and the calls below refuse.
+        """
+        torch.cuda.set_stream(current)
+        index = torch.cuda.current_device()
+        with contextlib.suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(index, self._pool)
+            torch._C._cuda_releasePool(index, self._pool)
+        self._pool = None
+        fresh = torch.Generator(torch.device("cuda", index))
+        fresh.set_state(random)
+        torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
+
+
+def _stream() -> torch.cuda.Stream:
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def _waits() -> Iterator[list[str]]:
+    """Collect where the host waits for the device, by torch's own watch for it."""
+    found: list[str] = []
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", message=_SYNC)
+        warnings.filterwarnings("always", message=_PROTOTYPE)
+        shown = warnings.showwarning
+
+        def show(message: Any, *args: Any, **kwargs: Any) -> None:
+            text = str(message)
+            if text.startswith(_SYNC):
+                found.append(f"the step waits for the device{_place()}")
+            elif not text.startswith(_PROTOTYPE):
+                shown(message, *args, **kwargs)
+
+        warnings.showwarning = show
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+
+
+def _place() -> str:
+    """` at file:line` of the user's innermost frame; empty where there is none."""
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith((*_NOT_THE_USERS, "<")) and "warnings.py" not in (
+            Path(frame.filename).name
+        ):
+            return f" at {frame.filename}:{frame.lineno}"
+    return ""

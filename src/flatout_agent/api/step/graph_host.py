@@ -1,0 +1,239 @@
+"""What Python holds of a step: what forbids a recording, and what would stand still in one."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Hashable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import optimizer as optimizers
+
+_SCALARS = (bool, int, float, str, type(None))
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_WRAPPERS = ("torch.nn.parallel.", "torch.distributed.", "deepspeed.")
+
+
+def refusal(
+    model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device, scheduler: Any
+) -> str | None:
+    """Why this model with this optimizer cannot be recorded; None: nothing is known against it."""
+    return (
+        _of_modules(model)
+        or _of_parameters(model, device)
+        or _of_hooks(model, optimizer)
+        or _of_optimizer(optimizer, scheduler)
+    )
+
+
+def _of_modules(model: nn.Module) -> str | None:
+    for name, module in model.named_modules():
+        kind = type(module)
+        if f"{kind.__module__}.".startswith(_WRAPPERS):
+            return f"{kind.__name__} exchanges gradients between devices during the step"
+        if getattr(module, "sparse", False) is True:
+            return f"{name or kind.__name__} makes sparse gradients (sparse=True)"
+    return None
+
+
+def _of_parameters(model: nn.Module, device: torch.device) -> str | None:
+    named = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in named:
+        if f"{type(tensor).__module__}.".startswith(_WRAPPERS):
+            return f"{name} is spread over several devices"
+        if tensor.device.type != device.type:
+            return f"{name} is on {tensor.device}, the step on {device}"
+    return None
+
+
+def _of_hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> str | None:
+    """A replay runs no Python: hooks would fall silent. Those of torch itself only compute."""
+    for name, module in model.named_modules():
+        if _foreign(module, _HOOKS):
+            return f"{name or 'the model'} has a hook, which a replay would not call"
+    for name, parameter in model.named_parameters():
+        if _foreign(parameter, _TENSOR_HOOKS):
+            return f"{name} has a gradient hook, which a replay would not call"
+    of_optimizer = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+    everywhere = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+    if _foreign(optimizer, of_optimizer) or _foreign(optimizers, everywhere):
+        return "the optimizer's step has a hook, which a replay would not call"
+    return None
+
+
+def _foreign(owner: Any, names: tuple[str, ...]) -> bool:
+    for name in names:
+        for hook in (getattr(owner, name, None) or {}).values():
+            home = getattr(hook, "__module__", None) or type(hook).__module__
+            if not f"{home}.".startswith("torch."):
+                return True
+    return False
+
+
+def _of_optimizer(optimizer: torch.optim.Optimizer, scheduler: Any) -> str | None:
+    kind = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.LBFGS):
+        return "LBFGS decides on the host how often it evaluates the loss"
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        return "SparseAdam needs sparse gradients"
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return f"{kind} was made with differentiable=True"
+    if getattr(scheduler, "cycle_momentum", False):
+        return (
+            f"{type(scheduler).__name__} writes a momentum in each step, which a recording fixes "
+            "(cycle_momentum=False leaves it)"
+        )
+    return None
+
+
+class Placement:
+    """Where a model and its optimizer hold their memory, so that a change of it is noticed."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.parameters = list(model.parameters())
+        self._modules = list(model.modules())
+        self._slots = [
+            (held, name, tensor, f"{place or 'model'}.{name}")
+            for place, module in model.named_modules()
+            for held in (module._parameters, module._buffers)
+            for name, tensor in held.items()
+            if tensor is not None
+        ]
+        self._tensors = [tensor for _, _, tensor, _ in self._slots]
+        self._addresses = list(map(Tensor.data_ptr, self._tensors))
+        self._optimizer = optimizer
+        # kept, not their ids: what is gone may lend its id to what follows it
+        self._groups, self._state = optimizer.param_groups, optimizer.state
+        self._sizes = self._group_sizes()
+
+    def moved(self) -> str | None:
+        """What is no longer where it was; None: everything is."""
+        optimizer = self._optimizer
+        if optimizer.param_groups is not self._groups or optimizer.state is not self._state:
+            return "the optimizer's state"
+        if self._group_sizes() != self._sizes:
+            return "the optimizer's parameter list"
+        if list(map(Tensor.data_ptr, self._tensors)) != self._addresses:
+            now = map(Tensor.data_ptr, self._tensors)
+            pairs = zip(self._addresses, now, self._slots, strict=True)
+            return next(label for old, new, (*_, label) in pairs if old != new)
+        for held, name, tensor, label in self._slots:
+            if held.get(name) is not tensor:
+                return label
+        return None
+
+    def flags(self) -> Hashable:
+        """What decides which kernels run: training mode of each module, frozen parameters."""
+        return (
+            tuple([module.training for module in self._modules]),
+            tuple([parameter.requires_grad for parameter in self.parameters]),
+        )
+
+    def _group_sizes(self) -> list[int]:
+        return [len(group["params"]) for group in self._optimizer.param_groups]
+
+
+class HostState:
+    """Everything on the host that a step may move on, as it is before the step is recorded.
+
+    A recording runs the step's Python once and its kernels not at all. So whatever `changed()`
+    finds afterwards would stand still in replays; `restore()` puts it back.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self.parameters = list(model.parameters())
+        self._gradients = [parameter.grad for parameter in self.parameters]
+        self._held = [
+            (place, held, {name: _seen(value) for name, value in held.items()})
+            for place, held in _held(model, optimizer)
+        ]
+        self._random = random.getstate()
+        self._torch = torch.get_rng_state()
+        self._numpy = _numpy_state()
+
+    def changed(self) -> str | None:
+        """What the step's Python moved on, named; None: nothing."""
+        for place, held, before in self._held:
+            for name, value in held.items():
+                if not _same(before.get(name, _ABSENT), _seen(value)):
+                    return f"each step sets {place}{name}, which a replay would not do"
+        if random.getstate() != self._random:
+            return "each step draws from Python's random, which a replay would not do"
+        if not torch.equal(torch.get_rng_state(), self._torch):
+            return "each step draws random numbers on the CPU, which a replay would not do"
+        if _numpy_state() != self._numpy:
+            return "each step draws from numpy.random, which a replay would not do"
+        return None
+
+    def restore(self) -> None:
+        """Undo the recording's traces on the host."""
+        for parameter, grad in zip(self.parameters, self._gradients, strict=True):
+            parameter.grad = grad
+        for _, held, before in self._held:
+            for name, (value, mark) in before.items():
+                if isinstance(mark, int) and isinstance(value, list):
+                    del value[mark:]
+                held[name] = value
+        random.setstate(self._random)
+        torch.set_rng_state(self._torch)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(_unpickled(self._numpy))
+
+
+_ABSENT = (object(), None)
+
+
+def _held(
+    model: nn.Module, optimizer: torch.optim.Optimizer
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The dictionaries that hold a step's state, with what to call their entries."""
+    for name, module in model.named_modules():
+        place = f"{name}." if name else "model."
+        yield place, vars(module)
+        yield place, module._buffers
+    kind = type(optimizer).__name__
+    yield f"{kind}.", vars(optimizer)
+    for number, group in enumerate(optimizer.param_groups):
+        yield f"{kind}.param_groups[{number}].", group
+    for state in optimizer.state.values():
+        if isinstance(state, dict):
+            yield f"{kind}.state.", state
+
+
+def _seen(value: Any) -> tuple[Any, Any]:
+    """A value, and what tells that it was changed in place."""
+    if isinstance(value, Tensor):
+        return value, value.data_ptr()
+    if isinstance(value, list | dict | set):
+        return value, len(value)
+    return value, None
+
+
+def _same(before: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
+    (old, mark), (new, new_mark) = before, now
+    if old is new:
+        return bool(mark == new_mark)
+    return _is_plain(old) and _is_plain(new) and repr(old) == repr(new)  # NaN stays NaN
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_plain(item) for item in value)
+    return isinstance(value, _SCALARS)
+
+
+def _numpy_state() -> Any:
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    name, keys, *rest = numpy.random.get_state()
+    return name, keys.tobytes(), keys.dtype.str, *rest
+
+
+def _unpickled(state: Any) -> Any:
+    numpy = sys.modules["numpy"]
+    name, keys, dtype, *rest = state
+    return name, numpy.frombuffer(keys, dtype=dtype), *rest

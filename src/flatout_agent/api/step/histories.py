@@ -1,0 +1,168 @@
+"""Losses and gradient norms of past steps, read without making the host wait for the device."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+KEEP = 10_000
+"""So many of the last values are kept."""
+BLOCK = 4
+"""Steps whose values travel to the host together."""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """What a training step has counted and measured, as far as the device has told."""
+
+    steps: int
+    """Optimizer steps, those that were skipped among them."""
+    calls: int
+    """Calls of the step: `accumulate` of them make one optimizer step."""
+    skipped: int
+    """Steps left out, since the loss or a gradient was NaN or Inf."""
+    splits: int
+    """Calls whose batch was split, since it did not fit into memory at once."""
+    loss_scale: float | None
+    """What fp16 multiplies the loss with; None without a scaler."""
+    arrived: int
+    """The last step whose values are here. On the CPU: all of them."""
+    losses: tuple[float, ...]
+    """Loss of each optimizer step (of its calls the weighted mean), the last 10,000, oldest first;
+    the last one is that of step `arrived`."""
+    grad_norms: tuple[float, ...]
+    """Norm of each step's whole gradient before clipping, like `losses`. Empty where no norm was
+    computed: on the CPU without `clip_norm` (`clip_norm=math.inf` has it computed)."""
+
+
+class Copies(Protocol):
+    """How values come from the device."""
+
+    def start(self, values: Tensor) -> Callable[[bool], list[float] | None]:
+        """Start to fetch 1-d `values`; the returned `read(wait)` has them, or None: not yet."""
+
+
+class PinnedCopies:
+    """Copies into pinned memory, each with an event that tells its arrival (CUDA, ROCm, XPU)."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._module: Any = torch.get_device_module(device)
+
+    def start(self, values: Tensor) -> Callable[[bool], list[float] | None]:
+        here = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        here.copy_(values, non_blocking=True)
+        event = self._module.Event()
+        event.record(self._module.current_stream(values.device))
+
+        def read(wait: bool) -> list[float] | None:
+            if wait:
+                event.synchronize()
+            return here.tolist() if wait or event.query() else None
+
+        return read
+
+
+class WaitingCopies:
+    """For devices without pinned memory (MPS): each block waits for the device."""
+
+    def start(self, values: Tensor) -> Callable[[bool], list[float] | None]:
+        return lambda wait: values.tolist()
+
+
+@dataclass
+class _Block:
+    """Some steps' values, on their way to the host."""
+
+    first: int
+    width: int
+    parts: list[Any] = field(default_factory=list)
+    """Norms of the single parameters at each step, still on the device; None where there are
+    none."""
+    read: Callable[[bool], list[float] | None] | None = None
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A step whose loss or gradient was not finite."""
+
+    step: int
+    loss: float
+    norm: float | None
+    parts: Tensor | None
+    """Norms of the gradients of the single parameters."""
+
+
+class Histories:
+    """The values of the last steps."""
+
+    def __init__(self, device: torch.device, copies: Copies | None = None) -> None:
+        self.losses: deque[float] = deque(maxlen=KEEP)
+        self.norms: deque[float] = deque(maxlen=KEEP)
+        self.scale: float | None = None
+        self.arrived = 0
+        if copies is None:
+            pinned = device.type in ("cuda", "xpu")
+            copies = PinnedCopies(device) if pinned else WaitingCopies()
+        self._copies = copies
+        self._values: list[Tensor] = []
+        self._block: _Block | None = None
+        self._flying: deque[_Block] = deque()
+
+    def note(self, step: int, loss: float, norm: float | None, scale: float | None) -> None:
+        """Values that the host has already."""
+        self.arrived = step
+        self.losses.append(loss)
+        if norm is not None:
+            self.norms.append(norm)
+        self.scale = scale
+
+    def add(self, step: int, values: list[Tensor], parts: Tensor | None) -> None:
+        """Values on the device, 0-d each and never written to again: loss, norm, loss scale.
+
+        `parts` are the norms of the single parameters; they stay where they are.
+        """
+        block = self._block
+        if block is None or block.width != len(values):
+            self.send()
+            block = self._block = _Block(step, len(values))
+        self._values += values
+        block.parts.append(parts)
+        if len(block.parts) == BLOCK:
+            self.send()
+
+    def send(self) -> None:
+        """Start the way of what has collected."""
+        if self._block is not None:
+            self._block.read = self._copies.start(torch.stack(self._values))
+            self._flying.append(self._block)
+            self._values, self._block = [], None
+
+    def take(self, wait: bool = False) -> list[Bad]:
+        """Take in what has arrived; returns the steps among it that were not finite."""
+        bad: list[Bad] = []
+        while self._flying:
+            block = self._flying[0]
+            values = block.read(wait) if block.read is not None else None
+            if values is None:
+                break
+            self._flying.popleft()
+            bad += self._taken(block, values)
+        return bad
+
+    def _taken(self, block: _Block, values: list[float]) -> list[Bad]:
+        bad = []
+        for place, parts in enumerate(block.parts):
+            row = values[place * block.width : (place + 1) * block.width]
+            loss = row[0]
+            norm = row[1] if block.width > 1 else None
+            scale = row[2] if block.width > 2 else None
+            self.note(block.first + place, loss, norm, scale)
+            if not math.isfinite(loss) or (norm is not None and not math.isfinite(norm)):
+                bad.append(Bad(block.first + place, loss, norm, parts))
+        return bad

@@ -1,0 +1,79 @@
+"""Tell that memory ran out, and give back what the failed attempt still holds."""
+
+from __future__ import annotations
+
+import gc
+import re
+import traceback
+from typing import Any
+
+import torch
+
+_SAID = re.compile(
+    r"\b(?:CUDA|HIP|XPU|NPU|MPS backend) out of memory"
+    r"|\b(?:CUDA|HIP)(?: driver| runtime)? error: out of memory"
+    r"|Triton Error \[\w+\]: out of memory"
+    r"|DefaultCPUAllocator: (?:can't allocate|not enough) memory"
+    r"|\b(?:CU|HIP)(?:BLAS|BLASLT|SOLVER|SPARSE|FFT)_(?:STATUS_)?ALLOC_FAILED"
+    r"|\bCUDNN_STATUS_(?:\w+_)?ALLOC(?:ATION)?_FAILED"
+    r"|\bmiopenStatusAllocFailed\b|\brocblas_status_memory_error\b"
+    r"|\bUR_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY\b"
+)
+"""What torch and the libraries below it say, and nothing else does, when an allocation fails."""
+_MAY_SAY = re.compile(
+    r"\b(?:CUDNN|CUBLAS|CUSOLVER|CUSPARSE)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)\b"
+    r"|\bCUDNN_STATUS_NOT_SUPPORTED\b"
+)
+"""What they say of other troubles too: out of memory only where the device is full."""
+_FULL = 0.03
+"""A device is full when less than this share of its memory is free."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the error says that a device or the host had no memory left to allocate.
+
+    Call it while the failed attempt's tensors are still alive (in the `except` block): messages
+    that have other causes too, such as CUDNN_STATUS_NOT_SUPPORTED, count only when the CUDA device
+    is full. Errors of collectives never count: after one, the processes are out of step.
+    """
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    if not isinstance(error, RuntimeError) or _of_collectives(error):
+        return False
+    text = str(error)
+    return bool(_SAID.search(text)) or (bool(_MAY_SAY.search(text)) and _device_is_full())
+
+
+def _of_collectives(error: RuntimeError) -> bool:
+    distributed: Any = torch.distributed
+    return distributed.is_available() and isinstance(error, distributed.DistError)
+
+
+def _device_is_full() -> bool:
+    cuda: Any = torch.cuda
+    if not (cuda.is_available() and cuda.is_initialized()):
+        return False
+    try:
+        free, total = cuda.mem_get_info()
+    except RuntimeError:  # the device does not answer any more
+        return False
+    return bool(free < _FULL * total)
+
+
+def let_go(error: BaseException, device: torch.device) -> None:
+    """Drop what the error's frames hold, and hand the allocator's unused memory back.
+
+    Call it after the `except` block. The error keeps its message, and loses its traceback and what
+    it came from.
+    """
+    traceback.clear_frames(error.__traceback__)
+    error.__traceback__ = error.__cause__ = error.__context__ = None
+    gc.collect()
+    empty_cache(device)
+
+
+def empty_cache(device: torch.device) -> None:
+    """Give the memory that torch keeps for later back to the device, where torch keeps any."""
+    empty = getattr(torch.get_device_module(device), "empty_cache", None)
+    if empty is not None:
+        empty()

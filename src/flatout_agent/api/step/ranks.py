@@ -1,0 +1,119 @@
+"""Other processes that train the same model: DistributedDataParallel and FSDP2 (`fully_shard`)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+class Ranks:
+    """The ranks that share one model's gradient.
+
+    Both wrappers average gradients over the ranks; here batches may weigh differently, so each
+    rank's loss is scaled such that the average is the weighted mean.
+    """
+
+    def __init__(self, group: Any, replicas: list[Any], sharded: list[Any]) -> None:
+        self._group = group
+        self._replicas, self._sharded = replicas, sharded
+        self.world = dist.get_world_size(group)
+
+    @property
+    def can_reduce(self) -> bool:
+        """Gradients that were not synchronised lie in `.grad`, where they can be reduced by hand.
+
+        FSDP2 keeps them unsharded out of sight.
+        """
+        return not self._sharded
+
+    def context(self, last: bool) -> AbstractContextManager[Any]:
+        """The region of one micro-batch: gradients are synchronised in the last one alone."""
+        for module in self._sharded:
+            module.set_requires_gradient_sync(last)
+        if last or not self._replicas:
+            return contextlib.nullcontext()
+        stack = ExitStack()
+        for module in self._replicas:
+            stack.enter_context(module.no_sync())
+        return stack
+
+    def start_sum(self, value: float | Tensor, device: torch.device) -> Callable[[], Tensor]:
+        """Start to add up `value` over the ranks.
+
+        The returned function gives the sum (float64, or float32 where the device has none); the
+        device waits for it, not the host.
+        """
+        wide = torch.float32 if device.type == "mps" else torch.float64
+        if isinstance(value, Tensor):
+            total = value.detach().to(device, wide, copy=True)
+        else:
+            total = torch.full((), value, dtype=wide, device=device)
+        work = dist.all_reduce(total, group=self._group, async_op=True)
+
+        def wait() -> Tensor:
+            work.wait()
+            return total
+
+        return wait
+
+    def largest(self, value: float, device: torch.device) -> float:
+        """The largest `value` of all ranks; waits for it."""
+        found = torch.full((), value, dtype=torch.float32, device=device)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
+        return float(found.item())
+
+    @torch.no_grad()
+    def average_gradients(self, parameters: Iterable[Tensor]) -> None:
+        """What the synchronised backward pass does, by hand: for a group that ended early."""
+        listed = [each for each in parameters if each.requires_grad]
+        if not listed:
+            return
+        device = listed[0].device
+        has = torch.tensor([each.grad is not None for each in listed], dtype=torch.int32)
+        has = has.to(device)
+        dist.all_reduce(has, op=dist.ReduceOp.MAX, group=self._group)
+        works = []
+        for parameter, somewhere in zip(listed, has.tolist(), strict=True):
+            if not somewhere:
+                continue  # no rank used it: it has no gradient
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad.div_(self.world)
+            works.append(dist.all_reduce(parameter.grad, group=self._group, async_op=True))
+        for work in works:
+            work.wait()
+
+
+def of(model: nn.Module) -> Ranks | None:
+    """The ranks of this model; None where it is trained by this process alone."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    from torch.distributed.fsdp import FSDPModule
+    from torch.nn.parallel import DistributedDataParallel
+
+    modules = list(model.modules())
+    replicas = [each for each in modules if isinstance(each, DistributedDataParallel)]
+    sharded = [each for each in modules if isinstance(each, FSDPModule)]
+    if sharded:
+        outer = model if isinstance(model, FSDPModule) else None
+        return Ranks(None, replicas, [outer] if outer is not None else sharded)
+    if replicas:
+        return Ranks(replicas[0].process_group, replicas, [])
+    return None
+
+
+def bare(model: nn.Module) -> nn.Module:
+    """The model inside DistributedDataParallel and `torch.compile`."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in ("DistributedDataParallel", "DataParallel"):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
