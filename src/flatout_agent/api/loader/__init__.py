@@ -1,0 +1,1 @@
+"""flatout.loader: batches on the device before the step asks for them."""

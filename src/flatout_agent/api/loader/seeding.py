@@ -1,0 +1,99 @@
+"""Random numbers that follow from what is loaded, not from who loads it.
+
+Each batch is loaded under a seed of its own, made of (seed, epoch, position, rank): Python's,
+NumPy's and torch's global generators and those that the data set holds start from it. So
+augmentation gives the same batch in whichever worker, with any number of workers, and in a run that
+was resumed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.data import get_worker_info
+
+
+def seed_for(*parts: int | str) -> int:
+    """A 63-bit seed that is another for any other parts."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@contextlib.contextmanager
+def seeded(seed: int, own: Sequence[Any] = ()) -> Iterator[None]:
+    """Seed the global generators and those in `own`; the global ones are put back at the end.
+
+    Not in a loader worker, whose global generators serve nothing else.
+    """
+    if get_worker_info() is not None:
+        seed_all(seed, own)
+        yield
+        return
+    numpy = numpy_random()
+    before, before_torch = random.getstate(), torch.get_rng_state()
+    before_numpy = None if numpy is None else numpy.get_state()
+    seed_all(seed, own)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        torch.set_rng_state(before_torch)
+        if numpy is not None:
+            numpy.set_state(before_numpy)
+
+
+def seed_all(seed: int, own: Sequence[Any] = ()) -> None:
+    """Seed Python's, NumPy's and torch's global generators on the CPU, and those in `own`."""
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would reseed the devices too
+    numpy = numpy_random()
+    if numpy is not None:
+        numpy.seed([seed & 0xFFFFFFFF, seed >> 32])
+    for number, generator in enumerate(own):
+        _seed_one(generator, seed_for(seed, number))
+
+
+def drawn_since(seed: int, own: Sequence[Any] = ()) -> bool:
+    """Whether any random number was drawn since `seed_all(seed, own)`; seeds anew."""
+    now = _next_numbers(own)
+    seed_all(seed, own)
+    first = _next_numbers(own)
+    seed_all(seed, own)
+    return now != first
+
+
+def numpy_random() -> Any:
+    """`numpy.random` where NumPy is installed, else None. torch itself imports NumPy."""
+    return importlib.import_module("numpy.random") if "numpy" in sys.modules else None
+
+
+def _next_numbers(own: Sequence[Any]) -> list[Any]:
+    numpy = numpy_random()
+    found = [random.random(), _next_of(torch.default_generator)]
+    if numpy is not None:
+        found.append(numpy.random())
+    return found + [_next_of(generator) for generator in own]
+
+
+def _next_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        number = torch.empty((), dtype=torch.int64, device=generator.device)
+        return number.random_(generator=generator).item()
+    return generator.random()
+
+
+def _seed_one(generator: Any, seed: int) -> None:
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif hasattr(generator, "bit_generator"):
+        bits = generator.bit_generator
+        bits.state = type(bits)(seed).state
+    else:
+        generator.seed(seed % 2**32)
