@@ -1,0 +1,1 @@
+"""flatout.Checkpoint: what a training needs to go on, saved and found again."""
