@@ -1,0 +1,87 @@
+"""Allocations over time, added up by the part of the step that made them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+PARTS = ("before", "forward", "backward", "optimizer", "other")
+"""Parts of a step, as they are drawn from below; before: in use when the record began."""
+
+
+@dataclass
+class Allocation:
+    """Bytes in use between two moments, in seconds; None: from before, to after the record."""
+
+    start: float | None
+    end: float | None
+    size: int
+    part: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Bytes in use by part of the step, right after one event."""
+
+    seconds: float
+    bytes: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(self.bytes)
+
+
+class Timeline:
+    """What was in use when. `before`: bytes in use when the record began, as far as known."""
+
+    def __init__(self, allocations: list[Allocation], before: int) -> None:
+        self.allocations = allocations
+        self.moments = self._added_up(before)
+        self._top = max(self.moments, key=lambda moment: moment.total, default=None)
+
+    @property
+    def peak(self) -> int:
+        """Most bytes in use at once."""
+        return self._top.total if self._top is not None else 0
+
+    @property
+    def peak_at(self) -> float | None:
+        """When that was, in seconds since the first event; None: nothing happened."""
+        return self._top.seconds if self._top is not None else None
+
+    def largest(self, count: int = 20) -> list[tuple[int, str, int]]:
+        """Bytes, place and number of what was in use at the peak, most bytes first."""
+        if self._top is None:
+            return []
+        origin, peak_at = self._origin(), self._top.seconds
+        found: dict[str, list[int]] = defaultdict(list)
+        for allocation in self.allocations:
+            start = 0.0 if allocation.start is None else allocation.start - origin
+            end = None if allocation.end is None else allocation.end - origin
+            if start <= peak_at and (end is None or end > peak_at):
+                found[allocation.place].append(allocation.size)
+        rows = [(sum(sizes), place, len(sizes)) for place, sizes in found.items()]
+        return sorted(rows, reverse=True)[:count]
+
+    def _origin(self) -> float:
+        return min((when for when, *_ in self._events()), default=0.0)
+
+    def _events(self) -> list[tuple[float, int, str]]:
+        events = []
+        for allocation in self.allocations:
+            if allocation.start is not None:
+                events.append((allocation.start, allocation.size, allocation.part))
+            if allocation.end is not None:
+                events.append((allocation.end, -allocation.size, allocation.part))
+        return sorted(events, key=lambda event: event[0])
+
+    def _added_up(self, before: int) -> list[Moment]:
+        now = dict.fromkeys(PARTS, 0)
+        now["before"] = before
+        moments = []
+        origin = self._origin()
+        for when, change, part in self._events():
+            now[part] += change
+            moments.append(Moment(when - origin, tuple(now.values())))
+        return moments
