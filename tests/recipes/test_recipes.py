@@ -1,0 +1,156 @@
+"""The recipes train, from a fresh folder, as a user runs them; and are short enough to read."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LINES = 150
+TINY = {
+    "resnet50": "depths=(1, 1, 1, 1), width=8, size=32, batch=8, steps={steps}",
+    "bert_large": "layers=1, width=32, heads=2, context=32, batch=16, steps={steps}",
+    "gpt3_small": "layers=1, width=32, heads=2, context=32, batch=16, steps={steps}",
+}
+"""The smallest form of each."""
+CALL = {
+    "resnet50": "recipe.train(tiny, data.pictures('pictures', 60), 'out')",
+    "bert_large": "recipe.train(tiny, 'out', small=True)",
+    "gpt3_small": "recipe.train(tiny, 'out', small=True)",
+}
+
+
+@pytest.fixture
+def recipes(root: Path, tmp_path: Path) -> Path:
+    """A copy in a folder of its own: it needs nothing of the repository."""
+    folder = tmp_path / "recipes"
+    shutil.copytree(root / "examples/recipes", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def train(recipes: Path, name: str, steps: int, compiled: bool = False) -> tuple[float, str]:
+    """The result of the recipe's smallest form after so many steps, and what it printed."""
+    program = (
+        f"import dataclasses, data, {name} as recipe\n"
+        f"tiny = dataclasses.replace(recipe.SMALL, {TINY[name].format(steps=steps)})\n"
+        f"if __name__ == '__main__': print('result', {CALL[name]})\n"
+    )
+    (recipes / "tiny.py").write_text(program, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "tiny.py"],
+        cwd=recipes,
+        env=surroundings(compiled),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    result = re.search(r"^result (\S+)$", done.stdout, re.MULTILINE)
+    assert result is not None
+    return float(result[1]), done.stdout
+
+
+def surroundings(compiled: bool) -> dict[str, str]:
+    """The environment; compiling, which takes most of a minute, is tested where it is made."""
+    disable = {} if compiled else {"TORCHDYNAMO_DISABLE": "1"}
+    return {**os.environ, "PYTHONWARNINGS": "error::UserWarning", **disable}
+
+
+def losses(printed: str) -> dict[int, float]:
+    return {int(step): float(loss) for step, loss in re.findall(r"step (\d+) loss (\S+)", printed)}
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_recipe_is_short(root: Path, name: str) -> None:
+    text = (root / f"examples/recipes/{name}.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LINES
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_recipe_tells_its_options(recipes: Path, name: str) -> None:
+    command = [sys.executable, f"{name}.py", "--help"]
+    done = subprocess.run(command, cwd=recipes, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--small" in done.stdout
+
+
+def test_resnet_trains(recipes: Path) -> None:
+    accuracy, printed = train(recipes, "resnet50", 50)
+    assert 0 <= accuracy <= 1
+    assert losses(printed)[50] < 2.4  # 10 classes: guessing costs 2.30, wild weights far more
+
+
+def test_bert_learns(recipes: Path) -> None:
+    accuracy, printed = train(recipes, "bert_large", 150)
+    found = losses(printed)
+    assert found[150] < found[50] < 8.3  # 4096 words: guessing costs 8.3
+    assert accuracy > 0.1
+
+
+def test_gpt_learns_and_goes_on_where_it_was(recipes: Path) -> None:
+    first, printed = train(recipes, "gpt3_small", 100)
+    assert list(losses(printed)) == [50, 100]
+    assert losses(printed)[100] < losses(printed)[50] < 8.3
+    again, printed = train(recipes, "gpt3_small", 100)
+    assert losses(printed) == {}  # it was done already
+    assert again == first
+
+
+@pytest.mark.slow
+def test_resnet_trains_compiled(recipes: Path) -> None:
+    _, printed = train(recipes, "resnet50", 50, compiled=True)
+    assert losses(printed)[50] < 2.4
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM")
+def test_gpt_is_the_same_when_it_is_stopped_on_the_way(recipes: Path) -> None:
+    whole, printed = train(recipes, "gpt3_small", 300)
+    (recipes / "out").rename(recipes / "whole")
+    command, environment = [sys.executable, "tiny.py"], surroundings(compiled=False)
+    with subprocess.Popen(
+        command, cwd=recipes, env=environment, stdout=subprocess.PIPE, text=True
+    ) as stopped:
+        assert stopped.stdout is not None
+        assert stopped.stdout.readline().startswith("step 50 ")
+        stopped.send_signal(signal.SIGTERM)
+        before = losses(stopped.stdout.read())
+    assert stopped.returncode != 0
+    assert 300 not in before
+    again, after = train(recipes, "gpt3_small", 300)
+    assert again == whole
+    assert losses(after).items() <= losses(printed).items()
+    assert 50 not in losses(after)
+
+
+def test_text_comes_back_as_it_was(recipes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(recipes))
+    data = importlib.import_module("data")
+    words = [*data.words(packages=False)[:20_000], "naïve", "✓"]
+    known = data.Vocabulary(words, 600)
+    tokens = known.encode(words)
+    assert tokens.max() < 600
+    assert len(tokens) > len(words)  # some are spelt in bytes
+    assert known.decode(tokens.tolist()) == "".join(words)
+
+
+def test_pictures_that_are_there_stay(recipes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(recipes))
+    data = importlib.import_module("data")
+    folder = Path(data.pictures(recipes / "pictures", 6))
+    before = {path: path.read_bytes() for path in folder.rglob("*.jpg")}
+    assert sorted(path.parent.parent.name for path in before) == ["train"] * 4 + ["val"] * 2
+    changed, gone = sorted(before)[:2]
+    changed.write_bytes(b"mine")
+    gone.unlink()
+    data.pictures(folder, 6)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == {
+        **before,
+        changed: b"mine",
+    }
