@@ -13,10 +13,11 @@ import sys, torch
 sys.exit(0 if torch.cuda.is_available() else "no CUDA device here")
 PY
 
-"$python" -m pytest tests -m gpu -p no:cacheprovider -q --continue-on-collection-errors --override-ini addopts=--import-mode=importlib \
+timeout 240 "$python" -m pytest tests -m gpu -p no:cacheprovider -q --continue-on-collection-errors --override-ini addopts=--import-mode=importlib \
   2>&1 | tee "$out/gpu-tests.txt"
 tests=${PIPESTATUS[0]}
 
 status=0
-timeout 420 "$python" benchmarks/gpu.py --out "$out" || status=$?
+left=$((585 - SECONDS))
+timeout "$left" "$python" benchmarks/gpu.py --out "$out" --seconds "$((left - 10))" || status=$?
 exit $((tests ? tests : status))

@@ -1,0 +1,180 @@
+"""The loops of benchmarks/library.py do the same work: else their ratios say nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import psutil
+import pytest
+
+LOOPS = ("naive", "flatout_loop", "expert", "accelerate_loop", "fabric_loop")
+BATCHES = 40
+SAME_BATCH = """
+import dataclasses, importlib, itertools, json, sys
+from loops import jobs
+import data
+job = jobs.make("gpt", quick=True)
+length = job.dataset.length
+# As many pieces as a batch holds: each batch is the same.
+same = data.Windows(job.dataset.tokens[: job.batch * length + 1], length, more=1)
+job = dataclasses.replace(job, dataset=same, order=list(range(job.batch)))
+found = {}
+for loop in sys.argv[1:]:
+    file, _, rung = loop.partition(":")
+    module = importlib.import_module(f"loops.{file}")
+    steps = module.steps(job, rung) if rung else module.steps(job)
+    found[loop] = [float(loss) for loss in itertools.islice(steps, 12)]
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def benchmarks(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(root / "benchmarks"))
+    return root / "benchmarks"
+
+
+def uncompiled() -> dict[str, str]:
+    return {**os.environ, "TORCHDYNAMO_DISABLE": "1"}
+
+
+def test_all_loops_learn_the_same_from_the_same_batches(benchmarks: Path) -> None:
+    rungs = ["ladder:loader", "ladder:step", "ladder:precision"]
+    done = subprocess.run(
+        [sys.executable, "-c", SAME_BATCH, *LOOPS, *rungs],
+        cwd=benchmarks,
+        env=uncompiled(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+    naive = found.pop("naive")
+    assert naive[-1] < 0.9 * naive[0]
+    for loop, losses in found.items():
+        exact = loop in ("ladder:loader", "ladder:step")
+        assert losses == pytest.approx(naive, rel=1e-4 if exact else 5e-3), loop
+
+
+def test_the_expert_hides_words_as_the_recipe_does(benchmarks: Path) -> None:
+    from loops import expert, jobs
+
+    job = jobs.make("bert", quick=True)
+    hidden = round(0.15 * job.dataset.length)
+    kinds: Counter[str] = Counter()
+    batches = expert.masked_batches(job)
+    for _ in range(40):
+        batch = next(batches)
+        assert batch["places"].shape == (job.batch, hidden)
+        assert all(len(set(row)) == hidden for row in batch["places"].tolist())
+        shown = batch["tokens"].gather(1, batch["places"])
+        kinds["all"] += shown.numel()
+        kinds["masked"] += int((shown == 1).sum())
+        kinds["right"] += int((shown == batch["words"]).sum())
+        others = batch["tokens"].scatter(1, batch["places"], 0)
+        assert not (others == 1).any()
+    assert kinds["masked"] / kinds["all"] == pytest.approx(0.8, abs=0.02)
+    assert 0.1 < kinds["right"] / kinds["all"] < 0.15  # some of the wrong ones are right by chance
+
+
+def for_ever(loader: Any) -> Iterator[Any]:
+    while True:
+        yield from loader
+
+
+def test_all_loops_see_alike_pictures(benchmarks: Path, tmp_path: Path) -> None:
+    import torch
+    from loops import expert, flatout_loop, jobs
+
+    random.seed(0)
+    torch.manual_seed(0)
+    job = jobs.make("resnet", quick=True)
+    loaders = {
+        "naive": for_ever(job.loader()),
+        "expert": expert.picture_batches(job),
+        "flatout": for_ever(flatout_loop.make_loader(job)),
+    }
+    moments = {}
+    for name, batches in loaders.items():
+        images = torch.cat([next(batches)[0] for _ in range(BATCHES)])
+        assert images.shape == (BATCHES * job.batch, 3, job.size, job.size)
+        fine = (images[..., 1:] - images[..., :-1]).abs().mean()  # resized with equal sharpness
+        moments[name] = [images.mean().item(), images.std().item(), fine.item()]
+    for name in ("expert", "flatout"):
+        assert moments[name] == pytest.approx(moments["naive"], rel=0.1, abs=0.1), name
+
+
+def test_a_contender_runs_in_its_turns_only(benchmarks: Path, tmp_path: Path) -> None:
+    from loops import arena
+
+    with arena.contenders("gpt", ["naive"], quick=True, logs=tmp_path) as (one,):
+        assert one.own.status() == psutil.STATUS_STOPPED
+        arena.rounds([one], warm=2, count=3, steps=2)
+        assert one.own.status() == psutil.STATUS_STOPPED
+        assert (len(one.losses), len(one.seconds)) == (1 + 2 + 3 * 2, 3)
+        assert one.start_s > 0.1
+        operators = one.ask("profile 1")["operators"]
+        assert any("mm" in row["name"] for row in operators)
+        assert arena.ratio(one, one) == {"ratio": 1.0, "interval": [1.0, 1.0], "rounds": 3}
+        assert arena.disagreement([one]) == 0
+    assert not one.own.is_running()
+
+
+def test_a_loop_that_fails_is_told(benchmarks: Path, tmp_path: Path) -> None:
+    from loops import arena
+
+    with (
+        pytest.raises(SystemExit, match="No module named 'loops\\.no_such"),
+        arena.contenders("gpt", ["no_such_loop"], quick=True, logs=tmp_path),
+    ):
+        pass
+
+
+@pytest.fixture
+def ladder(benchmarks: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("library_steps", benchmarks / "library_steps.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def document() -> dict[str, Any]:
+    def rung(step_ms: float, gain: float, whole: float) -> dict[str, Any]:
+        return {"step_ms": step_ms, "gain": {"ratio": gain}, "in_all": {"ratio": whole}}
+
+    gpt = {"naive": rung(200, 1, 1), "loader": rung(100, 2, 2)}
+    machine = {"cpu": "A CPU", "cores": 2, "torch": "2.13"}
+    return {"figures": {"gpt": {"rungs": gpt}}, "machine": machine, "date": "2030-01-02T03:04:05"}
+
+
+def test_the_table_has_what_was_measured(ladder: ModuleType) -> None:
+    lines = ladder.table(document()).splitlines()
+    assert "| the naive loop | 200 ms |  | 1.00x |" in lines
+    assert "| 1. flatout's loader | 100 ms | 2.00x | 2.00x |" in lines
+    assert "A CPU, 2 cores, torch 2.13, 2030-01-02" in lines[-1]
+    page = f"before\n{ladder.BEGIN}\nold\n{ladder.END}\nafter\n"
+    new = ladder.with_table(page, "new")
+    assert new == f"before\n{ladder.BEGIN}\n\nnew\n\n{ladder.END}\nafter\n"
+    assert ladder.with_table(new, "new") == new
+
+
+def test_the_page_has_the_committed_results(ladder: ModuleType, benchmarks: Path) -> None:
+    page = ladder.PAGE.read_text(encoding="utf-8")
+    results = benchmarks / "results/library_steps.json"
+    if not results.exists():
+        assert "Not measured yet" in page
+        return
+    found = ladder.table(json.loads(results.read_text(encoding="utf-8")))
+    assert ladder.with_table(page, found) == page
