@@ -1,19 +1,22 @@
-"""Make the reference pages: docs/boosts from the boosts, docs/findings from the checks.
+"""Make the reference pages: boosts, findings and the library, from their own documentation.
 
 Run by `make docs`; `tests/law` fails where a page differs from what this would write.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
 from pathlib import Path
 
+import flatout
 from flatout.diagnosing.pages import Page
 from flatout.diagnosing.pages import every as every_finding
 from flatout.knowledge import boosts
 from flatout.knowledge.boosts import KnownBoost
 
 DOCS = Path(__file__).parent
+LIBRARY = DOCS.parent / "src/flatout_agent/api"
 MADE = "<!-- Made by `make docs` from src/{file}.py: edit it there. -->"
 MOMENTS = {
     "start": "when torch has been imported",
@@ -35,7 +38,90 @@ def pages() -> dict[Path, str]:
     findings = every_finding()
     found |= {DOCS / "findings" / f"{page.code}.md": finding(page) for page in findings}
     found[DOCS / "findings" / "README.md"] = finding_index(findings)
+    return found | library()
+
+
+def library() -> dict[Path, str]:
+    """One page for each public name, read from the source: importing it would import torch."""
+    sources = {path: ast.parse(path.read_text("utf-8")) for path in LIBRARY.rglob("*.py")}
+    classes = {
+        node.name: node
+        for source in sources.values()
+        for node in source.body
+        if isinstance(node, ast.ClassDef)
+    }
+    found, rows = {}, []
+    for name, module in sorted(flatout._MODULES.items()):
+        file = LIBRARY / module.replace(".", "/")
+        file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+        whole = sources[file]
+        own = [node for node in whole.body if name in (module, getattr(node, "name", ""))]
+        parts = [part for node in own for part in _documented(node, classes, f"flatout.{name}")]
+        summary = (ast.get_docstring(whole if name == module else own[0]) or "").partition("\n")[0]
+        made_from = file.relative_to(DOCS.parent / "src").with_suffix("").as_posix()
+        head = [MADE.format(file=made_from), f"# flatout.{name}"]
+        if name == module:
+            head.append(ast.get_docstring(whole) or "")
+        found[DOCS / "library" / f"{name}.md"] = "\n\n".join([*head, *parts]) + "\n"
+        rows.append(f"| [flatout.{name}]({name}.md) | {summary} |")
+    head = [
+        "<!-- Made by `make docs`. -->",
+        "",
+        "# The library",
+        "",
+        "| name | what it is |",
+        "|---|---|",
+    ]
+    found[DOCS / "library" / "README.md"] = "\n".join([*head, *rows]) + "\n"
     return found
+
+
+def _documented(node: ast.AST, classes: dict[str, ast.ClassDef], called: str) -> list[str]:
+    """Signature and docstring of a function or class; of a class its public methods too."""
+    if not isinstance(node, ast.FunctionDef | ast.ClassDef) or node.name.startswith("_"):
+        return []
+    text = ast.get_docstring(node)
+    if text is None:
+        return []
+    name = called if called.endswith(node.name) else f"{called}.{node.name}"
+    if isinstance(node, ast.ClassDef):
+        methods = [item for item in node.body if isinstance(item, ast.FunctionDef)]
+        made = next((item for item in methods if item.name == "__init__"), None)
+        # What the library makes itself is not called by the reader.
+        shown = made is not None and "Made by" not in text
+        head = _signature(name, made) if shown and made is not None else f"class {name}"
+        own = [part for item in methods for part in _documented(item, {}, node.name)]
+        return [f"## {node.name}", f"```python\n{head}\n```", text, *own]
+    returned = ast.unparse(node.returns) if node.returns is not None else ""
+    shown = [f"```python\n{_signature(name, node)}\n```", text]
+    return shown + (_documented(classes[returned], {}, returned) if returned in classes else [])
+
+
+def _signature(name: str, function: ast.FunctionDef) -> str:
+    """As one would call it: one line where that fits, else one argument a line."""
+    given = ast.parse(ast.unparse(function.args).join(["def f(", "): ..."])).body[0]
+    assert isinstance(given, ast.FunctionDef)
+    given.args.args = [item for item in given.args.args if item.arg != "self"]
+    words = ast.unparse(given.args)
+    result = f" -> {ast.unparse(function.returns)}" if function.returns is not None else ""
+    line = f"{name}({words}){result}"
+    if len(line) <= 100:
+        return line
+    shown = ",\n    ".join(_arguments(words))
+    return f"{name}(\n    {shown},\n){result}"
+
+
+def _arguments(words: str) -> list[str]:
+    """`a, b=f(1, 2)` cut at the commas between arguments."""
+    found, depth = [""], 0
+    for letter in words:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += letter
+    # ast writes `a: int=1` where people write `a: int = 1`.
+    return [item.strip().replace("=", " = ", ": " in item) for item in found]
 
 
 def finding(page: Page) -> str:

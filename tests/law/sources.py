@@ -7,7 +7,11 @@ from pathlib import Path
 
 SRC = Path(__file__).parents[2] / "src"
 FILES = sorted(SRC.rglob("*.py"))
-AGENT = [path for path in FILES if path.is_relative_to(SRC / "flatout_agent")]
+LIBRARY = [path for path in FILES if path.is_relative_to(SRC / "flatout_agent" / "api")]
+"""What a user's own loop imports on purpose: it may import torch, and asks for Python 3.11."""
+AGENT = [
+    path for path in FILES if path.is_relative_to(SRC / "flatout_agent") and path not in LIBRARY
+]
 
 
 def name(path: Path) -> str:

@@ -40,6 +40,10 @@ PLANTED = {
         "flatout/diagnosing/diagnose.py",
         "import flatout.probing.cpu",
     ),
+    "The library is for the user's own loop: nothing else of the agent needs it": (
+        "flatout_agent/nests.py",
+        "import flatout_agent.api.errors",
+    ),
     "Commands do not know each other": (
         "flatout/commands/eject.py",
         "import flatout.commands.tune",

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from law.sources import AGENT, FILES, SRC, imported, name, tree
+from law.sources import AGENT, FILES, LIBRARY, SRC, imported, name, tree
 
+OPTIONAL = {"PIL", "cv2", "numpy", "nvidia", "simplejpeg"}
+OPTIONAL |= {"torchao", "torchdata", "torchvision", "turbojpeg"}
+"""What the library uses where it is installed, always inside functions."""
 EXPENSIVE = ["torch", "rich", "plotly", "psutil", "jinja2", "tomlkit", "pynvml", "numpy"]
 
 IMPORT_EVERYTHING = """
-import importlib, json, pkgutil, sys
+import importlib, json, pathlib, sys
 
 class Wall:
     def find_spec(self, name, path=None, target=None):
@@ -31,9 +34,14 @@ seen = []
 for top in ("flatout", "flatout_agent"):
     package = importlib.import_module(top)
     seen.append(top)
-    for item in pkgutil.walk_packages(package.__path__, top + "."):
-        importlib.import_module(item.name)
-        seen.append(item.name)
+    root = pathlib.Path(package.__path__[0])
+    for path in root.rglob("*.py"):
+        parts = [top, *path.relative_to(root).with_suffix("").parts]
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if name.startswith("flatout_agent.api") or "inject" in parts:
+            continue
+        importlib.import_module(name)
+        seen.append(name)
 json.dump({"seen": seen, "loaded": list(sys.modules)}, sys.stdout)
 """
 HELP = """
@@ -67,6 +75,16 @@ def test_agent_is_python_3_10(path: Path) -> None:
     assert imported(tree(path)).keys().isdisjoint({"tomllib"})  # new in 3.11
 
 
+@pytest.mark.parametrize("path", LIBRARY, ids=name)
+def test_library_needs_standard_library_and_torch_alone(path: Path) -> None:
+    module = tree(path)
+    allowed = sys.stdlib_module_names | {"torch", "flatout_agent"}
+    strange = {found: line for found, line in imported(module).items() if found not in allowed}
+    assert strange.keys() <= OPTIONAL
+    module.body = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert imported(module).keys() <= allowed  # at the top of the file
+
+
 def test_host_names_torch_nowhere() -> None:
     host = [path for path in FILES if path.is_relative_to(SRC / "flatout")]
     assert [name(path) for path in host if "torch" in imported(tree(path))] == []
@@ -94,3 +112,10 @@ def test_help_loads_nothing_expensive() -> None:
 def test_import_of_flatout_does_no_work() -> None:
     code = "import sys; before = set(sys.modules); import flatout; print(set(sys.modules) - before)"
     assert fresh(code).stdout.strip() == "{'flatout'}"
+
+
+def test_a_public_name_brings_torch_when_it_is_used() -> None:
+    code = "import flatout, sys; print('torch' in sys.modules, flatout.train_step.__name__)"
+    assert fresh(code).stdout.split() == ["False", "train_step"]
+    code = "import sys, flatout; flatout.device; print('torch' in sys.modules)"
+    assert fresh(code).stdout.strip() == "True"

@@ -19,7 +19,7 @@ MEMORY_EVERY_S = 0.5
 QUIET_EXIT_S = 2.0
 """How long the process may take to vanish after its last record."""
 OWN_EXIT_S = 20.0
-"""The same where the program ended by itself: its exit code says why, and a busy machine is slow."""
+"""The same where the program ended by itself: its exit code says why."""
 
 StepSeen = Callable[[wire.StepTaken], None]
 
