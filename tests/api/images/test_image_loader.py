@@ -10,6 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -396,8 +397,14 @@ def test_the_programs_own_random_numbers_are_not_touched(tmp_path: Path) -> None
 
 def test_workers_leave_the_programs_threads_alone(tmp_path: Path) -> None:
     before = torch.get_num_threads()
-    passed(loader(folder(tmp_path)))
-    assert torch.get_num_threads() == before
+    torch.set_num_threads(3)
+    try:
+        passed(loader(folder(tmp_path), workers=2))
+        with ThreadPoolExecutor(1) as later:
+            assert later.submit(torch.get_num_threads).result() == 3
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(

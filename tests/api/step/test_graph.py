@@ -338,12 +338,18 @@ def test_waiting_for_the_device_is_found_before_anything_is_recorded() -> None:
     assert (recorded.fake.rehearsals, recorded.fake.recordings) == (1, 0)
 
 
-def test_memory_that_runs_out_on_the_side_stream_leaves_the_step_to_the_caller() -> None:
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("out of memory"), RuntimeError("CUDA error: out of memory")]
+)
+def test_memory_that_runs_out_on_the_side_stream_leaves_the_step_to_the_caller(
+    error: Exception,
+) -> None:
     plain, recorded = a_run(), a_run()
-    recorded.fake.error = torch.OutOfMemoryError("out of memory")
+    recorded.fake.error = error
     for batch in batches(6):
         assert recorded(batch) == plain.eagerly(batch)
     assert "memory ran out" in recorded.whole.reason
+    assert recorded.whole.note.startswith("no: ")
 
 
 def test_the_users_errors_pass_through() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -77,7 +78,7 @@ class Pipeline:
         self.reader, self.finisher = reader, finisher
         self._ahead = ahead
         self._workers = workers
-        self._pool = ThreadPoolExecutor(workers, "flatout-pictures", _alone) if workers else None
+        self._pool = _pool(workers) if workers else None
         cuda = finisher.device.type == "cuda"
         self._pinned = cuda
         self._lane: Lane = Aside(finisher.device) if cuda and ahead else Here()
@@ -147,6 +148,17 @@ class Pipeline:
             items[place] = self.reader.read(indices[place], draws[place], read.slots[place])
 
 
-def _alone() -> None:
-    """A worker computes by itself: a team of threads for each would crowd the cores."""
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, "flatout-pictures", _alone, (torch.get_num_threads(),))
+
+
+def _alone(threads: int) -> None:
+    """A worker computes by itself: a team of threads for each would crowd the cores.
+
+    torch lets threads that begin later have the number that was set last, in whichever thread. So
+    `threads`, the program's own number, is set once more, in a thread that does nothing else.
+    """
     torch.set_num_threads(1)
+    last = threading.Thread(target=torch.set_num_threads, args=(threads,))
+    last.start()
+    last.join()

@@ -21,8 +21,8 @@ MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotu
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 """Modes that record CUDA graphs by themselves."""
 SELDOM_PAYS = (
-    "on the CPU it gains some 5 % a step and takes 10 to 20 s to start, which pays after thousands "
-    "of steps: compile=True"
+    "on the CPU it gains up to 5 % a step and takes 10 to 20 s to start, which pays after hundreds "
+    "to thousands of steps: compile=True"
 )
 FEWEST_BLOCKS = 3
 MOSTLY = 0.75

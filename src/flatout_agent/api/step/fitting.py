@@ -51,7 +51,6 @@ class Fit:
         model: nn.Module,
         device: torch.device,
         recompute: Literal["auto"] | bool | str = "auto",
-        weigh: object = None,
     ) -> None:
         if recompute not in ("auto", True, False):
             raise UsageError(f'recompute={recompute!r} is not known: it is "auto", True or False')

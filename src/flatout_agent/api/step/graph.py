@@ -21,6 +21,7 @@ from flatout_agent import nests
 from flatout_agent.api.step.graph_cuda import CudaRecorder
 from flatout_agent.api.step.graph_host import HostState, Placement, refusal
 from flatout_agent.api.step.graph_rates import Rates
+from flatout_agent.api.step.out_of_memory import is_out_of_memory
 
 Body = Callable[[Any], dict[str, Tensor]]
 
@@ -120,6 +121,12 @@ class WholeStep:
         self.reason = "recorded"
         return self._replay(recording, batch)
 
+    @property
+    def note(self) -> str:
+        """`reason`, with "no: " before it where the step does not run as a graph."""
+        runs = self.reason == "recorded" or self.reason.startswith("not yet")
+        return self.reason if runs else f"no: {self.reason}"
+
     def close(self) -> None:
         """Free the recordings and put the optimizer's flags back; from now on `run` is None."""
         if not self._over:
@@ -186,8 +193,8 @@ class WholeStep:
         try:
             with self._rates.as_tensors():
                 outputs, waits = self._recorder.rehearse(lambda: self._body(batch))
-        except torch.OutOfMemoryError:
-            if begun:
+        except Exception as error:
+            if begun or not is_out_of_memory(error):
                 raise
             # nothing was applied: the caller does this step, with its own ways out
             self._optimizer.zero_grad(set_to_none=True)

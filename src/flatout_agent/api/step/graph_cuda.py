@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from flatout_agent.api.step.out_of_memory import is_out_of_memory
+
 _SYNC = "called a synchronizing CUDA operation"
 _PROTOTYPE = "Synchronization debug mode"
 _NOT_THE_USERS = (
@@ -50,8 +52,9 @@ class CudaRecorder:
             try:
                 with torch.cuda.stream(stream), _waits() as found:
                     outputs = run()
-            except torch.OutOfMemoryError:
-                torch.cuda.set_rng_state(random)
+            except Exception as error:
+                if is_out_of_memory(error):  # the caller does this step once more
+                    torch.cuda.set_rng_state(random)
                 raise
             finally:
                 current.wait_stream(stream)

@@ -24,8 +24,8 @@ class Passes:
 
     A pass that runs out of memory is done again by `Fit`, with less at a time. What the failed one
     left behind goes first: its gradients, what it did to buffers. The earlier batches of an
-    unfinished group are then in no gradient any more, so they are done again as well. Random
-    numbers go on: dropout draws new masks.
+    unfinished group are then in no gradient any more, so they are done again as well. torch's
+    random numbers of the failed batch are drawn again, those of the earlier batches anew.
     """
 
     def __init__(

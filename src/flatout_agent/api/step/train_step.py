@@ -98,9 +98,10 @@ class TrainStep:
       that is short. The group's batches are kept in memory until then.
     - `weigh`: what the loss is the mean over, so how much a batch weighs in a group, and a part
       in a batch that is split. "samples": the leading dimension of the batch's first tensor.
-      "tokens": the targets that are not -100 (`batch["labels"]`, or the pair's target). A
-      function of the batch: a number, or a 0-d tensor, which stays on the device; what it
-      gives for a batch's parts adds up. "sum": the loss is a sum, so gradients just add up.
+      "tokens": the targets that are not -100 (`batch["labels"]`, or the pair's target), as they
+      stand there: where the loss leaves out more (a model that shifts its labels by one), pass
+      a function. A function of the batch: a number, or a 0-d tensor, which stays on the device;
+      what it gives for a batch's parts adds up. "sum": the loss is a sum: gradients add up.
     - `clip_norm`: the largest norm of the whole gradient, as in
       `torch.nn.utils.clip_grad_norm_`; never waits for the device. `math.inf` clips nothing
       and has the norms in `step.metrics()`.
@@ -147,7 +148,7 @@ class TrainStep:
         choices.fuse(optimizer)
         self._group = Group(options.accumulate, options.weigh, ranks.of(model), self.device)
         self._gradients, self._buffers = Gradients(model, optimizer), Buffers(model)
-        self._fit = Fit(model, self.device, options.recompute, options.weigh)
+        self._fit = Fit(model, self.device, options.recompute)
         self._compiled = choices.compiled(model, loss_call.build(model, loss_fn), self.device)
         self._passes = Passes(
             model,
@@ -332,7 +333,7 @@ class TrainStep:
     @property
     def notes(self) -> dict[str, str]:
         """What was chosen and why, and how it went so far: {"precision": "bf16: native", ...}."""
-        graph = self._graph_note if self._whole is None else self._whole.reason
+        graph = self._graph_note if self._whole is None else self._whole.note
         return {
             **self._choices.notes,
             "layout": self._layout.note(),
