@@ -82,6 +82,7 @@ def ahead(batches: Iterator[Any]) -> Iterator[Any]:
     ready: queue.Queue[Any] = queue.Queue(AHEAD)
 
     def fill() -> None:
+        torch.set_num_threads(1)  # of this thread: the model has the others
         for batch in batches:
             ready.put(batch)
 
@@ -140,7 +141,8 @@ def picture_batches(job: Job) -> Iterator[tuple[Tensor, Tensor]]:
             found = kept[index] = decoded(paths[index], KEEP * job.size)
         return region(found, job.size)
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    alone = {"initializer": torch.set_num_threads, "initargs": (1,)}  # no team for each thread
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), **alone) as pool:
         for index in orders(job, len(paths)):
             batch = torch.stack(list(pool.map(one, index.tolist())))
             images = jittered(batch.float(), JITTER) * scale + bias

@@ -114,7 +114,7 @@ def gpt(quick: bool) -> Job:
 
 
 def bert(quick: bool) -> Job:
-    config = dataclasses.replace(bert_large.SMALL, layers=6, width=384, heads=6, dropout=0.1)
+    config = bert_large.Config(6, 384, 6, context=128, vocabulary=4096)
     if quick:
         config = dataclasses.replace(config, layers=2, width=64, heads=2, context=64)
     _, tokens, _ = data.text(config.vocabulary, small=True)
