@@ -36,6 +36,10 @@ PLANTED = {
         "flatout/diagnosing/checks/nouveau_in_the_way.py",
         "import flatout.diagnosing.checks.torch_missing",
     ),
+    "Checks of jobs do not know each other": (
+        "flatout/diagnosing/profile_checks/loader_without_workers.py",
+        "import flatout.diagnosing.profile_checks.loader_workers_too_few",
+    ),
     "Diagnosing and installing look at nothing: facts come as arguments": (
         "flatout/diagnosing/diagnose.py",
         "import flatout.probing.cpu",
@@ -53,6 +57,10 @@ PLANTED = {
     "One door for TOML that people edit: tuning/plan_file.py": (
         "flatout/tuning/plan_values.py",
         "import tomlkit",
+    ),
+    "One door for what reads traces: measuring/trace": (
+        "flatout/measuring/duel.py",
+        "import msgspec",
     ),
     "One door for the command line: commands": ("flatout/running/__init__.py", "import typer"),
 }

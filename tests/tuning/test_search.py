@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from flatout.measuring import trial as measuring
+from flatout.measuring import trial_profile
 from flatout.measuring.outcome import Outcome, Rank
+from flatout.nouns.anatomy import Anatomy
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Silent
+from flatout.nouns.profile import Profile
 from flatout.nouns.trial import Measured, Verdict
 from flatout.running.command import Command
 from flatout.tuning import search as searching
@@ -34,6 +37,7 @@ FACTS = wire.JobFacts(
     step_s=0.1,
     wait_share=0.3,
 )
+A_PROFILE = Profile(("python", "train.py"), Anatomy("cpu", 100.0, (), 6))
 LOSSES = tuple(2.0 - 0.02 * i for i in range(16))
 BASE_MS = 100.0
 
@@ -73,12 +77,21 @@ class Machine:
 
 @pytest.fixture
 def find(monkeypatch, tmp_path):
-    def run(machine: Machine, choice: Choice | None = None, budget: float = 1e6):
+    def run(
+        machine: Machine,
+        choice: Choice | None = None,
+        budget: float = 1e6,
+        predict: searching.Predict | None = None,
+        profile: Profile | None = A_PROFILE,
+    ):
         monkeypatch.setattr(measuring, "run", machine.run)
+        monkeypatch.setattr(trial_profile, "profile", lambda bench, name, limit_s: profile)
         command = Command(("python", "train.py"), None, "python", ("train.py",))
         bench = measuring.Bench(command, tmp_path, compile_cache=Path("cache"))
         found = searching.Search(bench, choice or Choice(), Silent(), time.monotonic() + budget)
+        found.predict = predict
         found.baseline()
+        found.profile()
         found.search()
         return found
 
@@ -210,3 +223,31 @@ def test_interval_holds_the_median_and_is_the_same_each_time():
     assert 1.9 <= low <= 2.05 <= high <= 2.2
     assert interval(ratios) == (low, high)
     assert interval((2.0,)) == (2.0, 2.0)
+
+
+def test_what_the_profile_predicts_comes_first_and_is_told_beside_what_was_measured(find):
+    machine = Machine({"channels-last": 1.4, "bf16-autocast": 1.1})
+    found = find(machine, predict=lambda profile: {"channels-last": 9.0, "gc-pause": 8.0})
+    tried = [row for row in found.trials if row.tried and row.verdict is not Verdict.SKIPPED]
+    assert [row.tried for row in tried[:2]] == ["channels-last", "gc-pause"]
+    assert tried[0].predicted == 9.0
+    assert tried[0].gain == pytest.approx(1.4)
+    unasked = next(row for row in tried if row.tried == "bf16-autocast")
+    assert unasked.predicted == 1.0, "no finding asked for it"
+
+
+def test_without_a_profile_the_rules_of_thumb_give_the_order(find):
+    machine = Machine({"bf16-autocast": 1.5})
+    plain = [row.tried for row in find(machine).trials]
+    asked: list[Profile] = []
+
+    def predict(profile: Profile) -> dict[str, float]:
+        asked.append(profile)
+        return {}
+
+    failed = find(machine, predict=predict, profile=None)
+    assert [row.tried for row in failed.trials] == plain
+    assert not asked
+    assert all(row.predicted is None for row in failed.trials)
+    find(machine, budget=6.0, predict=predict)
+    assert not asked, "a budget of six trials has no room for a profile"

@@ -44,6 +44,7 @@ def command(
     flatout tune [options] -m package.module ...
     flatout tune [options] -- torchrun --nproc-per-node 2 train.py
     """
+    from flatout.diagnosing import diagnose
     from flatout.reporting.terminal import TuneView
     from flatout.running import command as commands
     from flatout.running import folder
@@ -55,7 +56,7 @@ def command(
     settings = tune.Settings(tune.seconds(budget), steps, seed)
     run_folder = folder.fresh("tune")
     with TuneView() as observer:
-        tuned = tune.tune(resolved, choice, settings, run_folder, observer)
+        tuned = tune.tune(resolved, choice, settings, run_folder, observer, diagnose.predicted)
     return _report(_with_plan(tuned, plan, run_folder), run_folder / "report.html", as_json)
 
 

@@ -1,13 +1,22 @@
-"""All checks over one Machine: the Findings, the worst first."""
+"""All checks over one Machine, one Profile or one Benched: the Findings, the worst first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
-from flatout.diagnosing import checks
+from flatout.diagnosing import ceiling_checks, checks, profile_checks
+from flatout.diagnosing.ceiling_checks import CeilingCheckModule
 from flatout.diagnosing.checks import CheckModule, Diagnosis
-from flatout.nouns.finding import Cure, Finding, Severity
+from flatout.diagnosing.profile_checks import ProfileCheckModule
+from flatout.nouns.ceiling import Benched
+from flatout.nouns.finding import Cure, Finding, Gain, Severity
 from flatout.nouns.machine import Machine
+from flatout.nouns.profile import Profile
+
+AnyCheck = CheckModule | ProfileCheckModule | CeilingCheckModule
+LEAST_LEFT = 0.02
+"""Of a step, what is left at least when a cure has saved what it can."""
 
 
 def diagnose(machine: Machine, modules: Iterable[CheckModule] | None = None) -> tuple[Finding, ...]:
@@ -16,14 +25,84 @@ def diagnose(machine: Machine, modules: Iterable[CheckModule] | None = None) -> 
     Consequences of a found problem are left out. Sorted by severity, then by code.
     """
     loaded = list(modules if modules is not None else map(checks.load, checks.names()))
-    found = [finding for module in loaded for finding in _findings(module, machine)]
+    found = [
+        finding
+        for module in loaded
+        for finding in _findings(module, partial(module.check, machine))
+    ]
+    return _worst_first(found, loaded)
+
+
+def diagnose_benched(
+    benched: Benched, machine: Machine, modules: Iterable[CeilingCheckModule] | None = None
+) -> tuple[Finding, ...]:
+    """What gives far less than it should, and why; `machine` as it was under load.
+
+    A check that fails is a finding, never an error. Sorted by severity, then by code.
+    """
+    loaded = list(
+        modules if modules is not None else map(ceiling_checks.load, ceiling_checks.names())
+    )
+    found = [
+        finding
+        for module in loaded
+        for finding in _findings(module, partial(module.check, benched, machine))
+    ]
+    return _worst_first(found, loaded)
+
+
+def diagnose_profile(
+    profile: Profile, modules: Iterable[ProfileCheckModule] | None = None
+) -> tuple[Finding, ...]:
+    """What holds this training job back; the largest predicted gain first.
+
+    A check that fails is a finding, never an error; consequences of a found problem are left out.
+    """
+    loaded = list(
+        modules if modules is not None else map(profile_checks.load, profile_checks.names())
+    )
+    step_ms = profile.anatomy.step_ms
+    found = [
+        finding
+        for module in loaded
+        for finding in _findings(module, partial(module.check, profile), step_ms)
+    ]
+    order = list(Severity)
+    told = _without_consequences(found, loaded)
+    return tuple(
+        sorted(
+            told,
+            key=lambda item: (
+                -(item.gain.ratio if item.gain else 0.0),
+                order.index(item.severity),
+                item.code,
+            ),
+        )
+    )
+
+
+def _worst_first(found: Sequence[Finding], modules: Sequence[AnyCheck]) -> tuple[Finding, ...]:
+    order = list(Severity)
+    told = _without_consequences(found, modules)
+    return tuple(sorted(told, key=lambda item: (order.index(item.severity), item.code, item.title)))
+
+
+def predicted(profile: Profile) -> dict[str, float]:
+    """Boost -> the speed-up that the findings which ask for it predict together."""
+    left: dict[str, float] = {}
+    for finding in diagnose_profile(profile):
+        if finding.boost is not None and finding.gain is not None:
+            saved = 1 - 1 / finding.gain.ratio
+            left[finding.boost] = left.get(finding.boost, 1.0) - saved
+    return {boost: 1 / max(share, LEAST_LEFT) for boost, share in left.items()}
+
+
+def _without_consequences(found: Sequence[Finding], modules: Sequence[AnyCheck]) -> list[Finding]:
     present = {finding.code for finding in found if finding.severity is not Severity.UNCHECKED}
     hidden = {
-        code for module in loaded if module.CHECK.code in present for code in module.CHECK.hides
+        code for module in modules if module.CHECK.code in present for code in module.CHECK.hides
     }
-    order = list(Severity)
-    told = [finding for finding in found if finding.code not in hidden]
-    return tuple(sorted(told, key=lambda item: (order.index(item.severity), item.code, item.title)))
+    return [finding for finding in found if finding.code not in hidden]
 
 
 def problems(findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -31,9 +110,11 @@ def problems(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(item for item in findings if item.severity in (Severity.ERROR, Severity.WARNING))
 
 
-def _findings(module: CheckModule, machine: Machine) -> list[Finding]:
+def _findings(
+    module: AnyCheck, check: Callable[[], Iterator[Diagnosis]], step_ms: float | None = None
+) -> list[Finding]:
     try:
-        return [_finding(module, diagnosis) for diagnosis in module.check(machine)]
+        return [_finding(module, diagnosis, step_ms) for diagnosis in check()]
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         crashed = Diagnosis(
@@ -42,10 +123,10 @@ def _findings(module: CheckModule, machine: Machine) -> list[Finding]:
             cure=Cure("This is a fault of flatout; the other checks are not touched by it."),
             severity=Severity.UNCHECKED,
         )
-        return [_finding(module, crashed)]
+        return [_finding(module, crashed, None)]
 
 
-def _finding(module: CheckModule, diagnosis: Diagnosis) -> Finding:
+def _finding(module: AnyCheck, diagnosis: Diagnosis, step_ms: float | None) -> Finding:
     return Finding(
         code=module.CHECK.code,
         id=_id(module),
@@ -53,8 +134,18 @@ def _finding(module: CheckModule, diagnosis: Diagnosis) -> Finding:
         title=diagnosis.title,
         evidence=diagnosis.evidence,
         cure=diagnosis.cure,
+        where=diagnosis.where,
+        boost=diagnosis.boost,
+        gain=_gain(diagnosis, step_ms),
     )
 
 
-def _id(module: CheckModule) -> str:
+def _gain(diagnosis: Diagnosis, step_ms: float | None) -> Gain | None:
+    if diagnosis.saves_ms is None or not step_ms:
+        return None
+    left = max(step_ms - diagnosis.saves_ms, LEAST_LEFT * step_ms)
+    return Gain(step_ms / left, diagnosis.reason)
+
+
+def _id(module: AnyCheck) -> str:
     return module.__name__.rpartition(".")[2].replace("_", "-")

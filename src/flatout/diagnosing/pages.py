@@ -6,7 +6,12 @@ import difflib
 import inspect
 from dataclasses import dataclass
 
-from flatout.diagnosing import checks
+from flatout.diagnosing import ceiling_checks, checks, profile_checks
+from flatout.diagnosing.ceiling_checks import CeilingCheckModule
+from flatout.diagnosing.checks import CheckModule
+from flatout.diagnosing.profile_checks import ProfileCheckModule
+
+AnyCheck = CheckModule | ProfileCheckModule | CeilingCheckModule
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,11 @@ class Page:
 
 def every() -> tuple[Page, ...]:
     """All pages, by code."""
-    return tuple(sorted((_page(name) for name in checks.names()), key=lambda page: page.code))
+    machine = [checks.load(name) for name in checks.names()]
+    job = [profile_checks.load(name) for name in profile_checks.names()]
+    ceilings = [ceiling_checks.load(name) for name in ceiling_checks.names()]
+    modules: list[AnyCheck] = [*machine, *job, *ceilings]
+    return tuple(sorted(map(_page, modules), key=lambda page: page.code))
 
 
 def find(wanted: str) -> Page | None:
@@ -49,12 +58,11 @@ def nearest(wanted: str) -> tuple[str, ...]:
     return tuple(name.upper() if any(c.isdecimal() for c in name) else name for name in close)
 
 
-def _page(check_id: str) -> Page:
-    module = checks.load(check_id)
+def _page(module: AnyCheck) -> Page:
     title, _, body = inspect.cleandoc(module.__doc__ or "").partition("\n")
     return Page(
         code=module.CHECK.code,
-        id=check_id,
+        id=module.__name__.rpartition(".")[2].replace("_", "-"),
         severity=module.CHECK.severity.value,
         since=module.CHECK.since,
         title=title.removesuffix("."),

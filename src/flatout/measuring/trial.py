@@ -66,14 +66,16 @@ class Bench:
         name: str,
         boosts: tuple[PlannedBoost, ...],
         facts: wire.JobFacts | None,
+        record: wire.ProfileOrders | None = None,
         **changes: object,
     ) -> Program:
-        """Start the user's program as the trial `name`."""
+        """Start the user's program as the trial `name`; `record`: to be profiled, not timed."""
         folder = self.folder / name
         orders = wire.Orders(
             records=str(folder),
             boosts=tuple(wire.BoostOrder(boost.id, boost.params) for boost in boosts),
             trial=self.trial_orders(folder, **changes),
+            profile=record,
         )
         asked: dict[str, str] = {}
         for boost in boosts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 
@@ -30,6 +31,21 @@ class Cure:
 
 
 @dataclass(frozen=True)
+class Gain:
+    """What a cure is predicted to gain."""
+
+    ratio: float
+    """Step now / step afterwards: 1.5 means half as fast again."""
+    reason: str
+    """How that was computed, in numbers."""
+
+    @property
+    def saved(self) -> float:
+        """Share of the step that is saved; 0 where the ratio says nothing."""
+        return 1 - 1 / self.ratio if self.ratio > 0 and math.isfinite(self.ratio) else 0.0
+
+
+@dataclass(frozen=True)
 class Finding:
     """One problem. `code` and `id` name the check that found it."""
 
@@ -45,3 +61,7 @@ class Finding:
     cure: Cure
     where: str | None = None
     """file:line in the user's code, where there is one."""
+    boost: str | None = None
+    """The boost that cures it without an edit, where there is one."""
+    gain: Gain | None = None
+    """None: not predicted."""

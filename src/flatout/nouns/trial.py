@@ -75,6 +75,9 @@ class Trial:
     measured: Measured | None = None
     gain: float | None = None
     """Speed against the same program without the boost in question."""
+    predicted: float | None = None
+    """The same, as the program's profile let expect; 1: no finding asked for this boost. None: the
+    program could not be profiled."""
     guard: Guard | None = None
     engaged: dict[str, str] = field(default_factory=dict)
     """Boost -> what it said of itself (captured, native, refused ...)."""

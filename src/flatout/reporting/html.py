@@ -38,7 +38,11 @@ WORDS = {
 def write_report(tuned: Tuned, path: Path) -> None:
     """Write the report to `path`, whole or not at all. Raises OSError where that cannot be done."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    page = render(tuned, path.parent)
+    write_page(render(tuned, path.parent), path)
+
+
+def write_page(page: str, path: Path) -> None:
+    """Write a page to `path`, whole or not at all. Raises OSError where that cannot be done."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     part = Path(name)
     try:

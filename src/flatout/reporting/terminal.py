@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 from flatout.nouns import units
 from flatout.nouns.run_end import RunEnd
 from flatout.reporting import plain
+from flatout.reporting.bench import bench
+from flatout.reporting.bench_progress import BenchView
 from flatout.reporting.doctor import doctor
+from flatout.reporting.profile import profile
 from flatout.reporting.progress import TuneView
 from flatout.reporting.summary import summary
 
@@ -15,7 +18,18 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-__all__ = ["TuneView", "doctor", "error", "page", "run_summary", "summary", "warn"]
+__all__ = [
+    "BenchView",
+    "TuneView",
+    "bench",
+    "doctor",
+    "error",
+    "page",
+    "profile",
+    "run_summary",
+    "summary",
+    "warn",
+]
 
 
 def error(message: str, next_step: str = "", console: Console | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flatout.knowledge import boosts as known
@@ -55,11 +55,17 @@ class Candidate:
     boost: known.KnownBoost
     variants: list[PlannedBoost]
     promise: float
+    """Likely speed-up, for the order: predicted from the profile, else by the boost's own rule."""
     retried: bool = field(default=False)
 
 
-def candidates(facts: wire.JobFacts, choice: Choice) -> tuple[list[Candidate], list[Trial]]:
-    """(what to try, in order; what is skipped, with the reason)."""
+def candidates(
+    facts: wire.JobFacts, choice: Choice, predicted: Mapping[str, float] | None = None
+) -> tuple[list[Candidate], list[Trial]]:
+    """(what to try, in order; what is skipped, with the reason).
+
+    `predicted`: speed-up of a boost that a finding of the program's profile asks for.
+    """
     found: list[Candidate] = []
     skipped: list[Trial] = []
     for boost in known.every():
@@ -67,7 +73,8 @@ def candidates(facts: wire.JobFacts, choice: Choice) -> tuple[list[Candidate], l
         if reason is None:
             variants, reason = _variants(boost, facts)
             if variants:
-                promise = max(boost.promise(facts, item.params) for item in variants)
+                rule = max(boost.promise(facts, item.params) for item in variants)
+                promise = (predicted or {}).get(boost.id, rule)
                 found.append(Candidate(boost, variants, promise))
                 continue
         skipped.append(skip((), boost.id, reason or "does not apply"))

@@ -6,17 +6,22 @@ import dataclasses
 import math
 import statistics
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from flatout.knowledge import boosts as known
 from flatout.measuring import trial as measuring
+from flatout.measuring import trial_profile
 from flatout.measuring.outcome import Outcome
 from flatout.nouns.observer import Observer
 from flatout.nouns.plan import PlannedBoost
+from flatout.nouns.profile import Profile
 from flatout.nouns.trial import Measured, Trial, Verdict
 from flatout.tuning import guard, unmeasurable
 from flatout.tuning.candidates import Candidate, Choice, candidates, highest_risk, skip
 from flatout_agent import wire
+
+Predict = Callable[[Profile], Mapping[str, float]]
 
 FULL_TRIALS = 2
 LEAST_GAIN = 0.01
@@ -30,6 +35,8 @@ DUEL_LIMIT_FACTOR = 10.0
 """The confirmation may take so many times an untouched trial, whatever is left of the budget."""
 OTHER_SEED = 7919
 """Added to the seed for the random numbers of the second untouched run."""
+PROFILE_ROOM = 6.0
+"""A profile is worth its time where so many trials fit beside it."""
 CONFIRM_SHARE = 2.5
 """Time held back for the confirmation, in untouched trials."""
 
@@ -43,6 +50,10 @@ class Search:
     observer: Observer
     deadline: float
     """On the monotonic clock; no trial begins that is not expected to end before it."""
+    predict: Predict | None = None
+    """From the program's profile to what its findings let expect of boosts; None: no profile."""
+    predicted: Mapping[str, float] | None = None
+    """Boost -> predicted speed-up; None: there is no profile."""
     trials: list[Trial] = field(default_factory=list)
     kept: list[PlannedBoost] = field(default_factory=list)
     redirected: list[str] = field(default_factory=list)
@@ -116,11 +127,27 @@ class Search:
         assert self.untouched.rank.facts is not None
         return self.untouched.rank.facts
 
+    def profile(self) -> None:
+        """Ask the program's profile which boosts are worth it; without one, their own rules hold.
+
+        Where the budget has no room for it beside a few trials, or it fails, there is none.
+        """
+        one = self._expected_s() or 0.0
+        if self.predict is None or self._left() < (PROFILE_ROOM + CONFIRM_SHARE) * one:
+            return
+        self.observer.phase("profiling the program: where its time goes")
+        self._count += 1
+        found = trial_profile.profile(
+            self.bench, f"profile-{self._count}", self._limit(compiles=False)
+        )
+        if found is not None:
+            self.predicted = self.predict(found)
+
     # The search ---------------------------------------------------------------------------------
 
     def search(self) -> None:
         """Try every candidate once, and those dropped that a later one may have made worth it."""
-        found, skipped = candidates(self.facts, self.choice)
+        found, skipped = candidates(self.facts, self.choice, self.predicted)
         self.observer.phase(f"trying {len(found)} boosts")
         dropped: list[tuple[Candidate, int]] = []
         for candidate in found:
@@ -205,6 +232,7 @@ class Search:
             tried=variant.id,
             params=variant.params,
             retried=candidate.retried,
+            predicted=None if self.predicted is None else self.predicted.get(variant.id, 1.0),
             engaged={key: note.reason for key, note in outcome.notes.items() if note.reason},
             measured=outcome.measured,
             log=outcome.log,

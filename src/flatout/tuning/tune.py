@@ -24,7 +24,7 @@ from flatout.running.process import end_all
 from flatout.tuning import planning
 from flatout.tuning.candidates import Choice, highest_risk
 from flatout.tuning.confirm import confirmation
-from flatout.tuning.search import Search
+from flatout.tuning.search import Predict, Search
 
 PAIRS = 5
 NOISY = 0.25
@@ -44,13 +44,22 @@ class Settings:
 
 
 def tune(
-    command: Command, choice: Choice, settings: Settings, folder: Path, observer: Observer
+    command: Command,
+    choice: Choice,
+    settings: Settings,
+    folder: Path,
+    observer: Observer,
+    predict: Predict | None = None,
 ) -> Tuned:
-    """Find the plan. Raises UserError when the program itself cannot be measured."""
+    """Find the plan. Raises UserError when the program itself cannot be measured.
+
+    `predict`: from the program's profile to the speed-up that its findings let expect of boosts,
+    for the order of the trials; None: the boosts' own rules of thumb.
+    """
     began = time.monotonic()
     files = footprint.take(Path.cwd())
     bench = _bench(command, settings, folder)
-    search = Search(bench, choice, observer, deadline=began + settings.budget_s)
+    search = Search(bench, choice, observer, began + settings.budget_s, predict)
     notes: list[str] = []
     confirmed, best = _search_and_confirm(search, settings, notes)
     if search.noise > NOISY:
@@ -93,6 +102,7 @@ def _search_and_confirm(
     """Ctrl-C keeps the best so far, unconfirmed; before the first measurement it ends all."""
     try:
         search.baseline()
+        search.profile()
         search.search()
         if search.kept:
             return _confirm(search, settings, notes)

@@ -1,0 +1,78 @@
+"""Ceiling: what this hardware was measured to do at most, beside what its data sheet says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flatout.nouns.finding import Finding
+from flatout.nouns.identity import Identity
+
+SHORTER_IS_BETTER = ("us", "ms", "s")
+"""Units of times; of all others more is better."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size that was measured."""
+
+    size: str
+    """"4096x4096x4096", "256 MiB", "32x64x56x56 3x3"."""
+    value: float
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One measured ceiling."""
+
+    id: str
+    """matmul-bf16, copy-host-to-device-pinned: stable, the same on every machine."""
+    title: str
+    device: str
+    """cpu, cuda:0."""
+    value: float | None
+    """At the best size; None: not measured, and `note` says why."""
+    unit: str
+    """TFLOP/s, GB/s, us, launches/s, images/s, x."""
+    datasheet: float | None = None
+    """The same by the maker's data sheet, in the same unit; None: not known."""
+    best: str = ""
+    """The size at which `value` was reached."""
+    curve: tuple[Point, ...] = ()
+    """Small sizes first."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Device:
+    """One device as torch names it; what it does not tell is None."""
+
+    device: str
+    """cuda:0."""
+    name: str | None = None
+    memory_bytes: int | None = None
+    uuid: str | None = None
+    """As the driver writes it, to find the GPU in the Machine."""
+
+
+@dataclass(frozen=True)
+class Benched:
+    """The whole of one `flatout bench`."""
+
+    machine: Identity
+    torch: str
+    ceilings: tuple[Ceiling, ...]
+    findings: tuple[Finding, ...]
+    """Devices that give far less than they should, and why. The worst first."""
+    expected: str | None = None
+    """The device that was named with --expect."""
+    passed: bool | None = None
+    """With --expect: it is that device, and it gives what it should."""
+    quick: bool = False
+    date: str = ""
+    """When it was measured (ISO 8601): a cached answer is older than this run."""
+    cached: bool = False
+    wall_s: float | None = None
+    devices: tuple[Device, ...] = ()
+    """Accelerators, as torch sees them."""
+    interrupted: bool = False
+    """Ctrl-C came: what was not measured by then is missing."""

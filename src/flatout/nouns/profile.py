@@ -1,0 +1,236 @@
+"""Profile: one recorded training job, as far as it was seen: the input of all checks and reports.
+
+All figures are for one step, means over the recorded steps, unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flatout.nouns.anatomy import Anatomy, Kind
+from flatout.nouns.ceiling import Ceiling
+from flatout.nouns.finding import Finding
+from flatout_agent import wire
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the user's own code: not of torch's, nor of a package's."""
+
+    file: str
+    """As short as it can be said from where the program was started: train.py, pkg/model.py."""
+    line: int
+    function: str = ""
+    source: str = ""
+    """The text of the line, stripped; empty: not known."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One of torch's operators, or a Python call, from one line of the user's, summed up."""
+
+    name: str
+    """aten::mm, cudaStreamSynchronize, Optimizer.step#AdamW.step."""
+    kind: Kind
+    calls: float
+    host_ms: float
+    """On the host, without the operators that it calls."""
+    device_ms: float = 0.0
+    """Of the kernels that it launched."""
+    shapes: tuple[str, ...] = ()
+    """Distinct input shapes, the costliest first, as "32x64, 64x128"; at most 8."""
+    dtypes: tuple[str, ...] = ()
+    """Distinct dtypes of its inputs: float, c10::BFloat16, double, long."""
+    where: Place | None = None
+    """None: not known, or in no line of the user's (backward passes without a forward line)."""
+    backward: bool = False
+    flops: float | None = None
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel by name."""
+
+    name: str
+    kind: Kind
+    calls: float
+    ms: float
+    operator: str = ""
+    """The operator that launched it."""
+    where: Place | None = None
+    tensor_cores: bool | None = None
+    occupancy: float | None = None
+    """Share of the GPU's threads that a launch can keep busy, estimated by the driver."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Times in which the device did nothing, of one cause and one place."""
+
+    kind: Kind
+    """One of anatomy.WAITS."""
+    ms: float
+    count: float
+    doing: str = ""
+    """What the host did meanwhile: the event's name."""
+    where: Place | None = None
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A call in which the host waits for the device."""
+
+    name: str
+    """aten::item, aten::nonzero, cudaDeviceSynchronize."""
+    calls: float
+    ms: float
+    """In which the host waited."""
+    idle_ms: float = 0.0
+    """For which the device ran dry after it."""
+    where: Place | None = None
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Copies of one direction, kind of memory and place."""
+
+    direction: str
+    """HtoD, DtoH, DtoD, PtoP."""
+    calls: float
+    bytes: float
+    ms: float
+    pinned: bool | None = None
+    """The host's side is page-locked."""
+    exposed_ms: float = 0.0
+    """While nothing computes."""
+    where: Place | None = None
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One kind of communication between devices."""
+
+    name: str
+    """all_reduce, all_gather, reduce_scatter, broadcast, all_to_all, send_recv, other."""
+    calls: float
+    ms: float
+    exposed_ms: float
+    bytes: float | None = None
+
+
+@dataclass(frozen=True)
+class Span:
+    """One event of the timeline that is drawn."""
+
+    lane: str
+    """ "host", "stream 7", "idle". """
+    name: str
+    kind: Kind | None
+    begin_ms: float
+    """From the begin of the drawn step."""
+    ms: float
+
+
+@dataclass(frozen=True)
+class MemoryPoint:
+    """Memory in use at one time of the recorded window."""
+
+    at_ms: float
+    bytes: int
+    category: str = "all"
+    """all, parameters, gradients, optimizer, activations, inputs, other."""
+
+
+@dataclass(frozen=True)
+class RankSeen:
+    """Another rank's trace, in short."""
+
+    rank: int
+    step_ms: float
+    busy_ms: float
+    communication_ms: float
+    compute_ms: float
+
+
+@dataclass(frozen=True)
+class DeviceSample:
+    """What the driver said of a GPU while the window was recorded: means over the samples."""
+
+    index: int
+    name: str | None
+    utilisation: float | None = None
+    """0..1."""
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    clock_mhz: float | None = None
+    clock_max_mhz: float | None = None
+    temperature_c: float | None = None
+    throttled: tuple[str, ...] = ()
+    """Reasons the driver gave: thermal, power, hardware slowdown."""
+    memory_used_bytes: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Everything that is known of one job. What was not seen is None or empty, and claims nothing.
+
+    From a trace alone there is no `seen`, and often no place.
+    """
+
+    command: tuple[str, ...]
+    """Empty: an existing trace."""
+    anatomy: Anatomy
+    operators: tuple[Operator, ...] = ()
+    """The costliest first (host and device time together)."""
+    kernels: tuple[Kernel, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    syncs: tuple[Sync, ...] = ()
+    copies: tuple[Copy, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    timeline: tuple[Span, ...] = ()
+    """Of the middle recorded step; at most some 4,000, the shortest left out."""
+    memory: tuple[MemoryPoint, ...] = ()
+    ranks: tuple[RankSeen, ...] = ()
+    """All ranks whose traces there are; empty: one."""
+    devices: tuple[DeviceSample, ...] = ()
+    device_name: str | None = None
+    capability: tuple[int, int] | None = None
+    ceilings: tuple[Ceiling, ...] = ()
+    job: wire.JobFacts | None = None
+    seen: wire.LoopSeen | None = None
+    trace: str | None = None
+    """Path of the raw trace, for Perfetto."""
+    trace_steps: bool = True
+    """The trace marks its steps; else the window as a whole is taken for one."""
+
+    def ceiling(self, ceiling_id: str) -> float | None:
+        """The measured value of that ceiling; None: not measured."""
+        found = (one.value for one in self.ceilings if one.id == ceiling_id)
+        return next(found, None)
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """The whole of one `flatout profile`."""
+
+    profile: Profile
+    findings: tuple[Finding, ...]
+    """The largest predicted gain first."""
+    notes: tuple[str, ...] = field(default_factory=tuple)
+    """What could not be seen, and why."""
+    fail_over: float = 0.10
+    """A finding worth more than this share of the step is a "no"."""
+    checks: int = 0
+    wall_s: float | None = None
+    run_folder: str | None = None
+    report_path: str | None = None
+
+    @property
+    def largest_gain(self) -> float:
+        """Share of the step that the largest finding would save."""
+        saved = [item.gain.saved for item in self.findings if item.gain is not None]
+        return max(saved, default=0.0)

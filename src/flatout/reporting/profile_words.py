@@ -1,0 +1,209 @@
+"""What a profile says in words: the same in the terminal, in the page and in a comparison."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from flatout.nouns import units
+from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
+from flatout.nouns.finding import Finding
+from flatout.nouns.profile import Place, Profile, Profiled
+from flatout.reporting import plain
+
+KINDS = {
+    Kind.TENSOR_CORES: "tensor cores",
+    Kind.MATMUL: "matmul and convolution",
+    Kind.ATTENTION: "attention",
+    Kind.NORMALISATION: "normalisation",
+    Kind.ELEMENTWISE: "elementwise",
+    Kind.REDUCTION: "reductions",
+    Kind.OPTIMIZER: "optimizer",
+    Kind.CONVERSION: "layout and dtype changes",
+    Kind.COPY: "host-device copies",
+    Kind.COMMUNICATION: "communication",
+    Kind.OTHER: "other work",
+    Kind.PYTHON: "Python and dispatch",
+    Kind.WAIT_DATA: "waiting for data",
+    Kind.WAIT_HOST: "waiting for launches",
+    Kind.WAIT_SYNC: "waiting after a sync",
+    Kind.WAIT_RANKS: "waiting for ranks",
+    Kind.WAIT_OTHER: "waiting, cause unknown",
+}
+"""At most 24 characters each."""
+MEANINGS = {
+    Kind.TENSOR_CORES: "Matrix products and convolutions on tensor cores (AMD: matrix cores).",
+    Kind.MATMUL: "Matrix products and convolutions; on a GPU those without tensor cores.",
+    Kind.ATTENTION: "Fused attention.",
+    Kind.NORMALISATION: "Batch, layer, group and RMS normalisation.",
+    Kind.ELEMENTWISE: "One result per element: activations, dropout, additions, masks.",
+    Kind.REDUCTION: "Sums, softmax, losses, sorting, gathering from embeddings.",
+    Kind.OPTIMIZER: "The optimizer's step.",
+    Kind.CONVERSION: "Layout and dtype conversions, copies on the device itself.",
+    Kind.COPY: "Between host and device, while nothing computes.",
+    Kind.COMMUNICATION: "Between devices, while nothing computes: exposed.",
+    Kind.OTHER: "Kernels and operators that no rule knows.",
+    Kind.PYTHON: "Between operators: Python itself and torch's dispatch.",
+    Kind.WAIT_DATA: "The loader had no batch ready.",
+    Kind.WAIT_HOST: "The host launches kernels more slowly than the device runs them.",
+    Kind.WAIT_SYNC: "The host waited for the device, which ran dry until the next launch arrived.",
+    Kind.WAIT_RANKS: "Another rank was later.",
+    Kind.WAIT_OTHER: "Nothing ran, and no cause was found.",
+}
+DEVICES = {"cuda": "GPU", "xpu": "GPU", "mps": "GPU", "cpu": "CPU"}
+LEAST_IDLE = 0.20
+"""Share of the step from which idleness is what the headline tells."""
+
+
+def kind(value: Kind | None) -> str:
+    """The kind's name for people; "other work" of none."""
+    return KINDS[value or Kind.OTHER]
+
+
+def device(anatomy: Anatomy) -> str:
+    """GPU, CPU, or the backend's own name in capitals."""
+    return DEVICES.get(anatomy.device, anatomy.device.upper())
+
+
+def headline(profile: Profile) -> str:
+    """Where the step's time goes, in one line."""
+    anatomy = profile.anatomy
+    step = f"{units.milliseconds(anatomy.step_ms)} per step"
+    if not profile.trace_steps:
+        step = f"{units.milliseconds(anatomy.step_ms)} recorded, no steps marked"
+    idle = anatomy.share(*WAITS)
+    waits = [part for part in anatomy.parts if part.kind in WAITS and part.ms > 0]
+    if waits and idle >= LEAST_IDLE:
+        most = max(waits, key=lambda part: part.ms)
+        words = f"{units.milliseconds(most.ms)} of it {kind(most.kind)}"
+        if anatomy.device == "cpu":
+            return f"{step}, {words}"
+        return f"{step}, {words}; {device(anatomy)} idle {units.share(idle)}"
+    if not anatomy.parts:
+        return step
+    most = max(anatomy.parts, key=lambda part: part.ms)
+    busy = f"{device(anatomy)} busy {units.share(1 - idle)}"
+    largest = f"{units.share(anatomy.share(most.kind))} {kind(most.kind)}"
+    return f"{step}, {largest}" if anatomy.device == "cpu" else f"{step}, {busy}, {largest}"
+
+
+def verdict(profiled: Profiled) -> str:
+    """How much is worth doing, and what first."""
+    limit = units.share(profiled.fail_over)
+    asked = f" ({units.count(profiled.checks, 'check')})" if profiled.checks else ""
+    above = [item for item in profiled.findings if saved(item) > profiled.fail_over]
+    if not above:
+        rest = units.count(len(profiled.findings), "smaller finding")
+        also = f", {rest}" if profiled.findings else ""
+        return f"nothing found that is worth more than {limit} of the step{also}{asked}"
+    first = max(above, key=saved)
+    found = f"{units.count(len(above), 'finding')} worth more than {limit}"
+    place = f" at {first.where}" if first.where else ""
+    return f"{found}{asked}: cure {first.code}{place} for {after(first, profiled.profile)}"
+
+
+def after(finding: Finding, profile: Profile) -> str:
+    """The step once that is cured: "about 160 ms per step (2.58x)"."""
+    if finding.gain is None:
+        return "not predicted"
+    step = units.milliseconds(cured_ms(finding, profile))
+    return f"about {step} per step ({units.ratio(finding.gain.ratio)})"
+
+
+def cured_ms(finding: Finding, profile: Profile) -> float | None:
+    """The predicted step; None where there is no prediction."""
+    ratio = finding.gain.ratio if finding.gain else math.nan
+    return profile.anatomy.step_ms / ratio if math.isfinite(ratio) and ratio > 0 else None
+
+
+def saved(finding: Finding) -> float:
+    """Share of the step that its cure is predicted to save; 0 where that is not known."""
+    return finding.gain.saved if finding.gain else 0.0
+
+
+def worth_doing(profiled: Profiled) -> bool:
+    """Whether a finding is worth more than was asked for."""
+    return profiled.largest_gain > profiled.fail_over
+
+
+def reached(profile: Profile) -> Iterator[str]:
+    """What the step reaches of what this hardware can do, in short phrases."""
+    anatomy = profile.anatomy
+    if anatomy.flops and anatomy.step_ms:
+        yield flops_per_s(anatomy.flops, anatomy.step_ms)
+    if anatomy.mfu is not None:
+        yield f"MFU {units.share(anatomy.mfu)} of the measured matmul ceiling"
+    if anatomy.cores_busy is not None:
+        of = f" of {anatomy.cores}" if anatomy.cores else ""
+        yield f"{anatomy.cores_busy:.1f}{of} cores busy"
+    if profile.seen is not None and profile.seen.samples and anatomy.step_ms:
+        yield units.rate(profile.seen.samples / anatomy.step_ms * 1000)
+    known = [part for part in anatomy.parts if part.ceiling is not None]
+    largest = sorted(known, key=lambda part: -part.ms)[:3]
+    if largest:
+        told = (f"{kind(part.kind)} {units.share(part.ceiling)}" for part in largest)
+        yield f"of their ceilings {', '.join(told)}"
+
+
+def beside(profile: Profile) -> Iterator[str]:
+    """Times that are no part of the step, since something else ran meanwhile."""
+    anatomy = profile.anatomy
+    if anatomy.hidden_communication_ms:
+        yield f"{units.milliseconds(anatomy.hidden_communication_ms)} of communication hidden"
+    if anatomy.overlapped_copy_ms:
+        yield f"{units.milliseconds(anatomy.overlapped_copy_ms)} of copies overlapped"
+
+
+def flops_per_s(flops: float | None, ms: float) -> str:
+    """1.2e12 in 100 ms -> "12 TFLOP/s"."""
+    if not flops or ms <= 0:
+        return units.UNKNOWN
+    value = flops / ms * 1000
+    for scale, unit in ((1e12, "TFLOP/s"), (1e9, "GFLOP/s")):
+        if value >= 0.995 * scale:
+            return units.rate(value / scale, unit)
+    return units.rate(value / 1e6, "MFLOP/s")
+
+
+def bytes_per_s(amount: float | None, ms: float) -> str:
+    """2e9 bytes in 1 ms -> "2,000 GB/s"; decimal, as data sheets say it."""
+    return units.rate(amount / ms / 1e6, "GB/s") if amount and ms > 0 else units.UNKNOWN
+
+
+def kernel(name: str, width: int) -> str:
+    """A kernel's name in so many characters: without "void" and its arguments."""
+    told = plain.one_line(name).removeprefix("void ")
+    if told.endswith(")") and not told.startswith("("):
+        told = told[: _arguments(told)]
+    return plain.cut(told, width)
+
+
+def folded(anatomy: Anatomy, at_most: int) -> list[tuple[str, Part]]:
+    """The parts that are not nothing, the largest first, those beyond `at_most` as one."""
+    parts = sorted((part for part in anatomy.parts if part.ms > 0), key=lambda part: -part.ms)
+    named = [(kind(part.kind), part) for part in parts]
+    if len(named) <= at_most:
+        return named
+    rest = parts[at_most - 1 :]
+    together = Part(Kind.OTHER, sum(part.ms for part in rest))
+    return [*named[: at_most - 1], (f"{len(rest)} smaller parts", together)]
+
+
+def _arguments(name: str) -> int:
+    """Where the last argument list begins."""
+    depth = 0
+    for at in range(len(name) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(name[at], 0)
+        if depth == 0:
+            return at or len(name)
+    return len(name)
+
+
+def places(profile: Profile) -> dict[str, Place]:
+    """All places of a profile by "file:line", one that has its source text before one without."""
+    found: dict[str, Place] = {}
+    lists = (profile.operators, profile.kernels, profile.gaps, profile.syncs, profile.copies)
+    for place in (item.where for items in lists for item in items if item.where is not None):
+        if str(place) not in found or (place.source and not found[str(place)].source):
+            found[str(place)] = place
+    return found
