@@ -254,3 +254,18 @@ def test_on_cuda_the_copy_is_of_the_moment_though_the_next_update_follows_at_onc
     staging.finish()
     assert staged.is_pinned()
     assert int(staged.count_nonzero()) == 0
+
+
+@pytest.mark.parametrize("size", [600, 5_000, 100_000])
+def test_states_that_are_made_when_they_are_asked_for_do_not_take_each_others_place(size):
+    """The memory of one is free once it is copied, and the next one lies where it lay."""
+    staging = Staging()
+    for _ in range(2):
+        staging.begin()
+        copies = [
+            staging.copy({"x": torch.full((size,), float(number))}, f"thing{number}")
+            for number in range(6)
+        ]
+        staging.started()
+        staging.finish()
+        assert [copy["x"][0].item() for copy in copies] == [0, 1, 2, 3, 4, 5]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -228,3 +229,26 @@ def test_on_cuda_the_data_set_stays_on_the_device() -> None:
         assert all(torch.equal(part.cpu(), same) for part, same in zip(one, other, strict=True))
     rows = Columns([torch.arange(9, device="cuda")], torch.tensor([3, 4]))
     assert rows.to(torch.device("cpu")).take(torch.tensor([1]))[0].tolist() == [4]
+
+
+class Scaled(torch.utils.data.Dataset):
+    def __init__(self):
+        self.scale = 1.0
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.full((2,), float(index)) * self.scale
+
+
+@pytest.mark.parametrize("workers", [0, "auto"])
+def test_a_data_set_that_changes_after_a_pass_that_was_broken_off_is_read_anew(workers):
+    data = Scaled()
+    loader = flatout.loader(data, 8, workers=workers, device="cpu")
+    next(iter(loader))
+    data.scale = 2.0
+    assert torch.cat([*loader])[:, 0].tolist() == [2.0 * index for index in range(32)]
+    assert "changed" in loader.notes["cache"]
+    loader.close()

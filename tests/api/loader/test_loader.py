@@ -387,6 +387,11 @@ def test_a_plan_chooses_where_the_arguments_do_not() -> None:
     plan = plans.StepPlan(loader={"workers": 0, "prefetch_factor": 3, "pin_memory": True})
     assert flatout.loader(Augmented(), 4, plan=plan).notes["workers"] == "0: as asked"
     assert flatout.loader(Augmented(), 4, plan=plan, workers=1).notes["workers"].startswith("1")
+    feeds = [
+        flatout.loader(Augmented(), 4, plan=plan, **more)._source.feed
+        for more in ({}, {"prefetch": 5})
+    ]
+    assert [feed.prefetch for feed in feeds] == [3, 5]
 
 
 def test_ranks_share_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

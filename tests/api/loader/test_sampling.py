@@ -182,3 +182,12 @@ def test_samplers_that_cannot_be() -> None:
         SamplerOrder((index for index in range(3)), 1)
     with pytest.raises(UsageError, match="fewer than the 9 indices"):
         batches(SamplerOrder(range(5), 1), 0, 9)
+
+
+def test_the_order_by_length_is_another_with_drop_last_and_is_not_mistaken_for_it():
+    lengths = torch.arange(100) % 23
+    orders = [
+        IndexOrder(100, 8, shuffle=True, lengths=lengths, drop_last=drop) for drop in (True, False)
+    ]
+    assert not torch.equal(orders[0].epoch(0, 8), orders[1].epoch(0, 8))
+    assert orders[0].identity() != orders[1].identity()

@@ -211,3 +211,10 @@ def test_what_tokens_are_counted_in() -> None:
         Group(2, lambda batch: torch.ones(2), None, CPU).weights([0])
     with pytest.raises(UsageError, match="a str"):
         Group(2, lambda batch: "many", None, CPU).weights([0])
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, torch.tensor(-2)])
+def test_a_weight_below_zero_is_refused(weight: Any) -> None:
+    group = Group(2, lambda batch: weight, None, torch.device("cpu"))
+    with pytest.raises(UsageError, match="0 or more"):
+        group.weights([torch.zeros(2)])

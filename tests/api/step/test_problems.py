@@ -279,3 +279,31 @@ def test_model_and_batch_on_different_devices() -> None:
     input, target = pair()
     with pytest.raises(UsageError, match=r"batch\[1\] \[5\] is on cpu"):
         step(model)((input.cuda(), target))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "model_dtype"),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float16, torch.float32),
+        (torch.float32, torch.bfloat16),
+        (torch.int64, torch.float32),
+    ],
+)
+def test_an_input_of_another_precision_than_the_model_is_named(
+    dtype: torch.dtype, model_dtype: torch.dtype
+) -> None:
+    model = network().to(model_dtype)
+    step = flatout.train_step(model, F.cross_entropy, sgd(model), **PLAIN)
+    inputs, targets = pair()
+    said = rf"batch\[0\] .* is {str(dtype)[6:]}, .* convert with batch\[0\]\.to\({model_dtype}\)"
+    with pytest.raises(UsageError, match=said):
+        step((inputs.to(dtype), targets))
+
+
+def test_a_step_that_cannot_be_made_leaves_the_model_as_it_was() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)))
+    classes = [type(block) for block in model]
+    with pytest.raises(UsageError, match="compile='no such'"):
+        flatout.train_step(model, F.mse_loss, sgd(model), recompute=True, compile="no such")
+    assert [type(block) for block in model] == classes

@@ -249,3 +249,17 @@ def test_every_form_of_loss_is_the_same_step() -> None:
             step = flatout.train_step(model, None, optimizer, **PLAIN)
             results.append([step(batch).item() for batch in dicts])
     assert results[0] == results[1] == results[2]
+
+
+def test_an_average_of_a_sharded_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch cannot copy one."""
+    from types import SimpleNamespace
+
+    from flatout_agent.api.errors import UsageError
+    from flatout_agent.api.step import ranks
+
+    monkeypatch.setattr(ranks, "of", lambda model: SimpleNamespace(can_reduce=False))
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UsageError, match=r"ema=0\.9 .* fully_shard"):
+        flatout.train_step(model, nn.MSELoss(), optimizer, ema=0.9)

@@ -406,3 +406,29 @@ def test_a_batch_that_had_to_be_split_is_no_recording() -> None:
         step(batch)
     assert step.metrics().splits == 6
     assert step.notes["graph"] == "no: batches are split to fit into memory"
+
+
+@pytest.mark.parametrize("shown", ["by the module", "by the gradient"])
+def test_sparse_gradients_leave_the_fused_kernel_before_the_first_step(shown: str) -> None:
+    """It takes none, and the plain one refuses what tells the fused one to leave a step out."""
+    weights = nn.Embedding(5, 2, sparse=shown == "by the module")
+
+    def loss_fn(model: nn.Module, batch: Any) -> Tensor:
+        rows = F.embedding(batch[0], weights.weight, sparse=True)
+        return (rows * batch[1]).sum()
+
+    optimizer = torch.optim.SGD(weights.parameters(), lr=0.1)
+    made = flatout.train_step(weights, loss_fn, optimizer, compile=False, nonfinite="skip")
+    assert made.notes["optimizer"].startswith("fused")
+    parts = (made._gradients, made._buffers, made._histories)
+    made._update = update.DeviceUpdate(weights, optimizer, *parts, None, "skip", False)
+    rows = torch.tensor([0, 1])
+    made((rows, torch.ones(())))
+    before = weights.weight.detach().clone()
+    made((rows, torch.tensor(math.nan)))
+    made.flush()
+    assert torch.equal(weights.weight, before)
+    assert made.metrics().skipped == 1
+    assert made.notes["optimizer"] == "as written: some gradients are sparse"
+    made.close()
+    assert optimizer.param_groups[0]["fused"] is None

@@ -47,7 +47,9 @@ class Staging:
         """Place of a sharded tensor (DTensor) -> one like it with this rank's part on the host."""
         self._buffers: dict[str, tuple[Any, Tensor]] = {}
         self._used: dict[str, tuple[Any, Tensor]] = {}
-        self._shared: dict[Any, Tensor] = {}
+        self._shared: dict[Any, tuple[Tensor, Tensor]] = {}
+        """Place in memory -> what lies there and its copy. A tensor that a `state_dict` made for
+        the occasion stays until all is copied: the next one may else lie where it lay."""
         self._devices: set[torch.device] = set()
         self._events: list[Any] = []
 
@@ -67,6 +69,7 @@ class Staging:
 
     def started(self) -> None:
         """All copies of this checkpoint were started."""
+        self._shared = {}
         for device in self._devices:
             self._events.append(getattr(torch, device.type).current_stream(device).record_event())
 
@@ -123,7 +126,7 @@ class Staging:
         form = (tensor.device, tensor.shape, tensor.stride(), tensor.dtype)
         key = (tensor.data_ptr(), form)
         if tensor.numel() and key in self._shared:  # tied weights: once in the file
-            return self._shared[key]
+            return self._shared[key][1]
         old = self._buffers.pop(where, None)
         pinned = tensor.device.type == "cuda" and tensor.numel() > 0
         if old is not None and old[0] == form:
@@ -131,7 +134,7 @@ class Staging:
         else:
             copied = torch.empty_like(tensor, device="cpu", pin_memory=pinned)
         self._used[where] = form, copied
-        self._shared[key] = copied
+        self._shared[key] = tensor, copied
         apart = tensor.device.type in ("cuda", "xpu")
         if apart:
             self._devices.add(tensor.device)

@@ -17,6 +17,8 @@ from flatout_agent.api.step import plans
 
 PINNED_FOR = frozenset({"cuda", "xpu"})
 """Devices that read page-locked memory by themselves."""
+PREFETCH = 2
+"""What `prefetch` is where the program does not say."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +64,7 @@ def settings(
         batch_size=batch_size,
         device=target,
         workers=workers,
-        prefetch=planned.get("prefetch_factor", prefetch),
+        prefetch=planned.get("prefetch_factor", prefetch) if prefetch == PREFETCH else prefetch,
         pin=target.type in PINNED_FOR and bool(planned.get("pin_memory", True)),
         **rest,
     )

@@ -118,12 +118,13 @@ class Feed(DataLoader[Parcel]):
 
     def finished(self) -> None:
         """End the workers; the data set is to stay as it is from now on."""
-        seen = self._seen or reachable.state(self._of_user())
+        self.remember()
+        seen = self._seen
         self.close()
         self._seen = seen
 
     def renew(self) -> bool:
-        """End workers that hold an older state of the data set. Returns whether there were any."""
+        """End workers that hold an older state of the data set. Returns whether it has changed."""
         stale = self._seen is not None and self._seen != reachable.state(self._of_user())
         if stale:
             self.close()
@@ -140,9 +141,14 @@ class Feed(DataLoader[Parcel]):
             self.set_workers(0)
             self.requests.again()
             batches = self._begun()
-        if self.num_workers and self._seen is None:
-            self._seen = reachable.state(self._of_user())
+        if self.num_workers:
+            self.remember()
         return self._answers(batches)
+
+    def remember(self, anew: bool = False) -> None:
+        """Note the data set's state: once it is another, what was loaded before is of no use."""
+        if self._seen is None or anew:
+            self._seen = reachable.state(self._of_user())
 
     def _begun(self) -> Iterator[Parcel]:
         with warnings.catch_warnings():

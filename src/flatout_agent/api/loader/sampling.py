@@ -112,8 +112,12 @@ class IndexOrder(_Order):
         self.shuffle, self.seed, self.lengths = shuffle, seed, lengths
 
     def identity(self) -> dict[str, Any]:
-        lengths = None if self.lengths is None else fingerprint(self.lengths)
-        return {"shuffle": self.shuffle, "sampler": None, "lengths": lengths}
+        found: dict[str, Any] = {"shuffle": self.shuffle, "sampler": None, "lengths": None}
+        if self.lengths is not None:
+            found["lengths"] = fingerprint(self.lengths)
+            if self.shuffle:  # which samples come last depends on it
+                found["drop_last"] = self.drop_last
+        return found
 
     def epoch(self, epoch: int, group: int) -> Tensor:
         """All samples in the order of this epoch, int64 [samples]."""

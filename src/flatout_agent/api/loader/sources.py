@@ -17,6 +17,7 @@ from flatout_agent.api.loader.feeding import Feed
 from flatout_agent.api.loader.fetching import Fetcher, Parcel
 from flatout_agent.api.loader.sampling import IndexOrder, Order, Request, World
 
+CHANGED = "the data set was changed since"
 Mark = dict[str, Any]
 """How far an epoch has come: numbers, strings, lists and tensors alone, to be saved."""
 
@@ -178,7 +179,7 @@ class SampleSource(_Indexed):
     def batches(self, epoch: int, mark: Mark | None, world: World) -> Iterator[tuple[Any, Mark]]:
         requests, group = self.requests(epoch, mark, world)
         if self.feed.renew():
-            self._forget("the data set was changed since")
+            self._forget(CHANGED)
         self._keep_whole()
         if self._columns is not None:
             return rows(self._columns, requests, group, self.settings.pin)
@@ -201,7 +202,12 @@ class SampleSource(_Indexed):
                 parcels = self.feed.start()
             if self.feed.failure is not None:
                 self.notes["workers"] = self.feed.failure
+            filling = self.fetcher.cache is not None and not self.feed.num_workers
+            if filling:
+                self.feed.remember(anew=True)  # loading may have written to it: a counter
             yield parcel.batch, {"position": request.end, "group": group}
+            if filling and self.feed.renew():
+                self._forget(CHANGED)
         self._keep_whole()
 
     def _settle(self, parcel: Parcel, request: Request) -> bool:
@@ -217,10 +223,10 @@ class SampleSource(_Indexed):
         if cache is not None:
             cache.put(torch.as_tensor(request.indices), parcel.batch)
             self.fetcher.cache = cache
-        if workers == before and (cache is None or not workers):
-            return False
-        self.feed.set_workers(workers, quiet=True)
-        return True
+        restart = workers != before or (cache is not None and workers > 0)
+        if restart:
+            self.feed.set_workers(workers, quiet=True)
+        return restart
 
     def _workers(self, parcel: Parcel) -> tuple[int, str]:
         assert parcel.probe is not None

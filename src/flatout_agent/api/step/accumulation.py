@@ -63,8 +63,12 @@ def _number(weight: Any) -> Weight:
             raise UsageError(
                 f"weigh returned a tensor of shape {list(weight.shape)}: a weight is one number"
             )
-        return weight.item() if weight.device.type == "cpu" else weight.detach().reshape(())
+        if weight.device.type != "cpu":
+            return weight.detach().reshape(())
+        weight = weight.item()
     if isinstance(weight, (int, float)):
+        if not weight >= 0:
+            raise UsageError(f"weigh returned {weight}: a weight is one number, 0 or more")
         return weight
     raise UsageError(f"weigh returned a {type(weight).__name__}: a weight is one number, 0 or more")
 

@@ -29,6 +29,7 @@ class Choices:
     """Why the optimizer keeps its own kernel; None: it gets the fused one."""
     notes: dict[str, str] = field(default_factory=dict)
     undos: list[Callable[[], None]] = field(default_factory=list)
+    _unfuse: Callable[[], None] | None = None
 
     def follow(self, path: str | Path | None) -> None:
         """Let a plan decide what was left to "auto", and do what it does at the start."""
@@ -78,7 +79,14 @@ class Choices:
             return
         reason, undo = optimizing.fuse(optimizer)
         self.notes["optimizer"] = reason
+        self._unfuse = undo
         self.undos.append(undo)
+
+    def unfuse(self, reason: str) -> None:
+        """Give the optimizer its own kernel back, before its first step."""
+        if self._unfuse is not None:
+            self._unfuse()
+            self._unfuse, self.notes["optimizer"] = None, f"as written: {reason}"
 
     def compiled(
         self, model: nn.Module, call: Callable[[Any], Tensor], device: torch.device

@@ -16,7 +16,8 @@ class Gradients:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._own_zero_grad = type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad
-        self._sparse = any(getattr(module, "sparse", False) is True for module in model.modules())
+        self.sparse = any(getattr(module, "sparse", False) is True for module in model.modules())
+        """Some may be sparse: surely known after `settle`."""
         self._sizes: list[int] = []
         self.parameters: list[Tensor] = []
         self.plain = False
@@ -29,7 +30,7 @@ class Gradients:
         self.parameters = [each for group in groups for each in group["params"]]
         kinds = {(each.device, each.dtype) for each in self.parameters}
         self.plain = (
-            not self._sparse
+            not self.sparse
             and len(kinds) == 1
             and not any(each.is_complex() for each in self.parameters)
             and all(_is_own(each) for each in self.parameters)
@@ -51,8 +52,8 @@ class Gradients:
                 "them (detached outputs, or another model in loss_fn)"
             )
         grads = [each.grad for each in self.parameters if each.grad is not None]
-        if not self._sparse and any(grad.layout != torch.strided for grad in grads):
-            self._sparse = True
+        if not self.sparse and any(grad.layout != torch.strided for grad in grads):
+            self.sparse = True
             self._list()
 
     def clear(self) -> None:
@@ -67,7 +68,7 @@ class Gradients:
 
     def present(self, coalesced: bool = True) -> list[Tensor]:
         """The gradients that there are; of sparse ones the values, one for each index."""
-        if not self._sparse:
+        if not self.sparse:
             return [each.grad for each in self.parameters if each.grad is not None]
         found = []
         for parameter in self.parameters:

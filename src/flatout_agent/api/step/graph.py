@@ -20,10 +20,13 @@ from torch import Tensor, nn
 from flatout_agent import nests
 from flatout_agent.api.step.graph_cuda import CudaRecorder
 from flatout_agent.api.step.graph_host import HostState, Placement, refusal
+from flatout_agent.api.step.graph_program import Program
 from flatout_agent.api.step.graph_rates import Rates
 from flatout_agent.api.step.out_of_memory import is_out_of_memory
 
 Body = Callable[[Any], dict[str, Tensor]]
+Key = tuple[Hashable, int]
+"""The kind of step (batch, rates, flags), and the number of the program's own values."""
 
 EAGER_STEPS = 2
 """Steps of one shape that the caller runs before the rehearsal: lazily made state, autotuning."""
@@ -32,7 +35,8 @@ RECORDINGS = 4
 _PATIENCE = 64
 """Shapes seen, none of them often enough to be recorded, until the search ends."""
 _MOVES = 8
-"""Times that the model's memory may be replaced until recording it anew is given up."""
+"""Times that the model's memory may be replaced, or recordings be outdated before they were used
+much, until recording anew is given up."""
 _TRIES = 3
 """Recordings tried while something on the host moves: a loader's thread may draw random numbers."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -52,6 +56,7 @@ class _Recording:
     outputs: dict[str, Tensor]
     gradients: list[Tensor | None]
     replay: Callable[[], None]
+    used: int = 0
 
     def fill(self, batch: Any) -> None:
         given = list(nests.tensors(batch))
@@ -73,9 +78,10 @@ class WholeStep:
     twice. The returned tensors are overwritten by the next call.
 
     Rates that a scheduler or the user writes to `optimizer.param_groups` reach the recording.
-    Another shape, another value of another hyper-parameter, `model.eval()` of a part or a frozen
-    parameter make another recording, up to four; a `load_state_dict` of the optimizer or a moved
-    model makes all anew. Gradients stay readable in `.grad` after each call.
+    Another shape, another value of another hyper-parameter, `model.eval()` of a part, a frozen
+    parameter or another value of what model and loss read (see `graph_program`) make another
+    recording, up to four; a `load_state_dict` of the optimizer or a moved model makes all anew.
+    Gradients stay readable in `.grad` after each call.
 
     Read `reason` for what happens now: "recorded", or why not. `close()` frees the recordings and
     puts the optimizer's flags back.
@@ -89,17 +95,19 @@ class WholeStep:
         device: torch.device,
         scheduler: Any = None,
         *,
+        loss_fn: Any = None,
         recorder: Recorder | None = None,
     ) -> None:
         self._body, self._model, self._optimizer = body, model, optimizer
+        self._program = Program(model, loss_fn)
         self._device = device
         self._recorder: Recorder = recorder or CudaRecorder(device)
         self._rates = Rates(optimizer, device)
         self._placement: Placement | None = None
-        self._recordings: dict[Hashable, _Recording] = {}
+        self._recordings: dict[Key, _Recording] = {}
         self._counts: dict[Hashable, int] = {}
         self._active: _Recording | None = None
-        self._moves = self._tries = 0
+        self._moves = self._tries = self._wasted = 0
         found = self._recorder.refusal() or refusal(model, optimizer, device, scheduler)
         self._over = found is not None
         self.reason = found or "not yet: no step was run"
@@ -113,11 +121,13 @@ class WholeStep:
         if signature is None:
             self._active = None
             return None
-        key = (signature, self._rates.key(), self._flags())
+        kind = (signature, self._rates.key(), self._flags())
+        key = (kind, self._program.number())
         recording = self._recordings.get(key)
         if recording is None:
             self._active = None
             return self._approach(key, batch)
+        recording.used += 1
         self.reason = "recorded"
         return self._replay(recording, batch)
 
@@ -160,12 +170,17 @@ class WholeStep:
             return None
         return tuple(parts)
 
-    def _approach(self, key: Hashable, batch: Any) -> dict[str, Tensor] | None:
+    def _approach(self, key: Key, batch: Any) -> dict[str, Tensor] | None:
         """One step nearer to a recording of this shape."""
+        if len(self._recordings) >= RECORDINGS:
+            self._drop_outdated(key)
+        if self._over:
+            return None
         if len(self._recordings) >= RECORDINGS:
             self.reason = f"{RECORDINGS} kinds of step are recorded; this one is none of them"
             return None
-        count = self._counts[key] = self._counts.get(key, 0) + 1
+        kind, _ = key
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
         if len(self._counts) > _PATIENCE:
             self._stop_looking()
             return None
@@ -175,6 +190,14 @@ class WholeStep:
         if count == EAGER_STEPS + 1:
             return self._rehearse(batch)
         return self._record(key, batch)
+
+    def _drop_outdated(self, key: Key) -> None:
+        """Make room: what was recorded with other values of the program's may never come again."""
+        for other in [each for each in self._recordings if each[1] != key[1]]:
+            self._wasted += self._recordings.pop(other).used < _PATIENCE
+        if self._wasted > _MOVES:
+            changed = self._program.changed
+            self._give_up(f"{changed}, which the model or the loss reads, changes again and again")
 
     def _stop_looking(self) -> None:
         """Hardly any step is like another: name what differs."""
@@ -208,7 +231,7 @@ class WholeStep:
             self.reason = f"not yet: step {EAGER_STEPS + 1} of {EAGER_STEPS + 1} before a recording"
         return dict(outputs)
 
-    def _record(self, key: Hashable, batch: Any) -> dict[str, Tensor] | None:
+    def _record(self, key: Key, batch: Any) -> dict[str, Tensor] | None:
         problem = self._rates.on_host()
         if problem is not None:
             self._give_up(problem)
@@ -228,7 +251,7 @@ class WholeStep:
             return None
         gradients = [parameter.grad for parameter in host.parameters]
         made = self._recordings[key] = _Recording(inputs, outputs, gradients, replay)
-        self._counts.pop(key)
+        self._counts.pop(key[0])
         self._active = made
         self.reason = "recorded"
         return self._replay(made, batch)
@@ -320,8 +343,8 @@ def _items(value: Any) -> list[tuple[Any, Any]] | None:
 
 def _difference(first: Any, second: Any) -> str:
     if first[1] != second[1]:
-        changed = sorted({name for pair in _unequal(first[1], second[1]) for name, _ in pair})
-        names = ", ".join(repr(name) for name in changed)
+        found = sorted({name for pair in _unequal(first[1], second[1]) for name, _ in pair})
+        names = ", ".join(repr(name) for name in found)
         return f"the optimizer's {names} changes from step to step"
     if first[2] != second[2]:
         return "training mode or requires_grad changes from step to step"

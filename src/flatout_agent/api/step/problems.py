@@ -263,6 +263,15 @@ _MISFIT = (
     "Expected floating point type",
     "expected m1 and m2 to have the same dtype",
 )
+_TOLD = {
+    torch.float64: "Double",
+    torch.float32: "Float",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.int64: "Long",
+    torch.int32: "Int",
+}
+"""What torch's messages call a dtype."""
 
 
 def _dtypes(text: str, parameter: Tensor, batch: Any) -> UsageError | None:
@@ -277,7 +286,9 @@ def _dtypes(text: str, parameter: Tensor, batch: Any) -> UsageError | None:
                 f"floating point, such as {path}.float() / 255"
             )
         wide = torch.float64 in (tensor.dtype, parameter.dtype)
-        if tensor.is_floating_point() and tensor.dtype != parameter.dtype and wide:
+        named = _TOLD.get(tensor.dtype, "?") in text and _TOLD.get(parameter.dtype, "?") in text
+        number = tensor.is_floating_point() or ("same dtype" in text and not tensor.is_complex())
+        if number and tensor.dtype != parameter.dtype and (wide or named):
             return UsageError(
                 f"{name}, the model's parameters are {_dtype(parameter)}: convert with "
                 f"{path}.to({parameter.dtype})"

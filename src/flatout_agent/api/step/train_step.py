@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from flatout_agent.api.errors import NonfiniteError
+from flatout_agent.api.errors import NonfiniteError, UsageError
 from flatout_agent.api.step import compiling, loss_call, problems, ranks, step_state
 from flatout_agent.api.step.accumulation import Group, Weight
 from flatout_agent.api.step.buffers import Buffers
@@ -91,7 +91,8 @@ class TrainStep:
       that repeat: starts faster), one of torch.compile's modes, or False.
     - `layout`: "auto", "channels_last" or "contiguous".
     - `graph`: the whole step as one CUDA graph: "auto", True or False. Where it cannot be one,
-      the step runs without, and `step.notes["graph"]` says why.
+      the step runs without, and `step.notes["graph"]` says why. Plain values that model and
+      loss read (a factor, a dropout's `p`) may change: that makes a new recording.
     - `accumulate`: calls that make one optimizer step, 1 or more. The gradient is exactly that of
       all their batches together: sum of weight times gradient, by sum of weights, over all
       ranks. Gradients are communicated in the last call alone. `step.flush()` ends a group
@@ -121,8 +122,9 @@ class TrainStep:
       it is faster than splitting, measured), True or False. A batch that does not fit is
       split and done again, with the same gradient; with several ranks it is not.
 
-    With precision="fp32" and compile=False the step is the plain loop to the last bit: unless asked
-    for, neither the layout nor the optimizer's kernel is changed then.
+    With precision="fp32" and compile=False (on CUDA graph=False too: a recording keeps its rates in
+    float32) the step is the plain loop to the last bit: unless asked for, neither the layout nor
+    the optimizer's kernel is changed then.
     """
 
     def __init__(
@@ -136,19 +138,20 @@ class TrainStep:
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.device = next(each for each in model.parameters() if each.requires_grad).device
-        self._options, self._choices = options, choices
+        self._options, self._choices, self._loss_fn = options, choices, loss_fn
         self._bare = ranks.bare(model)
         self._pair = loss_fn is not None and not loss_call.takes_model(loss_fn)
         choices.keep_memory(self.device)
         self._layout = choices.place(model)
         self._place = None if self._layout.name == "contiguous" else self._layout.place
-        self.ema = _average(self._bare, options.ema)
+        self.ema = _average(model, self._bare, options.ema)
         chosen = choices.reduce(model, self.device)
         self._scaler = chosen.scaler
         choices.fuse(optimizer)
         self._group = Group(options.accumulate, options.weigh, ranks.of(model), self.device)
         self._gradients, self._buffers = Gradients(model, optimizer), Buffers(model)
         self._fit = Fit(model, self.device, options.recompute)
+        choices.undos.append(self._fit.close)
         self._compiled = choices.compiled(model, loss_call.build(model, loss_fn), self.device)
         self._passes = Passes(
             model,
@@ -162,9 +165,8 @@ class TrainStep:
         )
         self._histories = Histories(self.device)
         self._update = self._make_update()
-        self._graph_note = ""
+        self._graph_note, self._calls, self._checked = "", 0, False
         self._whole = self._make_whole()
-        self._calls, self._checked = 0, False
 
     def _make_update(self) -> Update:
         options, ranked = self._options, self._group.ranks is not None
@@ -195,7 +197,8 @@ class TrainStep:
         elif self._choices.compile in compiling.GRAPH_MODES:
             self._graph_note = f"no: compile={self._choices.compile!r} records graphs of its own"
         else:
-            return WholeStep(self._body, self.model, self.optimizer, self.device, self.scheduler)
+            parts = (self.model, self.optimizer, self.device, self.scheduler)
+            return WholeStep(self._body, *parts, loss_fn=self._loss_fn)
         return None
 
     def __call__(self, batch: Any) -> Tensor:
@@ -239,6 +242,9 @@ class TrainStep:
         group = self._group
         loss = self._passes.first(placed)
         self._gradients.settle(group.alone or (group.ranks is None and bool(group.weight)))
+        if self._gradients.sparse:  # no fused kernel takes them
+            self._choices.unfuse("some gradients are sparse")
+            self._update.know_optimizer()
         self._buffers.settle()
         self._calls += 1
         self._checked = True
@@ -354,8 +360,8 @@ class TrainStep:
     def close(self) -> None:
         """Give back what was set for the process, the model and the optimizer."""
         self._close_graph("no: closed")
-        self._fit.close()
         self._choices.undo()
+        self._fit.close()  # once more: a step that goes on after close() begins anew
 
     def _close_graph(self, reason: str) -> None:
         if self._whole is not None:
@@ -363,8 +369,14 @@ class TrainStep:
             self._whole, self._graph_note = None, reason
 
 
-def _average(model: nn.Module, decay: float | None) -> AveragedModel | None:
+def _average(model: nn.Module, bare: nn.Module, decay: float | None) -> AveragedModel | None:
     if decay is None:
         return None
+    found = ranks.of(model)
+    if found is not None and not found.can_reduce:
+        raise UsageError(
+            f"ema={decay} averages a copy of the model, and torch cannot copy one that fully_shard "
+            "has sharded: leave ema out, or average the saved weights"
+        )
     average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-    return AveragedModel(model, multi_avg_fn=average)
+    return AveragedModel(bare, multi_avg_fn=average)

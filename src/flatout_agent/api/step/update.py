@@ -49,10 +49,14 @@ class Update:
         self._row = (0, 0)
         """The last skipped step, and how many were skipped in a row up to it."""
         self._stopping: NonfiniteError | None = None
-        self.skips_on_device = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        self.know_optimizer()
         self._with_momentum = isinstance(optimizer, torch.optim.SGD) and any(
             group["momentum"] for group in optimizer.param_groups
         )
+
+    def know_optimizer(self) -> None:
+        """See whether the optimizer can leave a step out on the device."""
+        self.skips_on_device = bool(getattr(self.optimizer, "_step_supports_amp_scaling", False))
 
     def note(self) -> str:
         """What happens to steps that are not finite, and when one learns of it."""
