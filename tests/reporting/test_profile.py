@@ -201,3 +201,12 @@ def test_nothing_reads_none() -> None:
 )
 def test_kernels_are_named_without_their_arguments(name: str, told: str) -> None:
     assert profile_words.kernel(name, 100) == told
+
+
+def test_the_line_that_is_told_is_the_new_one() -> None:
+    from flatout.reporting.profile import _change
+
+    assert _change(("# train.py:3", "- old()", "+ new()", "+ more()")) == "+ new()"
+    assert _change(("# remark", "pip install x")) == "pip install x"
+    assert _change(("# remark",)) == "# remark"
+    assert _change(()) == ""

@@ -53,11 +53,10 @@ def command(
     resolved = commands.resolve(*program(ctx.args), python)
     _check_place(plan)
     choice = candidates.Choice(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
-    settings = tune.Settings(tune.seconds(budget), steps, seed)
-    run_folder = folder.fresh("tune")
+    asked, here = tune.Settings(tune.seconds(budget), steps, seed), folder.fresh("tune")
     with TuneView() as observer:
-        tuned = tune.tune(resolved, choice, settings, run_folder, observer, diagnose.predicted)
-    return _report(_with_plan(tuned, plan, run_folder), run_folder / "report.html", as_json)
+        tuned = tune.tune(resolved, choice, asked, here, observer, diagnose.predicted)
+    return _report(_with_plan(tuned, plan, here), here / "report.html", as_json)
 
 
 def _check_place(plan: Path) -> None:

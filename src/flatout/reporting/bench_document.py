@@ -25,6 +25,7 @@ def bench_document(benched: Benched) -> dict[str, Any]:
         "date": benched.date,
         "cached": benched.cached,
         "interrupted": benched.interrupted,
+        "busy": benched.busy,
         "wall_s": benched.wall_s,
     }
     found: dict[str, Any] = as_json(document)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from flatout.nouns import units
@@ -148,9 +148,15 @@ def _finding(finding: Finding, limit: float, width: int, short: bool) -> Iterato
     yield from paragraph(label, f"{finding.code} {place}{finding.title}", width, style)
     cure = textwrap.shorten(plain.one_line(finding.cure.text), width - LABEL, placeholder=" ...")
     yield Line(f"{'  cure':<{LABEL}}{cure}", ((0, 6, "dim"),))
-    change = plain.one_line(finding.cure.commands[0]) if finding.cure.commands else ""
+    change = _change(finding.cure.commands)
     if change and not short:
         yield Line(f"{'':{LABEL}}{change}", ((0, LABEL + len(change), "cyan"),))
+
+
+def _change(lines: Sequence[str]) -> str:
+    """The line that matters most: the first that is new, else the first that is no remark."""
+    told = [line for line in lines if not line.startswith(("#", "- "))] or list(lines)
+    return plain.one_line(next((line for line in told if line.startswith("+ ")), (told or [""])[0]))
 
 
 def _tail(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:

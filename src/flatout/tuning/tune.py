@@ -62,11 +62,7 @@ def tune(
     search = Search(bench, choice, observer, began + settings.budget_s, predict)
     notes: list[str] = []
     confirmed, best = _search_and_confirm(search, settings, notes)
-    if search.noise > NOISY:
-        notes.append(
-            f"two runs of the same program differed by {search.noise:.0%}: small gains cannot be"
-            " seen here; stop other programs and tune again"
-        )
+    notes += _noise_told(search.noise)
     here = identity(search.facts.torch)
     return Tuned(
         command=command.display,
@@ -86,6 +82,15 @@ def tune(
         notes=tuple(notes),
         run_folder=str(folder),
     )
+
+
+def _noise_told(noise: float) -> list[str]:
+    if noise <= NOISY:
+        return []
+    return [
+        f"two runs of the same program differed by {noise:.0%}: small gains cannot be seen here;"
+        " stop other programs and tune again"
+    ]
 
 
 def seconds(text: str) -> float:
