@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flatout.diagnosing import checks, pages
+from flatout.diagnosing import ceiling_checks, checks, pages, profile_checks
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,9 @@ def test_nearest(wanted: str, near: str) -> None:
 
 def test_every_check_has_one() -> None:
     found = pages.every()
-    assert sorted(page.id for page in found) == checks.names()
+    families = (checks, ceiling_checks, profile_checks)
+    names = [name for family in families for name in family.names()]
+    assert sorted(page.id for page in found) == sorted(names)
     assert [page.code for page in found] == sorted(page.code for page in found)
 
 

@@ -40,6 +40,10 @@ PLANTED = {
         "flatout/diagnosing/profile_checks/loader_without_workers.py",
         "import flatout.diagnosing.profile_checks.loader_workers_too_few",
     ),
+    "Checks of ceilings do not know each other": (
+        "flatout/diagnosing/ceiling_checks/disk_reads_slow.py",
+        "import flatout.diagnosing.ceiling_checks.launches_slow",
+    ),
     "Diagnosing and installing look at nothing: facts come as arguments": (
         "flatout/diagnosing/diagnose.py",
         "import flatout.probing.cpu",

@@ -26,9 +26,9 @@ def test_the_folder_is_the_table() -> None:
     assert {check_id.replace("-", "_") for check_id in NAMES} == files
 
 
-def test_codes_are_unique() -> None:
-    codes = Counter(checks.load(check_id).CHECK.code for check_id in NAMES)
-    assert [code for code, count in codes.items() if count > 1] == []
+def test_codes_and_names_are_unique_among_all_families() -> None:
+    names = Counter(name for page in pages.every() for name in (page.code, page.id))
+    assert [name for name, count in names.items() if count > 1] == []
 
 
 @pytest.mark.parametrize("check_id", NAMES)
@@ -75,4 +75,4 @@ def test_a_recorded_machine_shows_every_code(root: Path) -> None:
     shown: set[str] = set()
     for path in (root / "tests/machines").glob("*.json"):
         shown |= set(json.loads(path.read_text(encoding="utf-8"))["expected"])
-    assert {page.code for page in pages.every()} - shown == set()
+    assert {checks.load(name).CHECK.code for name in checks.names()} - shown == set()

@@ -26,6 +26,7 @@ NAMES = [
     "train_step",
 ]
 OPTIONS = {
+    "bench": ["--cached", "--device", "--expect", "--json", "--only", "--python", "--quick"],
     "doctor": ["--deep", "--json", "--machine", "--python", "--redact"],
     "eject": ["--json", "--plan"],
     "env": [
@@ -41,6 +42,19 @@ OPTIONS = {
         "--yes",
     ],
     "explain": ["--json"],
+    "profile": [
+        "--compare",
+        "--fail-over",
+        "--json",
+        "--no-bench",
+        "--out",
+        "--plan",
+        "--python",
+        "--skip",
+        "--steps",
+        "--stop",
+        "--trace",
+    ],
     "run": ["--json", "--no-plan", "--only", "--plan", "--python", "--quiet", "--skip"],
     "tune": [
         "--allow",

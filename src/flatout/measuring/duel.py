@@ -115,7 +115,7 @@ def fight(
     with ExitStack() as stack:
         players: list[_Player] = []
         for name, chosen in (("duel-untouched", ()), ("duel-plan", boosts)):
-            program = bench.program(name, chosen, facts, gates=pairs, guard_steps=0)
+            program = bench.program(name, chosen, facts, None, gates=pairs, guard_steps=0)
             players.append(_Player(stack.enter_context(program)))
             players[-1].reach(0, False, deadline)
             program.suspend()

@@ -96,7 +96,7 @@ def run(
     """One trial from start to end. A crash, a hang, a lack of memory is an outcome, no error."""
     began = time.monotonic()
     ranks: dict[int, Rank] = {}
-    with bench.program(name, boosts, facts, **changes) as program:
+    with bench.program(name, boosts, facts, None, **changes) as program:
         late = _follow(program, ranks, seen, began + limit_s)
         returncode, peak = program.returncode, program.memory_bytes()
         program.stop()

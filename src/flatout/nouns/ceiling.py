@@ -76,3 +76,5 @@ class Benched:
     """Accelerators, as torch sees them."""
     interrupted: bool = False
     """Ctrl-C came: what was not measured by then is missing."""
+    busy: float | None = None
+    """Share of all cores that other programs used just before; None: not known."""

@@ -9,9 +9,7 @@ from flatout.nouns import units
 from flatout.nouns.ceiling import Benched, Ceiling
 from flatout.reporting import plain
 from flatout.reporting.bench_document import share
-from flatout.reporting.doctor import _finding as print_finding
-from flatout.reporting.doctor import _paragraph as print_paragraph
-from flatout.reporting.doctor import _print as print_line
+from flatout.reporting.doctor import print_finding, print_line, print_paragraph
 
 if TYPE_CHECKING:
     from rich.console import Console

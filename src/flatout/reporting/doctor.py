@@ -44,15 +44,15 @@ def doctor(diagnosed: Diagnosed, console: Console | None = None) -> None:
 
     console = console or Console()
     for line in _machine(diagnosed.machine):
-        _paragraph(console, line)
+        print_paragraph(console, line)
     for finding in diagnosed.findings:
-        _print(console, "")
-        _finding(console, finding)
+        print_line(console, "")
+        print_finding(console, finding)
     if diagnosed.selftests:
-        _print(console, "")
+        print_line(console, "")
         for test in diagnosed.selftests:
-            _paragraph(console, _selftest(test))
-    _print(console, "")
+            print_paragraph(console, _selftest(test))
+    print_line(console, "")
     _verdict(console, diagnosed)
 
 
@@ -133,14 +133,14 @@ def _says(machine: Machine) -> str:
     return ", sees an Intel GPU (XPU)" if torch.xpu_available else ", sees no GPU"
 
 
-def _finding(console: Console, finding: Finding) -> None:
+def print_finding(console: Console, finding: Finding) -> None:
     head = (finding.severity.value, f"{finding.code}: {finding.title}", STYLES[finding.severity])
-    _paragraph(console, head)
-    _paragraph(console, ("  found", finding.evidence, "dim"))
-    _paragraph(console, ("  cure", finding.cure.text, "dim"))
+    print_paragraph(console, head)
+    print_paragraph(console, ("  found", finding.evidence, "dim"))
+    print_paragraph(console, ("  cure", finding.cure.text, "dim"))
     for command in finding.cure.commands:
         for line in _command_lines(plain.one_line(command), _width(console) - LABEL):
-            _print(console, f"{'':{LABEL}}{line}", "cyan", 0, None)
+            print_line(console, f"{'':{LABEL}}{line}", "cyan", 0, None)
 
 
 def _command_lines(command: str, width: int) -> list[str]:
@@ -178,12 +178,14 @@ def _verdict(console: Console, diagnosed: Diagnosed) -> None:
     found = ", ".join(counted) or "nothing wrong found"
     asked = units.count(diagnosed.checks, "check")
     text = f"{diagnosed.health.value}: {found} ({asked})"
-    _paragraph(console, ("verdict", text, HEALTH_STYLES[diagnosed.health]))
+    print_paragraph(console, ("verdict", text, HEALTH_STYLES[diagnosed.health]))
     if diagnosed.findings:
-        _paragraph(console, ("next", f"flatout explain {diagnosed.findings[0].code}", "bold cyan"))
+        print_paragraph(
+            console, ("next", f"flatout explain {diagnosed.findings[0].code}", "bold cyan")
+        )
 
 
-def _paragraph(console: Console, line: Line) -> None:
+def print_paragraph(console: Console, line: Line) -> None:
     """The label in the first column, the text wrapped beside it."""
     label, text, style = line
     first = f"{label:<{LABEL}}"
@@ -193,16 +195,16 @@ def _paragraph(console: Console, line: Line) -> None:
         break_long_words=False,
         break_on_hyphens=False,
     ) or [""]
-    _print(console, first + wrapped[0], style, 0, len(label))
+    print_line(console, first + wrapped[0], style, 0, len(label))
     for further in wrapped[1:]:
-        _print(console, " " * LABEL + further)
+        print_line(console, " " * LABEL + further)
 
 
 def _width(console: Console) -> int:
     return max(min(console.width, WIDEST), 40)
 
 
-def _print(
+def print_line(
     console: Console, line: str, style: str = "", begin: int = 0, end: int | None = 0
 ) -> None:
     from rich.text import Text

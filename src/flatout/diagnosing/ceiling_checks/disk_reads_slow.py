@@ -1,0 +1,62 @@
+"""The disk of this folder reads slowly.
+
+## What it sees
+
+One reader gets less than 0.15 GB/s from a large file in this folder.
+
+## Why it matters
+
+1,000 pictures of 110 KB a second are 0.11 GB/s: data that lies here and does not fit into memory
+keeps a training waiting.
+
+## Evidence
+
+The measured rates, and of which kind the disk is.
+
+## Cure
+
+Keep the data on a local solid-state disk, or pack small files into large ones; several workers help
+on network disks, where the time goes to waiting.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/data.html
+- https://docs.kernel.org/block/index.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.nouns.ceiling import Benched
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Disk, Machine
+
+CHECK = Check(code="HW040", severity=Severity.NOTE, since="0.2.0")
+SLOW_GB_PER_S = 0.15
+
+
+def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
+    """At most one finding."""
+    found = next((one for one in benched.ceilings if one.id == "disk-read"), None)
+    if found is None or found.value is None or found.value >= SLOW_GB_PER_S:
+        return
+    here = next((disk for disk in machine.disks or () if disk.use == "work"), None)
+    rates = ", ".join(f"{point.size}: {point.value:.3g} GB/s" for point in found.curve)
+    yield Diagnosis(
+        title=f"disk of this folder: {found.value * 1000:.0f} MB/s for one reader",
+        evidence=f"{rates}{_kind(here)}",
+        cure=Cure("Keep training data on a local solid-state disk, packed into large files."),
+    )
+
+
+def _kind(disk: Disk | None) -> str:
+    if disk is None:
+        return ""
+    parts = [
+        disk.file_system or "",
+        "over the network" if disk.network else "",
+        "a turning disk" if disk.rotational else "",
+    ]
+    return "".join(f"; {part}" for part in parts if part)

@@ -1,0 +1,65 @@
+"""What checks of memory ask of a Profile."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+from flatout.nouns import units
+from flatout.nouns.profile import Profile
+
+EXPANDABLE = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+ASKING = re.compile(r"(cuda|hip)(Malloc|Free|HostAlloc|HostRegister)\w*")
+"""Calls of the runtime that ask the driver for memory, or give it back."""
+
+
+def share_used(profile: Profile) -> float | None:
+    """The most that was in use, as a share of the device's memory; None: not known."""
+    seen = profile.seen
+    if seen is None or not seen.memory_peak_bytes or not seen.memory_total_bytes:
+        return None
+    return seen.memory_peak_bytes / seen.memory_total_bytes
+
+
+def told(profile: Profile) -> str:
+    """Like 72 GiB of 80 GiB in use at most, 78 GiB held by the allocator."""
+    seen = profile.seen
+    if seen is None or seen.memory_peak_bytes is None:
+        return "memory in use is not known"
+    total = f" of {units.size(seen.memory_total_bytes)}" if seen.memory_total_bytes else ""
+    held = (
+        f", {units.size(seen.memory_reserved_bytes)} held by the allocator"
+        if seen.memory_reserved_bytes
+        else ""
+    )
+    return f"{units.size(seen.memory_peak_bytes)}{total} in use at most{held}"
+
+
+def waited_ms(profile: Profile) -> float:
+    """A step in which the device does nothing while the host asks the driver for memory."""
+    return sum(gap.ms for gap in profile.gaps if ASKING.fullmatch(gap.doing))
+
+
+def waited_words(waited: float) -> str:
+    """The arithmetic of `waited_ms`."""
+    return (
+        f"the device does nothing for {units.milliseconds(waited)} a step while the host asks the "
+        "driver for memory or gives it back"
+    )
+
+
+def growth(values: tuple[int, ...]) -> float | None:
+    """Bytes a step by which memory grows steadily; None: it does not, or too little was seen.
+
+    Steady: seven in ten steps add something, and each third of them lies above the one before.
+    """
+    if len(values) < 6:
+        return None
+    added = [after - before for before, after in itertools.pairwise(values)]
+    third = len(values) // 3
+    first, middle, last = values[:third], values[third:-third], values[-third:]
+    if sum(more > 0 for more in added) < 0.7 * len(added):
+        return None
+    if not max(first) <= min(middle) <= max(middle) <= min(last):
+        return None
+    return sum(added) / len(added)

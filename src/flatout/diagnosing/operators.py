@@ -1,0 +1,162 @@
+"""What checks of jobs ask of a Profile's operators: their time, their lines, their dtypes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from flatout.nouns import units
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.profile import Operator, Place, Profile
+
+PRODUCTS = (Kind.TENSOR_CORES, Kind.MATMUL)
+FLOAT32 = ("float", "float32")
+FLOAT64 = ("double", "float64")
+HALVES = ("c10::BFloat16", "c10::Half", "bfloat16", "float16")
+MULTIPLIES = re.compile(
+    r"aten::(mm|bmm|addmm|addbmm|baddbmm|linear|mkldnn_linear|_addmm_activation)"
+)
+CONVOLVES = re.compile(
+    r"aten::(cudnn_convolution\w*|mkldnn_convolution\w*|miopen_convolution\w*"
+    r"|convolution_backward|_slow_conv\w*|slow_conv\w*|thnn_conv2d\w*|_conv_depthwise2d\w*)"
+)
+
+
+def on_accelerator(profile: Profile) -> bool:
+    """Whether what is analysed runs on an accelerator, not on the CPU."""
+    return profile.anatomy.device != "cpu"
+
+
+def ms(profile: Profile, operator: Operator) -> float:
+    """Its time on the device that trains."""
+    return max(operator.device_ms if on_accelerator(profile) else operator.host_ms, 0.0)
+
+
+def total(profile: Profile, operators: Iterable[Operator]) -> float:
+    """Their time together, never more than the step."""
+    return min(sum(ms(profile, one) for one in operators), profile.anatomy.step_ms)
+
+
+def called(profile: Profile, pattern: str | re.Pattern[str]) -> list[Operator]:
+    """Those whose whole name matches."""
+    return [one for one in profile.operators if re.fullmatch(pattern, one.name)]
+
+
+def matches(pattern: str | re.Pattern[str], name: str) -> bool:
+    """Whether the whole name matches."""
+    return re.fullmatch(pattern, name) is not None
+
+
+def of_kind(profile: Profile, *kinds: Kind) -> list[Operator]:
+    """Those of these kinds."""
+    return [one for one in profile.operators if one.kind in kinds]
+
+
+def products(profile: Profile) -> list[Operator]:
+    """Matrix products and convolutions."""
+    return [
+        one
+        for one in profile.operators
+        if one.kind in PRODUCTS or MULTIPLIES.fullmatch(one.name) or CONVOLVES.fullmatch(one.name)
+    ]
+
+
+def in_dtype(operators: Iterable[Operator], dtypes: Sequence[str]) -> list[Operator]:
+    """Those whose floating-point inputs are all of these dtypes; none where dtypes are unknown."""
+    return [
+        one
+        for one in operators
+        if (floats := [dtype for dtype in one.dtypes if _is_float(dtype)])
+        and all(dtype in dtypes for dtype in floats)
+    ]
+
+
+def where(profile: Profile, operators: Iterable[Operator]) -> str | None:
+    """The line of the user's that costs most among them; None: not known."""
+    place = costliest_place(profile, operators)
+    return str(place) if place is not None else None
+
+
+def costliest_place(profile: Profile, operators: Iterable[Operator]) -> Place | None:
+    """As `where`, with the function and the text of the line."""
+    cost: dict[str, float] = defaultdict(float)
+    places: dict[str, Place] = {}
+    for one in operators:
+        if one.where is not None:
+            cost[str(one.where)] += ms(profile, one)
+            places.setdefault(str(one.where), one.where)
+    best = max(cost, key=lambda key: cost[key], default=None)
+    return places[best] if best is not None else None
+
+
+def by_function(operators: Iterable[Operator]) -> dict[tuple[str, str], list[Operator]]:
+    """Grouped by the user's file and function; those without a place are left out."""
+    groups: dict[tuple[str, str], list[Operator]] = defaultdict(list)
+    for one in operators:
+        if one.where is not None:
+            groups[(one.where.file, one.where.function)].append(one)
+    return dict(groups)
+
+
+def told(profile: Profile, operators: Iterable[Operator], most: int = 3) -> str:
+    """The costliest ones: "aten::mm 12.1 ms at model.py:30 (64x512, 512x2048)"."""
+    ranked = sorted(operators, key=lambda one: ms(profile, one), reverse=True)
+    parts = [_told(profile, one) for one in ranked[:most]]
+    if len(ranked) > most:
+        parts.append(f"and {len(ranked) - most} more")
+    return "; ".join(parts)
+
+
+def _told(profile: Profile, one: Operator) -> str:
+    line = f" at {one.where}" if one.where is not None else ""
+    shape = f" ({one.shapes[0]})" if one.shapes else ""
+    return f"{one.name} {units.milliseconds(ms(profile, one))}{line}{shape}"
+
+
+def shape(text: str) -> tuple[tuple[int, ...], ...]:
+    """Of "32x64, 64x128": ((32, 64), (64, 128)); what is no shape is an empty one."""
+    found = (re.fullmatch(r"\d+(x\d+)*", part.strip()) for part in text.split(","))
+    return tuple(tuple(map(int, one[0].split("x"))) if one else () for one in found)
+
+
+def elements(dimensions: Sequence[int]) -> int:
+    """How many numbers a tensor of this shape holds; none for an unknown shape."""
+    return math.prod(dimensions) if dimensions else 0
+
+
+def accumulating(profile: Profile) -> list[Operator]:
+    """What may add to gradients that are there already: additions in place in a backward pass."""
+    return [
+        one
+        for one in called(profile, r"aten::add_")
+        if one.backward or (one.where is not None and "backward(" in one.where.source)
+    ]
+
+
+def has_convolutions(profile: Profile) -> bool | None:
+    """Whether the model holds 2-d convolutions, by its layers or by what ran; None: not known."""
+    if profile.job is not None and profile.job.models:
+        return any(model.conv2d for model in profile.job.models)
+    ran = any(CONVOLVES.fullmatch(one.name) for one in profile.operators)
+    return True if ran else None
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype in FLOAT32 or dtype in FLOAT64 or dtype in HALVES
+
+
+def on_nvidia(profile: Profile) -> bool:
+    """Whether the device is known to be an NVIDIA GPU."""
+    if profile.anatomy.device != "cuda" or (profile.job is not None and profile.job.hip):
+        return False
+    name = profile.device_name or (profile.job.device_name if profile.job is not None else None)
+    return name is not None and re.search(r"(?i)\bAMD\b|Radeon|Instinct|\bMI\d", name) is None
+
+
+def capability(profile: Profile) -> tuple[int, int] | None:
+    """CUDA compute capability of the device; None: no NVIDIA GPU, or not known."""
+    if not on_nvidia(profile):
+        return None
+    return profile.capability or (profile.job.capability if profile.job is not None else None)

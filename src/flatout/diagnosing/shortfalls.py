@@ -1,0 +1,176 @@
+"""What the checks of ceilings share: how much of its data sheet a device gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from flatout.knowledge import gpus
+from flatout.nouns import units
+from flatout.nouns.ceiling import Benched, Ceiling
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+LEAST_COMPUTE = 0.55
+"""Of the peak, by the best format: healthy GPUs give 0.7 to 0.95 with random data."""
+LEAST_COMPUTE_AMD = 0.4
+"""CDNA's sheets count clocks that no full load holds: healthy ones give 0.5 to 0.65."""
+LEAST_MEMORY = 0.7
+"""Of the bandwidth: healthy ones give 0.8 to 0.95."""
+LEAST_PCIE = 0.65
+"""Of the lanes' rate before overhead: healthy ones give 0.8 to 0.9."""
+LOWERED = 0.95
+"""A power limit below so much of the default was lowered by somebody."""
+POWER = ("sw_power_cap",)
+HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown")
+BRAKE = ("hw_slowdown", "hw_power_brake_slowdown")
+SETTINGS = ("applications_clocks_setting",)
+GDDR_GB_PER_S = 1100
+"""Below this a data center's or workstation's card has GDDR; from there on HBM."""
+PROGRAM_BYTES = 2**28
+"""A program on the GPU that holds less than this is a screen's or a monitor's."""
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """One device that gives far less than its data sheet says."""
+
+    ceiling: Ceiling
+    """The best of those that tell it."""
+    share: float
+    gpu: Gpu | None
+    """As it was under load; None: the driver does not tell, or not of this one."""
+    name: str
+
+    @property
+    def told(self) -> str:
+        """The figures: matrix product, bf16: 310 of 989.4 TFLOP/s (31%)."""
+        one = self.ceiling
+        return (
+            f"{one.title}: {one.value:,.4g} of {one.datasheet:,.4g} {one.unit} "
+            f"({units.share(self.share)})"
+        )
+
+
+def compute(benched: Benched, machine: Machine) -> Iterator[Shortfall]:
+    """Devices whose best matrix product is far below its peak."""
+    for device in _devices(benched):
+        rows = [one for one in _on(benched, device) if one.id.startswith("matmul-")]
+        found = _shortfall(benched, machine, rows)
+        least = LEAST_COMPUTE_AMD if found and _vendor(found.name) == "amd" else LEAST_COMPUTE
+        if found is not None and found.share < least:
+            yield found
+
+
+def memory(benched: Benched, machine: Machine) -> Iterator[Shortfall]:
+    """Devices whose memory is far slower than its data sheet says."""
+    yield from _below(benched, machine, ("copy-device", "triad-device"), LEAST_MEMORY)
+
+
+def pcie(benched: Benched, machine: Machine) -> Iterator[Shortfall]:
+    """Devices to which pinned memory is copied far slower than their PCIe lanes carry."""
+    ids = ("copy-host-to-device-pinned", "copy-device-to-host-pinned")
+    yield from _below(benched, machine, ids, LEAST_PCIE)
+
+
+def gpu_of(benched: Benched, machine: Machine, device: str) -> Gpu | None:
+    """The driver's GPU behind a device of torch's: by its number there only where all are seen."""
+    known = next((one for one in benched.devices if one.device == device), None)
+    cards = [gpu for gpu in machine.gpus or () if gpu.driver_sees is not False]
+    if known is not None and known.uuid is not None:
+        found = next((gpu for gpu in cards if gpu.uuid == known.uuid), None)
+        if found is not None:
+            return found
+    number = device.partition(":")[2]
+    if number.isdecimal() and len(cards) == len(benched.devices):
+        return next((gpu for gpu in cards if gpu.index == int(number)), None)
+    return None
+
+
+def lowered_limit(gpu: Gpu) -> bool:
+    """Somebody set the power limit below its default."""
+    limit, default = gpu.power_limit_w, gpu.power_limit_default_w
+    return limit is not None and default is not None and limit < LOWERED * default
+
+
+def reasons(gpu: Gpu | None, wanted: Sequence[str]) -> tuple[str, ...]:
+    """Those of `wanted` that held its clocks down while it worked."""
+    return tuple(name for name in wanted if gpu is not None and name in (gpu.throttles or ()))
+
+
+def others(gpu: Gpu | None) -> tuple[str, ...]:
+    """Other programs that were on it before anything was measured."""
+    found = gpu.processes if gpu is not None and gpu.processes else ()
+    return tuple(
+        f"{one.name or 'a program'} (process {one.pid}, {units.size(one.memory_bytes)})"
+        for one in found
+        if one.memory_bytes is None or one.memory_bytes >= PROGRAM_BYTES
+    )
+
+
+def explained(found: Shortfall) -> bool:
+    """The driver names a cause, which is then a finding of its own."""
+    gpu = found.gpu
+    return bool(reasons(gpu, (*POWER, *HEAT, *BRAKE, *SETTINGS)) or others(gpu))
+
+
+def lanes(gpu: Gpu | None) -> tuple[int, int] | None:
+    """PCIe lanes under load and of the card; None: not known."""
+    if gpu is None or gpu.pcie_width is None or gpu.pcie_width_max is None:
+        return None
+    return gpu.pcie_width, gpu.pcie_width_max
+
+
+def generations(gpu: Gpu | None) -> tuple[int, int] | None:
+    """PCIe generation under load and of the card; None: not known."""
+    if gpu is None or gpu.pcie_generation is None:
+        return None
+    card = gpu.pcie_generation_card or gpu.pcie_generation_max
+    return (gpu.pcie_generation, card) if card is not None else None
+
+
+def gddr_with_ecc(gpu: Gpu) -> bool:
+    """ECC is on, and its bits travel with the data: by the bandwidth it is no HBM."""
+    model = gpus.find(gpu.name, gpu.memory_bytes) if gpu.name else None
+    bandwidth = model.bandwidth_gb_per_s if model else None
+    return gpu.ecc is True and bandwidth is not None and bandwidth < GDDR_GB_PER_S
+
+
+def value(benched: Benched, ceiling_id: str) -> float | None:
+    """The measured value of that ceiling; None: not measured."""
+    found = (one.value for one in benched.ceilings if one.id == ceiling_id)
+    return next((one for one in found if one is not None), None)
+
+
+def _below(
+    benched: Benched, machine: Machine, ids: Sequence[str], least: float
+) -> Iterator[Shortfall]:
+    for device in _devices(benched):
+        rows = [one for one in _on(benched, device) if one.id in ids]
+        found = _shortfall(benched, machine, rows)
+        if found is not None and found.share < least:
+            yield found
+
+
+def _shortfall(benched: Benched, machine: Machine, rows: Sequence[Ceiling]) -> Shortfall | None:
+    """Of the ceiling that comes nearest to its data sheet."""
+    shares = [(one.value / one.datasheet, one) for one in rows if one.value and one.datasheet]
+    if not shares:
+        return None
+    share, best = max(shares, key=lambda pair: pair[0])
+    names = {one.device: one.name or one.device for one in benched.devices}
+    gpu = gpu_of(benched, machine, best.device)
+    return Shortfall(best, share, gpu, names.get(best.device, best.device))
+
+
+def _devices(benched: Benched) -> list[str]:
+    return list(dict.fromkeys(one.device for one in benched.ceilings if one.device != "cpu"))
+
+
+def _on(benched: Benched, device: str) -> list[Ceiling]:
+    return [one for one in benched.ceilings if one.device == device]
+
+
+def _vendor(name: str) -> str | None:
+    model = gpus.find(name)
+    return model.vendor if model else None

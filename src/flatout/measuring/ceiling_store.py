@@ -1,0 +1,157 @@
+"""Where measured ceilings are kept: one file per machine, driver and torch in the user's cache.
+
+A file that cannot be read or written costs a new measurement, never an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flatout.nouns.ceiling import SHORTER_IS_BETTER, Ceiling
+from flatout.nouns.identity import Identity
+from flatout.probing.decoding import decode
+
+VERSION = 1
+FOLDER_ENV = "FLATOUT_CACHE"
+"""Another folder than the system's usual one."""
+ANEW = ("disk-read", "cpu-against-gpu")
+"""The folder may lie elsewhere now; a busy CPU makes the ratio better."""
+VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one file holds."""
+
+    ceilings: tuple[Ceiling, ...]
+    torch: str
+    date: str
+    """Of the newest of them, ISO 8601."""
+    quick: bool
+    """Some of them were measured with --quick alone."""
+
+
+def load(here: Identity, environ: Mapping[str, str] | None = None) -> Kept | None:
+    """What is kept of this machine; of several torch versions the newest file."""
+    environ = os.environ if environ is None else environ
+    root, machine = folder(environ), _machine_key(here, environ)
+    if root is None:
+        return None
+    if here.torch is not None:
+        return _read(root / f"{machine}-{_safe(here.torch)}.json")
+    with contextlib.suppress(OSError):
+        found = sorted(root.glob(f"{machine}-*.json"), key=lambda path: path.stat().st_mtime)
+        return _read(found[-1]) if found else None
+    return None
+
+
+def keep(
+    here: Identity,
+    ceilings: Sequence[Ceiling],
+    quick: bool,
+    environ: Mapping[str, str] | None = None,
+) -> Path | None:
+    """Add what was measured to what is kept: of two figures the better one is the ceiling.
+
+    The other was measured while something else ran, or with fewer sizes.
+    """
+    environ = os.environ if environ is None else environ
+    root = folder(environ)
+    measured = [one for one in ceilings if one.value is not None]
+    if root is None or here.torch is None or not measured:
+        return None
+    path = root / f"{_machine_key(here, environ)}-{_safe(here.torch)}.json"
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    rows = {(row["id"], row["device"]): row for row in _rows(path)}
+    for one in measured:
+        before = rows.get((one.id, one.device))
+        if before is None or not _is_better(before["value"], one):
+            rows[one.id, one.device] = {**dataclasses.asdict(one), "quick": quick, "date": date}
+    document = {"version": VERSION, "torch": here.torch, "ceilings": list(rows.values())}
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        partial.write_text(json.dumps(document), encoding="utf-8")
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        return None
+    return path
+
+
+def _is_better(before: float | None, one: Ceiling) -> bool:
+    if before is None or one.value is None or one.id in ANEW:
+        return False
+    return before < one.value if one.unit in SHORTER_IS_BETTER else before > one.value
+
+
+def folder(environ: Mapping[str, str]) -> Path | None:
+    """ceilings/ in the user's cache folder of this system; None: there is no home."""
+    chosen = environ.get(FOLDER_ENV)
+    if chosen:
+        return Path(chosen, "ceilings")
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    if sys.platform == "win32":
+        base = Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Caches"
+    else:
+        base = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
+    return base / "flatout" / "ceilings"
+
+
+def _machine_key(here: Identity, environ: Mapping[str, str]) -> str:
+    """Memory to the gibibyte: a kernel's update takes some of it."""
+    gib = round(here.memory_bytes / 2**30) if here.memory_bytes is not None else None
+    gpus = [(gpu.name, gpu.memory_bytes, gpu.driver) for gpu in here.gpus]
+    visible = [environ.get(name) for name in VISIBLE] if gpus else []
+    facts = [here.system, here.cpu, here.cores, gib, gpus, visible]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _safe(version: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.+-]", "_", version)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return []
+    if not isinstance(document, dict) or document.get("version") != VERSION:
+        return []
+    rows = document.get("ceilings")
+    return [row for row in rows if _whole(row)] if isinstance(rows, list) else []
+
+
+def _whole(row: Any) -> bool:
+    return isinstance(row, dict) and _ceiling(row) is not None
+
+
+def _ceiling(row: dict[str, Any]) -> Ceiling | None:
+    return decode(Ceiling, row, lambda place: None)
+
+
+def _read(path: Path) -> Kept | None:
+    rows = _rows(path)
+    found = tuple(one for row in rows if (one := _ceiling(row)) is not None)
+    if not found:
+        return None
+    dates = [str(row.get("date") or "") for row in rows]
+    torch = path.stem.partition("-")[2]
+    return Kept(found, torch, max(dates), any(row.get("quick") for row in rows))

@@ -1,0 +1,107 @@
+"""How times are taken: events of the device, warm-up until stable, the median of many batches.
+
+- On CUDA, ROCm and XPU the device's own events time the work, so that what the host does beside it
+  is not counted; elsewhere the host's clock, around work that was waited for.
+- A batch holds so many calls that its time is long beside the clock's resolution and the launch.
+- Batches are thrown away until two in a row agree: clocks rise, code is loaded, algorithms chosen.
+- The median of the batches that follow; the fastest would tell of luck, the mean of interruptions.
+- Each call gets the number of the call, so that operands rotate and never lie in a cache.
+
+The same is done by triton.testing.do_bench (which empties the cache instead of rotating) and by
+torch.utils.benchmark's blocked_autorange.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+Action = Callable[[int], Any]
+"""One call of the kernel; the argument counts the calls."""
+BATCH_S = {"cpu": 0.02, "accelerator": 0.005}
+STABLE = 0.03
+"""Two batches in a row within so much: it is warm."""
+WARM_SHARE = 0.35
+FEWEST = 3
+MOST_CALLS = 2000
+"""In a batch: a device's queue holds about a thousand, more only wait in it."""
+
+
+class Clock:
+    """Times calls on one device; a seam for tests."""
+
+    def __init__(self, torch: Any, device: str) -> None:
+        self._torch, self._device = torch, device
+        self._calls = 0
+        self.batch_s = BATCH_S["cpu" if device == "cpu" else "accelerator"]
+        kind = device.partition(":")[0]
+        self._module = None if kind == "cpu" else getattr(torch, kind)
+        self._events = kind in ("cuda", "xpu")
+
+    def seconds(self, action: Action, calls: int) -> float:
+        """All of the calls together."""
+        return self._by_events(action, calls) if self._events else self._by_host(action, calls)
+
+    def wait(self) -> None:
+        """Until all that was asked of the device is done."""
+        wait(self._torch, self._device)
+
+    def _by_events(self, action: Action, calls: int) -> float:
+        module = self._module
+        assert module is not None
+        with module.device(self._device):
+            began = module.Event(enable_timing=True)
+            ended = module.Event(enable_timing=True)
+            began.record()
+            self._call(action, calls)
+            ended.record()
+            ended.synchronize()
+            return float(began.elapsed_time(ended)) / 1000
+
+    def _by_host(self, action: Action, calls: int) -> float:
+        self.wait()
+        began = time.perf_counter()
+        self._call(action, calls)
+        self.wait()
+        return time.perf_counter() - began
+
+    def _call(self, action: Action, calls: int) -> None:
+        first, self._calls = self._calls, self._calls + calls
+        for number in range(first, self._calls):
+            action(number)
+
+
+def wait(torch: Any, device: str) -> None:
+    """Until all that was asked of the device is done."""
+    kind, _, number = device.partition(":")
+    if kind != "cpu":
+        getattr(torch, kind).synchronize(*([device] if number else []))
+
+
+def median_s(clock: Any, action: Action, budget_s: float) -> float:
+    """Seconds per call, within about `budget_s`; a call that takes longer is measured all the same.
+
+    Raises what the kernel raises.
+    """
+    until = time.perf_counter() + budget_s
+    clock.seconds(action, 1)  # loads its code
+    one_s = max(clock.seconds(action, 1), 1e-7)
+    calls = max(1, min(MOST_CALLS, round(min(clock.batch_s, budget_s / 8) / one_s)))
+    _warm_up(clock, action, calls, min(until, time.perf_counter() + budget_s * WARM_SHARE))
+    batches: list[float] = []
+    while len(batches) < FEWEST or time.perf_counter() < until:
+        batches.append(clock.seconds(action, calls) / calls)
+        if time.perf_counter() > until + budget_s:
+            break
+    return statistics.median(batches)
+
+
+def _warm_up(clock: Any, action: Action, calls: int, until: float) -> None:
+    before = float("inf")
+    while time.perf_counter() < until:
+        now = clock.seconds(action, calls)
+        if abs(now - before) <= STABLE * now:
+            return
+        before = now

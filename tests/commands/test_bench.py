@@ -1,0 +1,157 @@
+"""`flatout bench` as a real process: this CPU, wrong arguments, an interruption, no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from probing.fake_packages import bare
+
+
+def flat(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "flatout", "bench", *arguments],
+        env=environment(folder, **variables),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        cwd=folder,
+    )
+
+
+def environment(folder: Path, **variables: str) -> dict[str, str]:
+    own = {"FLATOUT_CACHE": str(folder / "cache"), "CUDA_VISIBLE_DEVICES": ""}
+    return {**os.environ, **own, **variables}
+
+
+def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_one_ceiling_of_this_cpu_and_the_same_from_the_cache(tmp_path: Path) -> None:
+    arguments = ["--quick", "--only", "matmul-cpu-fp32", "--python", sys.executable]
+    done = flat(tmp_path, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    found = document(done)
+    assert found["schema"] == "flatout.bench/1"
+    (ceiling,) = found["ceilings"]
+    assert (ceiling["id"], ceiling["device"], ceiling["unit"]) == (
+        "matmul-cpu-fp32",
+        "cpu",
+        "TFLOP/s",
+    )
+    assert 0.001 < ceiling["value"] < 50
+    assert ceiling["datasheet"] is None
+    assert (found["quick"], found["cached"], found["passed"]) == (True, False, None)
+    assert "[1/1] cpu, matrix product, fp32" in done.stderr
+    again = document(flat(tmp_path, "--cached", "--json"))
+    assert again["cached"] is True
+    assert again["ceilings"] == found["ceilings"]
+    shown = flat(tmp_path, "--cached", COLUMNS="80")
+    assert shown.returncode == 0
+    assert "GFLOP/s" in shown.stdout
+    assert "\x1b" not in shown.stdout
+
+
+@pytest.mark.slow
+def test_all_of_it_and_no_such_gpu(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = flat(tmp_path, "--quick", "--json", "--expect", "h100")
+    assert time.monotonic() - began < 30  # 20 s where nobody else needs the cores
+    found = document(done)
+    ids = {one["id"] for one in found["ceilings"]}
+    assert {"matmul-cpu-bf16", "memory-cpu", "jpeg-decode-core", "disk-read"} <= ids
+    lost = {one["note"] for one in found["ceilings"] if one["value"] is None}
+    assert lost <= {"no time was left for it"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache"]
+    assert (done.returncode, found["passed"]) == (1, False)
+    assert "HW041" in [finding["code"] for finding in found["findings"]]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "flatout", "bench", "--python", sys.executable, "--json"]
+    process = subprocess.Popen(
+        [*command, "--quick", "--only", "matmul-cpu-fp32", "--only", "memory-cpu"],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "[1/2]" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    found = json.loads(out)
+    assert found["interrupted"] is True
+    assert [one["id"] for one in found["ceilings"]] == ["matmul-cpu-fp32"]
+
+
+def test_without_torch_the_cure_is_told(tmp_path: Path) -> None:
+    done = flat(tmp_path, "--quick", "--python", bare(tmp_path / "python"))
+    assert done.returncode == 2
+    assert "torch is not installed in" in done.stderr
+    assert "next: flatout env install" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--expect", "h1000"], "did you mean h100"),
+        (["--cached", "--quick"], "--cached measures nothing"),
+        (["--cached"], "nothing was measured on this machine yet"),
+        (["--python", "/no/python"], "no Python interpreter"),
+    ],
+)
+def test_wrong_usage(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = flat(tmp_path, *arguments)
+    assert done.returncode == (1 if arguments == ["--cached"] else 2)
+    assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "matmul-fp3"], "there is no ceiling 'matmul-fp3'"),
+        (["--device", "cuda:7", "--only", "matmul-bf16"], "nothing to measure on 'cuda:7'"),
+    ],
+)
+def test_what_is_not_here_is_named(tmp_path: Path, arguments: list[str], message: str) -> None:
+    done = flat(tmp_path, "--quick", "--python", sys.executable, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+
+
+@pytest.mark.gpu
+def test_the_real_gpu_here(tmp_path: Path) -> None:
+    """Whole and quick, in the time that was promised, and near its data sheet."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "flatout", "bench", "--quick", "--json"],
+        env={**os.environ, "FLATOUT_CACHE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert time.monotonic() - began < 25
+    found = document(done)
+    lost = {one["id"]: one["note"] for one in found["ceilings"] if one["value"] is None}
+    assert lost == {}
+    shares = {one["id"]: one["share"] for one in found["ceilings"] if one["share"] is not None}
+    assert all(0.05 < share <= 1.1 for share in shares.values()), shares
