@@ -6,6 +6,17 @@ import torch
 from torch import nn
 
 
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(64, 512), nn.LayerNorm(512), nn.GELU(), nn.Linear(512, 512), nn.Linear(512, 1)
+        )
+
+    def forward(self, inputs):
+        return self.layers(inputs)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=80)
@@ -16,9 +27,7 @@ def main():
         torch.manual_seed(args.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
-    model = nn.Sequential(
-        nn.Linear(64, 512), nn.LayerNorm(512), nn.GELU(), nn.Linear(512, 512), nn.Linear(512, 1)
-    ).to(device)
+    model = Net().to(device)
     compiled = torch.compile(model)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 

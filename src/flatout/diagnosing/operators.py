@@ -55,11 +55,13 @@ def of_kind(profile: Profile, *kinds: Kind) -> list[Operator]:
 
 
 def products(profile: Profile) -> list[Operator]:
-    """Matrix products and convolutions."""
+    """Matrix products and convolutions: torch's own, whose precision the script decides."""
     return [
         one
         for one in profile.operators
-        if one.kind in PRODUCTS or MULTIPLIES.fullmatch(one.name) or CONVOLVES.fullmatch(one.name)
+        if MULTIPLIES.fullmatch(one.name)
+        or CONVOLVES.fullmatch(one.name)
+        or (one.kind in PRODUCTS and one.name.startswith("aten::"))
     ]
 
 

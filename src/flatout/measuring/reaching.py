@@ -1,0 +1,55 @@
+"""What a step reaches of what this machine was measured to do at most."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from flatout.nouns.anatomy import Kind, Part
+from flatout.nouns.profile import Profile
+
+TENSOR_CORES = ("matmul-bf16", "matmul-fp16", "matmul-tf32")
+PLAIN = ("matmul-fp32",)
+CPU = ("matmul-cpu-bf16", "matmul-cpu-fp32")
+TERA = 1e12
+
+
+def reached(profile: Profile) -> Profile:
+    """The profile with MFU, shares of ceilings and busy cores filled in where they are known.
+
+    MFU is by the highest measured matmul ceiling of the device, whatever dtype the job computes in
+    (float8 left out): what is lost by a slow dtype shows in it.
+    """
+    anatomy, seen = profile.anatomy, profile.seen
+    flops = anatomy.flops if anatomy.flops is not None else seen.flops if seen else None
+    ours = CPU if anatomy.device == "cpu" else (*TENSOR_CORES, *PLAIN)
+    ceiling = _highest(profile, ours)
+    filled = dataclasses.replace(
+        anatomy,
+        parts=tuple(_part(profile, part) for part in anatomy.parts),
+        flops=flops,
+        mfu=_share(flops, anatomy.step_ms, ceiling),
+        cores=profile.job.cores if profile.job is not None else anatomy.cores,
+        cores_busy=seen.main_cpu_s / seen.step_s
+        if seen is not None and seen.main_cpu_s is not None and seen.step_s
+        else anatomy.cores_busy,
+    )
+    return dataclasses.replace(profile, anatomy=filled)
+
+
+def _part(profile: Profile, part: Part) -> Part:
+    binding: tuple[str, ...]
+    if profile.anatomy.device == "cpu":
+        binding = CPU if part.kind is Kind.MATMUL else ()
+    else:
+        binding = {Kind.TENSOR_CORES: TENSOR_CORES, Kind.MATMUL: PLAIN}.get(part.kind, ())
+    share = _share(part.flops, part.ms, _highest(profile, binding))
+    return part if share is None else dataclasses.replace(part, ceiling=share)
+
+
+def _highest(profile: Profile, ids: tuple[str, ...]) -> float | None:
+    """The highest of these ceilings, in TFLOP/s; None: none was measured."""
+    return max((value for name in ids if (value := profile.ceiling(name))), default=None)
+
+
+def _share(flops: float | None, ms: float, ceiling: float | None) -> float | None:
+    return flops / (ms * 1e-3) / (ceiling * TERA) if flops and ms > 0 and ceiling else None

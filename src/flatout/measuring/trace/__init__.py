@@ -1,0 +1,1 @@
+"""Kineto traces: read them, and say where each step's time went."""

@@ -1,0 +1,114 @@
+"""Recording: one trace as columns, one row for each event that has a duration."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+class Category(enum.IntEnum):
+    """What wrote an event. The device's own work is from KERNEL to MEMSET."""
+
+    OPERATOR = 0
+    PYTHON = 1
+    """A frame of a Python stack."""
+    ANNOTATION = 2
+    """ProfilerStep#7, Optimizer.step#SGD.step, record_function of the user's."""
+    RUNTIME = 3
+    """Calls of CUDA, HIP, ..."""
+    KERNEL = 4
+    MEMCPY = 5
+    MEMSET = 6
+    OTHER = 7
+
+
+DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+
+
+@dataclass(frozen=True)
+class Events:
+    """Rows in order of begin, the longer first. Times in ns from the begin of the recording.
+
+    -1: not recorded.
+    """
+
+    begin: Ints
+    end: Ints
+    name: NDArray[np.int32]
+    """Index into Recording.names."""
+    category: NDArray[np.int8]
+    thread: NDArray[np.int32]
+    """Index into Recording.threads; of device work: device and stream."""
+    external: Ints
+    correlation: Ints
+    device: NDArray[np.int32]
+    stream: NDArray[np.int32]
+    moved: Ints
+    """Bytes."""
+    occupancy: NDArray[np.float32]
+    """Per cent."""
+    shapes: NDArray[np.int32]
+    """Index into Recording.shapes."""
+    dtypes: NDArray[np.int32]
+    concrete: NDArray[np.int32]
+    """Index into Recording.concrete: the values of inputs that are no tensors."""
+    sequence: Ints
+    """Autograd's number, the same for a forward operator and its backward."""
+    forward_thread: Ints
+    """Above 0 in backward operators."""
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Allocations seen, in order of time."""
+
+    at: Ints
+    total: Ints
+    """Bytes in use afterwards."""
+    accelerator: Flags
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One read trace of one process."""
+
+    path: str
+    rank: int
+    names: tuple[str, ...]
+    threads: tuple[tuple[int | str, int | str], ...]
+    """Process and thread."""
+    shapes: tuple[str, ...]
+    """"32x64, 64x128"."""
+    dtypes: tuple[str, ...]
+    concrete: tuple[str, ...]
+    """JSON."""
+    events: Events
+    memory: Memory
+    metadata: dict[str, Any] = field(default_factory=dict)
+    seen: int = 0
+    """Events in the file, also those that are no rows."""
+    truncated: bool = False
+    """The file ends early, or is damaged from there on."""
+
+    def rows(self, *categories: Category) -> Ints:
+        """Rows of these categories."""
+        return np.flatnonzero(np.isin(self.events.category, categories))
+
+    def named(self, test: Any) -> Flags:
+        """For each name whether `test(name)` holds; index it with `events.name`."""
+        return np.fromiter((bool(test(name)) for name in self.names), np.bool_, len(self.names))
+
+    @property
+    def duration_ms(self) -> float:
+        """From the first event's begin to the last one's end."""
+        return float(self.events.end.max()) / 1e6 if len(self.events) else 0.0
