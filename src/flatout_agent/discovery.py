@@ -42,6 +42,8 @@ class Discovery:
         self._searching_until = SEARCH_STEPS
         self._stop_search: Callable[[], None] | None = None
         self._unwatch_backward: Callable[[], None] | None = None
+        self._removals: list[Callable[[], None]] = []
+        self._leaving: Callable[[], None] | None = None
 
     def install(self) -> None:
         """Put all hooks in place."""
@@ -50,11 +52,31 @@ class Discovery:
             register_optimizer_step_pre_hook,
         )
 
-        register_optimizer_step_pre_hook(self._optimizer_starts)
-        register_optimizer_step_post_hook(self._optimizer_ends)
-        self._watch_loaders()
+        before = register_optimizer_step_pre_hook(self._optimizer_starts)
+        self._after = register_optimizer_step_post_hook(self._optimizer_ends)
+        self._removals = [before.remove, self._watch_loaders()]
         self._unwatch_backward = self._watch_backward()
         self._search_models()
+
+    def remove(self) -> None:
+        """Take all hooks out, from within a step's end: nothing more is seen of the program.
+
+        torch is going through the hooks at a step's end just then, so the one that stands there
+        goes when the next backward pass begins, and the hook of that with it.
+        """
+        for remove in (self._stop_search, *self._removals):
+            if remove is not None:
+                remove()
+        self._removals = []
+        self._leaving = self._after.remove
+        if self._unwatch_backward is None:
+            self._unwatch_backward = self._watch_backward()
+
+    def _gone(self) -> None:
+        if self._leaving is not None and self._unwatch_backward is not None:
+            self._leaving()
+            self._unwatch_backward()
+            self._leaving = self._unwatch_backward = None
 
     # Models -----------------------------------------------------------------------------------
 
@@ -64,9 +86,12 @@ class Discovery:
             return
         module = self.job.torch.nn.Module
         original = module.__call__
+        compiling = self.job.torch.compiler.is_compiling
         discovery = self
 
         def __call__(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+            if compiling():  # torch.compile was given a model whose call this is: not to be traced
+                return original(model, *args, **kwargs)
             module.__call__ = original
             try:
                 discovery.recorder.safely("model", discovery._called, model, args, kwargs)
@@ -106,7 +131,7 @@ class Discovery:
 
     def _optimizer_found(self, optimizer: Any) -> None:
         self.job.optimizers.append(optimizer)
-        if self.lead is None:
+        if self.lead is None or (self.inside_optimizer == 1 and _same(self.lead, optimizer)):
             self.lead = optimizer
         elif self._stop_search is None:
             self._searching_until = self.job.steps + SEARCH_STEPS
@@ -114,6 +139,8 @@ class Discovery:
         self.booster.at(Moment.OPTIMIZER, optimizer)
 
     def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if self._leaving is not None:
+            return
         self.inside_optimizer -= 1
         self.recorder.safely("optimizer", self.watcher.optimizer_ends, optimizer)
         if optimizer is self.lead:
@@ -153,13 +180,16 @@ class Discovery:
         return stop
 
     def _backward(self, tensors: Any) -> None:
+        if self._leaving is not None:
+            self._gone()
+            return
         first = tensors if hasattr(tensors, "detach") else next(iter(tensors), None)
         if first is not None:
             self.watcher.backward(first)
 
     # Loaders ------------------------------------------------------------------------------------
 
-    def _watch_loaders(self) -> None:
+    def _watch_loaders(self) -> Callable[[], None]:
         data = self.job.torch.utils.data
         loader_class = data.DataLoader
         iterator_class = data.dataloader._BaseDataLoaderIter
@@ -185,6 +215,14 @@ class Discovery:
         loader_class.__iter__ = __iter__
         iterator_class.__next__ = __next__
 
+        def stop() -> None:
+            if loader_class.__iter__ is __iter__:
+                loader_class.__iter__ = make_iterator
+            if iterator_class.__next__ is __next__:
+                iterator_class.__next__ = next_batch
+
+        return stop
+
     def _iterated(self, loader: Any) -> None:
         if loader in self.job.loaders:
             return
@@ -195,3 +233,9 @@ class Discovery:
 
 def _belongs_to(iterator: Any, loader: Any) -> None:
     iterator._flatout_loader = loader
+
+
+def _same(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> bool:
+    """Both train the same parameters: the program has built its optimizer anew."""
+    first, second = (item.param_groups[0]["params"] for item in (one, other))
+    return bool(first and second and first[0] is second[0])

@@ -152,6 +152,7 @@ def model_facts(torch: Any, model: Any) -> wire.ModelFacts:
         and any(not p.is_contiguous() for p in four),
         has_hooks=any(m._forward_hooks or m._forward_pre_hooks for m in modules),
         wrapped=kind if kind in parallel else None,
+        searches_unused=bool(getattr(model, "find_unused_parameters", False)),
     )  # fmt: skip
 
 

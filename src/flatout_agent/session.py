@@ -21,7 +21,13 @@ def begin(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
     job = Job(torch)
     booster = Booster(job, orders.boosts, recorder)
     watcher: Watcher
-    if orders.trial is None:
+    if orders.profile is not None:
+        from flatout_agent.watch.profile import ProfileWatch
+
+        if orders.trial is not None:  # profiled with all that it saves kept off the user's files
+            seed_everything(torch, orders.trial.seed)
+        watcher = ProfileWatch(job, booster, recorder, orders.profile)
+    elif orders.trial is None:
         from flatout_agent.watch.run import RunWatch
 
         watcher = RunWatch(job, booster, recorder)
@@ -31,7 +37,9 @@ def begin(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
         seed_everything(torch, orders.trial.seed)
         watcher = TrialWatch(job, booster, recorder, orders.trial)
     booster.at(Moment.START, torch)
-    Discovery(job, watcher, booster, recorder).install()
+    discovery = Discovery(job, watcher, booster, recorder)
+    watcher.leave = discovery.remove
+    discovery.install()
     tracebacks.install()
     process = os.getpid()
 

@@ -11,7 +11,6 @@ from flatout.measuring.trial import Bench
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Silent
 from flatout.nouns.profile import Profile
-from flatout.probing.identity import identity
 from flatout_agent import wire
 
 
@@ -26,5 +25,5 @@ def profile(bench: Bench, name: str, limit_s: float) -> Profile | None:
     with bench.program(name, (), None, wire.ProfileOrders(stop=True)) as program:
         follower.follow(lambda: program.alive and time.monotonic() < deadline, Event())
     with contextlib.suppress(UserError, OSError):
-        return profiling.analysed(bench.command, follower.processes(), identity())
+        return profiling.analysed(bench.command, follower.processes())
     return None

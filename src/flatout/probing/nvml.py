@@ -6,7 +6,8 @@ driver refuses is None.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +15,7 @@ from flatout.nouns.identity import GpuIdentity
 
 if TYPE_CHECKING:
     from flatout.nouns.gpu import Driver, Gpu, GpuPair
+    from flatout.probing.nvml_questions import Questions
 
 T = TypeVar("T")
 
@@ -68,6 +70,24 @@ def facts(
         pairs = nvml_links.pairs(ask, handles, found, links) if known else None
         driver = Driver(vendor="nvidia", version=ask.driver_version(), cuda=ask.cuda_version())
         return (found if known else None), pairs, driver
+    finally:
+        ask("nvmlShutdown")
+
+
+@contextmanager
+def asking(library: Any = None) -> Iterator[Questions | None]:
+    """The library, ready to be asked many times; None where it cannot be asked."""
+    from flatout.probing.nvml_questions import Questions
+
+    library = _library(library)
+    try:
+        library.nvmlInit()
+    except Exception:
+        yield None
+        return
+    ask = Questions(library)
+    try:
+        yield ask
     finally:
         ask("nvmlShutdown")
 

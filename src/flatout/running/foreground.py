@@ -28,6 +28,8 @@ from flatout.running.watchdog import WATCHDOG
 from flatout_agent import wire
 
 Warn = Callable[[str], None]
+Meanwhile = Callable[[Path, subprocess.Popen[bytes]], None]
+"""What flatout does while the program runs: given the folder of its records, and the program."""
 PASSED_ON = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
 FROM_TERMINAL = ("SIGINT", "SIGQUIT", "SIGBREAK")
 """The terminal sends these to the program too."""
@@ -59,13 +61,16 @@ def run(
     boosts_environment: Mapping[str, str],
     warn: Warn,
     stdout_to_stderr: bool = False,
+    profile: wire.ProfileOrders | None = None,
+    meanwhile: Meanwhile | None = None,
 ) -> Finished:
     """Run the command to its end with `boosts`; trouble of ours costs the boosts, not the run.
 
-    Raises UserError where the system cannot start the command.
+    Raises UserError where the system cannot start the command; what `meanwhile` raises comes out
+    when the program has ended.
     """
     with _ready() as signals:
-        orders = _prepare(boosts, warn)
+        orders = _prepare(boosts, profile, warn)
         env = None if orders is None else environment.for_program(orders, boosts_environment)
         # All file descriptors stay: `--data <(zcat data.gz)` is one.
         options: dict[str, Any] = {"close_fds": False}
@@ -74,8 +79,12 @@ def run(
         process = start(command.argv, env, **options)
         signals.reach(process)
         WATCHDOG.watch(process.pid, str(orders or ""), session=False)
-        returncode = process.wait()
-        WATCHDOG.forget(process.pid)
+        try:
+            if meanwhile is not None and orders is not None:
+                meanwhile(orders.parent / "records", process)
+        finally:
+            returncode = process.wait()
+            WATCHDOG.forget(process.pid)
     records = _collect(orders.parent / "records", warn) if orders is not None else ()
     return Finished(returncode, records, orders is not None)
 
@@ -104,11 +113,14 @@ def _die(number: int) -> NoReturn:
     os._exit(128 + number)  # ignored: process 1 of a container dies of no signal
 
 
-def _prepare(boosts: Sequence[wire.BoostOrder], warn: Warn) -> Path | None:
+def _prepare(
+    boosts: Sequence[wire.BoostOrder], profile: wire.ProfileOrders | None, warn: Warn
+) -> Path | None:
     """Write the orders; None where nothing can be written, and the program runs without us."""
     try:
-        here = folder.fresh("run")
-        return write_orders(wire.Orders(str(here / "records"), tuple(boosts)), here)
+        here = folder.fresh("run" if profile is None else "profile")
+        orders = wire.Orders(str(here / "records"), tuple(boosts), profile=profile)
+        return write_orders(orders, here)
     except OSError as error:
         warn(f"the program runs as written: flatout could write nowhere ({error})")
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -13,6 +14,8 @@ class Watcher:
     """
 
     light = True
+    leave: Callable[[], None]
+    """Takes discovery's hooks out for good: nothing is told any more."""
 
     def loader_found(self, loader: Any) -> None:
         """A DataLoader is iterated for the first time, before any boost touched it."""

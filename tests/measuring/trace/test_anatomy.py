@@ -136,6 +136,55 @@ def test_parts_add_up_to_any_undisturbed_step(step_ms, tmp_path):
     assert sum(part.ms for part in found.parts) == pytest.approx(step_ms)
 
 
+def on_a_cpu(folder):
+    """Of 1 ms: 0.3 in the loader, 0.1 in one product, 0.4 in four additions, 0.2 in Python."""
+    trace = Trace().steps(0, 1000)
+    trace.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 300)
+    trace.op("aten::mm", 400, 500)
+    for at in (500, 600, 700, 800):
+        trace.op("aten::add", at, at + 100)
+    return look(trace.recording(folder))
+
+
+@pytest.mark.parametrize(
+    ("step_ms", "python", "matmul", "elementwise", "added"),
+    [
+        (1.0, 0.2, 0.1, 0.4, 0.0),
+        (0.9, 0.1, 0.1, 0.4, 0.1),
+        (0.7, 0.0, 0.08, 0.32, 0.3),  # 0.1 by five launches
+        (0.31, 0.0, 0.002, 0.008, 0.69),
+        (1.7, 0.4, 0.2, 0.8, 0.0),
+    ],
+)
+def test_what_recording_added_is_never_the_loaders(
+    step_ms, python, matmul, elementwise, added, tmp_path
+):
+    found = anatomy(on_a_cpu(tmp_path), step_ms=step_ms)
+    expected = [0.3, python, matmul, elementwise, added]
+    kinds = (Kind.WAIT_DATA, Kind.PYTHON, Kind.MATMUL, Kind.ELEMENTWISE)
+    assert [*map(found.part, kinds), found.recording_ms] == pytest.approx(expected)
+    assert sum(part.ms for part in found.parts) == pytest.approx(step_ms)
+
+
+def test_what_cannot_have_been_recordings_is_scaled(tmp_path):
+    """Many short products: by launches they would have to give more than they have."""
+    trace = Trace().steps(0, 1000)
+    trace.mark("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 300)
+    for at in range(300, 390, 10):
+        trace.op("aten::mm", at, at + 10)
+    trace.op("aten::add", 390, 1000)
+    found = anatomy(look(trace.recording(tmp_path)), step_ms=0.6)
+    # 0.4 in ten launches: products give all of their 0.09, the addition 0.04; the rest is scaled.
+    assert found.recording_ms == pytest.approx(0.13)
+    assert parts(found) == {Kind.WAIT_DATA: 0.3, Kind.ELEMENTWISE: 0.3}
+
+
+def test_a_step_that_is_shorter_than_its_wait_for_data(tmp_path):
+    found = anatomy(on_a_cpu(tmp_path), step_ms=0.2)
+    assert sum(part.ms for part in found.parts) == pytest.approx(0.2)
+    assert found.part(Kind.WAIT_DATA) > 0
+
+
 def test_operations_are_those_of_the_shapes(tmp_path):
     trace = Trace().steps(0, 1000)
     trace.op("aten::mm", 10, 20, **{"Input Dims": [[8, 4], [4, 2]]}).kernel(GEMM, 50, 90, 12)

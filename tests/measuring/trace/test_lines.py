@@ -7,6 +7,7 @@ import textwrap
 import pytest
 
 from flatout.measuring.trace import lines
+from flatout.measuring.trace.sites import sites, text
 
 SOURCE = textwrap.dedent(
     '''\
@@ -53,7 +54,7 @@ def path(tmp_path):
 
 
 def resolved(path, function, line, *events, inside=()):
-    return lines.resolve(lines.sites(path, function, line), events, inside)
+    return lines.resolve(sites(path, function, line), events, inside)
 
 
 def test_calls_in_their_order(path):
@@ -127,12 +128,78 @@ def test_what_the_source_does_not_say_has_no_line(event, path):
 
 
 def test_no_such_function_file_or_syntax(path, tmp_path):
-    assert lines.sites(path, "missing", 3) == ()
-    assert lines.sites(tmp_path / "missing.py", "step", 3) == ()
+    assert sites(path, "missing", 3) == ()
+    assert sites(tmp_path / "missing.py", "step", 3) == ()
     (tmp_path / "bad.py").write_text("def step(:")
-    assert lines.sites(tmp_path / "bad.py", "step", 1) == ()
+    assert sites(tmp_path / "bad.py", "step", 1) == ()
 
 
 def test_text(path):
-    assert lines.text(path, 10) == "loss.backward()"
-    assert lines.text(path, 1000) == ""
+    assert text(path, 10) == "loss.backward()"
+    assert text(path, 1000) == ""
+
+
+def written(path, body, *events, head="import torch\nimport torch.nn.functional as F\n\n"):
+    """Lines of these events in a function f with this body, counted from its first line as 1."""
+    path.write_text(head + "def f(self, x, flag, loader):\n" + textwrap.indent(body, "    "))
+    line = head.count("\n") + 1
+    return [found and found - line for found in resolved(path, "f", line, *events)]
+
+
+@pytest.mark.parametrize(
+    "call", ["torch.tensor([1.0])", "F.relu(x)", "len(x)", "x.view(-1)", "torch.nn.init.zeros_(x)"]
+)
+def test_a_module_is_no_function_of_a_librarys(call, path):
+    body = f"if flag:\n    x = {call}\nx = self.net(x)\nreturn x\n"
+    assert written(path, body, "nn.Module: Net_0") == [3]
+
+
+def test_a_module_is_no_class_that_was_imported(path):
+    head = "from torch.utils.data import DataLoader\nfrom net import build\n"
+    body = "DataLoader(x)\nbuild(x)\n"
+    assert written(path, body, "nn.Module: Net_0", head=head) == [2]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "if flag:\n    y = self.a(x)\nelse:\n    y = self.b(x)\n",
+        "y = self.a(x) if flag else \\\n    self.b(x)\n",
+        "if flag:\n    y = self.a(x)\ny = self.b(x)\n",
+    ],
+)
+def test_no_line_where_branches_cannot_be_told_apart(body, path):
+    assert written(path, body, "nn.Module: Linear_0") == [None]
+
+
+def test_branches_that_are_told_apart_by_something_else_in_them(path):
+    body = "if flag:\n    x = self.a(x)\n    x.exp()\nelse:\n    x = self.b(x)\n    x.log()\n"
+    assert written(path, body, "nn.Module: Linear_0", "aten::exp") == [2, 3]
+    assert written(path, body, "nn.Module: Linear_0", "aten::log") == [5, 6]
+    both = ("nn.Module: Linear_0", "aten::exp", "nn.Module: Linear_1", "aten::log")
+    assert written(path, body, *both) == [None, 3, None, 6]
+
+
+def test_a_branch_without_another_is_taken_when_all_is_called(path):
+    body = "x = self.a(x)\nif flag:\n    x = self.b(x)\nx = self.c(x)\n"
+    events = [f"nn.Module: Linear_{number}" for number in range(3)]
+    assert written(path, body, *events) == [1, 3, 4]
+    assert written(path, body, *events[:2])[1] != 3
+
+
+NEXT = "torch/utils/data/dataloader.py(720): __next__"
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("total = [y for y in self.names]\nfor x in loader:\n    self.a(x)\n", 2),
+        ("for n in range(9):\n    for x in self.batches:\n        self.a(x)\n", 2),
+        ("for n in range(9):\n    x = next(self.batches)\n    self.a(x)\n", 2),
+        ("for n, x in enumerate(loader):\n    [self.a(y) for y in x]\n", 1),
+        ("while True:\n    yield from loader\n", 2),
+        ("return [self.a(y) for y in loader]\n", 1),
+    ],
+)
+def test_who_asks_the_loader(body, line, path):
+    assert written(path, body, NEXT, "nn.Module: Linear_0")[0] == line

@@ -143,9 +143,9 @@ def test_each_call_of_an_operator_finds_its_own_line(tmp_path):
     detail = repeated(2, stacks=True).recording(tmp_path, "detail.json")
     found = analyse(times, detail, roots=[tmp_path])
     calls = {(one.name, str(one.where)): one.calls for one in found.operators}
-    # What comes more often than in the detail is taken for the last one there.
+    # Which of the two last ones is the one of line 4 cannot be known.
     assert calls == {
         ("aten::relu", "train.py:2"): 1,
         ("aten::abs", "train.py:3"): 1,
-        ("aten::relu", "train.py:4"): 2,
+        ("aten::relu", "None"): 2,
     }

@@ -54,7 +54,8 @@ def ranks(recordings: Sequence[Recording]) -> tuple[RankSeen, ...]:
     """All ranks in short; empty for one."""
     if len(recordings) < 2:
         return ()
-    return tuple(_rank(look(recording)) for recording in recordings)
+    ordered = sorted(recordings, key=lambda one: one.rank)
+    return tuple(_rank(look(recording)) for recording in ordered)
 
 
 def _rank(seen: Seen) -> RankSeen:

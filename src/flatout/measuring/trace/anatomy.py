@@ -11,9 +11,11 @@ from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
 
 ADDED_TO = {
     True: (Kind.WAIT_HOST, Kind.WAIT_SYNC, Kind.WAIT_OTHER, Kind.WAIT_DATA),
-    False: (Kind.PYTHON, Kind.OTHER, Kind.WAIT_DATA),
+    False: (Kind.PYTHON,),
 }
 """On an accelerator or not: the parts that recording makes longer, the likeliest first."""
+KEPT = {True: (), False: (Kind.WAIT_DATA,)}
+"""What is no longer for being recorded: where a CPU trains, its wait for a batch."""
 
 
 def anatomy(seen: Seen, step_ms: float | None = None) -> Anatomy:
@@ -21,8 +23,8 @@ def anatomy(seen: Seen, step_ms: float | None = None) -> Anatomy:
     times = _times(seen)
     recorded = seen.per_step(seen.window.end - seen.window.begin)
     wanted = recorded if step_ms is None or step_ms <= 0 else step_ms
-    times = _undisturbed(times, recorded, wanted, seen.on_device)
     launches = _launches(seen)
+    times, added = _undisturbed(times, launches, recorded, wanted, seen.on_device)
     operations = _flops(seen)
     parts = [
         Part(kind, ms, launches=launches.get(kind, 0.0), flops=operations.get(kind))
@@ -34,7 +36,7 @@ def anatomy(seen: Seen, step_ms: float | None = None) -> Anatomy:
         step_ms=wanted,
         parts=tuple(sorted(parts, key=lambda part: -part.ms)),
         steps=seen.window.steps,
-        recording_ms=max(recorded - wanted, 0.0),
+        recording_ms=added,
         hidden_communication_ms=_hidden(seen, Kind.COMMUNICATION),
         overlapped_copy_ms=_hidden(seen, Kind.COPY),
         flops=sum(operations.values()) or None,
@@ -57,16 +59,40 @@ def _times(seen: Seen) -> dict[Kind, float]:
 
 
 def _undisturbed(
-    times: dict[Kind, float], recorded: float, wanted: float, on_device: bool
-) -> dict[Kind, float]:
-    """Take off what recording added, so that the parts add up to `wanted`."""
-    left, found = recorded - wanted, dict(times)
+    times: dict[Kind, float],
+    launches: dict[Kind, float],
+    recorded: float,
+    wanted: float,
+    on_device: bool,
+) -> tuple[dict[Kind, float], float]:
+    """Take off what recording added, so that the parts add up to `wanted`; and how much it was.
+
+    On a CPU each operator costs the recorder the same. What is still too much is no cost of
+    recording: these steps were slower, and their parts are scaled.
+    """
+    excess, found = max(recorded - wanted, 0.0), dict(times)
+    left = excess
     for kind in ADDED_TO[on_device]:
-        taken = min(max(left, 0.0), found.get(kind, 0.0))
+        left -= (taken := min(left, found.get(kind, 0.0)))
         found[kind] = found.get(kind, 0.0) - taken
-        left -= taken
-    total = sum(found.values())
-    return {kind: ms * wanted / total for kind, ms in found.items()} if total else found
+    if not on_device:
+        kept = (*KEPT[on_device], *ADDED_TO[on_device])
+        counts = {kind: count for kind, count in launches.items() if kind not in kept}
+        each = left / (sum(counts.values()) or 1.0)
+        for kind, count in counts.items():
+            left -= (taken := min(each * count, found.get(kind, 0.0)))
+            found[kind] = found.get(kind, 0.0) - taken
+    return _scaled(found, wanted, KEPT[on_device]), excess - max(left, 0.0)
+
+
+def _scaled(times: dict[Kind, float], wanted: float, kept: tuple[Kind, ...]) -> dict[Kind, float]:
+    """Scaled so that they add up; `kept` stay as they are, as far as that can be."""
+    fixed = sum(times.get(kind, 0.0) for kind in kept)
+    others = sum(times.values()) - fixed
+    if fixed >= wanted or others <= 0:
+        fixed, others, kept = 0.0, sum(times.values()), ()
+    ratio = (wanted - fixed) / others if others else 1.0
+    return {kind: ms if kind in kept else ms * ratio for kind, ms in times.items()}
 
 
 def _launches(seen: Seen) -> dict[Kind, float]:
@@ -95,6 +121,8 @@ def _hidden(seen: Seen, kind: Kind) -> float:
 def _flops(seen: Seen) -> dict[Kind, float]:
     """Floating-point operations of one step, by the kind that carries them out."""
     rows = np.flatnonzero(seen.flops)
+    if not len(rows):
+        return {}
     on_tensor_cores = np.zeros(len(seen.recording.events), np.bool_)
     fast = seen.work.rank == RANKS[Kind.TENSOR_CORES]
     around = np.unique(seen.work.operator[fast & seen.counted])

@@ -126,7 +126,7 @@ def _look_up(keys: Ints, values: Ints, wanted: Ints) -> Ints:
 def _ranks(recording: Recording, host: Host, rows: Ints, operator: Ints) -> Ints:
     """Of the kind that the name says; what computes in an optimizer's step is the optimizer's."""
     by_name = np.full(len(recording.names), RANKS[Kind.OTHER], np.int64)
-    for number in np.unique(recording.events.name[rows]).tolist():
+    for number in np.flatnonzero(np.bincount(recording.events.name[rows])).tolist():
         by_name[number] = RANKS[kinds.of_kernel(recording.names[number])]
     rank = by_name[recording.events.name[rows]]
     optimizing = (operator >= 0) & host.optimizing[operator] & (rank < COMPUTE)

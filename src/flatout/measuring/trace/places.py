@@ -14,14 +14,10 @@ from flatout.measuring.trace.groups import grouped
 from flatout.measuring.trace.host import Host, by_thread
 from flatout.measuring.trace.intervals import NOBODY, nest
 from flatout.measuring.trace.recording import Category, Flags, Ints, Recording
+from flatout.measuring.trace.sites import FOREIGN, sites, text
 from flatout.nouns.profile import Place
 
 PACKAGES = ("site-packages", "dist-packages", "lib/python", "Lib\\", "/torch/", "<")
-FOREIGN = frozenset(
-    {"torch", "torchvision", "torchaudio", "numpy", "flatout_agent", "transformers", "accelerate"}
-    | {"lightning", "pytorch_lightning", "lightning_fabric", "torch_xla", "triton", "PIL", "tqdm"}
-    | {"timm", "datasets", "pandas", "scipy", "sklearn", "deepspeed", "apex", "cv2", "ignite"}
-)
 
 
 @dataclass(frozen=True)
@@ -43,7 +39,7 @@ class Places:
 def places(recording: Recording, host: Host, roots: Sequence[Path]) -> Places:
     """The places that the recording's own stacks tell."""
     where, known = _from_stacks(recording, roots)
-    backward, forward = _backward(recording, host)
+    backward, forward = directions(recording, host)
     found = np.where(forward >= 0, where[forward], NOBODY)
     return Places(np.where(backward, found, where), known, backward)
 
@@ -170,7 +166,7 @@ class _Frames:
             assert matched is not None
             file, function = matched.group("file"), matched.group("function")
             line, path = int(matched.group("line")), self.files[file]
-            found = lines.sites(path, function, line) if path and self.roots else ()
+            found = sites(path, function, line) if path and self.roots else ()
             names = [self.recording.names[call] for call in calls]
             exact = lines.resolve(found, names, inside)
             self.lines[key] = [self._place(file, at or line, function) for at in exact]
@@ -183,7 +179,7 @@ class _Frames:
             path = self.files[file]
             shown, source = file, ""
             if path and self.roots:
-                source = lines.text(path, line)
+                source = text(path, line)
                 if path.is_relative_to(self.roots[0]):
                     shown = path.relative_to(self.roots[0]).as_posix()
             self.index[key] = len(self.known)
@@ -191,7 +187,7 @@ class _Frames:
         return self.index[key]
 
 
-def _backward(recording: Recording, host: Host) -> tuple[Flags, Ints]:
+def directions(recording: Recording, host: Host) -> tuple[Flags, Ints]:
     """For each row: whether it is in a backward pass, and the forward's row of that."""
     events = recording.events
     count = len(events)

@@ -33,7 +33,7 @@ def training_threads(recording: Recording, host: Host, main: int) -> list[int]:
     events = recording.events
     backward = recording.named(lambda name: name.startswith(operators.BACKWARD))
     rows = np.flatnonzero(backward[events.name])
-    found = set(np.unique(events.thread[rows]).tolist()) | {main}
+    found = {*np.flatnonzero(np.bincount(events.thread[rows])).tolist(), main}
     return sorted(thread for thread in found if thread in host.nests)
 
 
@@ -52,7 +52,8 @@ def ranks(recording: Recording, host: Host) -> Ints:
     by_name = np.full((2, len(recording.names)), RANKS[Kind.PYTHON], np.int64)
     kinds = (Category.OPERATOR, Category.ANNOTATION)
     for number, category in enumerate(kinds):
-        for name in np.unique(events.name[events.category == category]).tolist():
+        counts = np.bincount(events.name[events.category == category])
+        for name in np.flatnonzero(counts).tolist():
             by_name[number, name] = RANKS[_kind(recording.names[name], category)]
     found = np.full(len(events), RANKS[Kind.PYTHON], np.int64)
     for number, category in enumerate(kinds):

@@ -11,10 +11,11 @@ import numpy as np
 
 from flatout.measuring.trace import device, flops, idle, processor, window
 from flatout.measuring.trace.device import Work
+from flatout.measuring.trace.groups import grouped
 from flatout.measuring.trace.host import Host, host
 from flatout.measuring.trace.idle import Gaps, Syncs
 from flatout.measuring.trace.intervals import NOBODY, Segments
-from flatout.measuring.trace.places import Places, places
+from flatout.measuring.trace.places import Places, directions, places
 from flatout.measuring.trace.recording import Category, Flags, Ints, Recording
 from flatout.measuring.trace.twins import twins
 from flatout.measuring.trace.window import Window
@@ -32,6 +33,8 @@ class Source:
     """For each row of the recording its row here; NOBODY: it has none."""
     where: Ints
     """For each row of the recording its place: index into places.known; NOBODY: not known."""
+    backward: Flags
+    """For each row of the recording: whether it is in a backward pass."""
 
     def place(self, row: int) -> Place | None:
         """The line of this row of the recording."""
@@ -100,16 +103,20 @@ class Seen:
         found = np.zeros(len(self.recording.events), np.int64)
         detail, twin = self.source.recording, self.source.twin
         events = detail.events
-        named = self.recording.named(flops.counts)[self.recording.events.name[self.rows]]
-        for row in self.rows[named].tolist():
-            there = int(twin[row])
-            if there >= 0 and events.shapes[there] >= 0:
-                concrete = int(events.concrete[there])
-                found[row] = flops.of_operator(
-                    detail.names[events.name[there]],
-                    detail.shapes[events.shapes[there]],
-                    detail.concrete[concrete] if concrete >= 0 else "",
-                )
+        rows = self.rows[self.recording.named(flops.counts)[self.recording.events.name[self.rows]]]
+        rows = rows[twin[rows] >= 0]
+        rows = rows[events.shapes[twin[rows]] >= 0]
+        there = twin[rows]
+        groups = grouped(events.name[there], events.shapes[there], events.concrete[there])
+        counts = [
+            flops.of_operator(
+                detail.names[name],
+                detail.shapes[shapes],
+                detail.concrete[concrete] if concrete >= 0 else "",
+            )
+            for name, shapes, concrete in groups.keys.T.tolist()
+        ]
+        found[rows] = np.array(counts, np.int64)[groups.group]
         return found
 
     def mean(self, count: float) -> float:
@@ -157,12 +164,16 @@ def _source(
     """Lines and shapes, from the recording with more detail where there is one."""
     if detail is None or detail is recording:
         known = places(recording, found, roots)
-        return Source(recording, known, np.arange(len(recording.events)), known.where)
+        twin = np.arange(len(recording.events))
+        return Source(recording, known, twin, known.where, known.backward)
     theirs = host(detail)
     known = places(detail, theirs, roots)
     marks = window.marks(detail, theirs)
-    twin = twins(recording, steps.marks, detail, marks)
+    twin = twins(recording, found, steps.marks, detail, theirs, marks, known.where)
     where = np.where(twin >= 0, known.where[twin], NOBODY)
+    # Autograd's own numbers say more surely than the order which forward a backward belongs to.
+    backward, forward = directions(recording, found)
+    where = np.where(forward >= 0, where[forward], where)
     inheriting = recording.events.category == Category.RUNTIME
     around = np.where(inheriting & (found.parent >= 0), where[found.parent], NOBODY)
-    return Source(detail, known, twin, np.where(inheriting, around, where))
+    return Source(detail, known, twin, np.where(inheriting, around, where), backward)

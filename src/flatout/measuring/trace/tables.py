@@ -25,7 +25,7 @@ def operator_table(seen: Seen, factor: Mapping[Kind, float]) -> tuple[Operator, 
     """Operators by name, place and direction."""
     recording, rows = seen.recording, seen.rows
     events = recording.events
-    backward = _backward(seen)
+    backward = seen.source.backward.astype(np.int64)
     groups = grouped(events.name[rows], seen.source.where[rows], backward[rows], seen.rank[rows])
     launched = np.zeros(len(events))
     mine = (seen.work.operator >= 0) & seen.counted
@@ -55,12 +55,6 @@ def operator_table(seen: Seen, factor: Mapping[Kind, float]) -> tuple[Operator, 
             )
         )
     return tuple(found)
-
-
-def _backward(seen: Seen) -> Ints:
-    """For each row of the recording whether it is in a backward pass."""
-    twin, places = seen.source.twin, seen.source.places
-    return np.where(twin >= 0, places.backward[twin], False).astype(np.int64)
 
 
 def _operator_kinds(seen: Seen, groups: Groups, mine: Flags, rows: Ints) -> list[Kind]:

@@ -1,0 +1,103 @@
+"""What `flatout profile` costs outside its recorded window: A without, B with, in turn.
+
+Each process times its own steps. The program takes a first part, in which flatout watches and
+records, and a second part when its window is over and all its hooks are out. Compared are the
+steps of the second part, and those between the first and the recording, which B watches: by the
+clock, and by the CPU time of the program, which other work on the machine disturbs less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import record
+
+GOAL = 0.05
+PROGRAM = """
+import json, sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+width = int(sys.argv[1])
+model = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(width, width), nn.ReLU())])
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+data = TensorDataset(torch.randn(64 * 700, width))
+times = []
+for (batch,) in DataLoader(data, batch_size=64):
+    began, used = time.perf_counter(), time.process_time()
+    loss = model(batch).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    loss.item()
+    times.append([1000 * (time.perf_counter() - began), 1000 * (time.process_time() - used)])
+print("TIMES", json.dumps([times, loss.item()]), file=sys.stderr)
+"""
+WINDOW_OVER = 300
+"""By this step the window is over: 20 undisturbed steps, 6 + 2 recorded, warm-ups between them."""
+BEFORE = slice(4, 20)
+"""Steps that are waited and watched before anything is recorded."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=11)
+    parser.add_argument("--width", type=int, default=448, help="sets the length of the step")
+    arguments = parser.parse_args()
+    pairs = []
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "program.py"
+        program.write_text(PROGRAM)
+        plain = [sys.executable, str(program), str(arguments.width)]
+        under = [sys.executable, "-m", "flatout", "profile", "--no-bench", *plain[1:]]
+        for number in range(arguments.pairs):
+            order = (plain, under) if number % 2 else (under, plain)
+            told = [measure(command, folder) for command in order]
+            pairs.append((told[0], told[1]) if number % 2 else (told[1], told[0]))
+    record.write(
+        "profile_cost",
+        {
+            "step_ms": round(statistics.median(one[0] for one, _ in pairs), 3),
+            "after_the_window": overhead(pairs, 0),
+            "before_the_recording": overhead(pairs, 1),
+            "after_the_window_cpu": overhead(pairs, 2),
+            "before_the_recording_cpu": overhead(pairs, 3),
+            "pairs": len(pairs),
+            "goal": GOAL,
+            "same_last_loss": all(one[4] == two[4] for one, two in pairs),
+        },
+    )
+
+
+def overhead(pairs: list[tuple[list[float], list[float]]], figure: int) -> dict[str, float]:
+    """The median of with / without - 1, and its quartiles."""
+    ratios = sorted(under[figure] / plain[figure] for plain, under in pairs)
+    low, high = (ratios[len(ratios) * k // 4] for k in (1, 3))
+    return {
+        "median": round(statistics.median(ratios) - 1, 5),
+        "lower_quartile": round(low - 1, 5),
+        "upper_quartile": round(high - 1, 5),
+    }
+
+
+def measure(command: list[str], folder: str) -> list[float]:
+    """Median step in ms after the window and before the recording, wall and CPU; the last loss."""
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+    (line,) = [text for text in done.stderr.splitlines() if text.startswith("TIMES ")]
+    times, loss = json.loads(line.removeprefix("TIMES "))
+    parts = (times[WINDOW_OVER:], times[BEFORE])
+    medians = [statistics.median(step[kind] for step in part) for kind in (0, 1) for part in parts]
+    return [*medians, loss]
+
+
+if __name__ == "__main__":
+    main()

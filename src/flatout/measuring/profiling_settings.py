@@ -1,0 +1,38 @@
+"""How a profile is asked for: times and shares as people write them, and progress in lines."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import suppress
+
+from flatout.nouns.errors import UserError
+from flatout.nouns.observer import Silent
+
+UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+def seconds(text: str) -> float:
+    """90, 90s, 10m, 1.5h in seconds. Raises UserError for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
+    if found is None:
+        raise UserError(f"--skip {text!r} is not a time", "write it as 60s or 2m")
+    return float(found[1]) * UNITS_S[found[2]]
+
+
+def share(text: str) -> float:
+    """10% as 0.1. Raises UserError for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%?", text.strip())
+    if found is None:
+        raise UserError(f"--fail-over {text!r} is no percentage", "write it as 10%")
+    return float(found[1]) / 100
+
+
+class Lines(Silent):
+    """An Observer that tells each part of the work on stderr: the terminal is the script's."""
+
+    def phase(self, text: str) -> None:
+        """A new part begins."""
+        with suppress(OSError, AttributeError):  # stderr may be closed: no reason not to run
+            sys.stderr.write(f"flatout: {text}\n")
+            sys.stderr.flush()

@@ -1,0 +1,283 @@
+"""Calls that a training loop should not make, or not in each step: how often, how long, from where.
+
+While it watches, it stands in front of these functions and methods; `remove` puts back what was
+there. One that the program has bound meanwhile goes on working and notes nothing.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import gc
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from flatout_agent import wire
+from flatout_agent.watch import places
+
+METHODS = (
+    "item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__float__", "__int__", "__index__",
+    "__format__", "__repr__",
+)  # fmt: skip
+"""Of tensors. On an accelerator each waits for it."""
+MAKERS = (
+    "tensor", "as_tensor", "from_numpy", "rand", "randn", "randint", "randperm", "zeros", "ones",
+    "full", "arange",
+)  # fmt: skip
+"""Functions of torch that build tensors, on the host unless a device is named."""
+AGAIN = 2
+"""Calls per distinct file from which a file counts as opened anew."""
+FILES = 4096
+"""Distinct file names remembered."""
+OPENERS = (
+    ("io", "open", "open"), ("h5py", "File.__init__", "h5py.File"), ("lmdb", "open", "lmdb.open"),
+    ("sqlite3", "connect", "sqlite3.connect"), ("zipfile", "ZipFile.__init__", "zipfile.ZipFile"),
+)  # fmt: skip
+LOGGERS = (
+    ("torch.utils.tensorboard.writer", "SummaryWriter.add_scalar", "SummaryWriter.add_scalar"),
+    ("wandb", "log", "wandb.log"),
+)
+
+Note = Callable[[Any, tuple[Any, ...], dict[str, Any]], str | None]
+"""From result, args and kwargs to the detail; None: this call is not noted."""
+
+
+class _Entry:
+    __slots__ = ("calls", "detail", "files", "s")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.s = 0.0
+        self.detail = ""
+        self.files: set[str] = set()
+
+
+class Calls:
+    """Watches the thread that made it."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.entries: dict[tuple[str, str | None], _Entry] = {}
+        self.active = False
+        self.in_loader = False
+        self._inside = False
+        self._thread = threading.get_ident()
+        self._undo: list[Callable[[], None]] = []
+        self._torch_folder = os.path.dirname(torch.__file__) + os.sep  # noqa: PTH120
+        self._building: tuple[Any, float, tuple[str, str | None]] | None = None
+
+    def install(self, outside_compiled: bool) -> None:
+        """Stand in front of everything.
+
+        outside_compiled: also of what torch.compile would look into, and compile anew.
+        """
+        torch = self.torch
+        self.active = True
+        self._replace(torch, "save", "torch.save")
+        self._replace(torch.nn.utils, "clip_grad_norm_", "clip_grad_norm_", _when_nonfinite)
+        self._replace(torch.cuda, "synchronize", "torch.cuda.synchronize")
+        self._replace(torch.cuda, "empty_cache", "torch.cuda.empty_cache")
+        self._replace(torch.nn.Module, "__init__", "Module()", built=True)
+        self._replace(torch.optim.Optimizer, "__init__", "Optimizer()", built=True)
+        self._replace(gc, "collect", "gc.collect")
+        self._replace(logging.Logger, "handle", "logging")
+        for module, path, name in LOGGERS:
+            self._replace_loaded(module, path, name)
+        self.watch_files()
+        if not outside_compiled:
+            return
+        self._replace(builtins, "print", "print")
+        for name in METHODS:
+            self._replace(torch.Tensor, name, f"Tensor.{name}", _device_of_self)
+        self._replace(torch, "nonzero", "Tensor.nonzero", _device_of_self)
+        for name in MAKERS:
+            self._replace(torch, name, f"torch.{name}", self._made)
+
+    def watch_files(self) -> None:
+        """Stand in front of what opens files."""
+        self._replace(builtins, "open", "open", self._file)
+        for module, path, name in OPENERS:
+            self._replace_loaded(module, path, name)
+
+    def remove(self) -> None:
+        """Put everything back."""
+        self.active = False
+        while self._undo:
+            self._undo.pop()()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """For what flatout itself does within the loop."""
+        before, self._inside = self._inside, True
+        try:
+            yield
+        finally:
+            self._inside = before
+
+    def _replace_loaded(self, module: str, path: str, name: str) -> None:
+        owner: Any = sys.modules.get(module)
+        *outer, last = path.split(".")
+        for part in outer:
+            owner = getattr(owner, part, None)
+        if owner is not None and hasattr(owner, last):
+            self._replace(
+                owner, last, name, self._file if (module, path, name) in OPENERS else None
+            )
+
+    def _replace(
+        self, owner: Any, attribute: str, name: str, note: Note | None = None, built: bool = False
+    ) -> None:
+        own = attribute in vars(owner)
+        original = getattr(owner, attribute)
+        stand_in = self._building_call(name, original) if built else (
+            self._watching(name, original, note)
+        )  # fmt: skip
+        if not isinstance(owner, type):
+            stand_in = Standing(stand_in, original)  # no function: in a class it must not bind
+        setattr(owner, attribute, stand_in)
+
+        def undo() -> None:
+            if vars(owner).get(attribute) is not stand_in:
+                return  # the program has put something else there: that is its business
+            if own:
+                setattr(owner, attribute, original)
+            else:
+                delattr(owner, attribute)  # that of the base class comes forth again
+
+        self._undo.append(undo)
+
+    def _watching(self, name: str, original: Any, note: Note | None) -> Callable[..., Any]:
+        clock, thread = time.perf_counter, threading.get_ident
+
+        @functools.wraps(original)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.active or self._inside or thread() != self._thread:
+                return original(*args, **kwargs)
+            self._inside = True
+            began = clock()
+            try:
+                result = original(*args, **kwargs)
+                spent = clock() - began
+            finally:
+                self._inside = False
+            try:
+                detail = note(result, args, kwargs) if note is not None else ""
+                if detail is not None and not self._by_torch(sys._getframe(1)):
+                    self._add(name, places.where(), spent, detail)
+            except Exception:
+                self.active = False  # rather nothing than a wrong count, or an error in the program
+            return result
+
+        return call
+
+    def _by_torch(self, caller: FrameType) -> bool:
+        """Torch's own calls are not for the user to change."""
+        if caller.f_code is Standing.__call__.__code__ and caller.f_back is not None:
+            caller = caller.f_back
+        return caller.f_code.co_filename.startswith(self._torch_folder)
+
+    def _building_call(self, name: str, original: Any) -> Callable[..., Any]:
+        """Around `__init__` of modules and optimizers: one made in the loop, with all its parts."""
+
+        @functools.wraps(original)
+        def init(own: Any, *args: Any, **kwargs: Any) -> None:
+            began = time.perf_counter()
+            original(own, *args, **kwargs)
+            if self.active and threading.get_ident() == self._thread:
+                try:
+                    self._built(name, own, began, sys._getframe(1))
+                except Exception:
+                    self.active = False
+
+        return init
+
+    def _built(self, name: str, own: Any, began: float, frame: FrameType) -> None:
+        """The outermost `__init__` on the stack tells which object is made, and from where."""
+        kinds = (self.torch.nn.Module, self.torch.optim.Optimizer)
+        outer, caller = frame, frame.f_back
+        while caller is not None:  # all of them: parts are made in comprehensions, too
+            made = caller.f_code.co_name == "__init__" and caller.f_locals.get("self")
+            outer, caller = caller if isinstance(made, kinds) else outer, caller.f_back
+        if outer.f_code.co_name != "__init__" or outer.f_locals.get("self", own) is own:
+            found = places.user_frame(outer, inside="__init__")
+            where = places.told(found) if found is not None else None
+            self._add(name, where, time.perf_counter() - began, type(own).__name__)
+            self._building = (outer, began, (name, where))
+        elif self._building is not None and self._building[0] is outer:
+            # A part of it: what has passed since it began is its time so far.
+            _, since, key = self._building
+            now = time.perf_counter()
+            self.entries[key].s += now - since
+            self._building = (outer, now, key)
+
+    def _add(self, name: str, where: str | None, spent: float, detail: str) -> None:
+        entry = self.entries.get((name, where))
+        if entry is None:
+            entry = self.entries[name, where] = _Entry()
+        entry.calls += 1
+        entry.s += spent
+        if name in OPENING:
+            if len(entry.files) < FILES:
+                entry.files.add(detail)
+        elif detail:
+            entry.detail = detail
+
+    def _file(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        names = [item for item in args if isinstance(item, (str, bytes, os.PathLike))]
+        return os.fsdecode(names[0]) if names else ""
+
+    def _made(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        return None if self.in_loader else str(result.device.type)
+
+    def seen(self, steps: int) -> tuple[wire.CallSeen, ...]:
+        """What was noted, per step, the longest first."""
+        found = []
+        for (name, where), entry in self.entries.items():
+            told, detail = name, entry.detail
+            if name in OPENING:
+                told, detail = opened(name, entry.calls, sorted(entry.files))
+            calls, spent = entry.calls / steps, entry.s / steps
+            found.append(wire.CallSeen(told, calls, spent, where, detail))
+        return tuple(sorted(found, key=lambda call: -call.s))
+
+
+OPENING = {name for _, _, name in OPENERS}
+
+
+def opened(name: str, calls: float, files: Sequence[str]) -> tuple[str, str]:
+    """How such calls are told: `open` where the same files are opened again and again."""
+    if calls < AGAIN * len(files):
+        return f"{name} (another file each time)", ""
+    return name, files[0] if len(files) == 1 else f"{len(files)} files, {files[0]}" if files else ""
+
+
+class Standing:
+    """A function of a module's, replaced: like a built-in one it binds to no instance."""
+
+    def __init__(self, call: Callable[..., Any], original: Any) -> None:
+        self.__wrapped__ = original
+        self.__name__ = getattr(original, "__name__", "")
+        self.__doc__ = getattr(original, "__doc__", None)
+        self._call = call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+
+def _device_of_self(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    return str(args[0].device.type) if args else ""
+
+
+def _when_nonfinite(result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    fourth = args[3] if len(args) > 3 else False
+    return "error_if_nonfinite" if kwargs.get("error_if_nonfinite", fourth) else None

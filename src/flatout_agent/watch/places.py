@@ -1,0 +1,64 @@
+"""Which line of the user's own code is running: cheap enough to ask at every call.
+
+The user's own code is what lies neither in Python's library, nor among installed packages, nor in
+the agent. The file that was started counts as the user's wherever it lies.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import FrameType
+
+AGENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
+LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep  # noqa: PTH100, PTH120
+PACKAGES = ("site-packages", "dist-packages")
+STARTED_IN = os.getcwd() + os.sep  # noqa: PTH109
+
+_names: dict[str, str] = {}
+"""File as the code object names it -> as it is told; empty: not the user's."""
+
+
+def where() -> str | None:
+    """file:line of the innermost frame of the user's code; None: there is none on this thread."""
+    frame: FrameType | None = user_frame(sys._getframe(1))
+    return told(frame) if frame is not None else None
+
+
+def told(frame: FrameType) -> str:
+    """file:line of a frame, the file relative to where the program was started."""
+    return f"{_names.get(frame.f_code.co_filename) or frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def user_frame(frame: FrameType | None, inside: str | None = None) -> FrameType | None:
+    """The first frame of the user's code from `frame` outwards.
+
+    inside: functions of this name are passed over, to find who called them.
+    """
+    while frame is not None:
+        file = frame.f_code.co_filename
+        name = _names.get(file)
+        if name is None:
+            name = _names[file] = _name(file)
+        if name and frame.f_code.co_name != inside:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _name(file: str) -> str:
+    if file.startswith("<"):
+        return ""
+    path = os.path.abspath(file)  # noqa: PTH100
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    if main is None or os.path.abspath(main) != path:  # noqa: PTH100
+        parts = path.replace("\\", "/").split("/")
+        if path.startswith((AGENT, LIBRARY, _torch())) or any(item in parts for item in PACKAGES):
+            return ""
+    return path[len(STARTED_IN) :] if path.startswith(STARTED_IN) else path
+
+
+def _torch() -> str:
+    """The folder of torch, which may be a checkout; where there is none, what fits nothing."""
+    file = getattr(sys.modules.get("torch"), "__file__", None)
+    return os.path.dirname(os.path.abspath(file)) + os.sep if file else "\0"  # noqa: PTH100, PTH120

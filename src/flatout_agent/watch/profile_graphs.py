@@ -1,0 +1,134 @@
+"""Graphs that outlive their step: losses that are kept, and forward passes without a backward.
+
+Told by marks on autograd's nodes: each node has a dictionary of metadata that lives as long as the
+node does, and hooks that run when the backward pass comes by. Neither changes what is computed.
+"""
+
+from __future__ import annotations
+
+import ast
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from flatout_agent.watch.tensors import tensors_in
+
+KEY = "flatout"
+PRESENT = 2
+"""The last steps' losses may be alive still: variables of the loop hold them."""
+OUTPUTS = 8
+
+
+class _Mark:
+    """Dies with the node whose metadata holds it."""
+
+
+class Losses:
+    """Whether the losses of past steps hold their graphs."""
+
+    def __init__(self) -> None:
+        self._marks: list[tuple[int, weakref.ref[_Mark]]] = []
+
+    def saw(self, loss: Any, step: int) -> None:
+        """`backward` is about to run on this tensor."""
+        node = loss.grad_fn
+        if node is not None:
+            mark = _Mark()
+            node.metadata[KEY] = mark
+            self._marks.append((step, weakref.ref(mark)))
+
+    def kept(self, step: int) -> bool:
+        """Whether most of those from before the last steps are alive."""
+        past = [mark for at, mark in self._marks if at < step - PRESENT]
+        alive = sum(mark() is not None for mark in past)
+        return len(past) > PRESENT and alive > len(past) / 2
+
+
+class Forwards:
+    """Training calls of a root model, and how many of them no backward pass came by."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._calls: list[tuple[int, list[bool]]] = []
+        self._handles: list[Any] = []
+
+    def called(self, output: Any, step: int) -> None:
+        """A root model has returned `output` in training."""
+        reached: list[bool] = []
+        nodes = {
+            tensor.grad_fn: None
+            for tensor in tensors_in(self._torch, output)
+            if tensor.grad_fn is not None
+        }
+        for node in list(nodes)[:OUTPUTS]:
+            self._handles.append(node.register_prehook(_noting(reached)))
+        if nodes:
+            self._calls.append((step, reached))
+
+    def unused(self, before: int) -> int:
+        """So many of the calls in steps before that one were for nothing."""
+        return sum(step < before and not reached for step, reached in self._calls)
+
+    def remove(self) -> None:
+        """Take the hooks off."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+
+def _noting(reached: list[bool]) -> Callable[[Any], None]:
+    def hook(gradients: Any) -> None:
+        reached.append(True)
+
+    return hook
+
+
+def keeping_line(path: str, line: int) -> int | None:
+    """Line of the statement nearest to `backward` that keeps the loss: `losses.append(loss)`.
+
+    path, line: where `backward` is called. None: no such statement is found.
+    """
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    names = {
+        call.func.value.id
+        for call in calls
+        if isinstance(call.func, ast.Attribute)
+        and call.func.attr == "backward"
+        and isinstance(call.func.value, ast.Name)
+        and call.lineno <= line <= (call.end_lineno or call.lineno)
+    }
+    lines = [at for name in names for at in _kept_at(tree, name)]
+    return min(lines, key=lambda at: abs(at - line), default=None)
+
+
+def _kept_at(tree: ast.AST, name: str) -> list[int]:
+    """Lines where a variable of that name goes into a list, a dict or a sum as it is."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AugAssign):
+            value: ast.AST = node.value
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("append", "add"):
+            value = ast.Tuple(node.args, ast.Load())
+        elif isinstance(node, ast.Assign) and (
+            isinstance(node.targets[0], ast.Subscript) or isinstance(node.value, ast.BinOp)
+        ):
+            value = node.value
+        else:
+            continue
+        if name in _as_it_is(value):
+            found.append(node.lineno)
+    return found
+
+
+def _as_it_is(value: ast.AST) -> set[str]:
+    """Names in an expression that are not the object of a call: `loss.item()` keeps nothing."""
+    if isinstance(value, ast.Call | ast.Attribute):
+        return set()
+    if isinstance(value, ast.Name):
+        return {value.id}
+    return {name for child in ast.iter_child_nodes(value) for name in _as_it_is(child)}

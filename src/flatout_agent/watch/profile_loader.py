@@ -1,0 +1,112 @@
+"""Loaders while a program is profiled: how long they take to start, and their worker processes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flatout_agent.watch import places
+from flatout_agent.watch.calls import Calls
+
+
+@dataclass
+class _Pass:
+    """One iteration of a loader."""
+
+    began: float
+    where: str | None
+    given: int = 0
+    start_s: float | None = None
+    trains: bool = False
+
+
+class LoaderStarts:
+    """Stands in front of `iter(loader)` and of fetching a batch until `remove`.
+
+    Made before discovery puts its own hooks there, removed after those.
+    """
+
+    def __init__(self, torch: Any, calls: Calls) -> None:
+        self._calls = calls
+        self._passes: weakref.WeakKeyDictionary[Any, _Pass] = weakref.WeakKeyDictionary()
+        self._iterators: list[weakref.ref[Any]] = []
+        self.begun = 0
+        """Passes of any loader."""
+        self.start_s: list[float] = []
+        """From `iter` to the first batch, for each pass that gave a training step its batch."""
+        self.where: str | None = None
+        """The line of the last of these."""
+        data = torch.utils.data
+        self._loader_class = data.DataLoader
+        self._iterator_class = data.dataloader._BaseDataLoaderIter
+        self._originals = self._loader_class.__iter__, self._iterator_class.__next__
+        self._install()
+
+    def _install(self) -> None:
+        make_iterator, next_batch = self._originals
+
+        def __iter__(loader: Any) -> Iterator[Any]:  # noqa: N807
+            began = time.perf_counter()
+            iterator: Iterator[Any] = make_iterator(loader)
+            with contextlib.suppress(Exception):  # one that cannot be noted is the program's still
+                self._started(loader, iterator, began)
+            return iterator
+
+        def __next__(iterator: Any) -> Any:  # noqa: N807
+            self._calls.in_loader = True
+            try:
+                return next_batch(iterator)
+            finally:
+                self._calls.in_loader = False
+
+        self._own = __iter__, __next__
+        self._loader_class.__iter__, self._iterator_class.__next__ = self._own
+
+    def _started(self, loader: Any, iterator: Any, began: float) -> None:
+        self.begun += 1
+        self._passes[loader] = _Pass(began, places.where())
+        known = [item for item in self._iterators if item() is not None]
+        if not any(item() is iterator for item in known):
+            known.append(weakref.ref(iterator))
+        self._iterators = known
+
+    def batch(self, loader: Any) -> None:
+        """`loader` has given a batch."""
+        current = self._passes.get(loader)
+        if current is not None:
+            current.given += 1
+            if current.start_s is None:
+                current.start_s = time.perf_counter() - current.began
+
+    def trains(self, loader: Any) -> None:
+        """The last batch of `loader` is trained on."""
+        current = self._passes.get(loader)
+        if current is not None and not current.trains and current.start_s is not None:
+            current.trains = True
+            self.start_s.append(current.start_s)
+            self.where = current.where
+
+    def left(self, loader: Any) -> tuple[int, int] | None:
+        """Batches until this loader's pass ends, and of a whole pass; None: not known."""
+        current = self._passes.get(loader)
+        try:
+            return (len(loader) - current.given, len(loader)) if current is not None else None
+        except TypeError:
+            return None
+
+    def workers(self) -> list[int]:
+        """Process ids of the workers of all iterators that are alive."""
+        alive = [item() for item in self._iterators]
+        workers = [worker for item in alive for worker in getattr(item, "_workers", ())]
+        return [worker.pid for worker in workers if worker.pid is not None]
+
+    def remove(self) -> None:
+        """Put back what was there, unless the program has put something else there meanwhile."""
+        if self._loader_class.__iter__ is self._own[0]:
+            self._loader_class.__iter__ = self._originals[0]
+        if self._iterator_class.__next__ is self._own[1]:
+            self._iterator_class.__next__ = self._originals[1]

@@ -1,0 +1,102 @@
+"""What this process and its loader workers use: CPU time, memory, the garbage collector's time."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+from collections.abc import Iterable
+from typing import Any
+
+CPU_FIELDS = slice(13, 15)
+"""User and system time in /proc/<pid>/stat, counted from 0 with the command's name as one."""
+
+
+def worker_cpu_s(pids: Iterable[int]) -> dict[int, float]:
+    """CPU seconds of each of these processes so far; those that cannot be asked are left out."""
+    found = {}
+    for pid in pids:
+        try:
+            text = _read(f"/proc/{pid}/stat")
+        except OSError:
+            continue
+        # The name in brackets may hold blanks and brackets of its own.
+        fields = ["", "", *text.rpartition(")")[2].split()]
+        found[pid] = sum(map(int, fields[CPU_FIELDS])) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+class MemoryInUse:
+    """Of the accelerator by tensors, on CPU resident in this process; asked after each step."""
+
+    def __init__(self, torch: Any, device: str) -> None:
+        self._torch, self._device = torch, device
+        self._file: int | None = None
+        if device == "cpu" and sys.platform == "linux":
+            self._file = os.open("/proc/self/statm", os.O_RDONLY)  # opening it costs more
+
+    def bytes(self) -> int | None:
+        """Now; None: not known on this device or system."""
+        if self._device == "cuda":
+            return int(self._torch.cuda.memory_allocated())
+        if self._file is None:
+            return None
+        return int(os.pread(self._file, 128, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def close(self) -> None:
+        """Ask no more."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def memory_total_bytes(torch: Any, device: str) -> int | None:
+    """Of the accelerator, or of this machine."""
+    if device == "cuda":
+        return int(torch.cuda.mem_get_info()[1])
+    if device == "cpu" and sys.platform != "win32":
+        return int(os.sysconf("SC_PHYS_PAGES")) * int(os.sysconf("SC_PAGE_SIZE"))
+    return None
+
+
+def reserved_bytes(torch: Any, device: str) -> int | None:
+    """Held by torch's allocator on the accelerator."""
+    return int(torch.cuda.memory_reserved()) if device == "cuda" else None
+
+
+def alloc_retries(torch: Any, device: str) -> int:
+    """How often the allocator had to free its cache to find room, so far."""
+    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0)) if device == "cuda" else 0
+
+
+class Collections:
+    """Counts and times Python's garbage collections until `remove`."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.s = 0.0
+        self._began: float | None = None
+        gc.callbacks.append(self._noted)
+
+    def _noted(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        elif self._began is not None:
+            self.runs += 1
+            self.s += time.perf_counter() - self._began
+            self._began = None
+
+    def remove(self) -> None:
+        """Count no more."""
+        if self._noted in gc.callbacks:
+            gc.callbacks.remove(self._noted)
+
+
+def _read(path: str) -> str:
+    """A small file, past `open`: that is watched for what the program opens."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(descriptor, 4096).decode("utf-8", errors="replace")
+    finally:
+        os.close(descriptor)

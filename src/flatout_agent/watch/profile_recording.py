@@ -1,0 +1,177 @@
+"""Record some steps with torch.profiler, and step aside where the script profiles itself."""
+
+from __future__ import annotations
+
+import ctypes
+import gzip
+import os
+import shutil
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+Undo = Callable[[], None]
+COMPRESSION = 3
+"""gzip's level: 9 takes four times as long for a tenth less."""
+ERROR = 2
+"""torch's log level (glog's): only errors."""
+PROFILER_TOOL = 2
+"""sys.monitoring's number for profilers (Python 3.12): cProfile is one."""
+
+
+class Recording:
+    """Steps `warmup` unrecorded, then `steps` recorded; `step` at the end of each.
+
+    Its start and its end take time. Where the script starts a profiler of its own meanwhile, this
+    one gives way, since torch knows only one: `yielded` is then true, and there is no trace.
+    """
+
+    def __init__(self, torch: Any, device: str, steps: int, warmup: int, detail: bool) -> None:
+        self.torch = torch
+        self.warmup = warmup
+        self.steps = steps
+        self.taken = 0
+        """Calls of `step` so far."""
+        self.yielded = False
+        self.over = False
+        self._busy = False
+        profiler = torch.profiler
+        activities = [profiler.ProfilerActivity.CPU]
+        of_device = getattr(profiler.ProfilerActivity, device.upper(), None)
+        if device != "cpu" and of_device in profiler.supported_activities():
+            activities.append(of_device)
+        # Made when it starts: so many steps are planned, so many `step` calls end it.
+        self._profile = profiler.profile(
+            activities=activities,
+            schedule=profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1),
+            with_stack=detail,
+            record_shapes=detail,
+            profile_memory=detail,
+        )
+        self._undo: list[Undo] = []
+        self._broken_off = ""
+        self._memory = detail
+
+    @property
+    def recorded(self) -> int:
+        """Steps that are in the trace."""
+        return max(0, min(self.taken - self.warmup, self.steps))
+
+    @property
+    def recording(self) -> bool:
+        """The step under way is one that the trace holds."""
+        return not self.over and self.warmup <= self.taken < self.warmup + self.steps
+
+    def start(self) -> None:
+        """Begin with the warm-up."""
+        self._undo.append(give_way(self.torch, self._script_profiles))
+        if self._memory:
+            self._undo.append(_without_warnings(self.torch))
+        self._quietly(self._profile.start)
+
+    def step(self) -> bool:
+        """A step has ended; True: that was the last one."""
+        if self.over:
+            return True
+        self.taken += 1
+        self._quietly(self._profile.step)
+        if self.taken >= self.warmup + self.steps:
+            self.stop()
+        return self.over
+
+    def stop(self) -> None:
+        """End it at once."""
+        if self.over:
+            return
+        if self.recording:
+            self._broken_off = f'"ProfilerStep#{self._profile.step_num}"'
+        self.over = True
+        self._quietly(self._profile.__exit__, None, None, None)
+        while self._undo:
+            self._undo.pop()()
+
+    def save(self, path: str) -> str:
+        """Write the trace as `<path>.json.gz`; returns that."""
+        plain, packed = f"{path}.json", f"{path}.json.gz"
+        self._profile.export_chrome_trace(plain)
+        if self._broken_off:
+            self._unmark(plain)
+        part = f"{packed}.part"
+        packing = gzip.open(part, "wb", compresslevel=COMPRESSION)  # noqa: SIM115
+        with packing as target, open(plain, "rb") as source:  # noqa: PTH123
+            shutil.copyfileobj(source, target, 1 << 20)
+        os.replace(part, packed)  # noqa: PTH105
+        os.remove(plain)  # noqa: PTH107
+        return packed
+
+    def _unmark(self, path: str) -> None:
+        """The step that was broken off is none."""
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(text.replace(self._broken_off, '"broken off"'))
+
+    def _quietly(self, action: Callable[..., Any], *args: Any) -> None:
+        """What the profiler warns of is not for the user, who has not started it."""
+        self._busy = True
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                action(*args)
+        finally:
+            self._busy = False
+
+    def _script_profiles(self) -> None:
+        if not self._busy and not self.over:
+            self.yielded = True
+            self.stop()
+
+
+def give_way(torch: Any, begins: Callable[[], None]) -> Undo:
+    """Call `begins` before any profiler of torch begins, by standing in front of how each does."""
+    module = torch.autograd.profiler
+    originals = {name: getattr(module, name) for name in ("_prepare_profiler", "_enable_profiler")}
+
+    def standing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def first(*args: Any, **kwargs: Any) -> Any:
+            begins()
+            return original(*args, **kwargs)
+
+        return first
+
+    for name, original in originals.items():
+        setattr(module, name, standing(original))
+
+    def undo() -> None:
+        for name, original in originals.items():
+            setattr(module, name, original)
+
+    return undo
+
+
+def other_profiler(torch: Any) -> bool:
+    """Whether a profiler of the script's own runs on this thread: torch's or Python's."""
+    if torch.autograd.profiler._is_profiler_enabled or torch._C._autograd._profiler_enabled():
+        return True
+    if sys.getprofile() is not None or threading.getprofile() is not None:
+        return True
+    monitoring = getattr(sys, "monitoring", None)
+    return monitoring is not None and monitoring.get_tool(PROFILER_TOOL) is not None
+
+
+def _without_warnings(torch: Any) -> Undo:
+    """Raise torch's log level: its allocator warns of every tensor that is older than the trace."""
+    name = {"linux": "libc10.so", "darwin": "libc10.dylib"}.get(sys.platform, "c10.dll")
+    path = os.path.join(os.path.dirname(torch.__file__), "lib", name)  # noqa: PTH118, PTH120
+    try:
+        level = ctypes.c_int.in_dll(ctypes.CDLL(path), "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):  # then it warns
+        return lambda: None
+    before, level.value = level.value, max(level.value, ERROR)
+
+    def undo() -> None:
+        level.value = before
+
+    return undo

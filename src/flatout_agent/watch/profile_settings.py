@@ -1,0 +1,56 @@
+"""Settings of this process that cost time while they are on."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+NUMBER = r"[1-9]\d*"
+VARIABLES = (
+    ("CUDA_LAUNCH_BLOCKING", NUMBER),
+    ("HIP_LAUNCH_BLOCKING", NUMBER),
+    ("AMD_SERIALIZE_KERNEL", NUMBER),
+    ("AMD_SERIALIZE_COPY", NUMBER),
+    ("AMD_LOG_LEVEL", NUMBER),
+    ("PYTORCH_NO_CUDA_MEMORY_CACHING", NUMBER),
+    ("TORCH_CUDA_SANITIZER", ".+"),
+    ("PYTORCH_JIT", "0"),
+    ("TORCH_COMPILE_DEBUG", "1"),
+    ("TORCHDYNAMO_DISABLE", "1"),
+    ("TORCH_DISTRIBUTED_DEBUG", "(?i)INFO|DETAIL"),
+    ("TORCH_SHOW_CPP_STACKTRACES", "1"),
+    ("TORCH_LOGS", ".+"),
+    ("TORCH_CPP_LOG_LEVEL", "(?i)INFO|0"),
+    ("NCCL_DEBUG", "(?i)INFO|TRACE"),
+    ("NCCL_BLOCKING_WAIT", "1"),
+    ("TORCH_NCCL_BLOCKING_WAIT", "1"),
+    ("CUDNN_LOGLEVEL_DBG", NUMBER),
+    ("CUDNN_LOGINFO_DBG", "1"),
+    ("CUBLAS_LOGINFO_DBG", "1"),
+    ("PYTHONMALLOC", "(?i).*debug"),
+    ("PYTHONTRACEMALLOC", NUMBER),
+    ("PYTHONASYNCIODEBUG", ".+"),
+    ("OMP_WAIT_POLICY", "(?i)active"),
+)  # fmt: skip
+"""Name, and the values at which it costs something (regular expressions for the whole value)."""
+
+
+def debug_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """NAME=value of those that are set so that they cost something, and Python's own modes."""
+    environ = os.environ if environ is None else environ
+    found = [
+        f"{name}={environ[name]}"
+        for name, values in VARIABLES
+        if name in environ and re.fullmatch(values, environ[name].strip())
+    ]
+    if sys.flags.dev_mode:
+        found.append("PYTHONDEVMODE=1")
+    return tuple(found)
+
+
+def deterministic(torch: Any) -> bool:
+    """Whether slower kernels are chosen so that results repeat."""
+    return bool(torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic)

@@ -1,0 +1,102 @@
+"""The part of the contract between host and agent that is about profiles; read it as `wire`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ProfileOrders:
+    """Record a window of the running program, then let it go on or stop it."""
+
+    skip_s: float = 0.0
+    """Wait this long before steady state is looked for."""
+    steps: int = 6
+    """Steps recorded for their times, without stacks."""
+    detail_steps: int = 2
+    """Steps recorded afterwards with stacks, shapes and memory, for lines and not for times."""
+    stop: bool = False
+    """End the program once the window is recorded; else it goes on, unwatched."""
+    warmup_max_s: float = 60.0
+
+
+@dataclass(frozen=True)
+class CallSeen:
+    """A Python call that a loop should not make, or not in each step."""
+
+    name: str
+    """torch.save, print, Tensor.item, torch.cuda.empty_cache, Module(), Optimizer(), open."""
+    calls: float
+    """Per step."""
+    s: float
+    """Seconds per step."""
+    where: str | None = None
+    """file:line of the user's code."""
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class LoopSeen:
+    """What was watched from inside while a window was recorded. Means per step."""
+
+    step_s: float
+    """Mean of the steps before the recording began, without evaluation: undisturbed."""
+    recorded_step_s: float
+    """The same of those that were recorded for their times."""
+    steps: int
+    samples: float = 0.0
+    """Per step."""
+    wait_s: float = 0.0
+    """For the loader."""
+    loader_start_s: float | None = None
+    """Mean time from iter(loader) to its first batch: worker start-up; None: not seen."""
+    epochs: int = 0
+    """Loader passes begun while watched."""
+    batch_pinned: bool | None = None
+    main_cpu_s: float | None = None
+    """CPU time of this process, all threads."""
+    worker_cpu_s: float | None = None
+    """CPU time of loader workers."""
+    gc_s: float = 0.0
+    """In Python's garbage collector."""
+    gc_runs: float = 0.0
+    calls: tuple[CallSeen, ...] = ()
+    input_shapes: int = 1
+    """Distinct shapes of the model's first input."""
+    memory_bytes: tuple[int, ...] = ()
+    """In use after each watched step: of the accelerator, on a CPU of this process."""
+    memory_peak_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    memory_reserved_bytes: int | None = None
+    alloc_retries: int = 0
+    recompiles: tuple[str, ...] = ()
+    """torch.compile's reasons, one each, while watched."""
+    graph_breaks: tuple[str, ...] = ()
+    """With the user's line, as torch tells them."""
+    anomaly: bool = False
+    profiler: bool = False
+    """A profiler of the script's own is running."""
+    debug_variables: tuple[str, ...] = ()
+    """NAME=value."""
+    deterministic: bool = False
+    eval_s: float = 0.0
+    """In evaluation, per step."""
+    eval_where: str | None = None
+    backward_where: str | None = None
+    optimizer_where: str | None = None
+    model_where: str | None = None
+    """file:line where the script calls the model in training."""
+    loader_where: str | None = None
+    """file:line where the script iterates the loader."""
+    unused_forwards: float = 0.0
+    """Training calls of the model without a backward pass from what they returned."""
+    losses_kept: bool = False
+    """Losses of past steps hold their graphs: memory grows by step."""
+    losses_where: str | None = None
+    flops: float | None = None
+    """FlopCounterMode on one step."""
+    trace: str = ""
+    """Path of the trace recorded for times."""
+    detail_trace: str = ""
+    """Path of the one with stacks, shapes and memory."""
+    kind: str = "loop"

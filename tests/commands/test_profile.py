@@ -1,0 +1,120 @@
+"""`flatout profile` from end to end: what it prints, its files and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TRACES = Path(__file__).parent.parent / "traces"
+COLLECTS = """
+import gc, sys, torch
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 2))
+optimizer = torch.optim.AdamW(model.parameters())
+print("sees a terminal", sys.stdout.isatty())
+for step in range({steps}):
+    model(torch.randn(32, 64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    gc.collect()  # COLLECT
+print("ended by itself")
+"""
+
+
+def argv(*words: str) -> list[str]:
+    return [sys.executable, "-m", "flatout", "profile", *words]
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        argv(*words), cwd=folder, capture_output=True, text=True, timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"},
+    )  # fmt: skip
+
+
+def test_json_findings_files_and_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(COLLECTS.format(steps=60))
+    done = run(tmp_path, "--no-bench", "--json", "--out", "board", "train.py")
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"] == "flatout.profile/1"
+    (line,) = [n for n, t in enumerate(COLLECTS.splitlines(), 1) if t.endswith("# COLLECT")]
+    first = document["findings"][0]
+    assert first["where"] == f"train.py:{line}"
+    assert first["gain"]["predicted"] > 1.5
+    assert sum(part["ms"] for part in document["anatomy"]) == pytest.approx(
+        document["step_ms"], rel=0.01
+    )
+    assert "ended by itself" in done.stderr
+    (folder,) = (tmp_path / ".flatout" / "runs").iterdir()
+    assert json.loads((folder / "profile.json").read_text()) == document
+    assert "<html" in (folder / "report.html").read_text()
+    assert len(list((tmp_path / "board").rglob("*.pt.trace.json*"))) == 2
+    same = run(tmp_path, "--compare", str(folder), str(folder / "profile.json"))
+    assert same.returncode == 0, same.stderr
+    assert same.stdout
+
+
+@pytest.mark.slow
+def test_stop_says_so_and_a_high_bar_passes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(COLLECTS.format(steps=5000))
+    done = run(tmp_path, "--no-bench", "--stop", "--steps", "2", "--fail-over", "100%", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "the program was ended (--stop)" in done.stderr
+    assert "ended by itself" not in done.stdout
+    assert "report" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+def test_ctrl_c_reports_what_there_is(tmp_path: Path) -> None:
+    """The terminal sends it to both: to the whole process group."""
+    (tmp_path / "train.py").write_text(COLLECTS.format(steps=100_000))
+    process = subprocess.Popen(
+        argv("--no-bench", "--steps", "4000", "train.py"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "recording steps for their times" in line:
+            break
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert "the program ended early" in " ".join(out.split()), out + err
+    assert process.returncode in (0, 1)
+
+
+def test_a_trace_needs_no_script(tmp_path: Path) -> None:
+    done = run(tmp_path, "--trace", str(TRACES / "a100_train.json.gz"), "--json")
+    assert done.returncode in (0, 1), done.stderr
+    document = json.loads(done.stdout)
+    assert document["step_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--compare", "a.json"], "--compare needs two profiles"),
+        (["--skip", "soon", "train.py"], "is not a time"),
+        (["--fail-over", "much", "train.py"], "is no percentage"),
+        (["missing.py"], "no such script"),
+        ([], "nothing to run"),
+    ],
+)
+def test_wrong_usage(tmp_path: Path, words: list[str], says: str) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = run(tmp_path, *words)
+    assert done.returncode == 2
+    assert says in done.stderr
