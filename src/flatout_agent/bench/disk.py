@@ -86,7 +86,7 @@ def _write(file: Any, size: int) -> None:
 
 def _forget(file: Any) -> None:
     with contextlib.suppress(OSError):
-        if hasattr(os, "posix_fadvise"):
+        if sys.platform == "linux":
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         elif sys.platform == "darwin":
             import fcntl

@@ -15,6 +15,8 @@ CPU_FIELDS = slice(13, 15)
 
 def worker_cpu_s(pids: Iterable[int]) -> dict[int, float]:
     """CPU seconds of each of these processes so far; those that cannot be asked are left out."""
+    if sys.platform != "linux":
+        return {}
     found = {}
     for pid in pids:
         try:
@@ -40,7 +42,7 @@ class MemoryInUse:
         """Now; None: not known on this device or system."""
         if self._device == "cuda":
             return int(self._torch.cuda.memory_allocated())
-        if self._file is None:
+        if sys.platform != "linux" or self._file is None:
             return None
         return int(os.pread(self._file, 128, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -163,7 +163,7 @@ class _Columns:
             Category.ANNOTATION: self._operators,
             Category.RUNTIME: self._runtime,
         }
-        for kind in np.unique(category):
+        for kind in np.flatnonzero(np.bincount(category)).tolist():
             at = np.flatnonzero(having & (category == kind))
             args = [every[row] for row in at.tolist()]
             if args and kind != Category.PYTHON:
@@ -205,12 +205,12 @@ class _Columns:
         kept = _sensible(joined) if joined else np.empty(0, np.int64)
         if not len(kept):
             raise UserError(f"{stream.path} holds no events that last", NEXT_STEP)
-        joined = {name: column[kept] for name, column in joined.items()}
-        base = float(np.floor(joined["ts"].min()))
-        begin, end = _times(joined.pop("ts"), joined.pop("dur"), base)
+        first, lasting = joined.pop("ts")[kept], joined.pop("dur")[kept]
+        base = float(np.floor(first.min()))
+        begin, end = _times(first, lasting, base)
         order = np.lexsort((-end, begin))
         texts = {name: self._texts(name, joined) for name in self.texts}
-        columns = {name: column[order] for name, column in joined.items()}
+        columns = {name: column[kept[order]] for name, column in joined.items()}
         return Recording(
             path=str(stream.path),
             rank=_rank(stream, number),
@@ -226,10 +226,11 @@ class _Columns:
 
     def _texts(self, name: str, joined: dict[str, Column]) -> tuple[str, ...]:
         """The distinct texts of a column, as they are shown; renumbers the column."""
-        shown = _Index()
+        if not self.texts[name]:
+            return ()
+        shown, column = _Index(), joined[name]
         write = _shown if name != "concrete" else _canonical
-        numbers = np.array([shown[write(raw)] for raw in self.texts[name]] or [-1], np.int32)
-        column = joined[name]
+        numbers = np.array([shown[write(raw)] for raw in self.texts[name]], np.int32)
         joined[name] = np.where(column >= 0, numbers[column], -1).astype(np.int32)
         if "" in shown:  # an operator without this argument
             joined[name][joined[name] == shown[""]] = -1
@@ -243,10 +244,10 @@ def _fill(part: dict[str, Column], at: Column, args: list[Any], *names: str) -> 
 
 def _old_external(part: dict[str, Column], at: Column, args: list[Any]) -> None:
     """PyTorch 1.x wrote the name in small letters."""
-    missing = part["external"][at] == -1
-    if missing.any():
-        old = np.fromiter((arg.external_old for arg in args), np.int64, len(args))
-        part["external"][at] = np.where(missing, old, part["external"][at])
+    missing = np.flatnonzero(part["external"][at] == -1)
+    if len(missing):
+        old = (args[row].external_old for row in missing.tolist())
+        part["external"][at[missing]] = np.fromiter(old, np.int64, len(missing))
 
 
 def _category(cat: str) -> int:

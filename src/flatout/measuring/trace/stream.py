@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import zlib
@@ -15,8 +16,8 @@ from flatout.measuring.trace import decoding
 from flatout.nouns.errors import UserError
 
 PACKED = 1 << 17
-PIECE = 1 << 21
-"""Bytes read at once: packed, and as text."""
+PIECE = 1 << 18
+"""Bytes at once: packed, and as text. The events of one piece fit into a core's cache."""
 MOST_HELD = 1 << 26
 """Bytes without the end of an event after which a file is given up as damaged."""
 LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -70,7 +71,7 @@ class Stream:
         unpack, data = zlib.decompressobj(31), file.read(PACKED)
         while data:
             try:
-                piece = unpack.decompress(data)
+                piece = unpack.decompress(data, PIECE)
             except zlib.error:
                 self.truncated = True
                 return
@@ -81,8 +82,11 @@ class Stream:
                 unpack = zlib.decompressobj(31)
                 self.truncated = False
             else:
-                data = file.read(PACKED)
+                data = unpack.unconsumed_tail or file.read(PACKED)
                 self.truncated = True
+        if self.truncated:
+            with contextlib.suppress(zlib.error):
+                yield unpack.flush() or b"\n"
 
     def _begin(self, pieces: Iterator[bytes]) -> None:
         """Read up to the first event. A trace is an object with "traceEvents", or a bare list."""
