@@ -86,7 +86,7 @@ class Stream:
                 self.truncated = True
         if self.truncated:
             with contextlib.suppress(zlib.error):
-                yield unpack.flush() or b"\n"
+                yield unpack.flush()  # what did not fit into the last piece
 
     def _begin(self, pieces: Iterator[bytes]) -> None:
         """Read up to the first event. A trace is an object with "traceEvents", or a bare list."""
