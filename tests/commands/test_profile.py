@@ -31,10 +31,10 @@ def argv(*words: str) -> list[str]:
     return [sys.executable, "-m", "flatout", "profile", *words]
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         argv(*words), cwd=folder, capture_output=True, text=True, timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "120", **env},
     )  # fmt: skip
 
 
@@ -101,6 +101,12 @@ def test_a_trace_needs_no_script(tmp_path: Path) -> None:
     assert done.returncode in (0, 1), done.stderr
     document = json.loads(done.stdout)
     assert document["step_ms"] > 0
+
+
+def test_readme_shows_what_it_prints(tmp_path: Path, root: Path) -> None:
+    done = run(tmp_path, "--trace", str(TRACES / "a100_train.json.gz"), COLUMNS="80")
+    screen = done.stdout.partition("\nreport ")[0].rstrip()
+    assert f"```\n{screen}\n```" in (root / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
