@@ -337,4 +337,6 @@ def test_each_rank_records_the_same_steps(tmp_path: Path) -> None:
     one, other = run.of(wire.LoopSeen)
     assert one.steps == other.steps == 6
     assert one.trace != other.trace
-    assert len({ended.steps for ended in run.of(wire.Ended)}) == 1
+    steps = [ended.steps for ended in run.of(wire.Ended) if ended.steps]  # torchrun's own has none
+    assert len(steps) == 2
+    assert len(set(steps)) == 1
