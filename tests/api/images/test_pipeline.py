@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from flatout_agent.api.images.pipeline import Aside
+from flatout_agent.api.images.pipeline import Aside, _pool
 
 
 class FakeCuda:
@@ -83,3 +83,19 @@ def test_an_error_on_the_side_is_raised_where_the_batch_is_asked_for(cuda: FakeC
     with pytest.raises(ZeroDivisionError, match="here"):
         lane.take(started)
     lane.close()
+
+
+def test_a_worker_computes_with_one_thread_and_the_program_keeps_its_own() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+
+    def work() -> int:
+        torch.ones(200_000).add_(1).sum()  # large enough for a team of threads
+        return torch.get_num_threads()
+
+    try:
+        with _pool(2) as pool:
+            assert [pool.submit(work).result() for _ in range(4)] == [1, 1, 1, 1]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

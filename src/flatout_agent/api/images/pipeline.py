@@ -156,8 +156,10 @@ def _alone(threads: int) -> None:
     """A worker computes by itself: a team of threads for each would crowd the cores.
 
     torch lets threads that begin later have the number that was set last, in whichever thread. So
-    `threads`, the program's own number, is set once more, in a thread that does nothing else.
+    `threads`, the program's own number, is set once more, in a thread that does nothing else. A
+    thread takes that number when it first needs it: here before its own is set, not after.
     """
+    torch.get_num_threads()
     torch.set_num_threads(1)
     last = threading.Thread(target=torch.set_num_threads, args=(threads,))
     last.start()
