@@ -2,6 +2,7 @@
 # make demo    tune the example on images, from a fresh clone, in about five minutes
 # make test    every check: style, types, contracts, all tests
 # make check   the fast part of it
+# make thorough   all of it and the many that are alike: some minutes more
 # make docs    the reference pages, from the boosts' own documentation
 # make bench   the measured claims, one after the other; see benchmarks/
 
@@ -15,7 +16,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 BUDGET ?= 210s
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 
-.PHONY: setup demo test check lint types docs bench clean
+.PHONY: setup demo test check thorough lint types docs bench clean
 
 setup: .venv/.for-demo
 
@@ -23,13 +24,16 @@ demo: setup
 	$(BIN)/flatout tune --budget $(BUDGET) examples/images/train.py
 
 # Most tests wait for a program that imports torch: several side by side, one thread each.
-test check: export OMP_NUM_THREADS = 1
+test check thorough: export OMP_NUM_THREADS = 1
 
 test: lint types
-	$(PYTEST)
+	$(PYTEST) -m "not thorough"
 
 check: lint types
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not thorough"
+
+thorough: lint types
+	$(PYTEST)
 
 lint: .venv/.for-development
 	$(BIN)/ruff check

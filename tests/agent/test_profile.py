@@ -297,7 +297,15 @@ def test_the_scripts_own_profiler_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gan", "accumulation", "scaler", "rnn", "methods", "ema_copy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gan",
+        "accumulation",
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("scaler", "rnn", "methods")),
+        pytest.param("ema_copy", marks=pytest.mark.thorough),
+    ],
+)
 def test_the_same_losses_in_loops_of_every_style(name: str, tmp_path: Path) -> None:
     argv = [str(JOBS / f"{name}.py"), "--steps", "60"]
     run = profiled.run(argv, tmp_path / "here")

@@ -19,6 +19,11 @@ CASES = {
     "optimizer,collate": {"optimizer": "HOST006", "collate": "DATA008"},
     "python": {"python": "HOST008"},
 }
+OFTEN = ("no-workers", "opens,each-sample,gc")
+ALIKE = [
+    faults if faults in OFTEN else pytest.param(faults, marks=pytest.mark.thorough)
+    for faults in CASES
+]
 OF_THE_PROCESS = ("gc", "threads")
 """Faults of no single line."""
 
@@ -30,7 +35,7 @@ def of_these(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("faults", CASES)
+@pytest.mark.parametrize("faults", ALIKE)
 def test_faults_are_named_with_their_lines(faults: str, tmp_path: Path) -> None:
     found = of_these(profiled.run(SCRIPT, tmp_path, "--fault", faults))
     for fault, code in CASES[faults].items():

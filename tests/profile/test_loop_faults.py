@@ -87,7 +87,7 @@ def test_faults_of_the_loop() -> None:
     assert "LOOP013" not in told.lines
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "code"),
     [
@@ -113,25 +113,25 @@ def test_a_fault_with_its_line(fault: str, code: str) -> None:
     assert not set(lines) & {"LOOP012", "LOOP014", "MEM005", "MEM008", "LOOP008"}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("fault", "code"), [("anomaly", "LOOP001"), ("deterministic", "KERN011")])
 def test_a_setting_of_the_whole_process(fault: str, code: str) -> None:
     assert profiled(fault).lines[code] is None
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_second_pass_through_one_graph_is_predicted() -> None:
     assert profiled("retain-graph", "twice").gain("LOOP014") > 1.15
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_float64() -> None:
     told = profiled("float64", half=False)
     assert told.lines["KERN001"]
     assert told.gain("KERN001") > 1.3
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_convolutions() -> None:
     told = profiled("channels-first", half=False)
     assert told.lines["KERN006"] == line("channels-first")
@@ -139,7 +139,7 @@ def test_convolutions() -> None:
     assert "KERN018" in profiled("no-onednn", half=False).lines
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_float32_on_a_cpu_with_bfloat16() -> None:
     if not native_bf16():
         pytest.skip("bfloat16 is not native here")

@@ -251,3 +251,5 @@ def test_without_a_profile_the_rules_of_thumb_give_the_order(find):
     assert all(row.predicted is None for row in failed.trials)
     find(machine, budget=6.0, predict=predict)
     assert not asked, "a budget of six trials has no room for a profile"
+    find(machine, Choice(only=("gc-pause", "bf16-autocast")), predict=predict)
+    assert not asked, "two boosts are both tried, in whatever order"

@@ -37,6 +37,8 @@ OTHER_SEED = 7919
 """Added to the seed for the random numbers of the second untouched run."""
 PROFILE_ROOM = 6.0
 """A profile is worth its time where so many trials fit beside it."""
+FEWEST_TO_ORDER = 3
+"""Boosts that apply; of fewer all are tried anyway."""
 CONFIRM_SHARE = 2.5
 """Time held back for the confirmation, in untouched trials."""
 
@@ -130,10 +132,13 @@ class Search:
     def profile(self) -> None:
         """Ask the program's profile which boosts are worth it; without one, their own rules hold.
 
-        Where the budget has no room for it beside a few trials, or it fails, there is none.
+        Where there is hardly an order to choose, the budget has no room for it beside a few trials,
+        or it fails, there is none.
         """
         one = self._expected_s() or 0.0
         if self.predict is None or self._left() < (PROFILE_ROOM + CONFIRM_SHARE) * one:
+            return
+        if len(candidates(self.facts, self.choice)[0]) < FEWEST_TO_ORDER:
             return
         self.observer.phase("profiling the program: where its time goes")
         self._count += 1
