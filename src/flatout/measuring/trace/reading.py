@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import re
@@ -83,8 +84,9 @@ def _read(path: Path, number: int) -> Recording:
     collecting = gc.isenabled()
     gc.disable()  # a million objects without one cycle among them
     try:
-        for events in stream.events():
-            columns.add(events)
+        with contextlib.closing(stream.events()) as pieces:
+            for events in pieces:
+                columns.add(events)
     finally:
         if collecting:
             gc.enable()

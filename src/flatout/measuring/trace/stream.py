@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,25 +38,25 @@ class Stream:
     _ended: bool = False
     _stuck: int = 0
 
-    def events(self) -> Iterator[list[Any]]:
+    def events(self) -> Generator[list[Any]]:
         """All events, some thousand at a time; see decoding for their classes.
 
         Raises UserError when the file cannot be read or is no trace.
         """
-        pieces = self._pieces()
-        self._begin(pieces)
-        for piece in pieces:
-            self._held += piece
-            if self._ended:
-                self._held = self._held[:MOST_HELD]
-            elif found := self._some():
-                yield found
-            elif len(self._held) > MOST_HELD:
-                self.truncated = True
-                return
-        yield self._last()
+        with contextlib.closing(self._pieces()) as pieces:
+            self._begin(pieces)
+            for piece in pieces:
+                self._held += piece
+                if self._ended:
+                    self._held = self._held[:MOST_HELD]
+                elif found := self._some():
+                    yield found
+                elif len(self._held) > MOST_HELD:
+                    self.truncated = True
+                    return
+            yield self._last()
 
-    def _pieces(self) -> Iterator[bytes]:
+    def _pieces(self) -> Generator[bytes]:
         """Pieces of text."""
         try:
             with self.path.open("rb") as file:
