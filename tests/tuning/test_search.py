@@ -85,7 +85,9 @@ def find(monkeypatch, tmp_path):
         profile: Profile | None = A_PROFILE,
     ):
         monkeypatch.setattr(measuring, "run", machine.run)
-        monkeypatch.setattr(trial_profile, "profile", lambda bench, name, limit_s: profile)
+        monkeypatch.setattr(
+            trial_profile, "profile", lambda bench, name, limit_s, observer: profile
+        )
         command = Command(("python", "train.py"), None, "python", ("train.py",))
         bench = measuring.Bench(command, tmp_path, compile_cache=Path("cache"))
         found = searching.Search(bench, choice or Choice(), Silent(), time.monotonic() + budget)

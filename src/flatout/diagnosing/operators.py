@@ -65,6 +65,12 @@ def products(profile: Profile) -> list[Operator]:
     ]
 
 
+def convolution_ceiling(profile: Profile, layout: str, dtype: str) -> float | None:
+    """TFLOP/s of convolutions on the device that trains, layout nchw or nhwc; None: not known."""
+    device = "" if on_accelerator(profile) else "cpu-"
+    return profile.ceiling(f"conv-{device}{layout}-{dtype}")
+
+
 def in_dtype(operators: Iterable[Operator], dtypes: Sequence[str]) -> list[Operator]:
     """Those whose floating-point inputs are all of these dtypes; none where dtypes are unknown."""
     return [

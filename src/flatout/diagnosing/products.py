@@ -46,7 +46,7 @@ def faster(profile: Profile, slow: Sequence[Operator], now: str, then: str) -> F
         _faster(profile, group, title, prefixes, now, then)
         for group, title, prefixes in (
             (others, "matrix products", (_matmul(profile),)),
-            (convolutions, "convolutions", ("conv-nchw", _matmul(profile))),
+            (convolutions, "convolutions", (_convolution(profile), _matmul(profile))),
         )
         if operators.total(profile, group) > 0
     ]
@@ -112,6 +112,10 @@ def _reached(profile: Profile, slow: Sequence[Operator], ceiling: float) -> floa
 
 def _matmul(profile: Profile) -> str:
     return "matmul" if operators.on_accelerator(profile) else "matmul-cpu"
+
+
+def _convolution(profile: Profile) -> str:
+    return "conv-nchw" if operators.on_accelerator(profile) else "conv-cpu-nchw"
 
 
 def _rate(value: float) -> str:

@@ -7,12 +7,13 @@ cache folder, by machine, driver and torch. `cached` reads it, at once and witho
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.measuring import ceiling_run, ceiling_sheets, ceiling_store
 from flatout.measuring.ceiling_run import Heard, Listener, Orders
 from flatout.nouns.ceiling import Ceiling, Device
+from flatout.nouns.errors import UserError
 from flatout.nouns.identity import Identity
 from flatout.probing.identity import identity
 
@@ -33,8 +34,16 @@ FOR_PROFILES = (
     "launch-latency",
     "launch-rate",
     "graph-replay",
+    "conv-nchw-fp32",
+    "conv-nhwc-fp32",
+    "conv-nchw-bf16",
+    "conv-nhwc-bf16",
+    "conv-cpu-nchw-fp32",
+    "conv-cpu-nhwc-fp32",
+    "conv-cpu-nchw-bf16",
+    "conv-cpu-nhwc-bf16",
 )
-"""What an anatomy is held against: with quick=True a few seconds."""
+"""What an anatomy is held against: with quick=True some ten seconds."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +89,25 @@ def cached(here: Identity) -> tuple[Ceiling, ...]:
     """
     kept = ceiling_store.load(here)
     return kept.ceilings if kept else ()
+
+
+def for_profiles(
+    python: str, tell: Callable[[str], None], measure_missing: bool = True
+) -> tuple[Ceiling, ...]:
+    """What a profile on this machine is held against: kept from before, else measured now.
+
+    Nothing else may run meanwhile: beside it they would be wrong. `tell` hears what takes the time
+    and why there are none; that is no error.
+    """
+    known = cached(identity())
+    if any(one.id in FOR_PROFILES for one in known) or not measure_missing:
+        return known
+    tell("measuring once what this hardware can do")
+    try:
+        return measure(python, quick=True, wanted=FOR_PROFILES)
+    except UserError as error:
+        tell(f"not measured: {error.message}")
+        return ()
 
 
 def run(

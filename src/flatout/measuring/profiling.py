@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flatout.measuring import ceilings, profiling_records, reaching
 from flatout.measuring.profiling_records import Follower, Process
-from flatout.measuring.trace import analysing, reading
+from flatout.measuring.trace import analysing, places, reading
 from flatout.nouns.ceiling import Ceiling
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Observer, Silent
@@ -84,7 +84,7 @@ def record(
     Raises UserError where the program took too few steps, failed before, or never trained.
     """
     began = time.monotonic()
-    known = _ceilings(command, settings, observer)
+    known = ceilings.for_profiles(command.python, observer.phase, settings.bench)
     window = _Window(command, settings, observer, known, ready, began)
     quiet = {name: text for name, text in ENVIRONMENT.items() if name not in os.environ}
     ended = foreground.run(
@@ -109,11 +109,12 @@ def from_traces(paths: Sequence[Path]) -> Recorded:
         raise UserError(
             f"no trace in {', '.join(map(str, paths))}", "name a .json or .json.gz file"
         )
-    leading = min(recordings, key=lambda one: one.rank)
-    found = analysing.analyse(leading, roots=(Path.cwd(),))
-    if len(recordings) > 1:
-        found = dataclasses.replace(found, ranks=analysing.ranks(recordings))
-    found = dataclasses.replace(found, ceilings=_of_this_machine(found.device_name))
+    found = analysing.analyse(recordings[0], roots=(Path.cwd(),))
+    found = dataclasses.replace(
+        found,
+        ranks=analysing.ranks(recordings),
+        ceilings=_of_this_machine(found.device_name),
+    )
     notes = () if found.trace_steps else ("the trace marks no steps: it is taken for one step",)
     return Recorded(found, notes, tuple(paths), None, time.monotonic() - began)
 
@@ -167,47 +168,54 @@ class _Window:
 
 
 def analysed(
-    command: Command, processes: Sequence[Process], known: tuple[Ceiling, ...] | None = None
+    command: Command, processes: Sequence[Process], known: tuple[Ceiling, ...]
 ) -> Profile | None:
-    """The profile of what these processes have recorded; None: none has a trace.
+    """The profile of what these processes have recorded, held against the `known` ceilings.
 
-    known: this machine's ceilings; those that were measured here before where it is None.
+    None: none of them has a trace.
     """
     leading = profiling_records.leading(processes)
     if leading is None or leading.seen is None:
         return None
     seen = leading.seen
     roots = [Path.cwd(), *([command.script.absolute().parent] if command.script else [])]
-    (recording,) = reading.read([Path(seen.trace)])
+    traces = [Path(item.seen.trace) for item in processes if item.seen and item.seen.trace]
+    recordings = reading.read(traces)
+    recording = next(one for one in recordings if one.path == str(Path(seen.trace)))
     detail = reading.read([Path(seen.detail_trace)])[0] if seen.detail_trace else None
     found = analysing.analyse(recording, detail, step_ms=1000 * seen.step_s, roots=roots)
-    others = [Path(item.seen.trace) for item in processes if item.seen and item.seen.trace]
     facts = leading.facts
     whole = dataclasses.replace(
         found,
         command=command.display,
         job=facts,
-        seen=seen,
+        seen=_short_places(seen, roots[0]),
         trace=seen.trace,
-        ceilings=ceilings.cached(identity()) if known is None else known,
-        ranks=analysing.ranks(reading.read(others)) if len(others) > 1 else (),
+        ceilings=known,
+        ranks=analysing.ranks(recordings),
         device_name=found.device_name or (facts.device_name if facts else None),
         capability=found.capability or (facts.capability if facts else None),
     )
     return reaching.reached(whole)
 
 
-def _ceilings(command: Command, settings: Settings, observer: Observer) -> tuple[Ceiling, ...]:
-    """Those of this machine, measured before the program starts: beside it they would be wrong."""
-    known = ceilings.cached(identity())
-    if known or not settings.bench:
-        return known
-    observer.phase("measuring once what this hardware can do (--no-bench leaves it out)")
-    try:
-        return ceilings.measure(command.python, quick=True, wanted=ceilings.FOR_PROFILES)
-    except UserError as error:
-        observer.phase(f"not measured: {error.message}")
-        return ()
+def _short_places(seen: wire.LoopSeen, root: Path) -> wire.LoopSeen:
+    """With file:line from `root`, as a Place says it, instead of whole paths."""
+
+    def shortened(where: str | None) -> str | None:
+        file, colon, line = (where or "").rpartition(":")
+        return f"{places.short(Path(file), root)}{colon}{line}" if file else where
+
+    return dataclasses.replace(
+        seen,
+        calls=tuple(dataclasses.replace(call, where=shortened(call.where)) for call in seen.calls),
+        eval_where=shortened(seen.eval_where),
+        backward_where=shortened(seen.backward_where),
+        optimizer_where=shortened(seen.optimizer_where),
+        model_where=shortened(seen.model_where),
+        loader_where=shortened(seen.loader_where),
+        losses_where=shortened(seen.losses_where),
+    )
 
 
 def _of_this_machine(device_name: str | None) -> tuple[Ceiling, ...]:

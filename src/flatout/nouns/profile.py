@@ -18,7 +18,7 @@ class Place:
     """A line of the user's own code: not of torch's, nor of a package's."""
 
     file: str
-    """As short as it can be said from where the program was started: train.py, pkg/model.py."""
+    """From where the program was started: train.py, pkg/model.py; outside of it the whole path."""
     line: int
     function: str = ""
     source: str = ""

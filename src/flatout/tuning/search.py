@@ -140,10 +140,9 @@ class Search:
             return
         if len(candidates(self.facts, self.choice)[0]) < FEWEST_TO_ORDER:
             return
-        self.observer.phase("profiling the program: where its time goes")
         self._count += 1
         found = trial_profile.profile(
-            self.bench, f"profile-{self._count}", self._limit(compiles=False)
+            self.bench, f"profile-{self._count}", self._limit(compiles=False), self.observer
         )
         if found is not None:
             self.predicted = self.predict(found)

@@ -194,7 +194,7 @@ def test_convolutions_channels_first_on_a_gpu() -> None:
 def test_convolutions_channels_first_on_a_cpu() -> None:
     job = cpu_profile(job__models__0__channels_last=False)
     assert only("convolutions-reordered", job).boost == "channels-last"
-    measured = {"conv-nchw-fp32": (0.40, "TFLOP/s"), "conv-nhwc-fp32": (0.40, "TFLOP/s")}
+    measured = {"conv-cpu-nchw-fp32": (0.40, "TFLOP/s"), "conv-cpu-nhwc-fp32": (0.40, "TFLOP/s")}
     even = changed(job, ceilings=ceilings(measured, "cpu"))
     assert findings("convolutions-reordered", even) == ()
     assert findings("convolutions-reordered", without_job(job)) == ()

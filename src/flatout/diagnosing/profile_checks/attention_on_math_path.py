@@ -38,8 +38,10 @@ from flatout.nouns.profile import Operator, Profile
 
 CHECK = Check(code="KERN020", severity=Severity.WARNING, since="0.2.0")
 MATH = r"aten::_scaled_dot_product_attention_math\w*"
-PARTS = r"aten::(bmm|baddbmm|_softmax|_softmax_backward_data|_safe_softmax|native_dropout|mul|div)"
-"""Where the line is not known."""
+PARTS = r"aten::(bmm|baddbmm|_softmax|_softmax_backward_data|_safe_softmax|masked_fill_?|mul|div_?)"
+"""What attention is made of; on its line, where that is known. A layer's other dropouts may have
+the same line, so they are left out.
+"""
 SAVED, SAVED_CPU = 0.5, 0.3
 """Cautious shares of the time of these operators that a fused kernel saves."""
 
@@ -50,11 +52,11 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if not math:
         return
     lines = {one.where for one in math if one.where is not None}
-    parts = (
-        [one for one in profile.operators if one.where in lines and one not in math]
-        if lines
-        else operators.called(profile, PARTS)
-    )
+    parts = [
+        one
+        for one in operators.called(profile, PARTS)
+        if (not lines or one.where in lines) and one not in math
+    ]
     took = operators.total(profile, [*math, *parts])
     saved = SAVED if operators.on_accelerator(profile) else SAVED_CPU
     saving = device_time.of_device(
@@ -87,6 +89,8 @@ def _advice(profile: Profile, math: list[Operator]) -> str:
 def _lines(profile: Profile, math: list[Operator]) -> tuple[str, ...]:
     place = operators.costliest_place(profile, math)
     call = "y = F.scaled_dot_product_attention(q, k, v, "
+    if place is not None and place.source and "scaled_dot_product" not in place.source:
+        return ()  # a layer of torch's calls it, by that layer's own arguments
     if not operators.on_accelerator(profile):
-        return savings.lines(place, f"{call}dropout_p=p, is_causal=True)", f"{call}is_causal=True)")
+        return savings.lines(place, f"{call}dropout_p=p)", f"{call}dropout_p=0.0)")
     return savings.lines(place, f"{call}attn_mask=mask)", f"{call}is_causal=True)")

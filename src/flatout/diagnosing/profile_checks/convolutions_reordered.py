@@ -103,7 +103,9 @@ def _two_dimensional(one: Operator) -> bool:
 def _ratio(profile: Profile, convolutions: list[Operator]) -> tuple[float, str]:
     dtypes = [dtype for one in convolutions for dtype in one.dtypes]
     name = next((DTYPES[dtype] for dtype in dtypes if dtype in DTYPES), None)
-    first, last = (profile.ceiling(f"conv-{layout}-{name}") for layout in ("nchw", "nhwc"))
+    first, last = (
+        operators.convolution_ceiling(profile, layout, name or "") for layout in ("nchw", "nhwc")
+    )
     if first and last:
         ratio = max(last / first, 1.0)
         words = f"this machine convolves at {first:.3g} TFLOP/s in NCHW and {last:.3g} in NHWC"

@@ -78,7 +78,9 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _saved(profile: Profile, slow: list[Operator], took: float) -> tuple[float, str]:
-    ceiling = profile.ceiling("conv-nchw-fp32") or profile.ceiling("matmul-cpu-fp32")
+    ceiling = operators.convolution_ceiling(profile, "nchw", "fp32") or profile.ceiling(
+        "matmul-cpu-fp32"
+    )
     flops = sum(one.flops or 0.0 for one in slow)
     if not ceiling or not flops or any(one.flops is None for one in slow):
         return took * SAVED, (

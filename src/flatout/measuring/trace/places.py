@@ -101,6 +101,11 @@ def _frames(recording: Recording, rows: Ints, own: Flags) -> tuple[Ints, Ints, I
     )
 
 
+def short(path: Path, root: Path) -> str:
+    """From `root` where it lies below it, else the whole path."""
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
+
+
 class _Frames:
     """Frames of the user's functions, and the lines in them."""
 
@@ -180,8 +185,7 @@ class _Frames:
             shown, source = file, ""
             if path and self.roots:
                 source = text(path, line)
-                if path.is_relative_to(self.roots[0]):
-                    shown = path.relative_to(self.roots[0]).as_posix()
+                shown = short(path, self.roots[0])
             self.index[key] = len(self.known)
             self.known.append(Place(shown, line, function, source))
         return self.index[key]
