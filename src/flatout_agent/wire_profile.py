@@ -68,6 +68,10 @@ class LoopSeen:
     memory_peak_bytes: int | None = None
     memory_total_bytes: int | None = None
     memory_reserved_bytes: int | None = None
+    parameter_bytes: int | None = None
+    """Of all root models on the device that trains, buffers included."""
+    optimizer_bytes: int | None = None
+    """What the optimizers remember there, beside the weights."""
     alloc_retries: int = 0
     recompiles: tuple[str, ...] = ()
     """torch.compile's reasons, one each, while watched."""

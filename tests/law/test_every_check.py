@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from check_pages import assert_whole_page
 from flatout.diagnosing import checks, pages
 from flatout.nouns.finding import Severity
 
-HEADINGS = ["What it sees", "Why it matters", "Evidence", "Cure", "References"]
 CODE = re.compile(r"(ENV|HW|DATA|COPY|SYNC|HOST|KERN|MEM|COMM|LOOP)\d{3}")
 NAMES = checks.names()
 CURES_IN_A_NAME = {"fix", "install", "enable", "set", "use", "no", "not", "disallow", "banned"}
@@ -33,14 +33,7 @@ def test_codes_and_names_are_unique_among_all_families() -> None:
 
 @pytest.mark.parametrize("check_id", NAMES)
 def test_page(check_id: str) -> None:
-    title, _, body = inspect.cleandoc(checks.load(check_id).__doc__ or "").partition("\n")
-    assert title.endswith("."), "the first line is a sentence"
-    assert len(title) <= 97
-    parts = re.split(r"^## (.+)$", body, flags=re.MULTILINE)
-    found = dict(zip(parts[1::2], (text.strip() for text in parts[2::2]), strict=True))
-    assert list(found) == HEADINGS
-    assert [heading for heading, text in found.items() if len(text) < 20] == []
-    assert "https://" in found["References"]
+    assert_whole_page(checks.load(check_id))
 
 
 @pytest.mark.parametrize("check_id", NAMES)

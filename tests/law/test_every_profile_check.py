@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from check_pages import assert_whole_page
 from flatout.diagnosing import checks, profile_checks
 from flatout.nouns.finding import Severity
 
-HEADINGS = ["What it sees", "Why it matters", "Evidence", "Cure", "References"]
 FAMILIES = ("DATA", "COPY", "SYNC", "HOST", "KERN", "MEM", "COMM", "LOOP")
 NAMES = profile_checks.names()
 
@@ -32,14 +32,7 @@ def test_codes_count_up_from_one_in_each_family() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_page(name: str) -> None:
-    title, _, body = inspect.cleandoc(profile_checks.load(name).__doc__ or "").partition("\n")
-    assert title.endswith("."), "the first line is a sentence"
-    assert len(title) <= 97
-    parts = re.split(r"^## (.+)$", body, flags=re.MULTILINE)
-    found = dict(zip(parts[1::2], (text.strip() for text in parts[2::2]), strict=True))
-    assert list(found) == HEADINGS
-    assert [heading for heading, text in found.items() if len(text) < 20] == []
-    assert "https://" in found["References"]
+    assert_whole_page(profile_checks.load(name))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -43,6 +43,21 @@ def test_on_a_cpu_its_own_ceilings_count() -> None:
     assert found.cores_busy == pytest.approx(1.8)
 
 
+def test_what_moves_bytes_is_held_against_memory() -> None:
+    part = Part(Kind.ELEMENTWISE, 5.0, bytes=4e9)
+    memory = Ceiling("copy-device", "copy", "cuda:0", 2000.0, "GB/s")
+    assert reached(profile("cuda", part, memory)).anatomy.parts[0].ceiling == pytest.approx(0.4)
+    cached = Part(Kind.ELEMENTWISE, 5.0, bytes=4e10)
+    assert reached(profile("cuda", cached, memory)).anatomy.parts[0].ceiling is None
+
+
+def test_the_ceiling_that_is_nearer_binds() -> None:
+    part = Part(Kind.TENSOR_CORES, 5.0, flops=1e11, bytes=8e9)
+    memory = Ceiling("triad-device", "triad", "cuda:0", 2000.0, "GB/s")
+    found = reached(profile("cuda", part, memory, ceiling("matmul-bf16", 400.0))).anatomy
+    assert found.parts[0].ceiling == pytest.approx(0.8)
+
+
 def test_nothing_is_claimed_where_nothing_was_measured() -> None:
     found = reached(profile("cuda", Part(Kind.MATMUL, 5.0, flops=None))).anatomy
     assert (found.mfu, found.parts[0].ceiling, found.cores_busy) == (None, None, None)

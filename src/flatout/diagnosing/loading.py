@@ -98,8 +98,8 @@ def step_with_workers(profile: Profile, work_ms: float, workers: int) -> float:
     """The step when `workers` prepare `work_ms` of samples beside it.
 
     What is left is the longer of the step without its wait and the workers' share of the work. On
-    a CPU workers for which there is no core beside the threads take theirs from training: that
-    part of the work stays, spread over the cores.
+    a CPU a worker without a core of its own shares one with a thread, and all threads wait for
+    that one at the end of each operator: what it prepares, training loses.
     """
     workers = max(1, workers)
     training = max(0.0, profile.anatomy.step_ms - waited_ms(profile)) + FETCH_MS
@@ -107,5 +107,5 @@ def step_with_workers(profile: Profile, work_ms: float, workers: int) -> float:
     if not savings.accelerated(profile) and share:
         threads = profile.job.threads if profile.job is not None else share
         crowded = min(1.0, max(0, threads + workers - share) / workers)
-        training += crowded * work_ms / share
+        training += crowded * work_ms / workers
     return max(training, work_ms / workers)

@@ -104,7 +104,7 @@ class _Process:
         deadline = time.monotonic() + START_S
         with Conversation(command, env) as talk:
             while (line := talk.line(deadline)) is not None:
-                said = _said(line)
+                said = conversation.marked(line, MARK)
                 self._take(said)
                 if self.done or self.error:
                     return
@@ -263,13 +263,3 @@ def _begun(said: dict[str, Any]) -> Ceiling:
     names = ("id", "title", "device", "unit", "note")
     kernel_id, title, device, unit, note = (str(said.get(name) or "") for name in names)
     return Ceiling(kernel_id, title, device, None, unit, note=note)
-
-
-def _said(line: str) -> dict[str, Any]:
-    """What stands in one line; empty for what somebody else printed."""
-    _, marked, text = line.partition(MARK)
-    try:
-        found = json.loads(text) if marked else {}
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flatout.measuring import ceilings, profiling_records, reaching
+from flatout.measuring import ceilings, memory_categories, profiling_records, reaching
 from flatout.measuring.profiling_records import Follower, Process
 from flatout.measuring.trace import analysing, places, reading
 from flatout.nouns.ceiling import Ceiling
@@ -196,7 +196,7 @@ def analysed(
         device_name=found.device_name or (facts.device_name if facts else None),
         capability=found.capability or (facts.capability if facts else None),
     )
-    return reaching.reached(whole)
+    return memory_categories.told_apart(reaching.reached(whole))
 
 
 def _short_places(seen: wire.LoopSeen, root: Path) -> wire.LoopSeen:

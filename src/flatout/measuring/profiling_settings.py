@@ -6,18 +6,17 @@ import re
 import sys
 from contextlib import suppress
 
+from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Silent
-
-UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 def seconds(text: str) -> float:
     """90, 90s, 10m, 1.5h in seconds. Raises UserError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
+    found = units.seconds(text)
     if found is None:
         raise UserError(f"--skip {text!r} is not a time", "write it as 60s or 2m")
-    return float(found[1]) * UNITS_S[found[2]]
+    return found
 
 
 def share(text: str) -> float:

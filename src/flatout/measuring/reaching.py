@@ -10,7 +10,8 @@ from flatout.nouns.profile import Profile
 TENSOR_CORES = ("matmul-bf16", "matmul-fp16", "matmul-tf32")
 PLAIN = ("matmul-fp32",)
 CPU = ("matmul-cpu-bf16", "matmul-cpu-fp32")
-TERA = 1e12
+MEMORY, MEMORY_CPU = ("copy-device", "triad-device"), ("memory-cpu",)
+TERA, GIGA = 1e12, 1e9
 
 
 def reached(profile: Profile) -> Profile:
@@ -27,7 +28,7 @@ def reached(profile: Profile) -> Profile:
         anatomy,
         parts=tuple(_part(profile, part) for part in anatomy.parts),
         flops=flops,
-        mfu=_share(flops, anatomy.step_ms, ceiling),
+        mfu=_share(flops, anatomy.step_ms, ceiling, TERA),
         cores=profile.job.cores if profile.job is not None else anatomy.cores,
         cores_busy=seen.main_cpu_s / seen.step_s
         if seen is not None and seen.main_cpu_s is not None and seen.step_s
@@ -42,14 +43,20 @@ def _part(profile: Profile, part: Part) -> Part:
         binding = CPU if part.kind is Kind.MATMUL else ()
     else:
         binding = {Kind.TENSOR_CORES: TENSOR_CORES, Kind.MATMUL: PLAIN}.get(part.kind, ())
-    share = _share(part.flops, part.ms, _highest(profile, binding))
+    memory = MEMORY_CPU if profile.anatomy.device == "cpu" else MEMORY
+    shares = (
+        _share(part.flops, part.ms, _highest(profile, binding), TERA),
+        _share(part.bytes, part.ms, _highest(profile, memory), GIGA),
+    )
+    # Above its ceiling comes what lies in a cache: then memory does not bind it.
+    share = max((one for one in shares if one is not None and one <= 1), default=None)
     return part if share is None else dataclasses.replace(part, ceiling=share)
 
 
 def _highest(profile: Profile, ids: tuple[str, ...]) -> float | None:
-    """The highest of these ceilings, in TFLOP/s; None: none was measured."""
+    """The highest of these ceilings; None: none was measured."""
     return max((value for name in ids if (value := profile.ceiling(name))), default=None)
 
 
-def _share(flops: float | None, ms: float, ceiling: float | None) -> float | None:
-    return flops / (ms * 1e-3) / (ceiling * TERA) if flops and ms > 0 and ceiling else None
+def _share(amount: float | None, ms: float, ceiling: float | None, unit: float) -> float | None:
+    return amount / (ms * 1e-3) / (ceiling * unit) if amount and ms > 0 and ceiling else None

@@ -141,7 +141,7 @@ class MemoryPoint:
     at_ms: float
     bytes: int
     category: str = "all"
-    """all, parameters, gradients, optimizer, activations, inputs, other."""
+    """all, parameters, optimizer, activations and gradients."""
 
 
 @dataclass(frozen=True)

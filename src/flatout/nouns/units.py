@@ -7,8 +7,10 @@ a terminal of any encoding can show it.
 from __future__ import annotations
 
 import math
+import re
 
 UNKNOWN = "unknown"
+SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def milliseconds(value: float | None) -> str:
@@ -69,6 +71,12 @@ def duration(seconds: float | None) -> str:
         return f"{whole // 60} min {whole % 60:02d} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def seconds(text: str) -> float | None:
+    """What people write: 90, 90s, 10m, 1.5h; None: it is no time."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
+    return float(found[1]) * SECONDS[found[2]] if found else None
 
 
 def count(value: int | None, noun: str) -> str:

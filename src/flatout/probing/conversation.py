@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import importlib.util
+import json
 import os
 import queue
 import signal
@@ -16,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Any, Self
 
 import psutil
 
@@ -61,6 +62,16 @@ def said(command: Sequence[str], env: Mapping[str, str], limit_s: float) -> str 
             return None if talk.running else "".join(lines)
     except OSError:
         return None
+
+
+def marked(line: str, mark: str) -> dict[str, Any]:
+    """The JSON object that stands behind `mark`; empty for what somebody else printed."""
+    _, found, text = line.partition(mark)
+    try:
+        told = json.loads(text) if found else {}
+    except (ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 class Conversation:

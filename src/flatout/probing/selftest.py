@@ -5,12 +5,10 @@ A test that hangs, or that takes its process with it, has failed; the others sti
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from flatout.nouns.selftest import SelfTest
 from flatout.probing import conversation
@@ -56,7 +54,7 @@ def _one_process(
     try:
         with Conversation(command, env) as talk:
             while (line := talk.line(began + _limit_s(running, limit_s))) is not None:
-                said = _said(line)
+                said = conversation.marked(line, MARK)
                 if "done" in said:
                     return found, True
                 if isinstance(said.get("begin"), str):
@@ -78,13 +76,3 @@ def _one_process(
 def _limit_s(name: str, limit_s: float | None) -> float:
     usual = SLOW_S if name.startswith(SLOW) else LIMIT_S
     return usual if limit_s is None else limit_s
-
-
-def _said(line: str) -> dict[str, Any]:
-    """What stands in one line; empty for what somebody else printed."""
-    _, marked, text = line.partition(MARK)
-    try:
-        found = json.loads(text) if marked else {}
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -64,7 +64,12 @@ def render(tuned: Tuned, folder: Path) -> str:
     figures = {c.id: {"data": c.traces, "layout": c.layout} for c in drawn.values()}
     head = outcome.headline(tuned)
     page = (
-        _templates()
+        templates(
+            size=units.size,
+            duration=units.duration,
+            times=times,
+            named=lambda boost: plain.named(boost.id, boost.params),
+        )
         .get_template("report.html.j2")
         .render(
             tuned=tuned,
@@ -90,7 +95,8 @@ def render(tuned: Tuned, folder: Path) -> str:
     return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _templates() -> Environment:
+def templates(**filters: Callable[..., str]) -> Environment:
+    """The environment of our templates: what comes from outside is escaped, what misses fails."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -100,15 +106,8 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
-        ms=units.milliseconds,
-        size=units.size,
-        share=units.share,
-        duration=units.duration,
-        times=times,
-        text=plain.one_line,
-        named=lambda boost: plain.named(boost.id, boost.params),
-    )
+    known = {"ms": units.milliseconds, "share": units.share, "text": plain.one_line}
+    environment.filters.update(known | filters)
     return environment
 
 

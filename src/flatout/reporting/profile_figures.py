@@ -19,7 +19,7 @@ DRAWN_POINTS = 1_200
 DRAWN_OPERATORS = 12
 FLOPS = {"TFLOP/s": 1e12, "GFLOP/s": 1e9}
 BYTES = {"TB/s": 1e12, "GB/s": 1e9}
-STACKED = ("parameters", "optimizer", "gradients", "activations", "inputs", "other")
+STACKED = ("parameters", "optimizer", "activations and gradients")
 """Categories of memory from the ground up: what lasts comes first."""
 
 Json = dict[str, Any]

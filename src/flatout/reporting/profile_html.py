@@ -7,17 +7,22 @@ policy lets no other script run and no request leave.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flatout.nouns import units
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Place, Profile, Profiled
 from flatout.reporting import plain, profile_figures, profile_tables, profile_words
-from flatout.reporting.html import TEMPLATES, beside, digest, script_json, times, write_page
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
+from flatout.reporting.html import (
+    TEMPLATES,
+    beside,
+    digest,
+    script_json,
+    templates,
+    times,
+    write_page,
+)
 
 SCRIPTS = ("profile_page.js", "profile_timeline.js", "profile_charts.js", "profile_tables.js")
 STYLES = ("report.css", "profile.css")
@@ -34,7 +39,7 @@ def render(profiled: Profiled, folder: Path) -> str:
     profile = profiled.profile
     script = "\n".join(_text(name) for name in SCRIPTS)
     page = (
-        _templates()
+        templates()
         .get_template("profile.html.j2")
         .render(
             profiled=profiled,
@@ -225,17 +230,3 @@ def _added(ms: float) -> str | None:
 
 def _text(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
-
-
-def _templates() -> Environment:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(ms=units.milliseconds, share=units.share, text=plain.one_line)
-    return environment

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 from flatout.measuring import duel
 from flatout.measuring.outcome import measured
 from flatout.measuring.trial import Bench
+from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Observer
 from flatout.nouns.trial import Guard, Measured
@@ -29,7 +29,6 @@ from flatout.tuning.search import Predict, Search
 PAIRS = 5
 NOISY = 0.25
 """Own noise of a program beyond which the user is told."""
-UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 @dataclass(frozen=True)
@@ -95,10 +94,10 @@ def _noise_told(noise: float) -> list[str]:
 
 def seconds(text: str) -> float:
     """90, 90s, 10m, 1.5h in seconds. Raises UserError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
-    if found is None or not float(found[1]):
+    found = units.seconds(text)
+    if not found:
         raise UserError(f"--budget {text!r} is not a time", "write it as 90s, 10m or 1h")
-    return float(found[1]) * UNITS_S[found[2]]
+    return found
 
 
 def _search_and_confirm(

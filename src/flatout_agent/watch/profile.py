@@ -20,6 +20,7 @@ from flatout_agent.job import Job
 from flatout_agent.job_facts import world_size
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher, profile_flops
+from flatout_agent.watch.profile_held import optimizer_bytes, parameter_bytes
 from flatout_agent.watch.profile_loop import LoopNotes, Step
 from flatout_agent.watch.profile_recording import Recording, give_way, other_profiler
 from flatout_agent.watch.profile_seen import Window
@@ -360,4 +361,6 @@ class ProfileWatch(Watcher):
             detail_trace=self.detail_trace,
             flops=self.flops,
             profiler=self.profiler and not self.trace,
+            parameter_bytes=self.recorder.safely("parameters", parameter_bytes, self.job),
+            optimizer_bytes=self.recorder.safely("optimizers", optimizer_bytes, self.job),
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from pathlib import Path
 from random import Random
 
@@ -11,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from check_pages import assert_whole_page
 from diagnosing.benched import HEALTHY, benched, giving
 from flatout.diagnosing import ceiling_checks, checks, pages
 from flatout.diagnosing.diagnose import diagnose_benched
@@ -19,7 +18,6 @@ from machines import healthy
 from machines.forgetting import forgotten
 
 NAMES = ceiling_checks.names()
-HEADINGS = ["What it sees", "Why it matters", "Evidence", "Cure", "References"]
 HERE = Path(__file__).parent
 
 
@@ -39,16 +37,8 @@ def test_codes_are_unique_and_follow_those_of_the_machine() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_page(name: str) -> None:
-    module = ceiling_checks.load(name)
-    title, _, body = inspect.cleandoc(module.__doc__ or "").partition("\n")
-    assert title.endswith(".")
-    assert len(title) <= 97
-    parts = re.split(r"^## (.+)$", body, flags=re.MULTILINE)
-    found = dict(zip(parts[1::2], (text.strip() for text in parts[2::2]), strict=True))
-    assert list(found) == HEADINGS
-    assert [heading for heading, text in found.items() if len(text) < 20] == []
-    assert "https://" in found["References"]
-    assert pages.find(module.CHECK.code) is not None
+    assert_whole_page(ceiling_checks.load(name))
+    assert pages.find(ceiling_checks.load(name).CHECK.code) is not None
 
 
 @pytest.mark.parametrize("name", NAMES)

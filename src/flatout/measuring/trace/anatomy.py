@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from flatout.measuring.trace import flops, intervals
+from flatout.measuring.trace import flops, intervals, processor
 from flatout.measuring.trace.device import RANKS
+from flatout.measuring.trace.recording import Ints
 from flatout.measuring.trace.seen import Seen
 from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
 
@@ -25,9 +26,15 @@ def anatomy(seen: Seen, step_ms: float | None = None) -> Anatomy:
     wanted = recorded if step_ms is None or step_ms <= 0 else step_ms
     launches = _launches(seen)
     times, added = _undisturbed(times, launches, recorded, wanted, seen.on_device)
-    operations = _flops(seen)
+    operations, moved = _flops(seen), _traffic(seen)
     parts = [
-        Part(kind, ms, launches=launches.get(kind, 0.0), flops=operations.get(kind))
+        Part(
+            kind,
+            ms,
+            launches=launches.get(kind, 0.0),
+            flops=operations.get(kind),
+            bytes=moved.get(kind),
+        )
         for kind, ms in times.items()
         if ms > 0
     ]
@@ -121,6 +128,17 @@ def _hidden(seen: Seen, kind: Kind) -> float:
 def _flops(seen: Seen) -> dict[Kind, float]:
     """Floating-point operations of one step, by the kind that carries them out."""
     rows = np.flatnonzero(seen.flops)
+    return _by_kind(seen, rows, seen.flops[rows])
+
+
+def _traffic(seen: Seen) -> dict[Kind, float]:
+    """Bytes that one step must move at least, by the kind that does it."""
+    rows = np.flatnonzero(seen.traffic)
+    return _by_kind(seen, rows, seen.traffic[rows])
+
+
+def _by_kind(seen: Seen, rows: Ints, amounts: Ints) -> dict[Kind, float]:
+    """Amounts of operators, of one step."""
     if not len(rows):
         return {}
     on_tensor_cores = np.zeros(len(seen.recording.events), np.bool_)
@@ -130,9 +148,11 @@ def _flops(seen: Seen) -> dict[Kind, float]:
         on_tensor_cores[around] = True
         around = np.unique(seen.host.parent[around])
     found: dict[Kind, float] = {}
-    for row in rows.tolist():
-        kind = Kind.TENSOR_CORES if on_tensor_cores[row] else Kind.MATMUL
-        if flops.is_attention(seen.recording.names[seen.recording.events.name[row]]):
-            kind = Kind.ATTENTION
-        found[kind] = found.get(kind, 0.0) + float(seen.flops[row]) / seen.window.steps
+    for row, amount in zip(rows.tolist(), amounts.tolist(), strict=True):
+        kind = processor.ORDER[seen.rank[row]]
+        if seen.flops[row]:
+            kind = Kind.TENSOR_CORES if on_tensor_cores[row] else Kind.MATMUL
+            if flops.is_attention(seen.recording.names[seen.recording.events.name[row]]):
+                kind = Kind.ATTENTION
+        found[kind] = found.get(kind, 0.0) + amount / seen.window.steps
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flatout.measuring.trace import device, flops, idle, processor, window
+from flatout.measuring.trace import device, flops, idle, processor, traffic, window
 from flatout.measuring.trace.device import Work
 from flatout.measuring.trace.groups import grouped
 from flatout.measuring.trace.host import Host, host
@@ -117,6 +117,33 @@ class Seen:
             for name, shapes, concrete in groups.keys.T.tolist()
         ]
         found[rows] = np.array(counts, np.int64)[groups.group]
+        return found
+
+    @cached_property
+    def traffic(self) -> Ints:
+        """Of each row's own operator, in bytes, none counted twice."""
+        found = np.zeros(len(self.recording.events), np.int64)
+        detail, twin = self.source.recording, self.source.twin
+        events = detail.events
+        idle = [processor.RANKS[kind] for kind in (Kind.PYTHON, Kind.OTHER, Kind.WAIT_DATA)]
+        rows = self.rows[(~np.isin(self.rank, idle) | (self.flops > 0))[self.rows]]
+        rows = rows[(twin[rows] >= 0) & (events.shapes[twin[rows]] >= 0)]
+        there = twin[rows]
+        groups = grouped(
+            events.name[there], events.shapes[there], events.dtypes[there], events.concrete[there]
+        )
+        counts = [
+            traffic.of_operator(
+                detail.names[name],
+                detail.shapes[shapes],
+                detail.dtypes[dtypes] if dtypes >= 0 else "",
+                detail.concrete[concrete] if concrete >= 0 else "",
+            )
+            for name, shapes, dtypes, concrete in groups.keys.T.tolist()
+        ]
+        found[rows] = np.array(counts, np.int64)[groups.group]
+        for mine, nested in self.host.nests.values():
+            found[mine] = traffic.once(nested, found[mine], self.flops[mine] > 0)
         return found
 
     def mean(self, count: float) -> float:

@@ -72,7 +72,7 @@
     }
   };
 
-  const SHADES = { parameters: "matmul-tensor-cores", optimizer: "optimizer", gradients: "attention", activations: "elementwise", inputs: "copy", all: "matmul-tensor-cores" };
+  const SHADES = { parameters: "matmul-tensor-cores", optimizer: "optimizer", "activations and gradients": "elementwise", all: "matmul-tensor-cores" };
 
   const memory = () => {
     const { x: unit, at, series } = page.data.memory;

@@ -73,7 +73,7 @@ class Fit:
         cannot be repeated by one of them: do not run it here.
         """
         load = _load(batch)
-        random = _random_states(self._device)
+        random = random_states(self._device)
         repeated = False
         while True:
             way, parts, share = self._choose(batch, load)
@@ -213,7 +213,7 @@ def _rows(batch: Any) -> int:
         return 1
 
 
-def _random_states(device: torch.device) -> list[Tensor]:
+def random_states(device: torch.device) -> list[Tensor]:
     """The states of the CPU and of the device, read without waiting."""
     states = [torch.get_rng_state()]
     if device.type == "mps":

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from flatout_agent.api.step import problems
 from flatout_agent.api.step.accumulation import Group, Weight, added, divided, weighted
 from flatout_agent.api.step.buffers import Buffers
-from flatout_agent.api.step.fitting import Fit
+from flatout_agent.api.step.fitting import Fit, random_states
 from flatout_agent.api.step.gradients import Gradients
 from flatout_agent.api.step.out_of_memory import is_out_of_memory, let_go
 from flatout_agent.api.step.ranks import Ranks
@@ -65,9 +65,9 @@ class Passes:
     def first(self, batch: Any) -> Tensor:
         """The first call of all, `single` or `grouped`: does the model draw random numbers?"""
         device = self._group.device
-        before = _random_states(device)
+        before = random_states(device)
         loss = self.single(batch) if self._group.alone else self.grouped(batch)
-        drawn = not all(map(torch.equal, before, _random_states(device)))
+        drawn = not all(map(torch.equal, before, random_states(device)))
         self._light = not (drawn or self.splits)
         return loss
 
@@ -226,16 +226,6 @@ class Passes:
             if problem is None:
                 raise
             raise problem from error
-
-
-def _random_states(device: torch.device) -> list[Tensor]:
-    """Those of torch: of the CPU and of the device."""
-    states = [torch.get_rng_state()]
-    if device.type == "mps":
-        states.append(torch.mps.get_rng_state())
-    elif device.type != "cpu":
-        states.append(torch.get_device_module(device).get_rng_state(device))
-    return states
 
 
 def _detached(loss: Tensor) -> Tensor:
