@@ -172,6 +172,8 @@ def test_figures_of_a_step(clean: Profiled) -> None:
     assert seen.flops == 2 * 16 * (16 * 32 * 2 + 32 * 2 * 3)
     assert len(seen.memory_bytes) >= 8
     assert seen.memory_peak_bytes and seen.memory_peak_bytes > 50 << 20
+    weights = 4 * (16 * 32 + 32 + 32 * 2 + 2)
+    assert (seen.parameter_bytes, seen.optimizer_bytes) == (weights, weights)  # momentum
 
 
 def test_both_traces_hold_their_steps(clean: Profiled) -> None:

@@ -184,11 +184,10 @@ def memory(points: int = 300) -> tuple[MemoryPoint, ...]:
         activations = int(24 * GIB * math.sin(math.pi * phase))
         found += [
             MemoryPoint(at, GIB // 2, "parameters"),
-            MemoryPoint(at, int(GIB * min(phase * 2, 0.5)), "gradients"),
             MemoryPoint(at, GIB, "optimizer"),
-            MemoryPoint(at, activations, "activations"),
+            MemoryPoint(at, activations, "activations and gradients"),
         ]
-        total = sum(point.bytes for point in found[-4:])
+        total = sum(point.bytes for point in found[-3:])
         found.append(MemoryPoint(at, total, "all"))
     return tuple(found)
 

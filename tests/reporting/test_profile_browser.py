@@ -313,12 +313,14 @@ def test_the_roofline_and_the_memory_tell(show: Any) -> None:
     page.execute_async_script(FRAME)  # scrolling hides the words
     ActionChains(page).move_to_element(curve).perform()
     tip = page.execute_script(TIP)
-    assert "together  2" in tip and "activations  2" in tip and "optimizer  1 GiB" in tip
+    assert (
+        "together  2" in tip and "activations and gradients  " in tip and "optimizer  1 GiB" in tip
+    )
     categories = page.execute_script(
         "return [...document.querySelectorAll('#memory [data-category]')]"
         ".map(p => p.dataset.category)"
     )
-    assert categories == ["parameters", "optimizer", "gradients", "activations"]
+    assert categories == ["parameters", "optimizer", "activations and gradients"]
 
 
 def test_everything_that_can_be_used_has_a_name(show: Any) -> None:

@@ -74,9 +74,9 @@ def test_covered_is_what_any_of_them_covers(spans: list[Span]) -> None:
 
 def test_memory_by_category_keeps_what_a_category_was() -> None:
     points = (
-        MemoryPoint(0.0, 1, "activations"),
+        MemoryPoint(0.0, 1, "activations and gradients"),
         MemoryPoint(1.0, 5, "parameters"),
-        MemoryPoint(2.0, 3, "activations"),
+        MemoryPoint(2.0, 3, "activations and gradients"),
         MemoryPoint(2.0, 9, "all"),
     )
     found = profile_figures.memory(dataclasses.replace(examples.bare().profile, memory=points))
@@ -85,7 +85,7 @@ def test_memory_by_category_keeps_what_a_category_was() -> None:
         "at": [0.0, 1.0, 2.0],
         "series": [
             {"name": "parameters", "bytes": [0, 5, 5]},
-            {"name": "activations", "bytes": [1, 1, 3]},
+            {"name": "activations and gradients", "bytes": [1, 1, 3]},
         ],
     }
 

@@ -16,6 +16,8 @@ ROOT = Path("/")
 DRIVERS = ("i915", "xe")
 XPU_SMI = ("xpu-smi", "discovery", "-j")
 LIMIT_S = 1.0
+LEAST_BYTES = 1 << 20
+"""Of a card's memory; what tells less tells something else."""
 INTEGRATED = "0000:00:02.0"
 """Where Intel's processors have had their own GPU for two decades."""
 
@@ -55,14 +57,14 @@ def own_memory(card: Path) -> int | None:
     in the kernel itself).
     """
     whole = reading.number(card / "lmem_total_bytes")
-    if whole is not None and whole > 0:
+    if whole is not None and whole >= LEAST_BYTES:
         return whole
     tiles = [
         reading.number(entry / "physical_vram_size_bytes")
         for entry in reading.entries(card / "device") or ()
         if re.fullmatch(r"tile[0-9]+", entry.name)
     ]
-    sizes = [size for size in tiles if size is not None and size > 0]
+    sizes = [size for size in tiles if size is not None and size >= LEAST_BYTES]
     return sum(sizes) if sizes and len(sizes) == len(tiles) else None
 
 

@@ -98,7 +98,7 @@
       path += ` H${right} V${y(floor[at.length - 1]).toFixed(2)}`;
       for (let i = at.length - 1; i > 0; i -= 1) path += ` H${x(at[i]).toFixed(2)} V${y(floor[i - 1]).toFixed(2)}`;
       path += ` H${x(at[0])} Z`;
-      page.svg("path", { d: path, "data-category": one.name, style: `fill: var(--${page.kind(SHADES[one.name])})`, "fill-opacity": 0.75 }, drawing);
+      page.svg("path", { d: path, "data-category": one.name, style: `fill: var(--${page.kind(SHADES[one.name] ?? "other")})`, "fill-opacity": 0.75 }, drawing);
     }
     for (const tick of page.ticks(first, last, Math.max(2, width / 140))) {
       const words = unit === "ms" ? page.tick(tick) + " ms" : Number.isInteger(tick) ? String(tick) : "";
@@ -130,7 +130,7 @@
     for (const one of [...series].reverse()) {
       const item = document.createElement("span"), swatch = document.createElement("i");
       swatch.className = "swatch";
-      swatch.style.setProperty("--c", `var(--${page.kind(SHADES[one.name])})`);
+      swatch.style.setProperty("--c", `var(--${page.kind(SHADES[one.name] ?? "other")})`);
       item.append(swatch, one.name);
       legend.append(item);
     }
