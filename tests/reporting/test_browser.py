@@ -38,6 +38,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SE_OFFLINE", "true")
         driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+        # Without it a window that another one covers sends no focus events.
+        driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
         yield driver
         driver.quit()
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from flatout.running import footprint
@@ -56,3 +58,17 @@ def test_what_a_limit_left_out_is_not_taken_for_a_change(tmp_path: Path) -> None
 
 def test_a_folder_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert footprint.take(tmp_path / "missing").entries == {}
+
+
+def test_the_file_that_our_own_output_goes_to_is_no_change(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path; from flatout.running import footprint\n"
+        "before = footprint.take(Path.cwd()); print('told', flush=True)\n"
+        "Path('other').write_text('x')\n"
+        "import sys; sys.stderr.write(repr(footprint.changed(before, footprint.take(Path.cwd()))))"
+    )
+    with (tmp_path / "log").open("w") as log:
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, stdout=log, stderr=subprocess.PIPE
+        )
+    assert done.stderr == b"('other',)"

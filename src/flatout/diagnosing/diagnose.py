@@ -71,7 +71,7 @@ def diagnose_profile(
     told = _without_consequences(found, loaded)
     return tuple(
         sorted(
-            told,
+            (item for item in told if item.boost not in profile.boosts),
             key=lambda item: (
                 -(item.gain.ratio if item.gain else 0.0),
                 order.index(item.severity),

@@ -189,6 +189,7 @@ def analysed(
         found,
         command=command.display,
         job=facts,
+        boosts=leading.on,
         seen=_short_places(seen, roots[0]),
         trace=seen.trace,
         ceilings=known,

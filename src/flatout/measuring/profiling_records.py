@@ -22,6 +22,7 @@ PHASES = {
     "detail": "recording steps with stacks and shapes, for lines",
     "again": "waiting for the script's own profiler to end",
 }
+TOOK_HOLD = ("applied", "engaged")
 LEAST_STEPS = 20
 """Steps after which there is something to analyse, about."""
 
@@ -39,6 +40,8 @@ class Process:
     seen: wire.LoopSeen | None = None
     ended: wire.Ended | None = None
     faults: list[str] = field(default_factory=list)
+    boosts: dict[str, str] = field(default_factory=dict)
+    """What became of each, by id: the last state that was told."""
 
     def add(self, record: wire.Record) -> None:
         """Account for one record."""
@@ -55,8 +58,15 @@ class Process:
                 self.seen = record
             case wire.Ended():
                 self.ended, self.steps = record, record.steps
+            case wire.BoostNote():
+                self.boosts[record.id] = record.state
             case wire.Fault():
                 self.faults.append(f"{record.where}: {record.message}")
+
+    @property
+    def on(self) -> tuple[str, ...]:
+        """Boosts that took hold."""
+        return tuple(name for name, state in self.boosts.items() if state in TOOK_HOLD)
 
 
 class Follower:

@@ -202,6 +202,8 @@ class Profile:
     ceilings: tuple[Ceiling, ...] = ()
     job: wire.JobFacts | None = None
     seen: wire.LoopSeen | None = None
+    boosts: tuple[str, ...] = ()
+    """Those that were on while it was recorded: what they cure is no finding."""
     trace: str | None = None
     """Path of the raw trace, for Perfetto."""
     trace_steps: bool = True

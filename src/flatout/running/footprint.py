@@ -7,6 +7,7 @@ sizes and times, no contents, and no longer than `LIMIT_S`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -34,12 +35,12 @@ def take(folder: Path, limit_entries: int = LIMIT_ENTRIES, limit_s: float = LIMI
     entries: dict[str, tuple[int, int]] = {}
     seen: set[str] = set()
     waiting = deque([""])
-    until = time.monotonic() + limit_s
+    until, own = time.monotonic() + limit_s, _own_output()
     while waiting:
         if len(entries) > limit_entries or time.monotonic() > until:
             return Footprint(entries, frozenset(seen), complete=False)
         inner = waiting.popleft()
-        found = _list(folder / inner, inner)
+        found = _list(folder / inner, inner, own)
         if found is None:
             continue
         seen.add(inner)
@@ -50,7 +51,19 @@ def take(folder: Path, limit_entries: int = LIMIT_ENTRIES, limit_s: float = LIMI
     return Footprint(entries, frozenset(seen), complete=True)
 
 
-def _list(folder: Path, inner: str) -> dict[str, tuple[int, int]] | None:
+def _own_output() -> frozenset[tuple[int, int]]:
+    """The files that our own stdout and stderr go to: `flatout tune train.py > log`."""
+    found = set()
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            status = os.fstat(descriptor)
+            found.add((status.st_dev, status.st_ino))
+    return frozenset(found)
+
+
+def _list(
+    folder: Path, inner: str, own: frozenset[tuple[int, int]]
+) -> dict[str, tuple[int, int]] | None:
     """Entries of one folder; None: it cannot be read."""
     found = {}
     try:
@@ -59,19 +72,21 @@ def _list(folder: Path, inner: str) -> dict[str, tuple[int, int]] | None:
                 if entry.name in IGNORED:
                     continue
                 path = f"{inner}/{entry.name}" if inner else entry.name
-                found[path] = _measure(entry)
+                found[path] = _measure(entry, own)
     except OSError:
         return None
     return found
 
 
-def _measure(entry: os.DirEntry[str]) -> tuple[int, int]:
+def _measure(entry: os.DirEntry[str], own: frozenset[tuple[int, int]]) -> tuple[int, int]:
     try:
         if entry.is_dir(follow_symlinks=False):
             return (-1, 0)
         status = entry.stat(follow_symlinks=False)
     except OSError:
         return (0, 0)  # gone between the listing and the look: not there in the other footprint
+    if (status.st_dev, status.st_ino) in own:
+        return (0, 0)
     return (status.st_size, status.st_mtime_ns)
 
 

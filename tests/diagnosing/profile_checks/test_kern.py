@@ -74,6 +74,13 @@ def test_float64_of_a_loss_alone_is_not_told() -> None:
     assert findings("float64-computed", of(profile(), mixed)) == ()
 
 
+def test_float64_of_single_numbers_is_not_told() -> None:
+    numbers = operator("aten::to", Kind.CONVERSION, 20.0, dtypes=DOUBLE, shapes=("1",))
+    assert findings("float64-computed", of(profile(), numbers)) == ()
+    some = operator("aten::to", Kind.CONVERSION, 20.0, dtypes=DOUBLE, shapes=("1", "64x3"))
+    assert only("float64-computed", of(profile(), some)).code == "KERN001"
+
+
 def test_float32_off_tensor_cores() -> None:
     job = float32_job()
     finding = only("float32-off-tensor-cores", job)
@@ -210,6 +217,19 @@ def test_elementwise_unfused() -> None:
     assert findings("elementwise-unfused", changed(job, job__models__0__compiled=True)) == ()
     few = profile({Kind.ELEMENTWISE: 5.0}, job__models__0__compiled=False)
     assert findings("elementwise-unfused", of(few, chain)) == ()
+
+
+def test_random_numbers_of_a_cpu_are_not_fused() -> None:
+    job = cpu_profile({Kind.ELEMENTWISE: 200.0}, job__models__0__compiled=False)
+    drawn = operator("aten::bernoulli_", Kind.ELEMENTWISE, 190.0)
+    assert only("elementwise-unfused", of(job, operator("aten::add", Kind.ELEMENTWISE, 190.0)))
+    assert findings("elementwise-unfused", of(job, drawn)) == ()
+
+
+def test_what_a_boost_cures_already_is_not_told() -> None:
+    job = cpu_profile(job__models__0__channels_last=False)
+    assert only("convolutions-reordered", job).boost == "channels-last"
+    assert findings("convolutions-reordered", changed(job, boosts=("channels-last",))) == ()
 
 
 def attention(**facts: Any) -> tuple[Operator, ...]:

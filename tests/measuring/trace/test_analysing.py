@@ -90,6 +90,10 @@ def test_what_these_traces_show():
     assert v100.anatomy.parts[0].kind is Kind.MATMUL and v100.anatomy.part(Kind.TENSOR_CORES) == 0
     assert v100.anatomy.share(*WAITS) < 0.03 and v100.anatomy.steps == 5
     assert {one.name for one in a100.collectives} == {"all_to_all", "all_reduce"}
+    ddp = analyse(read([real("a100_nccl")])[0])
+    sent = {one.name: one.bytes for one in ddp.collectives}
+    assert sent["all_reduce"] == pytest.approx(102.23e6, rel=0.01), "ResNet-50's gradients"
+    assert {dtype for one in v100.operators if "conv" in one.name for dtype in one.dtypes}
     assert {sync.name for sync in a100.syncs} == {"aten::to", "aten::item"}
     assert mi250.anatomy.share(Kind.WAIT_HOST) > 0.9 and mi250.anatomy.steps == 1
     assert [copy.bytes for copy in mi250.copies] == [2560 * 2]

@@ -117,3 +117,20 @@ def test_copies(name, direction, pinned):
 )
 def test_collectives(name, word):
     assert kinds.collective(name) == word
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("volta_sgemm_128x64_nn", True),
+        ("volta_scudnn_128x128_relu_interior_nn_v1", True),
+        ("maxwell_scudnn_winograd_128x128_ldg1_ldg4_tile148n_nt", True),
+        ("ampere_sgemm_32x128_tn", True),
+        ("ampere_tf32_s1688gemm_128x128_ldg8_nn", False),
+        ("volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn", False),
+        ("void cutlass::Kernel<cutlass_80_tensorop_s1688gemm_128x64_16x6_nn_align4>", False),
+        ("volta_dgemm_128x64_nn", False),
+    ],
+)
+def test_names_that_say_float32(name, expected):
+    assert kinds.float32(name) is expected

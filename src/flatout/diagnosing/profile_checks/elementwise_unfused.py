@@ -35,7 +35,7 @@ from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.nouns import units
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.profile import Profile
+from flatout.nouns.profile import Operator, Profile
 
 CHECK = Check(code="KERN007", severity=Severity.WARNING, since="0.2.0")
 SHARE, SHARE_CPU = 0.10, 0.25
@@ -45,16 +45,17 @@ FEWEST = 20
 FUSED = 0.5
 FUSED_CPU = 0.2
 """Cautious shares of their time that fusing saves; on a CPU caches hide more of it."""
+RANDOM = r"aten::(bernoulli|uniform|normal|random|exponential|rand|randn)\w*"
 COMPILED = re.compile(r"triton_|cpp_fused|CompiledFunction|Torch-Compiled Region")
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the whole step."""
     anatomy = profile.anatomy
-    took = anatomy.part(Kind.ELEMENTWISE)
+    took = anatomy.part(Kind.ELEMENTWISE) - operators.total(profile, _drawing(profile))
     launches = sum(part.launches for part in anatomy.parts if part.kind is Kind.ELEMENTWISE)
     least = SHARE if operators.on_accelerator(profile) else SHARE_CPU
-    if anatomy.share(Kind.ELEMENTWISE) < least or launches < FEWEST or _compiled(profile):
+    if took < least * anatomy.step_ms or launches < FEWEST or _compiled(profile):
         return
     fused = FUSED if operators.on_accelerator(profile) else FUSED_CPU
     saving = device_time.of_device(
@@ -69,7 +70,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     model = profile.seen.model_where if profile.seen is not None else None
     yield Diagnosis(
         title=f"{launches:.0f} elementwise launches a step, unfused: {units.milliseconds(took)}",
-        evidence=f"{units.share(anatomy.share(Kind.ELEMENTWISE))} of the step"
+        evidence=f"{units.share(took / anatomy.step_ms)} of the step"
         + (f"; {operators.told(profile, chain)}" if chain else ""),
         cure=Cure(
             "Compile the model once, before training; the first steps then take longer.",
@@ -81,6 +82,13 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         saves_ms=saving.ms,
         reason=saving.reason,
     )
+
+
+def _drawing(profile: Profile) -> list[Operator]:
+    """Random numbers on a CPU: they take as long in one pass as in several."""
+    if operators.on_accelerator(profile):
+        return []
+    return operators.called(profile, RANDOM)
 
 
 def _compiled(profile: Profile) -> bool:

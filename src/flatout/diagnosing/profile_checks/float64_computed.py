@@ -34,14 +34,14 @@ from flatout.diagnosing import device_time, operators, products, savings
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.profile import Profile
+from flatout.nouns.profile import Operator, Profile
 
 CHECK = Check(code="KERN001", severity=Severity.WARNING, since="0.2.0")
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all that is computed in float64."""
-    slow = operators.in_dtype(profile.operators, operators.FLOAT64)
+    slow = [one for one in operators.in_dtype(profile.operators, operators.FLOAT64) if _many(one)]
     if not slow:
         return
     multiplied = [one for one in operators.products(profile) if one in slow]
@@ -70,6 +70,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         saves_ms=saving.ms,
         reason=saving.reason,
     )
+
+
+def _many(one: Operator) -> bool:
+    """Not of single numbers: those Python's own make."""
+    shapes = [tensor for text in one.shapes for tensor in operators.shape(text)]
+    return not one.shapes or any(operators.elements(tensor) > 1 for tensor in shapes)
 
 
 def _lines(profile: Profile, whole: bool) -> tuple[str, ...]:

@@ -35,6 +35,8 @@ class Args:
     size: int | str = -1
     total: int = -1
     device_type: int = -1
+    elements: int = -1
+    element_type: bytes = b""
 
 
 @dataclass(slots=True)
@@ -134,6 +136,8 @@ def _args(raw: dict[str, Any]) -> Args:
         size=_place(raw.get("size")),
         total=_whole(raw.get("Total Allocated")),
         device_type=_whole(raw.get("Device Type")),
+        elements=_whole(raw.get("In msg nelems")),
+        element_type=_json(raw.get("dtype")),
     )
 
 

@@ -29,6 +29,8 @@ class Args(msgspec.Struct, gc=False):
     size: Whole | str = -1
     total: Whole = msgspec.field(name="Total Allocated", default=-1)
     device_type: Whole = msgspec.field(name="Device Type", default=-1)
+    elements: Whole = msgspec.field(name="In msg nelems", default=-1)
+    element_type: msgspec.Raw = msgspec.field(name="dtype", default=NONE)
 
 
 class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):

@@ -22,6 +22,8 @@ TENSOR_CORES = _rule(
     r"_MI\d+x\d+x\d+|mfma|_wmma_|igemm_(fwd|bwd|wrw)_gtcx",
 )
 """The instruction or the unit is written in the name."""
+FLOAT32 = re.compile(r"(?:^|_)s(?:gemm|cudnn)_", re.IGNORECASE)
+"""volta_sgemm_128x64_nn, volta_scudnn_128x128_relu_interior_nn_v1."""
 RULES = (
     (
         _rule(
@@ -120,6 +122,11 @@ def tensor_cores(name: str) -> bool | None:
     if kind is Kind.ATTENTION:
         return True if TENSOR_CORES.search(name) else None
     return {Kind.TENSOR_CORES: True, Kind.MATMUL: False}.get(kind)
+
+
+def float32(name: str) -> bool:
+    """Whether this kernel is cuBLAS's or cuDNN's for float32 off tensor cores, by its name."""
+    return FLOAT32.search(name) is not None
 
 
 def direction(name: str) -> str:

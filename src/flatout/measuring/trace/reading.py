@@ -56,6 +56,9 @@ COLUMNS = {
     "sequence": np.int64,
     "forward_thread": np.int64,
 }
+MESSAGES = {"double": 8, "long": 8, "float": 4, "int": 4, "bfloat16": 2, "half": 2, "short": 2}
+MESSAGES |= dict.fromkeys(("byte", "char", "bool", "float8_e4m3fn", "float8_e5m2"), 1)
+"""Bytes of an element, by the name that communication has for its dtype."""
 Column = NDArray[Any]
 
 
@@ -181,6 +184,13 @@ class _Columns:
             numbers = map(index.__getitem__, map(bytes, raw))
             part[name][at] = np.fromiter(numbers, np.int32, len(args))
 
+        sent = list(map(attrgetter("elements"), args))
+        if sent.count(-1) < len(sent):  # communication between ranks tells how much
+            part["moved"][at] = [
+                count * _width(arguments.element_type) if count >= 0 else -1
+                for count, arguments in zip(sent, args, strict=True)
+            ]
+
     def _runtime(self, part: dict[str, Column], at: Column, args: list[Any]) -> None:
         _fill(part, at, args, "external", "correlation")
         _old_external(part, at, args)
@@ -237,6 +247,11 @@ class _Columns:
         if "" in shown:  # an operator without this argument
             joined[name][joined[name] == shown[""]] = -1
         return tuple(shown)
+
+
+def _width(raw: Any) -> int:
+    """Bytes of one element of a message; of an unknown dtype 4."""
+    return MESSAGES.get(bytes(raw).decode("ascii", "replace").strip('"').lower(), 4)
 
 
 def _fill(part: dict[str, Column], at: Column, args: list[Any], *names: str) -> None:

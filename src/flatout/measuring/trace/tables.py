@@ -35,7 +35,10 @@ def operator_table(seen: Seen, factor: Mapping[Kind, float]) -> tuple[Operator, 
     calls, flops = groups.count(), groups.total(seen.flops[rows])
     kind = _operator_kinds(seen, groups, mine, rows)
     shapes = _distinct(seen, groups, rows, launched, "shapes")
-    dtypes = _distinct(seen, groups, rows, launched, "dtypes")
+    dtypes = {
+        **_float32_by_kernels(seen, groups, mine, rows),
+        **_distinct(seen, groups, rows, launched, "dtypes"),
+    }
     found = []
     for number in np.argsort(-(host_ns + device_ns), kind="stable")[:MOST].tolist():
         name, where, behind, _ = groups.keys[:, number].tolist()
@@ -62,10 +65,7 @@ def _operator_kinds(seen: Seen, groups: Groups, mine: Flags, rows: Ints) -> list
     by_name = [processor.ORDER[rank] for rank in groups.keys[3].tolist()]
     if not seen.on_device:
         return by_name
-    group = np.full(len(seen.recording.events), NOBODY, np.int64)
-    group[rows] = groups.group
-    events, work = seen.recording.events, seen.work
-    which = group[work.operator[mine]]
+    events, work, which = seen.recording.events, seen.work, _launching(seen, groups, mine, rows)
     lasting = (events.end - events.begin)[work.rows[mine]]
     busy = np.zeros((len(groups), len(device.ORDER)))
     np.add.at(busy, (which[which >= 0], work.rank[mine][which >= 0]), lasting[which >= 0])
@@ -74,6 +74,24 @@ def _operator_kinds(seen: Seen, groups: Groups, mine: Flags, rows: Ints) -> list
         device.ORDER[best[number]] if busy[number].any() else by_name[number]
         for number in range(len(groups))
     ]
+
+
+def _launching(seen: Seen, groups: Groups, mine: Flags, rows: Ints) -> Ints:
+    """Of each of the device's works the group that launched it; NOBODY: none of these."""
+    group = np.full(len(seen.recording.events), NOBODY, np.int64)
+    group[rows] = groups.group
+    found: Ints = group[seen.work.operator[mine]]
+    return found
+
+
+def _float32_by_kernels(
+    seen: Seen, groups: Groups, mine: Flags, rows: Ints
+) -> dict[int, tuple[str, ...]]:
+    """Groups that launched kernels whose names say float32, for traces without dtypes."""
+    named = seen.recording.named(kinds.float32)
+    which = _launching(seen, groups, mine, rows)
+    launched = which[named[seen.recording.events.name[seen.work.rows[mine]]]]
+    return dict.fromkeys(np.unique(launched[launched >= 0]).tolist(), ("float",))
 
 
 def _distinct(
@@ -262,15 +280,15 @@ def collective_table(seen: Seen) -> tuple[Collective, ...]:
     if seen.on_device:
         rank = RANKS[Kind.COMMUNICATION]
         kept = seen.counted & (seen.work.rank == rank)
-        rows = seen.work.rows[kept]
-        said = [
-            _said(seen, row, by) for row, by in zip(rows, seen.work.operator[kept], strict=True)
-        ]
+        rows, called = seen.work.rows[kept], seen.work.operator[kept]
+        said = [_said(seen, row, by) for row, by in zip(rows, called, strict=True)]
+        sent = _sent(seen, called)
     else:
         rank = processor.RANKS[Kind.COMMUNICATION]
         mine = seen.rows[seen.rank[seen.rows] == rank]
         around = seen.host.parent[mine]
         rows = mine[(around < 0) | (seen.rank[around] != rank)]
+        sent = _sent_within(seen, rows, mine)
         said = [kinds.collective(names[seen.recording.events.name[row]]) for row in rows.tolist()]
     events = seen.recording.events
     exposed = _exposed(seen, rows, rank)
@@ -284,9 +302,34 @@ def collective_table(seen: Seen) -> tuple[Collective, ...]:
                 calls=seen.mean(mine.sum()),
                 ms=seen.per_step(lasting.sum()),
                 exposed_ms=seen.per_step(exposed[mine].sum()),
+                bytes=seen.mean(sent[mine].sum()) or None,
             )
         )
     return tuple(sorted(found, key=lambda one: -one.ms))
+
+
+def _sent(seen: Seen, called: Ints) -> Ints:
+    """Bytes that the callers of kernels hand over; of several kernels of one the first counts."""
+    moved, told, found = seen.recording.events.moved, set(), []
+    for operator in called.tolist():
+        while operator >= 0 and moved[operator] < 0:
+            operator = int(seen.host.parent[operator])
+        found.append(int(moved[operator]) if operator >= 0 and operator not in told else 0)
+        told.add(operator)
+    return np.array(found, np.int64)
+
+
+def _sent_within(seen: Seen, rows: Ints, mine: Ints) -> Ints:
+    """Bytes told by the operators `mine`, each inside of one of `rows` or one itself."""
+    found, moved = np.zeros(len(seen.recording.events), np.int64), seen.recording.events.moved
+    outermost = set(rows.tolist())
+    for row in mine[moved[mine] >= 0].tolist():
+        around = row
+        while around >= 0 and around not in outermost:
+            around = int(seen.host.parent[around])
+        found[around] += moved[row] if around >= 0 else 0
+    sent: Ints = found[rows]
+    return sent
 
 
 def _said(seen: Seen, row: int, operator: int) -> str:
