@@ -11,6 +11,8 @@ from agent import profiled
 from agent.profiled import Profiled
 from flatout_agent import wire
 
+pytestmark = pytest.mark.slow
+
 JOBS = Path(__file__).parent.parent / "jobs"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -298,7 +300,6 @@ def test_the_scripts_own_profiler_comes_first(tmp_path: Path) -> None:
     assert run.seen.profiler == (run.seen.trace == "")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -317,7 +318,6 @@ def test_the_same_losses_in_loops_of_every_style(name: str, tmp_path: Path) -> N
     assert run.seen.trace
 
 
-@pytest.mark.slow
 def test_torch_compile_tells_why_it_recompiles(tmp_path: Path) -> None:
     text = """
 import torch
@@ -338,7 +338,6 @@ print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
     assert run.of(wire.Fault) == []
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="torchrun needs libuv, which Windows lacks")
 def test_each_rank_records_the_same_steps(tmp_path: Path) -> None:
     argv = [*TORCHRUN, str(JOBS / "ddp.py"), "--steps", "60"]

@@ -15,6 +15,8 @@ import pytest
 
 from flatout_agent import wire
 
+pytestmark = pytest.mark.slow
+
 SOURCE = Path(__file__).parents[2] / "src"
 DRIVER = Path(__file__).with_name("scratch_trial.py")
 KEEP_BEST = """
@@ -320,7 +322,6 @@ def test_a_program_sees_what_it_wrote_and_the_user_files_stay(
         assert all(path.startswith(str(user)) for path in redirected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_checkpoints_of_a_framework_are_written_found_and_resumed_from(
     framework: str, user: Path, trial: Trial

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from flatout_agent import scratch, wire
+
+pytestmark = pytest.mark.slow
 
 NAMES = [
     "a",

@@ -13,6 +13,8 @@ from agent.conftest import bare
 from flatout_agent import wire
 from job_steps import assert_steps
 
+pytestmark = pytest.mark.slow
+
 JOBS = Path(__file__).parent.parent / "jobs"
 TRAINING = [
     "plain", "gan", "workers", "accumulation", "closure", "custom_optimizer", "no_loader",
@@ -68,7 +70,6 @@ def test_same_ending(run_agent, tmp_path, name):
     assert_same(*both(run_agent, [str(JOBS / f"{name}.py")], tmp_path))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_same_losses_under_a_framework(run_agent, tmp_path, name):
     argv = [str(JOBS / f"{name}.py"), "--steps", "6"]

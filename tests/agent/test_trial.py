@@ -11,6 +11,8 @@ import pytest
 from flatout_agent import wire
 from flatout_agent.watch.window import Window, stable
 
+pytestmark = pytest.mark.slow
+
 JOBS = Path(__file__).parent.parent / "jobs"
 SHORT = {"min_steps": 4, "max_steps": 6, "window_s": 0.2}
 
@@ -151,7 +153,6 @@ def test_what_is_seen_of_each_style(run_agent, name, expected):
     assert run.of(wire.Fault) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "framework"),
     [("hf_trainer", "transformers"), ("lightning_fit", "lightning"),

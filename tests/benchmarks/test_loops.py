@@ -17,6 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
+pytestmark = pytest.mark.slow
+
 LOOPS = ("naive", "flatout_loop", "expert", "accelerate_loop", "fabric_loop")
 BATCHES = 40
 SAME_BATCH = """

@@ -15,6 +15,8 @@ import pytest
 
 from probing.fake_packages import bare
 
+pytestmark = pytest.mark.slow
+
 
 def flat(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
@@ -63,7 +65,6 @@ def test_one_ceiling_of_this_cpu_and_the_same_from_the_cache(tmp_path: Path) -> 
     assert "\x1b" not in shown.stdout
 
 
-@pytest.mark.slow
 def test_all_of_it_and_no_such_gpu(tmp_path: Path) -> None:
     began = time.monotonic()
     done = flat(tmp_path, "--quick", "--json", "--expect", "h100")

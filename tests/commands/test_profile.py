@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TRACES = Path(__file__).parent.parent / "traces"
 COLLECTS = """
 import gc, sys, torch
@@ -61,7 +63,6 @@ def test_json_findings_files_and_exit_code(tmp_path: Path) -> None:
     assert same.stdout
 
 
-@pytest.mark.slow
 def test_stop_says_so_and_a_high_bar_passes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(COLLECTS.format(steps=5000))
     done = run(tmp_path, "--no-bench", "--stop", "--steps", "2", "--fail-over", "100%", "train.py")
@@ -71,7 +72,6 @@ def test_stop_says_so_and_a_high_bar_passes(tmp_path: Path) -> None:
     assert "report" in done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 def test_ctrl_c_reports_what_there_is(tmp_path: Path) -> None:
     """The terminal sends it to both: to the whole process group."""

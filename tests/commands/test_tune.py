@@ -18,6 +18,8 @@ import pytest
 from flatout_agent import wire
 from measuring.programs import PLAIN, SLOW_UNLESS_PAUSED, at_each_step
 
+pytestmark = pytest.mark.slow
+
 JOBS = Path(__file__).parent.parent / "jobs"
 KEYS = {
     "schema", "baseline", "best", "speedup", "speedup_interval", "trials", "guard", "plan",
@@ -197,7 +199,6 @@ def test_what_is_faster_becomes_a_plan(tmp_path: Path) -> None:
     assert done.verdicts()["tf32"] == ("skipped", "not named by --only")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder nobody can write to")
 def test_a_plan_that_cannot_be_written_there_is_kept(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_UNLESS_PAUSED)
@@ -211,7 +212,6 @@ def test_a_plan_that_cannot_be_written_there_is_kept(tmp_path: Path) -> None:
     assert f"flatout run --plan {kept}" in done.err
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [
@@ -227,7 +227,6 @@ def test_each_way_to_name_a_program(tmp_path: Path, program: list[str]) -> None:
     assert files(tmp_path) == set()
 
 
-@pytest.mark.slow
 def test_what_the_program_saves_is_listed_and_not_left_behind(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "log.txt").write_text("of an earlier run")
@@ -241,7 +240,6 @@ def test_what_the_program_saves_is_listed_and_not_left_behind(tmp_path: Path) ->
     assert (tmp_path / "out" / "log.txt").read_text() == "of an earlier run"
 
 
-@pytest.mark.slow
 def test_a_boost_that_breaks_the_program_is_a_row_and_the_search_goes_on(tmp_path: Path) -> None:
     refusing = at_each_step("model.register_forward_hook(refuse) if step == 0 else None").replace(
         "for step",
@@ -265,7 +263,6 @@ def test_a_boost_that_breaks_the_program_is_a_row_and_the_search_goes_on(tmp_pat
     assert "no kernel for this type" in Path(row["log"]).read_text()
 
 
-@pytest.mark.slow
 def test_where_nothing_can_be_written_here_the_run_goes_elsewhere(tmp_path: Path) -> None:
     """As root a read-only folder cannot be had: a file stands where flatout's folder would be."""
     work, temporary = tmp_path / "work", tmp_path / "temporary"
@@ -315,7 +312,6 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
         assert (process.returncode, document["plan"]) == (1, None)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_ctrl_c_keeps_the_best_plan_so_far(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_UNLESS_PAUSED)

@@ -15,6 +15,8 @@ import pytest
 
 from job_steps import STEP, assert_steps
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).resolve().parent
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

@@ -15,6 +15,8 @@ from flatout_agent import wire
 from measuring.programs import PAUSED, SLOW_UNLESS_PAUSED, at_each_step
 from measuring.test_trial import bench
 
+pytestmark = pytest.mark.slow
+
 PLAN = (PlannedBoost("gc-pause"),)
 
 

@@ -20,6 +20,8 @@ from flatout.nouns.observer import Silent
 from flatout.running.command import resolve
 from flatout_agent import wire
 
+pytestmark = pytest.mark.slow
+
 JOBS = Path(__file__).parent.parent / "jobs"
 TRACES = Path(__file__).parent.parent / "traces"
 SLOW_DATA = """

@@ -16,6 +16,8 @@ from flatout.running.command import Command
 from flatout_agent import wire
 from measuring.programs import PAUSED, PLAIN, at_each_step
 
+pytestmark = pytest.mark.slow
+
 
 def bench(folder: Path, text: str) -> Bench:
     script = folder / "train.py"
@@ -96,7 +98,6 @@ def test_why_there_are_no_figures(tmp_path: Path, line: str, error: str) -> None
     assert len(outcome.rank.steps) == 4
 
 
-@pytest.mark.slow
 def test_a_hang_ends_at_the_limit_with_all_that_was_started(tmp_path: Path) -> None:
     child = "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
     text = at_each_step(

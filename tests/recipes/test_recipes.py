@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 LINES = 150
 TINY = {
     "resnet50": "depths=(1, 1, 1, 1), width=8, size=32, batch=8, steps={steps}",
@@ -102,13 +104,11 @@ def test_gpt_learns_and_goes_on_where_it_was(recipes: Path) -> None:
     assert again == first
 
 
-@pytest.mark.slow
 def test_resnet_trains_compiled(recipes: Path) -> None:
     _, printed = train(recipes, "resnet50", 50, compiled=True)
     assert losses(printed)[50] < 2.4
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM")
 def test_gpt_is_the_same_when_it_is_stopped_on_the_way(recipes: Path) -> None:
     whole, printed = train(recipes, "gpt3_small", 300)

@@ -20,6 +20,8 @@ from flatout_agent.api.errors import UsageError
 from flatout_agent.api.step import batch_size as file
 from flatout_agent.api.step.batch_size import BatchSize, find_batch_size
 
+pytestmark = pytest.mark.slow
+
 PROGRAM = Path(__file__).with_name("batch_size_program.py")
 
 
@@ -276,7 +278,6 @@ def test_in_the_middle_of_a_group_it_is_refused() -> None:
         find_batch_size(step, make_batch, start=2)
 
 
-@pytest.mark.slow
 def test_ranks_agree_on_what_fits_on_all() -> None:
     done = subprocess.run(
         [sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=240, check=False

@@ -19,6 +19,8 @@ from flatout_agent.api.step.recomputation import blocks_to_recompute
 from flatout_agent.api.step.splitting import batch_size
 from flatout_agent.api.step.ways_to_fit import TIMED, WARM_UP
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 Recompute = Any
 
