@@ -255,3 +255,14 @@ def test_without_a_profile_the_rules_of_thumb_give_the_order(find):
     assert not asked, "a budget of six trials has no room for a profile"
     find(machine, Choice(only=("gc-pause", "bf16-autocast")), predict=predict)
     assert not asked, "two boosts are both tried, in whatever order"
+
+
+def test_what_compiles_and_is_not_asked_for_comes_last(find):
+    def order(predicted):
+        trials = find(Machine({}), predict=lambda profile: predicted).trials
+        return [row.tried for row in trials if row.tried and row.verdict is not Verdict.SKIPPED]
+
+    unasked = order({"gc-pause": 1.1})
+    assert unasked[0] == "gc-pause"
+    assert unasked[-1] == "compile"
+    assert order({"compile": 1.4})[0] == "compile"

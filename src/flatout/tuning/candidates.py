@@ -64,7 +64,8 @@ def candidates(
 ) -> tuple[list[Candidate], list[Trial]]:
     """(what to try, in order; what is skipped, with the reason).
 
-    `predicted`: speed-up of a boost that a finding of the program's profile asks for.
+    `predicted`: speed-up of a boost that a finding of the program's profile asks for; what compiles
+    and is not asked for comes last, since it takes the longest.
     """
     found: list[Candidate] = []
     skipped: list[Trial] = []
@@ -78,8 +79,12 @@ def candidates(
                 found.append(Candidate(boost, variants, promise))
                 continue
         skipped.append(skip((), boost.id, reason or "does not apply"))
-    found.sort(key=lambda item: (-item.promise, item.boost.id))
+    found.sort(key=lambda item: (_late(item.boost, predicted), -item.promise, item.boost.id))
     return found, skipped
+
+
+def _late(boost: known.KnownBoost, predicted: Mapping[str, float] | None) -> bool:
+    return predicted is not None and boost.compiles and boost.id not in predicted
 
 
 def skip(on: Sequence[PlannedBoost], boost: str, reason: str) -> Trial:
