@@ -46,7 +46,7 @@ def faster(profile: Profile, slow: Sequence[Operator], now: str, then: str) -> F
         _faster(profile, group, title, prefixes, now, then)
         for group, title, prefixes in (
             (others, "matrix products", (_matmul(profile),)),
-            (convolutions, "convolutions", (_convolution(profile), _matmul(profile))),
+            (convolutions, "convolutions", _of_convolutions(profile)),
         )
         if operators.total(profile, group) > 0
     ]
@@ -114,8 +114,8 @@ def _matmul(profile: Profile) -> str:
     return "matmul" if operators.on_accelerator(profile) else "matmul-cpu"
 
 
-def _convolution(profile: Profile) -> str:
-    return "conv-nchw" if operators.on_accelerator(profile) else "conv-cpu-nchw"
+def _of_convolutions(profile: Profile) -> tuple[str, str]:
+    return operators.convolution_ceilings(profile, "nchw"), _matmul(profile)
 
 
 def _rate(value: float) -> str:

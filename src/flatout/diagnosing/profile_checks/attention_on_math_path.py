@@ -52,11 +52,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if not math:
         return
     lines = {one.where for one in math if one.where is not None}
-    parts = [
-        one
-        for one in operators.called(profile, PARTS)
-        if (not lines or one.where in lines) and one not in math
-    ]
+    parts = [one for one in operators.called(profile, PARTS) if not lines or one.where in lines]
     took = operators.total(profile, [*math, *parts])
     saved = SAVED if operators.on_accelerator(profile) else SAVED_CPU
     saving = device_time.of_device(

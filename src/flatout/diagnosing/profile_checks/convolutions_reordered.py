@@ -104,7 +104,8 @@ def _ratio(profile: Profile, convolutions: list[Operator]) -> tuple[float, str]:
     dtypes = [dtype for one in convolutions for dtype in one.dtypes]
     name = next((DTYPES[dtype] for dtype in dtypes if dtype in DTYPES), None)
     first, last = (
-        operators.convolution_ceiling(profile, layout, name or "") for layout in ("nchw", "nhwc")
+        profile.ceiling(f"{operators.convolution_ceilings(profile, layout)}-{name}")
+        for layout in ("nchw", "nhwc")
     )
     if first and last:
         ratio = max(last / first, 1.0)

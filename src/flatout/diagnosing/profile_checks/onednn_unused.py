@@ -78,9 +78,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _saved(profile: Profile, slow: list[Operator], took: float) -> tuple[float, str]:
-    ceiling = operators.convolution_ceiling(profile, "nchw", "fp32") or profile.ceiling(
-        "matmul-cpu-fp32"
-    )
+    ceiling = profile.ceiling("conv-cpu-nchw-fp32") or profile.ceiling("matmul-cpu-fp32")
     flops = sum(one.flops or 0.0 for one in slow)
     if not ceiling or not flops or any(one.flops is None for one in slow):
         return took * SAVED, (

@@ -45,10 +45,14 @@ def is_attention(name: str) -> bool:
 def of_operator(name: str, shapes: str, concrete: str) -> int:
     """Of one call; 0: none, or its shapes do not tell. `shapes`: as in Recording.shapes."""
     try:
-        inputs = [_shape(text) for text in shapes.split(", ")]
-        return _count(name, inputs, concrete)
+        return _count(name, inputs(shapes), concrete)
     except (ValueError, IndexError, TypeError):
         return 0
+
+
+def inputs(shapes: str) -> list[Shape]:
+    """Of each input, empty where it is no tensor. Raises ValueError where the text is no shapes."""
+    return [[int(size) for size in text.split("x")] if text else [] for text in shapes.split(", ")]
 
 
 def _count(name: str, inputs: list[Shape], concrete: str) -> int:
@@ -69,10 +73,6 @@ def _count(name: str, inputs: list[Shape], concrete: str) -> int:
         forward = 2 * math.prod(query[:-1]) * key[-2] * (query[-1] + value[-1])
         return int(forward * (BACKWARD_OF_ATTENTION if backward else 1))
     return 0
-
-
-def _shape(text: str) -> Shape:
-    return [int(size) for size in text.split("x")] if text else []
 
 
 def _values(concrete: str) -> list[str]:

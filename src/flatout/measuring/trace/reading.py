@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flatout.measuring.trace import decoding
+from flatout.measuring.trace import decoding, widths
 from flatout.measuring.trace.recording import (
     Category,
     Events,
@@ -56,9 +56,6 @@ COLUMNS = {
     "sequence": np.int64,
     "forward_thread": np.int64,
 }
-MESSAGES = {"double": 8, "long": 8, "float": 4, "int": 4, "bfloat16": 2, "half": 2, "short": 2}
-MESSAGES |= dict.fromkeys(("byte", "char", "bool", "float8_e4m3fn", "float8_e5m2"), 1)
-"""Bytes of an element, by the name that communication has for its dtype."""
 Column = NDArray[Any]
 
 
@@ -250,8 +247,8 @@ class _Columns:
 
 
 def _width(raw: Any) -> int:
-    """Bytes of one element of a message; of an unknown dtype 4."""
-    return MESSAGES.get(bytes(raw).decode("ascii", "replace").strip('"').lower(), 4)
+    """Bytes of one element of a message."""
+    return widths.width(bytes(raw).decode("ascii", "replace").strip('"')) or widths.USUAL
 
 
 def _fill(part: dict[str, Column], at: Column, args: list[Any], *names: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -100,40 +100,33 @@ class Seen:
     @cached_property
     def flops(self) -> Ints:
         """Of each row's own operator."""
-        found = np.zeros(len(self.recording.events), np.int64)
-        detail, twin = self.source.recording, self.source.twin
-        events = detail.events
-        rows = self.rows[self.recording.named(flops.counts)[self.recording.events.name[self.rows]]]
-        rows = rows[twin[rows] >= 0]
-        rows = rows[events.shapes[twin[rows]] >= 0]
-        there = twin[rows]
-        groups = grouped(events.name[there], events.shapes[there], events.concrete[there])
-        counts = [
-            flops.of_operator(
-                detail.names[name],
-                detail.shapes[shapes],
-                detail.concrete[concrete] if concrete >= 0 else "",
-            )
-            for name, shapes, concrete in groups.keys.T.tolist()
-        ]
-        found[rows] = np.array(counts, np.int64)[groups.group]
-        return found
+        counted = self.recording.named(flops.counts)[self.recording.events.name[self.rows]]
+        return self._by_call(
+            self.rows[counted],
+            lambda name, shapes, dtypes, concrete: flops.of_operator(name, shapes, concrete),
+        )
 
     @cached_property
     def traffic(self) -> Ints:
         """Of each row's own operator, in bytes, none counted twice."""
+        idle = [processor.RANKS[kind] for kind in (Kind.PYTHON, Kind.OTHER, Kind.WAIT_DATA)]
+        computing = ~np.isin(self.rank, idle) | (self.flops > 0)
+        found = self._by_call(self.rows[computing[self.rows]], traffic.of_operator)
+        for mine, nested in self.host.nests.values():
+            found[mine] = traffic.once(nested, found[mine], self.flops[mine] > 0)
+        return found
+
+    def _by_call(self, rows: Ints, amount: Callable[[str, str, str, str], int]) -> Ints:
+        """`amount` of name, shapes, dtypes and concrete inputs, for those with shapes; else 0."""
         found = np.zeros(len(self.recording.events), np.int64)
         detail, twin = self.source.recording, self.source.twin
         events = detail.events
-        idle = [processor.RANKS[kind] for kind in (Kind.PYTHON, Kind.OTHER, Kind.WAIT_DATA)]
-        rows = self.rows[(~np.isin(self.rank, idle) | (self.flops > 0))[self.rows]]
-        rows = rows[(twin[rows] >= 0) & (events.shapes[twin[rows]] >= 0)]
-        there = twin[rows]
-        groups = grouped(
-            events.name[there], events.shapes[there], events.dtypes[there], events.concrete[there]
-        )
+        rows = rows[twin[rows] >= 0]
+        rows = rows[events.shapes[twin[rows]] >= 0]
+        columns = (events.name, events.shapes, events.dtypes, events.concrete)
+        groups = grouped(*(column[twin[rows]] for column in columns))
         counts = [
-            traffic.of_operator(
+            amount(
                 detail.names[name],
                 detail.shapes[shapes],
                 detail.dtypes[dtypes] if dtypes >= 0 else "",
@@ -142,8 +135,6 @@ class Seen:
             for name, shapes, dtypes, concrete in groups.keys.T.tolist()
         ]
         found[rows] = np.array(counts, np.int64)[groups.group]
-        for mine, nested in self.host.nests.values():
-            found[mine] = traffic.once(nested, found[mine], self.flops[mine] > 0)
         return found
 
     def mean(self, count: float) -> float:

@@ -33,10 +33,11 @@ def operator_table(seen: Seen, factor: Mapping[Kind, float]) -> tuple[Operator, 
     np.add.at(launched, seen.work.operator[mine], lasting)
     host_ns, device_ns = groups.total(seen.host.own[rows]), groups.total(launched[rows])
     calls, flops = groups.count(), groups.total(seen.flops[rows])
-    kind = _operator_kinds(seen, groups, mine, rows)
+    by_group = _launching(seen, groups, mine, rows)
+    kind = _operator_kinds(seen, groups, mine, by_group)
     shapes = _distinct(seen, groups, rows, launched, "shapes")
     dtypes = {
-        **_float32_by_kernels(seen, groups, mine, rows),
+        **_float32_by_kernels(seen, mine, by_group),
         **_distinct(seen, groups, rows, launched, "dtypes"),
     }
     found = []
@@ -60,12 +61,15 @@ def operator_table(seen: Seen, factor: Mapping[Kind, float]) -> tuple[Operator, 
     return tuple(found)
 
 
-def _operator_kinds(seen: Seen, groups: Groups, mine: Flags, rows: Ints) -> list[Kind]:
-    """Of each group: of the kernels that it launched most time of, else of its name."""
+def _operator_kinds(seen: Seen, groups: Groups, mine: Flags, which: Ints) -> list[Kind]:
+    """Of each group: of the kernels that it launched most time of, else of its name.
+
+    `which`: as `_launching` tells.
+    """
     by_name = [processor.ORDER[rank] for rank in groups.keys[3].tolist()]
     if not seen.on_device:
         return by_name
-    events, work, which = seen.recording.events, seen.work, _launching(seen, groups, mine, rows)
+    events, work = seen.recording.events, seen.work
     lasting = (events.end - events.begin)[work.rows[mine]]
     busy = np.zeros((len(groups), len(device.ORDER)))
     np.add.at(busy, (which[which >= 0], work.rank[mine][which >= 0]), lasting[which >= 0])
@@ -84,12 +88,9 @@ def _launching(seen: Seen, groups: Groups, mine: Flags, rows: Ints) -> Ints:
     return found
 
 
-def _float32_by_kernels(
-    seen: Seen, groups: Groups, mine: Flags, rows: Ints
-) -> dict[int, tuple[str, ...]]:
+def _float32_by_kernels(seen: Seen, mine: Flags, which: Ints) -> dict[int, tuple[str, ...]]:
     """Groups that launched kernels whose names say float32, for traces without dtypes."""
     named = seen.recording.named(kinds.float32)
-    which = _launching(seen, groups, mine, rows)
     launched = which[named[seen.recording.events.name[seen.work.rows[mine]]]]
     return dict.fromkeys(np.unique(launched[launched >= 0]).tolist(), ("float",))
 

@@ -16,32 +16,8 @@ import numpy as np
 from flatout.measuring.trace import flops
 from flatout.measuring.trace.intervals import Nest
 from flatout.measuring.trace.recording import Flags, Ints
+from flatout.measuring.trace.widths import USUAL, width
 
-SIZES = {
-    "double": 8,
-    "float64": 8,
-    "long": 8,
-    "long int": 8,
-    "int64": 8,
-    "c10::complex<float>": 8,
-    "float": 4,
-    "float32": 4,
-    "int": 4,
-    "c10::BFloat16": 2,
-    "bfloat16": 2,
-    "c10::Half": 2,
-    "float16": 2,
-    "short": 2,
-    "short int": 2,
-    "bool": 1,
-    "unsigned char": 1,
-    "signed char": 1,
-    "c10::Float8_e4m3fn": 1,
-    "c10::Float8_e5m2": 1,
-}
-"""Bytes of one element."""
-USUAL = 4
-"""Where a dtype is not told: lists of tensors are float32 parameters mostly."""
 WRITES_ONLY = re.compile(r"^aten::(fill_|zero_|normal_|uniform_|bernoulli_|random_)$")
 COPIES = re.compile(r"^aten::copy_$")
 """The target is the first of the inputs."""
@@ -62,16 +38,16 @@ SHRINKS = re.compile(
 def of_operator(name: str, shapes: str, dtypes: str, concrete: str) -> int:
     """Of one call; 0: its shapes do not tell. `shapes`, `dtypes`: as in a Recording."""
     try:
-        inputs = [[int(size) for size in text.split("x")] if text else [] for text in
-                  shapes.split(", ")]  # fmt: skip
+        inputs = flops.inputs(shapes)
     except ValueError:
         return 0
     kinds = dtypes.split(", ") if dtypes else []
-    known = [SIZES[kind] for kind in kinds if kind in SIZES]
-    aligned = len(kinds) == len(inputs)
-    widths = [SIZES.get(kind, 0) for kind in kinds] if aligned else [max(known, default=USUAL)]
-    widths = widths if aligned else widths * len(inputs)
-    read = [math.prod(shape) * width for shape, width in zip(inputs, widths, strict=True) if shape]
+    known = [width(kind) for kind in kinds]
+    if len(known) == len(inputs):
+        widths = [found or 0 for found in known]
+    else:  # lists of tensors are spread out in the shapes alone
+        widths = [max((found for found in known if found), default=USUAL)] * len(inputs)
+    read = [math.prod(shape) * each for shape, each in zip(inputs, widths, strict=True) if shape]
     if not read:
         return 0
     if LOOKS_UP.match(name):
@@ -126,15 +102,15 @@ def _written(
 
 def _product(name: str, operations: int, inputs: list[list[int]], widths: list[int]) -> int:
     """What an operator that multiplies writes."""
-    width = max(widths)
+    each = max(widths)
     if flops.is_attention(name):
-        return math.prod(inputs[0]) * width * (3 if "backward" in name else 1)
+        return math.prod(inputs[0]) * each * (3 if "backward" in name else 1)
     if name == "aten::convolution_backward":
-        return (math.prod(inputs[1]) + math.prod(inputs[2])) * width
+        return (math.prod(inputs[1]) + math.prod(inputs[2])) * each
     if name == "aten::convolution":
-        return operations // (2 * math.prod(inputs[1][1:])) * width
+        return operations // (2 * math.prod(inputs[1][1:])) * each
     left = inputs[flops.PRODUCTS[name][0]] if name in flops.PRODUCTS else inputs[0]
-    return operations // (2 * left[-1]) * width
+    return operations // (2 * left[-1]) * each
 
 
 def _looked_up(inputs: list[list[int]], widths: list[int]) -> int:

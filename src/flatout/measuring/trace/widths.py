@@ -1,0 +1,18 @@
+"""Bytes of one element, by the many names that a dtype has in traces."""
+
+from __future__ import annotations
+
+WIDTHS = {
+    8: ("double", "float64", "long", "long int", "int64", "complex<float>"),
+    4: ("float", "float32", "int"),
+    2: ("bfloat16", "half", "float16", "short", "short int"),
+    1: ("bool", "byte", "char", "unsigned char", "signed char", "float8_e4m3fn", "float8_e5m2"),
+}
+BY_NAME = {name: width for width, names in WIDTHS.items() for name in names}
+USUAL = 4
+"""Where a dtype is not told: of lists of tensors, which are float32 parameters mostly."""
+
+
+def width(dtype: str) -> int | None:
+    """Of float, c10::BFloat16, Float; None: no dtype that is known."""
+    return BY_NAME.get(dtype.lower().removeprefix("c10::"))
