@@ -1,4 +1,4 @@
-"""Make the reference pages: boosts, findings and the library, from their own documentation.
+"""Make the reference pages: boosts, findings, errors and the library, from their own documentation.
 
 Run by `make docs`; `tests/law` fails where a page differs from what this would write.
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 import flatout
 from flatout.diagnosing.pages import Page
 from flatout.diagnosing.pages import every as every_finding
-from flatout.knowledge import boosts
+from flatout.diagnosing.signatures import described
+from flatout.knowledge import boosts, signatures
 from flatout.knowledge.boosts import KnownBoost
 
 DOCS = Path(__file__).parent
@@ -38,7 +39,28 @@ def pages() -> dict[Path, str]:
     findings = every_finding()
     found |= {DOCS / "findings" / f"{page.code}.md": finding(page) for page in findings}
     found[DOCS / "findings" / "README.md"] = finding_index(findings)
-    return found | library()
+    return found | library() | errors("en", DOCS / "errors") | errors("zh", DOCS / "errors" / "zh")
+
+
+def errors(language: str, folder: Path) -> dict[Path, str]:
+    """One page for each family of signatures, in one of their languages."""
+    made = "<!-- Made by `make docs` from src/flatout/knowledge/signatures/{file}: edit it there. -->"
+    families = signatures.families()
+    found = {
+        folder / f"{family.id}.md": made.format(file=f"{family.id}.toml")
+        + f"\n\n{described.family_page(family, language)}\n"
+        for family in families
+    }
+    title = {"en": "Errors that `flatout explain` knows", "zh": "`flatout explain` 认识的错误"}
+    other = {"en": "[中文](zh/README.md)", "zh": "[English](../README.md)"}
+    columns = {"en": "| family | signatures |", "zh": "| 类别 | 特征数 |"}
+    rows = [
+        f"| [{family.title.in_language(language)}]({family.id}.md) | {len(family.signatures)} |"
+        for family in families
+    ]
+    head = ["<!-- Made by `make docs`. -->", "", f"# {title[language]}", "", other[language], ""]
+    text = "\n".join([*head, columns[language], "|---|---|", *rows]) + "\n"
+    return {**found, folder / "README.md": text}
 
 
 def library() -> dict[Path, str]:
@@ -171,7 +193,7 @@ def main() -> None:
     """Write the pages that differ; remove those of boosts and checks that are no more."""
     wanted = pages()
     for folder in {path.parent for path in wanted}:
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for stale in set(folder.glob("*.md")) - set(wanted):
             stale.unlink()
     for path, text in wanted.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
 import sys
@@ -36,6 +37,8 @@ def start() -> None:
         return
     recorder = Recorder(orders.records)
     recorder.write(_started())
+    if orders.trial is None:
+        atexit.register(recorder.safely, "crash", _report_crash, recorder)
     callbacks: dict[str, importing.Callback] = {}
     if orders.trial is not None:
         random.seed(orders.trial.seed)
@@ -82,6 +85,13 @@ def _install_scratch(
     except Exception as error:
         sys.stderr.write(f"flatout: this trial cannot be kept off the user's files: {error!r}\n")
         os._exit(NO_SCRATCH)
+
+
+def _report_crash(recorder: Recorder) -> None:
+    from flatout_agent import tracebacks
+
+    if (text := tracebacks.of_crash()) is not None:
+        recorder.write(wire.Crashed(text))
 
 
 def _safe_callback(recorder: Recorder, where: str, call: Any) -> importing.Callback:

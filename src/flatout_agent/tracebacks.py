@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+LAST_LETTERS = 32_000
+"""What is kept of a traceback's end."""
 OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120
 
 
@@ -22,6 +25,19 @@ def install() -> None:
         shown(arguments)
 
     threading.excepthook = thread_hook
+
+
+def of_crash() -> str | None:
+    """The traceback of the exception that is ending this process; None: it ends in order.
+
+    Python itself keeps it when it prints it. Asked while the process ends, so nothing of the
+    program was hooked for it.
+    """
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return None
+    clean(error)
+    return "".join(traceback.format_exception(error))[-LAST_LETTERS:]
 
 
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]

@@ -291,6 +291,14 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Crashed:
+    """The exception that ended this process, as Python printed it: its last lines."""
+
+    text: str
+    kind: str = "crashed"
+
+
+@dataclass(frozen=True)
 class Ended:
     """Last record of a process. reason: window (trial complete) | program (it ended by itself)."""
 
@@ -319,6 +327,7 @@ Record = (
     | Redirected
     | Fault
     | LoopSeen
+    | Crashed
     | Ended
 )
 KINDS: dict[str, type[Any]] = {

@@ -1,24 +1,126 @@
-"""`flatout explain CODE`: the code's page, as a person or a program reads it."""
+"""`flatout explain`: of an error its cause and cure, of a code its page."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flatout.diagnosing import pages
 
 
-def flat(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flatout", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+KILLED = "RuntimeError: DataLoader worker (pid 82935) is killed by signal: Killed."
+
+
+def flat(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "flatout", "explain", *arguments]
+    env = {**os.environ, "LANG": "C.UTF-8", "LC_ALL": "", **options.pop("env", {})}
+    options = {"stdin": subprocess.DEVNULL, "encoding": "utf-8", **options}
+    if "input" in options:
+        del options["stdin"]
+    return subprocess.run(
+        command, capture_output=True, check=False, timeout=60, env=env, **options
+    )
+
+
+def matches(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    document = json.loads(done.stdout)
+    assert document["schema"] == "flatout.explain/1"
+    found: list[dict[str, Any]] = document["matches"]
+    return found
+
+
+@pytest.mark.parametrize("words", [[KILLED], KILLED.split()])
+def test_a_text(words: list[str]) -> None:
+    done = flat(*words)
+    assert done.returncode == 0, done.stderr
+    assert "main memory (RAM) ran out" in done.stdout
+    assert "82935" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_a_file_a_folder_and_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "rank0.log").write_text("all is well\n")
+    (tmp_path / "rank1.log").write_text(f"epoch 1\n{KILLED}\n")
+    one = matches(flat("--json", str(tmp_path / "rank1.log")))
+    both = matches(flat("--json", str(tmp_path)))
+    piped = matches(flat("--json", input=f"epoch 1\n{KILLED}\n"))
+    dash = matches(flat("--json", "-", input=KILLED))
+    for found in (one, both, piped, dash):
+        assert [item["id"] for item in found] == ["loader-worker-killed"]
+        assert found[0]["confidence"] == "high"
+        assert {"title", "cause", "evidence", "cure"} <= found[0].keys()
+    assert both[0]["where"] == f"{tmp_path / 'rank1.log'}:2"
+    assert both[0]["rank"] == 1
+    assert piped[0]["where"] == "line 2"
+
+
+def test_chinese_by_option_and_by_locale_but_not_in_json() -> None:
+    asked = flat("--lang", "zh", KILLED)
+    by_locale = flat(KILLED, env={"LANG": "zh_CN.UTF-8"})
+    assert "原因" in asked.stdout
+    assert asked.stdout == by_locale.stdout
+    assert "原因" not in flat("--json", KILLED, env={"LANG": "zh_CN.UTF-8"}).stdout
+
+
+def test_not_recognised() -> None:
+    done = flat("something that nobody has ever seen")
+    assert done.returncode == 1
+    assert done.stdout.startswith("not recognised")
+    document = json.loads(flat("--json", "something that nobody has ever seen").stdout)
+    assert document["recognised"] is False
+    assert document["matches"] == []
+    assert document["better_log"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["missing.log"], 2, "no file missing.log"),
+        (["logs/rank0/stderr"], 2, "no file"),
+        (["--lang", "tlh", KILLED], 2, "--lang en or zh"),
+        (["EVN002"], 1, "did you mean"),
+        (["--nonsense"], 2, "--nonsense"),
+    ],
+)
+def test_wrong_arguments(arguments: list[str], code: int, told: str) -> None:
+    done = flat(*arguments)
+    assert done.returncode == code
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_empty_pipe_and_an_empty_folder(tmp_path: Path) -> None:
+    assert "no text" in flat(input="").stdout
+    empty = flat(str(tmp_path))
+    assert empty.returncode == 2
+    assert "holds no logs" in empty.stderr
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(KILLED)
+    path.chmod(0)
+    done = flat(str(path))
+    assert done.returncode == 2
+    assert "cannot be read" in done.stderr
+
+
+def test_a_signature_by_its_id() -> None:
+    done = flat("loader-worker-killed")
+    assert done.returncode == 0
+    assert done.stdout.startswith("# A DataLoader worker was killed")
 
 
 @pytest.mark.parametrize("code", ["ENV002", "env002", "nouveau-in-the-way"])
 def test_page(code: str) -> None:
-    done = flat("explain", code)
+    done = flat(code)
     assert done.returncode == 0, done.stderr
     page = pages.find("ENV002")
     assert page is not None
@@ -26,7 +128,7 @@ def test_page(code: str) -> None:
 
 
 def test_json() -> None:
-    document = json.loads(flat("explain", "ENV002", "--json").stdout)
+    document = json.loads(flat("ENV002", "--json").stdout)
     assert document["schema"] == "flatout.explain/1"
     assert document["matches"] == []
     assert document["page"]["code"] == "ENV002"
@@ -34,7 +136,7 @@ def test_json() -> None:
 
 
 def test_unknown() -> None:
-    done = flat("explain", "EVN002")
+    done = flat("EVN002")
     assert done.returncode == 1
     assert "no finding 'EVN002'" in done.stderr
     assert "ENV002" in done.stderr

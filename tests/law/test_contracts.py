@@ -57,6 +57,10 @@ PLANTED = {
         "import flatout.commands.tune",
     ),
     "One door for what draws: reporting": ("flatout/tuning/__init__.py", "import rich"),
+    "One door for what searches logs: diagnosing/signatures/patterns.py": (
+        "flatout/diagnosing/diagnose.py",
+        "import re2",
+    ),
     "One door for the driver: probing/nvml.py": ("flatout/probing/memory.py", "import pynvml"),
     "One door for TOML that people edit: tuning/plan_file.py": (
         "flatout/tuning/plan_values.py",

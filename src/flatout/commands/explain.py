@@ -2,35 +2,128 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from typing import Annotated
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flatout.nouns.errors import UserError
 
+if TYPE_CHECKING:
+    from flatout.diagnosing.signatures.explaining import Source
+    from flatout.nouns.machine import Machine
+
+CODE = re.compile(r"[A-Za-z]{2,5}\d{1,4}|[a-z0-9]+([-_][a-z0-9]+)+")
+"""A finding's code, or the name of a finding or a signature."""
+FILE = re.compile(r"\S+[/\\]\S*|\S+\.(log|txt|out|err|gz)", re.IGNORECASE)
+"""What is meant to be a path, also where there is no such file."""
+MACHINE_S = 1.0
+"""To look at this machine: which steps of a cure apply here."""
+
 
 def command(
-    code: Annotated[str, typer.Argument(help="A finding's code or name: ENV002.")],
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(help="An error's text, a log, a folder of logs, - for stdin, or a code."),
+    ] = None,
+    lang: Annotated[str | None, typer.Option(help="en or zh; by locale if not given.")] = None,
+    python: Annotated[str | None, typer.Option(help="The Python that runs the script.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
-    """Print what a finding's code means, why it matters, and its cure.
+    """Say what an error means here: its root cause, how sure that is, and the cure.
 
-    flatout explain ENV002
+    flatout explain train.log | logs/ | "CUDA error: ..." ; python train.py 2>&1 | flatout explain
+
+    flatout explain ENV002 (a finding's code or name) prints its page. Exit code 1: not recognised.
     """
-    from flatout.diagnosing import pages
+    words = what or []
+    if len(words) == 1 and CODE.fullmatch(words[0]) and not Path(words[0]).exists():
+        return _page(words[0], as_json)
+    from flatout.diagnosing.signatures.explaining import explain
+    from flatout.reporting import document, explained, languages
 
-    page = pages.find(code)
-    if page is None:
-        near = pages.nearest(code)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(f"there is no finding {code!r}{hint}", "flatout doctor lists findings", 1)
+    language = languages.chosen(lang)
+    try:
+        answer = explain(_sources(words), lambda: _machine(python))
+    except OSError as error:
+        raise UserError(f"a log cannot be read: {error}", "give a file that can be read") from error
     if as_json:
-        document = {"schema": "flatout.explain/1", "matches": [], "page": dataclasses.asdict(page)}
-        typer.echo(json.dumps(document, indent=2))
-        return 0
-    from flatout.reporting import terminal
+        typer.echo(json.dumps(document.explain_document(answer), indent=2))
+    else:
+        explained.explained(answer, language)
+    return 0 if answer.recognised else 1
 
-    terminal.page(page.markdown)
+
+def _page(name: str, as_json: bool) -> int:
+    from flatout.diagnosing import pages
+    from flatout.diagnosing.signatures import described
+
+    page = pages.find(name)
+    markdown = page.markdown if page is not None else described.find(name)
+    if markdown is None:
+        near = pages.nearest(name)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise UserError(f"there is no finding {name!r}{hint}", "flatout doctor lists findings", 1)
+    from flatout.nouns.explained import Explained
+    from flatout.reporting import document, terminal
+
+    if as_json:
+        typer.echo(json.dumps(document.explain_document(Explained(()), page), indent=2))
+    else:
+        terminal.page(markdown)
     return 0
+
+
+def _sources(words: Sequence[str]) -> Iterator[Source]:
+    """Files and folders by name; what is neither is the text itself."""
+    if not words or words == ["-"]:
+        if not words and sys.stdin.isatty():
+            raise UserError(
+                "nothing to explain", "flatout explain train.log, or pipe a log into it"
+            )
+        from flatout.probing import logs
+
+        yield None, logs.of_stream(sys.stdin.buffer)
+        return
+    paths = [_path(word) for word in words]
+    if not all(paths):
+        yield None, [" ".join(words).encode("utf-8", "replace")]
+        return
+    yield from _of_paths([path for path in paths if path is not None])
+
+
+def _path(word: str) -> Path | None:
+    path = Path(word)
+    try:
+        if path.exists():
+            return path
+    except (OSError, ValueError):  # too long for a name, or holds a NUL: a text
+        return None
+    if FILE.fullmatch(word):
+        raise UserError(f"there is no file {word}", "give a log, a folder, or the text itself")
+    return None
+
+
+def _of_paths(paths: Sequence[Path]) -> Iterator[Source]:
+    from flatout.probing import logs
+
+    for path in paths:
+        found = logs.files(path) if path.is_dir() else [path]
+        if not found:
+            raise UserError(f"{path} holds no logs", "give the files themselves")
+        for file in found:
+            try:
+                yield str(file), logs.blocks(file)
+            except OSError as error:
+                raise UserError(f"{file} cannot be read: {error.strerror}") from error
+
+
+def _machine(python: str | None) -> Machine:
+    from flatout.probing import machine
+    from flatout.running.command import chosen_python
+
+    return machine.look(chosen_python(python), limit_s=MACHINE_S)

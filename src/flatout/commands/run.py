@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,10 +12,11 @@ from typing import Annotated
 import typer
 
 from flatout.commands import SCRIPT_CONTEXT, program
+from flatout.nouns.explained import Explained
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.nouns.run_end import RunEnd
-from flatout.reporting import document, terminal
-from flatout.running import chosen, foreground, summary
+from flatout.reporting import document, explained, languages, terminal
+from flatout.running import chosen, foreground, last_words, summary
 from flatout.running.command import Command, resolve, script_sha256
 
 CONTEXT = SCRIPT_CONTEXT
@@ -45,12 +47,20 @@ def command(
     variables: dict[str, str] = {}
     with _harmless("the plan was not compared with this machine"):
         variables = _look_around(applied, boosts, what)
+    stderr = last_words.StderrFile()
     ended = foreground.run(what, chosen.orders(boosts), variables, _warn, as_json)
+    answer = None
+    with _harmless("the crash is not explained"):
+        answer = _explain(last_words.collected(ended.records, ended.returncode, stderr.tail()))
+        if answer is not None and not quiet:
+            explained.crash(answer, languages.chosen(None))
     with _harmless("this run has no summary"):
         end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
         _tell(end, applied, ended, quiet)
         if as_json:
-            typer.echo(json.dumps(document.run_document(end, what.display, ended.shell_code)))
+            typer.echo(
+                json.dumps(document.run_document(end, what.display, ended.shell_code, answer))
+            )
     return foreground.leave(ended.returncode)
 
 
@@ -87,6 +97,19 @@ def _tell(end: RunEnd, plan: Plan, ended: foreground.Finished, quiet: bool) -> N
         return
     for line in (*(() if quiet else end.notes), *end.faults):
         _warn(line)
+
+
+def _explain(texts: Sequence[bytes]) -> Explained | None:
+    """What ended the program; None: it ended in order, or that is not recognised."""
+    if not texts:
+        return None
+    from flatout.diagnosing.signatures.explaining import explain
+    from flatout.probing import machine
+
+    answer = explain(
+        [(None, [b"\n".join(texts)])], lambda: machine.look(sys.executable, limit_s=1.0)
+    )
+    return answer if answer.recognised else None
 
 
 def _warn(line: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flatout.nouns.diagnosed import Diagnosed
+from flatout.nouns.explained import Explained, Match
 from flatout.nouns.run_end import RunEnd
 from flatout.nouns.trial import Measured, Trial
 from flatout.nouns.tuned import Tuned
@@ -20,6 +21,7 @@ from flatout.reporting import outcome
 TUNE = "flatout.tune/1"
 RUN = "flatout.run/1"
 DOCTOR = "flatout.doctor/1"
+EXPLAIN = "flatout.explain/1"
 
 
 def tune_document(tuned: Tuned) -> dict[str, Any]:
@@ -60,9 +62,12 @@ def tune_document(tuned: Tuned) -> dict[str, Any]:
     return found
 
 
-def run_document(end: RunEnd, command: Sequence[str], exit_code: int) -> dict[str, Any]:
-    """What `flatout run --json` prints when the program has ended."""
-    head = {"schema": RUN, "command": command, "exit_code": exit_code}
+def run_document(
+    end: RunEnd, command: Sequence[str], exit_code: int, crash: Explained | None = None
+) -> dict[str, Any]:
+    """What `flatout run --json` prints when the program has ended; crash: what ended it."""
+    matches = [_match(match) for match in crash.matches] if crash is not None else []
+    head = {"schema": RUN, "command": command, "exit_code": exit_code, "matches": matches}
     found: dict[str, Any] = as_json({**head, **_fields(end)})
     return found
 
@@ -80,6 +85,50 @@ def doctor_document(diagnosed: Diagnosed) -> dict[str, Any]:
     }
     found: dict[str, Any] = as_json(document)
     return found
+
+
+def explain_document(explained: Explained, page: Any = None) -> dict[str, Any]:
+    """What `flatout explain --json` prints: ids, figures, and texts in English.
+
+    page: that of a finding's code, where one was asked for.
+    """
+    document = {
+        "schema": EXPLAIN,
+        "recognised": explained.recognised or page is not None,
+        "matches": [_match(match) for match in explained.matches],
+        "better_log": [
+            {"id": item.id, "text": item.text.en, "commands": item.commands}
+            for item in explained.better_log
+        ],
+        "page": page,
+        "sources": explained.sources,
+        "bytes_read": explained.bytes_read,
+    }
+    found: dict[str, Any] = as_json(document)
+    return found
+
+
+def _match(match: Match) -> dict[str, Any]:
+    where = match.evidence
+    return {
+        "id": match.id,
+        "family": match.signature.family,
+        "role": match.signature.role,
+        "title": match.title.en,
+        "confidence": match.confidence,
+        "cause": match.cause.en,
+        "evidence": where.text,
+        "where": f"{where.source}:{where.line}" if where.source else f"line {where.line}",
+        "rank": where.rank,
+        "ranks": match.ranks,
+        "count": match.count,
+        "captured": match.captured,
+        "consequence_of": match.consequence_of,
+        "cure": [
+            {"text": step.text.en, "commands": step.commands, "applies": step.applies}
+            for step in match.cure
+        ],
+    }
 
 
 def as_json(value: Any) -> Any:

@@ -1,0 +1,162 @@
+"""Conditions by name: of what a signature captured (`needs`), and of this machine (`when`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from flatout.nouns.machine import Machine
+
+Captured = Mapping[str, str]
+GIB = 1 << 30
+SMALL_SHM = 1 * GIB
+FEW_FILES = 4096
+LITTLE_DISK = 2 * GIB
+_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_UNITS |= {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "bytes": 1}
+
+
+def size_bytes(text: str | None) -> float | None:
+    """A size as software prints it, 11.90 GiB, in bytes; None: it is no size."""
+    found = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", text or "")
+    if found is None or found[2].lower() not in _UNITS:
+        return None
+    try:
+        return float(found[1]) * _UNITS[found[2].lower()]
+    except ValueError:
+        return None
+
+
+def _fragmented(said: Captured) -> bool:
+    """Groups wanted, allocated, and reserved (all) or unallocated (reserved and not allocated).
+
+    What the allocator holds without using would have sufficed.
+    """
+    wanted = size_bytes(said.get("wanted"))
+    allocated, reserved = size_bytes(said.get("allocated")), size_bytes(said.get("reserved"))
+    unused = size_bytes(said.get("unallocated"))
+    if unused is None and allocated is not None and reserved is not None:
+        unused = reserved - allocated
+    return wanted is not None and unused is not None and unused >= wanted and unused >= GIB / 4
+
+
+def _held_by_others(said: Captured) -> bool:
+    """Groups total, free, and own or reserved: more than a quarter of the device is others'."""
+    total, free = size_bytes(said.get("total")), size_bytes(said.get("free"))
+    own = size_bytes(said.get("own") or said.get("reserved") or said.get("allocated"))
+    if total is None or free is None or own is None or total <= 0:
+        return False
+    return (total - free - own) / total > 0.25
+
+
+def _larger_than_device(said: Captured) -> bool:
+    """Groups wanted and total: one tensor alone does not fit."""
+    wanted, total = size_bytes(said.get("wanted")), size_bytes(said.get("total"))
+    return wanted is not None and total is not None and wanted > total
+
+
+CAPTURED: dict[str, Callable[[Captured], bool]] = {
+    "fragmented": _fragmented,
+    "held-by-others": _held_by_others,
+    "larger-than-device": _larger_than_device,
+}
+
+
+def _system(name: str) -> Callable[[Machine], bool | None]:
+    return lambda machine: None if machine.system.name is None else machine.system.name == name
+
+
+def _below(limit: int, fact: Callable[[Machine], int | None]) -> Callable[[Machine], bool | None]:
+    def ask(machine: Machine) -> bool | None:
+        value = fact(machine)
+        return None if value is None else 0 <= value < limit
+
+    return ask
+
+
+def _container(machine: Machine) -> bool | None:
+    return machine.container.kind is not None
+
+
+def _wsl(machine: Machine) -> bool | None:
+    return machine.container.wsl is not None
+
+
+def _vendor(name: str) -> Callable[[Machine], bool | None]:
+    return lambda machine: None if machine.gpus is None else bool(machine.gpus_of(name))
+
+
+def _no_gpu(machine: Machine) -> bool | None:
+    return None if machine.gpus is None else not machine.gpus
+
+
+def _many_gpus(machine: Machine) -> bool | None:
+    return None if machine.gpus is None else len(machine.gpus) > 1
+
+
+def _gpu_in_use(machine: Machine) -> bool | None:
+    if machine.gpus is None:
+        return None
+    return any(gpu.processes for gpu in machine.gpus)
+
+
+def _torch_cpu_only(machine: Machine) -> bool | None:
+    torch = machine.torch
+    if torch is None or (torch.build is None and torch.cuda is None and torch.hip is None):
+        return None
+    return torch.cuda is None and torch.hip is None and torch.build in (None, "cpu")
+
+
+def _torch_missing(machine: Machine) -> bool | None:
+    return None if machine.interpreter is None else machine.torch_missing
+
+
+def _driver_missing(machine: Machine) -> bool | None:
+    if not machine.gpus_of("nvidia"):
+        return None
+    return all(gpu.driver_sees is False for gpu in machine.gpus_of("nvidia"))
+
+
+def _library_path_set(machine: Machine) -> bool | None:
+    return None if machine.environment is None else "LD_LIBRARY_PATH" in machine.environment
+
+
+def _disk_nearly_full(machine: Machine) -> bool | None:
+    free = [disk.free_bytes for disk in machine.disks or () if disk.free_bytes is not None]
+    return min(free) < LITTLE_DISK if free else None
+
+
+def _memory_limited(machine: Machine) -> bool | None:
+    return machine.memory.limit_bytes is not None
+
+
+def _slurm(machine: Machine) -> bool | None:
+    if machine.environment is None:
+        return None
+    return any(name.startswith("SLURM_") for name in machine.environment)
+
+
+MACHINE: dict[str, Callable[[Machine], bool | None]] = {
+    "linux": _system("Linux"),
+    "windows": _system("Windows"),
+    "macos": _system("Darwin"),
+    "wsl": _wsl,
+    "container": _container,
+    "no-container": lambda machine: not _container(machine),
+    "slurm": _slurm,
+    "nvidia-gpu": _vendor("nvidia"),
+    "amd-gpu": _vendor("amd"),
+    "no-gpu": _no_gpu,
+    "several-gpus": _many_gpus,
+    "gpu-in-use": _gpu_in_use,
+    "nvidia-driver-missing": _driver_missing,
+    "torch-cpu-only": _torch_cpu_only,
+    "torch-missing": _torch_missing,
+    "shm-small": _below(SMALL_SHM, lambda machine: machine.memory.shm_bytes),
+    "few-open-files": _below(FEW_FILES, lambda machine: machine.limits.open_files),
+    "disk-nearly-full": _disk_nearly_full,
+    "memory-limited": _memory_limited,
+    "library-path-set": _library_path_set,
+}
+COMMON = {"linux", "windows", "macos", "nvidia-gpu", "amd-gpu", "several-gpus", "no-container"}
+"""That they hold makes a step possible, not likelier."""

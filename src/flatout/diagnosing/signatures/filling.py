@@ -1,0 +1,52 @@
+"""Write what was captured into the texts and commands of a signature."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+
+from flatout.knowledge.signatures import PLACEHOLDER
+from flatout.nouns.signature import Wording
+
+_PLAIN = re.compile(r"[\w.:/@%+=,-]*")
+"""A captured text of these letters means nothing but itself to any shell."""
+
+
+def wording(texts: Wording, captured: Mapping[str, str]) -> Wording:
+    return Wording(text(texts.en, captured), text(texts.zh, captured))
+
+
+def text(template: str, captured: Mapping[str, str]) -> str:
+    """`template` with its placeholders filled; what captured nothing becomes its other text."""
+    return _filled(template, captured, quoted=False)
+
+
+def command(template: str, captured: Mapping[str, str]) -> str:
+    """The same for a line that people paste into a shell: a log cannot smuggle in a command."""
+    return _filled(template, captured, quoted=True)
+
+
+def version(form: str | None, number: str) -> str:
+    """The number of a version as a version: cuda 12040 -> 12.4; cudnn 8902 -> 8.9.2."""
+    if not number.isdecimal() or form is None:
+        return number
+    value = int(number)
+    if form == "cuda" and value >= 1000:
+        return f"{value // 1000}.{value % 1000 // 10}"
+    if form == "cudnn" and value >= 10_000:
+        return f"{value // 10_000}.{value % 10_000 // 100}.{value % 100}"
+    if form == "cudnn" and value >= 1000:
+        return f"{value // 1000}.{value % 1000 // 100}.{value % 100}"
+    return number
+
+
+def _filled(template: str, captured: Mapping[str, str], quoted: bool) -> str:
+    def fill(found: re.Match[str]) -> str:
+        value = captured.get(found["name"])
+        if value is None:
+            return found["name"].upper() if found["other"] is None else found["other"]
+        value = version(found["form"], value)
+        return shlex.quote(value) if quoted and not _PLAIN.fullmatch(value) else value
+
+    return PLACEHOLDER.sub(fill, template)

@@ -1,0 +1,130 @@
+"""Lines of logs: what was put in front of them (ranks, times, hosts, colours), read and removed."""
+
+from __future__ import annotations
+
+import datetime
+import html
+import re
+
+ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+QUOTES = {
+    "‘".encode(): b"'",
+    "’".encode(): b"'",
+    "“".encode(): b'"',
+    "”".encode(): b'"',
+    "\u00a0".encode(): b" ",
+    "\u200b".encode(): b"",
+}
+_TIME = re.compile(
+    r"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)[T _]"
+    r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d(?:[.,]\d+)?)"
+)
+_TIME_OF_GLOG = re.compile(
+    r"\b[IWEF](?P<month>\d\d)(?P<day>\d\d) "
+    r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d(?:\.\d+)?)"
+)
+_TIME_OF_SYSLOG = re.compile(
+    r"\b(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<day>\d\d?) "
+    r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d(?:\.\d+)?)(?: (?P<year>\d{4}))?"
+)
+_TIME_OF_DAY = re.compile(
+    r"^\W{0,2}(?P<hour>[012]\d):(?P<minute>\d\d):(?P<second>\d\d(?:[.,]\d+)?)"
+)
+_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
+_CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d+)?"
+_PREFIX = re.compile(
+    r"\s{0,8}(?:"
+    r"\[?(?:local_)?rank[ _:]?(?P<rank>\d{1,5})\]?:\s?"
+    r"|\[default(?P<local>\d{1,4})\]:\s?"  # torchrun --tee
+    r"|(?P<srun>\d{1,5}): "  # srun --label
+    r"|\[\d+,(?P<mpi>\d+)\]<std(?:out|err)>:\s?"  # mpirun --tag-output
+    r"|\((?:[\w.:-]+ )?pid=\d+(?:, ip=[\d.]+)?\)(?: |$)"  # Ray, vLLM
+    rf"|\[?\d{{4}}[-/]\d\d?[-/]\d\d?[T _]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?\]?:?\s{{0,3}}"
+    rf"|\[?{_CLOCK}\]?\s{{1,3}}"
+    rf"|\[[A-Z][a-z]{{2}} [A-Z][a-z]{{2}} +\d+ {_CLOCK} \d{{4}}\] "  # dmesg -T
+    rf"|[A-Z][a-z]{{2}} +\d+ {_CLOCK} [\w.-]+ (?:[\w.-]+(?:\[\d+\])?: )?"  # syslog
+    r"|\[ {0,6}\d+\.\d{3,9}\] "  # dmesg
+    r"|[\w.-]{1,60}\s{1,30}\| "  # docker compose
+    r"|(?:[a-z][\w.-]*\d|\d+\.\d+\.\d+\.\d+): "  # pdsh
+    r"|> "  # quoted in a mail or a forum
+    r")",
+    re.IGNORECASE,
+)
+_RANK_WITHIN = re.compile(r"\[(?:PG [^\]]{0,80})?rank[ _:]{0,2}(\d{1,5})\]", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"rank[-_=. ]?(\d{1,5})(?!\d)", re.IGNORECASE)
+_PREFIXES_AT_MOST = 5
+
+
+def clean(block: bytes) -> bytes:
+    """`block` without colours and cursor movements, with plain quotes; line ends stay."""
+    if b"\x1b" in block:
+        block = ESCAPES.sub(b"", block)
+    if b"\0" in block:
+        block = block.replace(b"\0", b"")
+    if not block.isascii():
+        for fancy, plain in QUOTES.items():
+            block = block.replace(fancy, plain)
+    if b"&" in block and (b"&quot;" in block or b"&#" in block or b"&gt;" in block):
+        block = html.unescape(block.decode("utf-8", "replace")).encode()
+    return block
+
+
+def stripped(line: str) -> str:
+    """`line` without what launchers, loggers and containers have put in front of it."""
+    for _ in range(_PREFIXES_AT_MOST):
+        found = _PREFIX.match(line)
+        if found is None or found.end() == 0:
+            break
+        line = line[found.end() :]
+    return line
+
+
+def rank(line: str) -> int | None:
+    """The rank that printed a line, as its prefix or its bracket tells; None: it does not tell."""
+    rest = line
+    for _ in range(_PREFIXES_AT_MOST):
+        found = _PREFIX.match(rest)
+        if found is None or found.end() == 0:
+            break
+        for name in ("rank", "local", "srun", "mpi"):
+            if found[name] is not None:
+                return int(found[name])
+        rest = rest[found.end() :]
+    within = _RANK_WITHIN.search(line[:300])
+    return int(within[1]) if within else None
+
+
+def rank_of_file(name: str) -> int | None:
+    """The rank that a path names: rank_3.log, logs/rank3/stderr.log, attempt_0/3/stderr.log."""
+    found = _RANK_IN_NAME.findall(name)
+    if found:
+        return int(found[-1])
+    parts = name.replace("\\", "/").split("/")
+    if len(parts) > 1 and parts[-2].isdecimal():  # torchrun --log-dir: attempt_0/<rank>/stderr.log
+        return int(parts[-2])
+    return None
+
+
+def time_s(line: str) -> float | None:
+    """The time that a line's start tells, in seconds; without a year or a day they count as 0."""
+    start = line[:160]
+    for pattern in (_TIME, _TIME_OF_GLOG, _TIME_OF_SYSLOG, _TIME_OF_DAY):
+        if (found := pattern.search(start)) is not None:
+            return _seconds(found.groupdict())
+    return None
+
+
+def _seconds(told: dict[str, str | None]) -> float | None:
+    name = told.get("name")
+    month = _MONTHS.index(name.title()) + 1 if name else int(told.get("month") or 1)
+    try:
+        date = datetime.date(int(told.get("year") or 1970), month, int(told.get("day") or 1))
+    except ValueError:  # the 31st of February
+        return None
+    days = date.toordinal() - datetime.date(1970, 1, 1).toordinal()
+    hours, minutes = int(told["hour"] or 0), int(told["minute"] or 0)
+    return days * 86400.0 + hours * 3600 + minutes * 60 + _decimal(told["second"])
+
+
+def _decimal(text: str | None) -> float:
+    return float((text or "0").replace(",", "."))

@@ -1,0 +1,153 @@
+"""From hits to an order: the root cause first, then what follows from it, harmless ones last.
+
+1. Hits of one signature become one; its place is the earliest, its ranks are all that reported it.
+2. What a weightier one explains (`leads_to`, or near it and less particular) is its consequence.
+3. Of the others the one that comes first in time is the root; the rank that the launcher names as
+   the first to fail goes before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from flatout.diagnosing.signatures.scanning import Hit
+from flatout.nouns.explained import Confidence
+from flatout.nouns.signature import Role
+
+INCIDENT = 60
+"""Lines of one source within which messages belong to one failure."""
+ROOT_RANK = "root_rank"
+"""The group by which a launcher's summary names the rank that failed first."""
+INCIDENT_OF_RANK = 8 * INCIDENT
+"""The same where both tell their rank: the lines of the other ranks stand between."""
+WEIGHT = {Role.ERROR: 0, Role.ECHO: 1, Role.WARNING: 2, Role.HARMLESS: 3}
+"""A report that something died weighs more than what the program lived with."""
+
+
+@dataclass
+class Found:
+    """One signature over all its hits."""
+
+    first: Hit
+    ranks: tuple[int, ...]
+    count: int
+    consequence_of: Found | None = None
+    rivals: int = 0
+    """Others that explain the same place as well as this one."""
+
+    @property
+    def id(self) -> str:
+        return self.first.signature.id
+
+    @property
+    def role(self) -> Role:
+        return self.first.signature.role
+
+    @property
+    def specificity(self) -> int:
+        return self.first.signature.specificity
+
+
+def ranked(hits: Iterable[Hit]) -> list[Found]:
+    """All that was found, best first."""
+    everything = list(hits)
+    key = _time_key(everything, _root_rank(everything))
+    found = _together(sorted(everything, key=key))
+    for item in found:
+        item.consequence_of = _reason(item, found)
+    for item in found:
+        item.rivals = sum(1 for other in found if other is not item and _rivals(item, other))
+    _tie_up_echoes(found)
+    places = {id(item): number for number, item in enumerate(found)}  # by time
+    return sorted(
+        found,
+        key=lambda item: (
+            item.role is Role.HARMLESS,
+            item.consequence_of is not None,
+            WEIGHT[item.role],
+            item.specificity <= 3,
+            places[id(item)],
+        ),
+    )
+
+
+def confidence(found: Found) -> Confidence:
+    """How sure; two that explain one place equally well make each other less sure."""
+    level = 0 if found.specificity >= 7 else 1 if found.specificity >= 4 else 2
+    level = min(level + (found.rivals > 0), 2)
+    return (Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW)[level]
+
+
+def _root_rank(hits: Sequence[Hit]) -> int | None:
+    named = (hit.captured.get(ROOT_RANK) for hit in hits)
+    return next((int(rank) for rank in named if rank and rank.isdecimal()), None)
+
+
+def _time_key(hits: Sequence[Hit], root: int | None) -> Callable[[Hit], tuple[bool, float, int]]:
+    """By time where every hit tells it, else by place."""
+    timed = all(hit.evidence.time_s is not None for hit in hits)
+
+    def key(hit: Hit) -> tuple[bool, float, int]:
+        other_rank = root is not None and hit.evidence.rank not in (None, root)
+        return other_rank, (hit.evidence.time_s or 0.0) if timed else 0.0, hit.order
+
+    return key
+
+
+def _together(hits: Sequence[Hit]) -> list[Found]:
+    by_id: dict[str, list[Hit]] = {}
+    for hit in hits:
+        by_id.setdefault(hit.signature.id, []).append(hit)
+    found = []
+    for same in by_id.values():
+        ranks = dict.fromkeys(hit.evidence.rank for hit in same if hit.evidence.rank is not None)
+        found.append(Found(same[0], tuple(ranks), sum(hit.count for hit in same)))
+    return found
+
+
+def _reason(item: Found, found: Sequence[Found]) -> Found | None:
+    """What explains `item` better than it explains itself; None: nothing does."""
+    named = [other for other in found if item.id in other.first.signature.leads_to]
+    if named:
+        return max(named, key=lambda other: other.specificity)
+    better = [other for other in found if _same_incident(item, other) and _outweighs(other, item)]
+    return max(better, key=lambda other: other.specificity, default=None)
+
+
+def _outweighs(better: Found, item: Found) -> bool:
+    if better.role is Role.HARMLESS or item.role is Role.HARMLESS:
+        return False
+    if WEIGHT[better.role] != WEIGHT[item.role]:
+        return False
+    return better.specificity > item.specificity
+
+
+def _rivals(item: Found, other: Found) -> bool:
+    return (
+        item.consequence_of is None
+        and other.consequence_of is None
+        and item.role is other.role
+        and item.specificity == other.specificity
+        and _same_incident(item, other)
+    )
+
+
+def _same_incident(one: Found, other: Found) -> bool:
+    here, there = one.first.evidence, other.first.evidence
+    if one is other or here.source != there.source:
+        return False
+    ranked = None not in (here.rank, there.rank)
+    if ranked and here.rank != there.rank:
+        return False
+    return abs(here.line - there.line) <= (INCIDENT_OF_RANK if ranked else INCIDENT)
+
+
+def _tie_up_echoes(found: Sequence[Found]) -> None:
+    """Reports that another one died follow from why it died, where that is known."""
+    root = next(
+        (item for item in found if item.role is Role.ERROR and item.consequence_of is None), None
+    )
+    for item in found:
+        if item.role is Role.ECHO and item.consequence_of is None:
+            item.consequence_of = root

@@ -1,0 +1,234 @@
+"""Find signatures in a stream of bytes: one pass, memory bounded, time in proportion to its length.
+
+One pattern that stands for all messages runs over the stream; only where it is found are the
+signatures asked one by one, with the lines around as their neighbourhood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flatout.diagnosing.signatures import conditions, lines
+from flatout.diagnosing.signatures.patterns import PatternSet, any_of, compiled
+from flatout.nouns.explained import Evidence
+from flatout.nouns.signature import Signature
+
+BEFORE = 48 << 10
+"""Bytes before a message that can be near it."""
+AFTER = 24 << 10
+LINE = 4 << 10
+"""What of a longer line is looked at around a message."""
+EVIDENCE = 400
+"""Characters of evidence that are kept."""
+ALIKE = 4
+"""So often messages of one rank that differ in figures alone are looked into; then counted."""
+KEPT = 20_000
+"""Different messages that are remembered."""
+TIME_LINES = 12
+"""A line without a time has that of the last line before it that tells one, so far back."""
+_DIGITS = b"0123456789"
+
+
+@dataclass
+class Hit:
+    """One signature at one place."""
+
+    signature: Signature
+    evidence: Evidence
+    order: int
+    """Place among all bytes that were read, over all sources."""
+    captured: dict[str, str]
+    applies: tuple[bool | None, ...]
+    """For each step of the cure: its `if_text` was found; None: it has none."""
+    count: int = 1
+
+
+class Book:
+    """Signatures, ready to be looked for."""
+
+    def __init__(self, signatures: Iterable[Signature]) -> None:
+        asked = [(item, pattern) for item in signatures for pattern in item.any]
+        self.owners = tuple(item for item, _ in asked)
+        patterns = tuple(pattern for _, pattern in asked)
+        self.anywhere = any_of(patterns)
+        self.each = PatternSet(patterns)
+
+
+@dataclass
+class Scanner:
+    """Takes sources one after the other and keeps the first hit of each signature on each rank."""
+
+    book: Book
+    hits: dict[tuple[str, int | None, str | None], Hit] = field(default_factory=dict)
+    bytes_read: int = 0
+    _alike: dict[tuple[int | None, bytes], tuple[int, list[Hit]]] = field(default_factory=dict)
+
+    def read(self, blocks: Iterable[bytes], source: str | None = None) -> None:
+        """Scan one source. Memory: a block and the neighbourhood, whatever the source's length."""
+        window = _Window(source)
+        for block in blocks:
+            window.add(lines.clean(block))
+            self.bytes_read += len(block)
+            self._scan(window, max(window.done, len(window.text) - AFTER))
+            window.forget()
+        self._scan(window, len(window.text))
+
+    def _scan(self, window: _Window, limit: int) -> None:
+        """Look into what begins before `limit`."""
+        anywhere, text = self.book.anywhere, window.text
+        while window.done < limit:
+            found = anywhere.search(text, window.done)
+            if found is None or found.start() >= limit:
+                break
+            start, end = window.around(found.start(), found.end())
+            self._look_into(window, found.start(), start, end)
+            window.done = max(end, found.end(), window.done + 1)
+        window.done = max(window.done, limit)
+
+    def _look_into(self, window: _Window, place: int, start: int, end: int) -> None:
+        message = window.text[start:end]
+        first_line = message.split(b"\n", 1)[0].decode("utf-8", "replace")
+        rank = lines.rank(first_line)
+        if rank is None:
+            rank = window.rank
+        key = (rank, message.translate(None, _DIGITS))
+        times, known = self._alike.get(key, (0, []))
+        if times >= ALIKE:
+            for hit in known:
+                hit.count += 1
+            return
+        numbers = self.book.each.search(message)
+        asked = (self._hit(window, start, message, rank, number) for number in numbers)
+        found = [hit for hit in asked if hit is not None]
+        if len(self._alike) < KEPT:
+            self._alike[key] = (times + 1, _without_twins([*known, *found]))
+
+    def _hit(
+        self, window: _Window, start: int, message: bytes, rank: int | None, number: int
+    ) -> Hit | None:
+        signature = self.book.owners[number]
+        found = compiled(self.book.each.patterns[number]).search(message)
+        if found is None:
+            return None
+        key = (signature.id, rank, window.source)
+        if (known := self.hits.get(key)) is not None:
+            known.count += 1
+            return known
+        near = window.near(start, start + len(message), signature.near, rank)
+        if any(compiled(item).search(near) for item in signature.none):
+            return None
+        others = [compiled(item).search(near) for item in signature.all]
+        if not all(others):
+            return None
+        further = [compiled(item).search(near) for item in signature.captures]
+        captured = _captured([*further, *others, found])
+        if not all(conditions.CAPTURED[name](captured) for name in signature.needs):
+            return None
+        hit = Hit(
+            signature,
+            window.evidence(start, message, found, rank),
+            window.offset + start,
+            captured,
+            tuple(_applies(step.if_text, near) for step in signature.cure),
+        )
+        self.hits[key] = hit
+        return hit
+
+
+class _Window:
+    """What of one source is in memory now."""
+
+    def __init__(self, source: str | None) -> None:
+        self.source = source
+        self.rank = lines.rank_of_file(source) if source else None
+        self.text = b""
+        self.done = 0
+        """Everything before it has been looked into."""
+        self.offset = 0
+        """Bytes of the source that have been forgotten."""
+        self._lines = 0
+        """Lines among them."""
+        self._near: dict[tuple[int, int, int | None], bytes] = {}
+
+    def add(self, block: bytes) -> None:
+        self.text += block
+        self._near.clear()
+
+    def forget(self) -> None:
+        """Drop what no message that is still to come has near it."""
+        far = self.done - BEFORE
+        if far <= 0:
+            return
+        self._lines += self.text.count(b"\n", 0, far)
+        self.offset += far
+        self.text = self.text[far:]
+        self.done -= far
+        self._near.clear()
+
+    def around(self, start: int, end: int) -> tuple[int, int]:
+        """The lines that hold a place; of very long ones the part around it."""
+        first = self.text.rfind(b"\n", max(0, start - LINE), start) + 1
+        last = self.text.find(b"\n", end, end + LINE)
+        return (
+            first or max(0, start - LINE),
+            last if last >= 0 else min(len(self.text), end + LINE),
+        )
+
+    def near(self, start: int, end: int, count: int, rank: int | None) -> bytes:
+        """`count` lines before and after a message, without prefixes and other ranks' lines."""
+        key = (start, count, rank)
+        if key not in self._near:
+            before = self.text[max(0, start - BEFORE) : start].split(b"\n")[-count - 1 :]
+            after = self.text[end : end + AFTER].split(b"\n")[: count + 1]
+            middle = self.text[start:end]
+            whole = b"\n".join(before) + middle + b"\n".join(after) if count else middle
+            kept = (
+                lines.stripped(line)
+                for line in whole.decode("utf-8", "replace").split("\n")
+                if rank is None or lines.rank(line) in (None, rank)
+            )
+            self._near[key] = "\n".join(kept).encode()
+        return self._near[key]
+
+    def evidence(self, start: int, message: bytes, found: Any, rank: int | None) -> Evidence:
+        text = message.decode("utf-8", "replace").split("\n")
+        said = " ".join(lines.stripped(line).strip() for line in text)
+        place = start + found.start()
+        if len(said) > EVIDENCE:
+            begin = max(0, found.start() - EVIDENCE // 4)
+            said = message[begin : begin + EVIDENCE].decode("utf-8", "replace")
+        return Evidence(
+            text=" ".join(said.split()),
+            line=self._lines + self.text.count(b"\n", 0, place) + 1,
+            source=self.source,
+            rank=rank,
+            time_s=self._time_s(start, text[0]),
+        )
+
+    def _time_s(self, start: int, line: str) -> float | None:
+        earlier = self.text[max(0, start - LINE) : start].decode("utf-8", "replace").split("\n")
+        for candidate in (line, *reversed(earlier[-TIME_LINES:])):
+            if (time := lines.time_s(candidate)) is not None:
+                return time
+        return None
+
+
+def _captured(found: Iterable[Any]) -> dict[str, str]:
+    """Groups by name; those of later patterns win."""
+    said: dict[str, str] = {}
+    for match in found:
+        groups: Mapping[bytes, bytes | None] = match.groupdict() if match is not None else {}
+        for name, value in groups.items():
+            if value:
+                said[name.decode()] = " ".join(value.decode("utf-8", "replace").split())[:200]
+    return said
+
+
+def _applies(pattern: str | None, near: bytes) -> bool | None:
+    return None if pattern is None else compiled(pattern).search(near) is not None
+
+
+def _without_twins(hits: list[Hit]) -> list[Hit]:
+    return list({id(hit): hit for hit in hits}.values())

@@ -1,0 +1,86 @@
+"""Explained: what a text of errors was found to mean."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from flatout.nouns.signature import BetterLog, Signature, Wording
+
+
+class Confidence(enum.StrEnum):
+    """How sure a match is, the surest first."""
+
+    HIGH = "high"
+    """The text itself names this cause."""
+    MEDIUM = "medium"
+    """Few causes print this, and it is the likeliest."""
+    LOW = "low"
+    """The text only shows that something of this kind failed."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The lines by which something was recognised, and where they stand."""
+
+    text: str
+    """Without prefixes and escape sequences."""
+    line: int
+    """Counted from 1."""
+    source: str | None = None
+    """The file; None: the text was given itself."""
+    rank: int | None = None
+    time_s: float | None = None
+    """Seconds since 1970 (since midnight where the log tells no date); None: not told."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a cure, with what was captured written into it."""
+
+    text: Wording
+    commands: tuple[str, ...] = ()
+    applies: bool | None = None
+    """On this machine; None: everywhere, or not known."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """One signature, found."""
+
+    signature: Signature
+    confidence: Confidence
+    evidence: Evidence
+    title: Wording
+    cause: Wording
+    cure: tuple[Step, ...]
+    """What applies on this machine first, what does not apply last."""
+    captured: dict[str, str] = field(default_factory=dict)
+    count: int = 1
+    """How often it was found."""
+    ranks: tuple[int, ...] = ()
+    """All that reported it, in the order of their reports."""
+    consequence_of: str | None = None
+    """Id of the match that this one follows from."""
+
+    @property
+    def id(self) -> str:
+        return self.signature.id
+
+
+@dataclass(frozen=True)
+class Explained:
+    """The answer about one text, or about all files of a folder."""
+
+    matches: tuple[Match, ...]
+    """Best first: the root cause, other errors, then what follows from them, then harmless ones."""
+    better_log: tuple[BetterLog, ...] = ()
+    """Where a failure was not recognised: what to try for a better log."""
+    sources: tuple[str, ...] = ()
+    """Files that were read."""
+    bytes_read: int = 0
+
+    @property
+    def recognised(self) -> bool:
+        """The text is explained: the failure in it, or that it holds none."""
+        return bool(self.matches) and not self.better_log

@@ -1,0 +1,76 @@
+"""Logs as people have them: files (also compressed, also UTF-16), folders of ranks, a pipe."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import os
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, cast
+
+BLOCK = 1 << 20
+SUFFIXES = {".log", ".txt", ".out", ".err", ".stderr", ".stdout", ".gz", ""}
+FILES = 10_000
+"""A folder's further files are left out."""
+_NUMBERED = re.compile(r"\.[eo]?\d+")
+"""job.o123 of a batch system, train.err.4."""
+_BINARY_SAMPLE = 4096
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """The file's text in UTF-8, block by block; raises OSError."""
+    with path.open("rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        if not packed:
+            yield from of_stream(file)
+            return
+        with gzip.open(file) as unpacked, suppress(EOFError):  # cut off: what there is of it
+            yield from of_stream(cast("BinaryIO", unpacked))
+
+
+def of_stream(stream: BinaryIO) -> Iterator[bytes]:
+    """The same for an open stream; a pipe is read as it comes."""
+    first = _read(stream, BLOCK)
+    if first[:2] in _UTF16:  # PowerShell writes so when it redirects
+        decoder = codecs.getincrementaldecoder("utf-16")("replace")
+        while first:
+            yield decoder.decode(first).encode()
+            first = _read(stream, BLOCK)
+        return
+    while first:
+        yield first
+        first = _read(stream, BLOCK)
+
+
+def files(folder: Path) -> list[Path]:
+    """The logs in a folder and those below it, by name; files of other kinds are left out."""
+    found: list[Path] = []
+    for root, folders, names in os.walk(folder):
+        folders.sort()
+        found += (Path(root) / name for name in sorted(names) if _may_be_log(Path(root) / name))
+        if len(found) >= FILES:
+            break
+    return found[:FILES]
+
+
+def _may_be_log(path: Path) -> bool:
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES and not _NUMBERED.fullmatch(suffix):
+        return False
+    try:
+        with path.open("rb") as file:
+            sample = file.read(_BINARY_SAMPLE)
+    except OSError:
+        return False
+    return (bool(sample) and (b"\0" not in sample or sample[:2] in _UTF16)) or path.suffix == ".gz"
+
+
+def _read(stream: BinaryIO, size: int) -> bytes:
+    """Up to `size` bytes: what is there now, at least one; empty at the end."""
+    read1 = getattr(stream, "read1", None)
+    return bytes(read1(size) if read1 is not None else stream.read(size))

@@ -1,0 +1,203 @@
+"""What `flatout explain` prints, in English or Chinese: the root cause, its cure, what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from flatout.nouns.explained import Confidence, Explained, Match, Step
+from flatout.nouns.signature import Role, Wording
+from flatout.reporting import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+LABEL = 10
+"""Width of the first column."""
+WIDEST = 100
+OTHERS = 3
+"""Further errors that are shown with their cure; the rest by their title."""
+
+WORDS = {
+    Role.ERROR: Wording("error", "错误"),
+    Role.WARNING: Wording("warning", "警告"),
+    Role.ECHO: Wording("report", "转述"),
+    Role.HARMLESS: Wording("harmless", "无害"),
+}
+STYLES = {
+    Role.ERROR: "bold red",
+    Role.WARNING: "bold yellow",
+    Role.ECHO: "bold yellow",
+    Role.HARMLESS: "bold green",
+}
+SURE = {
+    Confidence.HIGH: Wording(
+        "high: the text itself names this cause", "高：文本本身指明了这个原因"
+    ),
+    Confidence.MEDIUM: Wording(
+        "medium: few causes print this, and it is the likeliest",
+        "中：只有少数原因会打印这段文字，这是最可能的一个",
+    ),
+    Confidence.LOW: Wording(
+        "low: the text only shows that something of this kind failed",
+        "低：文本只表明这一类操作失败了",
+    ),
+}
+CONFIDENCE = Wording("sure", "可信度")
+FOUND = Wording("found", "依据")
+WHY = Wording("why", "原因")
+CURE = Wording("cure", "解决")
+THEN = Wording("follows", "后果")
+LINE = Wording("line {line}", "第 {line} 行")
+RANK = Wording("rank {rank}", "rank {rank}")
+TIMES = Wording("{count} times", "共 {count} 次")
+RANKS = Wording("ranks {ranks}", "rank {ranks}")
+NOT_HERE = Wording("(not on this machine) ", "（不适用于本机）")
+ELSE = Wording("also", "另有")
+UNKNOWN = Wording("not recognised", "未识别")
+UNKNOWN_TEXT = Wording(
+    "no signature fits this text. To get a better log:",
+    "没有与这段文字匹配的特征。可以这样得到更好的日志：",
+)
+EMPTY = Wording("there is no text to explain", "没有可解释的文本")
+
+
+def explained(answer: Explained, language: str, console: Console | None = None) -> None:
+    """Print the answer; on stdout unless another console is given."""
+    from rich.console import Console
+
+    console = console or Console()
+    page = _Page(console, language)
+    if answer.recognised:
+        page.recognised(answer.matches)
+    else:
+        page.unknown(answer)
+
+
+def crash(answer: Explained, language: str, console: Console | None = None) -> None:
+    """The root cause alone, on stderr: under the traceback of a program that crashed."""
+    from rich.console import Console
+
+    console = console or Console(stderr=True)
+    page, root = _Page(console, language), answer.matches[0]
+    page.places = False
+    page.line("")
+    if root.confidence is Confidence.LOW:  # a guess does not deserve a page
+        page.line(f"flatout: {page.said(root.title)} (flatout explain {root.id})")
+    else:
+        page.whole(root)
+
+
+class _Page:
+    def __init__(self, console: Console, language: str) -> None:
+        self.console = console
+        self.language = language
+        self.places = True
+        """Lines and counts are told: they are those of a log that the reader has."""
+        self.width = max(min(console.width, WIDEST), 40)
+
+    def recognised(self, matches: Sequence[Match]) -> None:
+        root, *rest = matches
+        self.whole(root)
+        roots = [item for item in rest if item.consequence_of is None]
+        others = [item for item in roots if item.signature.role is not Role.HARMLESS]
+        for item in rest:
+            if item.consequence_of == root.id:
+                self._brief(THEN, item)
+        for item in others[:OTHERS]:
+            self.line("")
+            self.whole(item)
+        for item in (*others[OTHERS:], *(i for i in rest if _deeper(i, root))):
+            self._brief(ELSE, item)
+        for item in roots:
+            if item.signature.role is Role.HARMLESS:
+                self._brief(WORDS[Role.HARMLESS], item)
+
+    def unknown(self, answer: Explained) -> None:
+        if not answer.bytes_read:
+            self._paragraph(self.said(UNKNOWN), self.said(EMPTY), "bold yellow")
+            return
+        self._paragraph(self.said(UNKNOWN), self.said(UNKNOWN_TEXT), "bold yellow")
+        for item in answer.better_log:
+            self._paragraph("", self.said(item.text))
+            self._commands(item.commands)
+        for match in answer.matches:
+            self._brief(WORDS[Role.HARMLESS], match)
+
+    def whole(self, match: Match) -> None:
+        role = match.signature.role
+        self._paragraph(self.said(WORDS[role]), self.said(match.title), STYLES[role])
+        self._paragraph(self.said(CONFIDENCE), self.said(SURE[match.confidence]), "dim")
+        self._paragraph(self.said(FOUND), self._evidence(match), "dim")
+        for number, part in enumerate(self.said(match.cause).split("\n\n")):
+            self._paragraph(self.said(WHY) if number == 0 else "", part, "dim")
+        for number, step in enumerate(match.cure, 1):
+            self._step(number, step, len(match.cure) > 1)
+
+    def said(self, wording: Wording) -> str:
+        return wording.in_language(self.language)
+
+    def _step(self, number: int, step: Step, numbered: bool) -> None:
+        mark = f"{number}. " if numbered else ""
+        elsewhere = self.said(NOT_HERE) if step.applies is False else ""
+        label = self.said(CURE) if number == 1 else ""
+        self._paragraph(label, f"{elsewhere}{self.said(step.text)}", "bold cyan", mark)
+        self._commands(step.commands, len(mark))
+
+    def _commands(self, commands: Sequence[str], indent: int = 0) -> None:
+        """They stay whole, even beyond the edge: they are there to be copied."""
+        for command in commands:
+            self.line(f"{'':{LABEL + indent}}{plain.one_line(command)}", "cyan")
+
+    def _brief(self, label: Wording, match: Match) -> None:
+        text = self.said(match.title)
+        where = ", ".join(self._where(match))
+        style = STYLES[Role.HARMLESS] if match.signature.role is Role.HARMLESS else "dim"
+        self._paragraph(self.said(label), f"{text} ({where})", style)
+
+    def _evidence(self, match: Match) -> str:
+        where = ", ".join(self._where(match))
+        return f"{where}: {match.evidence.text}" if where else match.evidence.text
+
+    def _where(self, match: Match) -> Iterator[str]:
+        evidence = match.evidence
+        if not self.places:
+            pass
+        elif evidence.source is not None:
+            yield f"{evidence.source}:{evidence.line}"
+        else:
+            yield self.said(LINE).format(line=evidence.line)
+        if len(match.ranks) > 1:
+            yield self.said(RANKS).format(ranks=", ".join(map(str, match.ranks)))
+        elif evidence.rank is not None:
+            yield self.said(RANK).format(rank=evidence.rank)
+        if match.count > 1 and self.places:
+            yield self.said(TIMES).format(count=match.count)
+
+    def _paragraph(self, label: str, text: str, style: str = "", mark: str = "") -> None:
+        """The label in the first column, the text wrapped beside it, behind its mark."""
+        from rich.text import Text
+
+        shown = Text(plain.one_line(text))
+        for row in shown.wrap(self.console, self.width - LABEL - len(mark)):
+            self.line(f"{_padded(label)}{mark}{row.plain}", style, len(label))
+            label, mark, style = "", " " * len(mark), ""
+
+    def line(self, text: str, style: str = "", end: int | None = None) -> None:
+        from rich.text import Text
+
+        shown: Text = Text(plain.encodable(text.rstrip(), self.console.encoding))
+        shown.stylize(style, 0, end)
+        self.console.print(shown, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+def _padded(label: str) -> str:
+    from rich.cells import cell_len
+
+    return label + " " * max(LABEL - cell_len(label), 1)
+
+
+def _deeper(match: Match, root: Match) -> bool:
+    """It follows from another one than the root."""
+    return match.consequence_of not in (None, root.id)

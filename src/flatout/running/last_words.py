@@ -1,0 +1,114 @@
+"""What a crashed program said last: its exceptions, the tail of its stderr, the signal it died of.
+
+The program keeps its own streams, so a terminal or a pipe cannot be read back afterwards: there its
+Python exceptions are known through the agents alone. A stderr that goes to a file is read back.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+
+from flatout_agent import wire
+
+STDERR = 2
+TAIL_BYTES = 256 << 10
+F_GETPATH = 50
+"""macOS: the path of an open file."""
+BY_USER = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGBREAK")
+"""Whoever ended the program so knows why."""
+AS_A_SHELL_SAYS = {
+    "SIGKILL": "Killed",
+    "SIGSEGV": "Segmentation fault (core dumped)",
+    "SIGBUS": "Bus error (core dumped)",
+    "SIGABRT": "Aborted (core dumped)",
+    "SIGILL": "Illegal instruction (core dumped)",
+    "SIGFPE": "Floating point exception (core dumped)",
+}
+
+
+class StderrFile:
+    """What is written to our stderr from now on, where that is a file."""
+
+    def __init__(self) -> None:
+        self._path = _path_of(STDERR)
+        self._begin = 0
+        if self._path is not None:
+            with suppress(OSError):
+                self._begin = os.fstat(STDERR).st_size
+
+    def tail(self) -> bytes:
+        """Its last bytes; empty where it is no file or cannot be read."""
+        if self._path is None:
+            return b""
+        try:
+            with open(self._path, "rb") as file:  # noqa: PTH123
+                end = file.seek(0, os.SEEK_END)
+                file.seek(max(self._begin if self._begin <= end else 0, end - TAIL_BYTES))
+                return file.read(TAIL_BYTES)
+        except OSError:
+            return b""
+
+
+def collected(
+    records: Iterable[tuple[int, wire.Record]], returncode: int, stderr: bytes
+) -> list[bytes]:
+    """Texts for `explain`, the likeliest to hold the root cause first; none: nothing is known.
+
+    records: those of the run; returncode: -N when signal N ended the program.
+    """
+    name = _signal_name(returncode)
+    if returncode == 0 or name in BY_USER:
+        return []
+    texts = [*_exceptions(records), stderr]
+    if name in AS_A_SHELL_SAYS:
+        texts.append(AS_A_SHELL_SAYS[name].encode() + b"\n")
+    return [text for text in texts if text.strip()]
+
+
+def _exceptions(records: Iterable[tuple[int, wire.Record]]) -> list[bytes]:
+    ranks: dict[int, int] = {}
+    crashes: list[tuple[int, str]] = []
+    for pid, record in records:
+        if isinstance(record, wire.Started):
+            ranks[pid] = record.rank
+        elif isinstance(record, wire.Crashed):
+            crashes.append((pid, record.text))
+    several = len(set(ranks.values())) > 1
+    return [_of_rank(text, ranks.get(pid, 0) if several else None) for pid, text in crashes]
+
+
+def _of_rank(text: str, rank: int | None) -> bytes:
+    lines = text.splitlines()
+    if rank is not None:
+        lines = [f"[rank{rank}]: {line}" for line in lines]
+    return "\n".join([*lines, ""]).encode("utf-8", "replace")
+
+
+def _signal_name(returncode: int) -> str:
+    number = -returncode if returncode < 0 else returncode - 128 if returncode > 128 else 0
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return ""
+
+
+def _path_of(descriptor: int) -> str | None:
+    """The path by which an open file can be read again; None: it is no file, or has none."""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return None
+        if sys.platform == "darwin":
+            import fcntl
+
+            raw = fcntl.fcntl(descriptor, F_GETPATH, b"\0" * 1024)
+            return os.fsdecode(raw.rstrip(b"\0"))
+        if sys.platform == "win32":
+            return None
+        return f"/proc/self/fd/{descriptor}"
+    except OSError:
+        return None

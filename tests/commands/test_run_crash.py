@@ -1,0 +1,108 @@
+"""Real programs crash under `flatout run`: the cause and the cure stand under their own traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+OUT_OF_MEMORY = """
+import resource, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Hungry(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        if index == 5:
+            resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+            return torch.ones(1 << 33)
+        return torch.ones(2)
+
+if __name__ == "__main__":
+    for batch in DataLoader(Hungry(), batch_size=2, num_workers=2):
+        print(batch.sum().item(), flush=True)
+"""
+KILLED = OUT_OF_MEMORY.replace(
+    "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))",
+    "import os, signal; os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does",
+)
+LABEL = """
+import torch
+logits = torch.randn(4, 10, requires_grad=True)
+torch.nn.functional.cross_entropy(logits, torch.tensor([1, 2, 10, 3])).backward()
+"""
+MISSING_FILE = """
+import torch
+torch.load("checkpoints/epoch_12.pt")
+"""
+RANKS = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 1:
+    raise FileNotFoundError(2, "No such file or directory", "shards/part-1.tar")
+dist.barrier()
+"""
+SEGMENTATION_FAULT = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+
+
+def run(folder: Path, script: str, *before: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(script)
+    command = [sys.executable, "-m", "flatout", "run", "--no-plan", *before, "train.py"]
+    env = {**os.environ, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+@pytest.mark.parametrize(
+    ("script", "own", "title"),
+    [
+        pytest.param(OUT_OF_MEMORY, "alloc", "memory", id="out of memory in a loader worker"),
+        pytest.param(KILLED, "killed by signal: Killed", "RAM", id="a killed loader worker"),
+        pytest.param(LABEL, "out of bounds", "label", id="a label out of range"),
+        pytest.param(MISSING_FILE, "No such file", "does not exist", id="a missing file"),
+    ],
+)
+def test_a_crash_is_explained(tmp_path: Path, script: str, own: str, title: str) -> None:
+    done = run(tmp_path, script)
+    assert done.returncode == 1
+    theirs, _, ours = done.stderr.partition("\nerror     ")
+    assert own in theirs
+    assert title.lower() in ours.splitlines()[0].lower()
+    assert "cure " in ours
+
+
+def test_the_rank_that_failed_first_is_named(tmp_path: Path) -> None:
+    torchrun = ["--", "torchrun", "--nproc-per-node", "2", "--master-port", "0"]
+    done = run(tmp_path, RANKS, "--json", *torchrun)
+    root, *rest = json.loads(done.stdout)["matches"]
+    assert "shards/part-1.tar" in root["title"] + root["cause"] + root["evidence"]
+    assert root["rank"] == 1
+    assert all(item["consequence_of"] for item in rest)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_signal_is_explained_in_a_line_and_passed_on(tmp_path: Path) -> None:
+    done = run(tmp_path, SEGMENTATION_FAULT)
+    assert done.returncode == -11
+    assert "flatout: " in done.stderr
+    assert "egmentation" in done.stderr
+
+
+def test_a_program_that_ends_well_or_says_no_is_not_explained(tmp_path: Path) -> None:
+    for script in ("print('well')", "raise SystemExit(3)", "raise SystemExit('no data')"):
+        done = run(tmp_path, script)
+        assert "error     " not in done.stderr
+
+
+def test_quiet_says_nothing_of_ours(tmp_path: Path) -> None:
+    done = run(tmp_path, MISSING_FILE, "--quiet")
+    assert "FileNotFoundError" in done.stderr.splitlines()[-1]
