@@ -13,7 +13,6 @@ import pytest
 
 from flatout.diagnosing import pages
 
-
 KILLED = "RuntimeError: DataLoader worker (pid 82935) is killed by signal: Killed."
 
 
@@ -23,9 +22,7 @@ def flat(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     options = {"stdin": subprocess.DEVNULL, "encoding": "utf-8", **options}
     if "input" in options:
         del options["stdin"]
-    return subprocess.run(
-        command, capture_output=True, check=False, timeout=60, env=env, **options
-    )
+    return subprocess.run(command, capture_output=True, check=False, timeout=60, env=env, **options)
 
 
 def matches(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:

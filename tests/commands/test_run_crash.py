@@ -1,4 +1,4 @@
-"""Real programs crash under `flatout run`: the cause and the cure stand under their own traceback."""
+"""Real programs crash under `flatout run`: cause and cure stand under their own traceback."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_crash_is_explained(tmp_path: Path, script: str, own: str, title: str)
 
 
 def test_the_rank_that_failed_first_is_named(tmp_path: Path) -> None:
-    torchrun = ["--", "torchrun", "--nproc-per-node", "2", "--master-port", "0"]
+    torchrun = ["--", "torchrun", "--standalone", "--nproc-per-node", "2"]
     done = run(tmp_path, RANKS, "--json", *torchrun)
     root, *rest = json.loads(done.stdout)["matches"]
     assert "shards/part-1.tar" in root["title"] + root["cause"] + root["evidence"]

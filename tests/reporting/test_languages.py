@@ -21,9 +21,7 @@ from flatout.reporting import languages
         ({"LANG": "de_DE.UTF-8"}, "en"),
     ],
 )
-def test_by_locale(
-    environ: dict[str, str], language: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_by_locale(environ: dict[str, str], language: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
     assert languages.chosen(None, environ) == language
 

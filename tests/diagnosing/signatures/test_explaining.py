@@ -75,7 +75,9 @@ def test_several_files_are_one_answer() -> None:
 
 
 def test_a_message_cut_by_prefixes_is_put_together() -> None:
-    cut = "[rank3]: RuntimeError: DataLoader worker (pid 7) is\n[rank3]: killed by signal: Killed.\n"
+    cut = (
+        "[rank3]: RuntimeError: DataLoader worker (pid 7) is\n[rank3]: killed by signal: Killed.\n"
+    )
     assert explain_text(cut).matches[0].id == "loader-worker-killed"
 
 
@@ -85,7 +87,9 @@ def test_any_pieces_of_logs_are_answered(paths: list[Path], data: st.DataObject)
     pieces = []
     for path in paths:
         text = path.read_bytes()
-        begin, end = sorted(data.draw(st.tuples(st.integers(0, len(text)), st.integers(0, len(text)))))
+        begin, end = sorted(
+            data.draw(st.tuples(st.integers(0, len(text)), st.integers(0, len(text))))
+        )
         pieces += [text[begin:end], data.draw(st.binary(max_size=20))]
     answer = explain([(None, pieces)])
     assert answer.bytes_read == sum(map(len, pieces))

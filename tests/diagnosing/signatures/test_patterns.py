@@ -34,6 +34,8 @@ def test_quotes_may_differ_or_be_lost(text: str) -> None:
         (r"a\\ b", "a\\\n b"),
         (r"[^']x", "yx"),
         ("CUDA Error", "cuda ERROR"),
+        ("a ?b", "ab"),  # a space that may lack
+        ("a *b", "a \n b"),
     ],
 )
 def test_classes_escapes_and_case(pattern: str, text: str) -> None:
@@ -52,6 +54,16 @@ def test_any_of_finds_what_one_of_them_finds(words: list[str], text: str) -> Non
     patterns = PatternSet(tuple(words))
     found = [place for place, word in enumerate(words) if word in text]
     assert patterns.search(text.encode()) == found
+
+
+@given(st.integers(0, 3), st.integers(0, 9), st.text("ab", max_size=12))
+def test_loosened_patterns_find_all_that_the_strict_ones_find(
+    least: int, more: int, text: str
+) -> None:
+    pattern = f"a[ab]{{{least},{least + more}}}b"
+    if compiled(pattern).search(text.encode()) is not None:
+        assert any_of((pattern,)).search(text.encode()) is not None
+        assert PatternSet((pattern,)).search(text.encode()) == [0]
 
 
 def test_any_of_takes_patterns_whose_groups_have_the_same_name() -> None:

@@ -30,14 +30,17 @@ def size_bytes(text: str | None) -> float | None:
 def _fragmented(said: Captured) -> bool:
     """Groups wanted, allocated, and reserved (all) or unallocated (reserved and not allocated).
 
-    What the allocator holds without using would have sufficed.
+    What the allocator holds without using would have sufficed, and is not what any full device
+    leaves over: at least a tenth of what it reserved.
     """
     wanted = size_bytes(said.get("wanted"))
     allocated, reserved = size_bytes(said.get("allocated")), size_bytes(said.get("reserved"))
     unused = size_bytes(said.get("unallocated"))
     if unused is None and allocated is not None and reserved is not None:
         unused = reserved - allocated
-    return wanted is not None and unused is not None and unused >= wanted and unused >= GIB / 4
+    if wanted is None or unused is None or allocated is None:
+        return False
+    return unused >= wanted and unused >= GIB / 4 and unused >= (allocated + unused) / 10
 
 
 def _held_by_others(said: Captured) -> bool:

@@ -81,7 +81,10 @@ class _Head:
 
 
 def _best(found: Sequence[Found]) -> int:
-    return found[0].specificity if found and found[0].role is Role.ERROR else 0
+    """How good an answer is: any that explains something before any that is harmless."""
+    if not found:
+        return -SURE
+    return found[0].specificity - (10 if found[0].role is Role.HARMLESS else 0)
 
 
 def _tried_again(text: bytes, name: str | None, before: list[Found]) -> list[Found]:

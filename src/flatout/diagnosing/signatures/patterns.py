@@ -10,21 +10,28 @@ import re2
 
 MEMORY_BYTES = 128 << 20
 """For the states of one pattern; a text that needs more is searched more slowly, not wrongly."""
+_BLANKS = r"\s+"
+COUNTED = 3
+"""Repetitions up to so many are counted in any case."""
+_REPETITION = re.compile(r"(?<!\\)\{(\d*),(\d+)\}")
 _NAMED = re.compile(r"\(\?P<[a-z_0-9]+>")
 
 
 class PatternSet:
-    """Many patterns, asked at once which of them are found in a short text."""
+    """Many patterns, asked at once which of them may be found in a short text.
+
+    Loosened: none that is found is left out, and some that are not may be named.
+    """
 
     def __init__(self, patterns: tuple[str, ...]) -> None:
         self.patterns = patterns
         self._set = re2.Set.SearchSet(_options())
         for pattern in patterns:
-            self._set.Add(tolerant(pattern).encode())
+            self._set.Add(loosened(tolerant(pattern)).encode())
         self._set.Compile()
 
     def search(self, text: bytes) -> list[int]:
-        """Places in `patterns` of those that are found in `text`, in order."""
+        """Places in `patterns` of those that may be found in `text`, in order."""
         found = self._set.Match(text)
         if found is not None:
             return sorted(found)
@@ -34,15 +41,15 @@ class PatternSet:
 
 @cache
 def compiled(pattern: str) -> Any:
-    """One pattern, made tolerant, over UTF-8. Raises ValueError where it is malformed."""
+    """One pattern, made tolerant, over bytes. Raises ValueError where it is malformed."""
     return _compile(tolerant(pattern), pattern)
 
 
 @cache
 def any_of(patterns: tuple[str, ...]) -> Any:
-    """One pattern that is found where any of `patterns` is; it captures nothing."""
-    parts = (_NAMED.sub("(?:", tolerant(pattern)) for pattern in patterns)
-    return _compile("|".join(f"(?:{part})" for part in parts), "all together")
+    """One pattern that is found wherever any of `patterns` is, loosened; it captures nothing."""
+    parts = (_NAMED.sub("(?:", loosened(tolerant(pattern))) for pattern in patterns)
+    return _compile("|".join(f"(?:{part})" for part in parts), "all together", captures=False)
 
 
 def tolerant(pattern: str) -> str:
@@ -52,11 +59,12 @@ def tolerant(pattern: str) -> str:
     """
     made, in_class, escaped = [], False, False
     for letter in pattern:
-        if escaped or in_class:
-            made.append(letter)
-        elif letter == " ":
-            made.append(r"\s+")
-        elif letter in "'\"`":
+        plain = not (escaped or in_class)
+        if plain and letter in "?*+" and made and made[-1] == _BLANKS:
+            made[-1] = r"\s*" if letter in "?*" else _BLANKS
+        elif plain and letter == " ":
+            made.append(_BLANKS)
+        elif plain and letter in "'\"`":
             made.append("['\"`]*")
         else:
             made.append(letter)
@@ -66,15 +74,31 @@ def tolerant(pattern: str) -> str:
     return "".join(made)
 
 
-def _compile(pattern: str, name: str) -> Any:
+def loosened(pattern: str) -> str:
+    """`pattern` without limits on repetition: it finds more, and needs no states for counting.
+
+    Hundreds of patterns that count to 200 would need more states than memory holds.
+    """
+    return _REPETITION.sub(_without_limit, pattern)
+
+
+def _without_limit(found: re.Match[str]) -> str:
+    least, most = int(found[1] or 0), int(found[2])
+    return found[0] if most <= COUNTED else "*" if least == 0 else "+"
+
+
+def _compile(pattern: str, name: str, captures: bool = True) -> Any:
     try:
-        return re2._Regexp(pattern.encode(), _options())
+        return re2._Regexp(pattern.encode(), _options(captures))
     except re2.error as problem:
         raise ValueError(f"pattern {name!r}: {problem}") from problem
 
 
-def _options() -> re2.Options:
+def _options(captures: bool = True) -> re2.Options:
     options = re2.Options()
+    # Bytes, not letters: programs a tenth as large, and any byte may stand in a log.
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.never_capture = not captures
     options.max_mem = MEMORY_BYTES
     options.case_sensitive = False
     options.log_errors = False

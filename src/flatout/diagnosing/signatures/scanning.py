@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from flatout.diagnosing.signatures import conditions, lines
@@ -51,9 +52,13 @@ class Book:
     def __init__(self, signatures: Iterable[Signature]) -> None:
         asked = [(item, pattern) for item in signatures for pattern in item.any]
         self.owners = tuple(item for item, _ in asked)
-        patterns = tuple(pattern for _, pattern in asked)
-        self.anywhere = any_of(patterns)
-        self.each = PatternSet(patterns)
+        self._patterns = tuple(pattern for _, pattern in asked)
+        self.anywhere = any_of(self._patterns)
+
+    @cached_property
+    def each(self) -> PatternSet:
+        """The messages by place, `owners` of the same places; made when first needed."""
+        return PatternSet(self._patterns)
 
 
 @dataclass
