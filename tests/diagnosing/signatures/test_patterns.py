@@ -36,6 +36,7 @@ def test_quotes_may_differ_or_be_lost(text: str) -> None:
         ("CUDA Error", "cuda ERROR"),
         ("a ?b", "ab"),  # a space that may lack
         ("a *b", "a \n b"),
+        ("a {0,2}b", "ab"),
     ],
 )
 def test_classes_escapes_and_case(pattern: str, text: str) -> None:

@@ -56,6 +56,31 @@ def test_reports_of_a_death_follow_from_its_cause_and_stand_alone_without() -> N
     assert told(order("rank 0 died\nslowly\n")) == [("echo", None), ("warning", None)]
 
 
+def test_circles_end_with_the_earliest() -> None:
+    a = signature("a", "one", specificity=4, leads_to=("b",))
+    b = signature("b", "two", specificity=5, leads_to=("c",))
+    c = signature("c", "three", specificity=6, leads_to=("a",))
+    found = order("two\none\nthree\n", a, b, c)
+    assert told(found) == [("b", None), ("a", "b"), ("c", "b")]
+
+
+def test_a_consequence_of_a_consequence_follows_from_the_root() -> None:
+    a = signature("a", "one", specificity=4, leads_to=("b",))
+    b = signature("b", "two", specificity=5, leads_to=("c",))
+    c = signature("c", "three", specificity=6)
+    assert told(order(f"three\n{FAR}two\n{FAR}one\n", a, b, c)) == [
+        ("a", None),
+        ("c", "a"),
+        ("b", "a"),
+    ]
+
+
+def test_a_vague_last_word_does_not_hide_the_report_before_it() -> None:
+    aborted = signature("aborted", "core dumped", specificity=2)
+    echo = signature("waits", "timed out", specificity=5, role=Role.ECHO)
+    assert told(order(f"timed out\n{FAR}core dumped\n", aborted, echo))[0] == ("waits", None)
+
+
 def test_harmless_ones_come_last_and_explain_nothing() -> None:
     found = order("do not fear\nerror\n")
     assert told(found) == [("general", None), ("harmless", None)]

@@ -57,11 +57,15 @@ def tolerant(pattern: str) -> str:
 
     Logs are wrapped by terminals and forums, and their quotes are changed on the way.
     """
-    made, in_class, escaped = [], False, False
+    made: list[str] = []
+    in_class = escaped = False
     for letter in pattern:
         plain = not (escaped or in_class)
         if plain and letter in "?*+" and made and made[-1] == _BLANKS:
             made[-1] = r"\s*" if letter in "?*" else _BLANKS
+        elif plain and letter == "{" and made and made[-1] == _BLANKS:
+            made[-1] = f"(?:{_BLANKS})"
+            made.append(letter)
         elif plain and letter == " ":
             made.append(_BLANKS)
         elif plain and letter in "'\"`":

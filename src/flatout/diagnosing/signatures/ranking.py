@@ -21,11 +21,11 @@ ROOT_RANK = "root_rank"
 """The group by which a launcher's summary names the rank that failed first."""
 INCIDENT_OF_RANK = 8 * INCIDENT
 """The same where both tell their rank: the lines of the other ranks stand between."""
-WEIGHT = {Role.ERROR: 0, Role.ECHO: 1, Role.WARNING: 2, Role.HARMLESS: 3}
-"""A report that something died weighs more than what the program lived with."""
+VAGUE = 3
+"""Up to this specificity a match only shows that something of a kind failed."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Found:
     """One signature over all its hits."""
 
@@ -59,22 +59,29 @@ def ranked(hits: Iterable[Hit]) -> list[Found]:
     for item in found:
         item.rivals = sum(1 for other in found if other is not item and _rivals(item, other))
     _tie_up_echoes(found)
+    for item in found:
+        item.consequence_of = _first_reason(item)
     places = {id(item): number for number, item in enumerate(found)}  # by time
     return sorted(
         found,
         key=lambda item: (
             item.role is Role.HARMLESS,
             item.consequence_of is not None,
-            WEIGHT[item.role],
-            item.specificity <= 3,
+            _rung(item),
             places[id(item)],
         ),
     )
 
 
+def _rung(found: Found) -> int:
+    """Errors before reports of them, those before vague signs, all before mere warnings."""
+    vague = found.specificity <= VAGUE
+    return {Role.ERROR: 2 if vague else 0, Role.ECHO: 3 if vague else 1}.get(found.role, 4)
+
+
 def confidence(found: Found) -> Confidence:
     """How sure; two that explain one place equally well make each other less sure."""
-    level = 0 if found.specificity >= 7 else 1 if found.specificity >= 4 else 2
+    level = 0 if found.specificity >= 7 else 1 if found.specificity > VAGUE else 2
     level = min(level + (found.rivals > 0), 2)
     return (Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW)[level]
 
@@ -115,10 +122,27 @@ def _reason(item: Found, found: Sequence[Found]) -> Found | None:
     return max(better, key=lambda other: other.specificity, default=None)
 
 
+def _first_reason(item: Found) -> Found | None:
+    """The root that `item` follows from, over any number of steps; None: it is a root itself.
+
+    Of several that explain each other in a circle the earliest is the root.
+    """
+    chain = [item]
+    while (reason := chain[-1].consequence_of) is not None:
+        if reason in chain:
+            first = min(chain[chain.index(reason) :], key=lambda other: other.first.order)
+            first.consequence_of = None
+            return None if first is item else first
+        chain.append(reason)
+    return None if len(chain) == 1 else chain[-1]
+
+
 def _outweighs(better: Found, item: Found) -> bool:
+    if better.id in item.first.signature.leads_to:
+        return False
     if better.role is Role.HARMLESS or item.role is Role.HARMLESS:
         return False
-    if WEIGHT[better.role] != WEIGHT[item.role]:
+    if better.role is not item.role:
         return False
     return better.specificity > item.specificity
 
@@ -146,7 +170,12 @@ def _same_incident(one: Found, other: Found) -> bool:
 def _tie_up_echoes(found: Sequence[Found]) -> None:
     """Reports that another one died follow from why it died, where that is known."""
     root = next(
-        (item for item in found if item.role is Role.ERROR and item.consequence_of is None), None
+        (
+            item
+            for item in found
+            if item.role is Role.ERROR and item.consequence_of is None and item.specificity > VAGUE
+        ),
+        None,
     )
     for item in found:
         if item.role is Role.ECHO and item.consequence_of is None:

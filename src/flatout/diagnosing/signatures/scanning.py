@@ -21,6 +21,8 @@ BEFORE = 48 << 10
 AFTER = 24 << 10
 LINE = 4 << 10
 """What of a longer line is looked at around a message."""
+FURTHER = 600
+"""Bytes after the lines of a message in which it may go on, where it was wrapped."""
 EVIDENCE = 400
 """Characters of evidence that are kept."""
 ALIKE = 4
@@ -87,41 +89,37 @@ class Scanner:
             found = anywhere.search(text, window.done)
             if found is None or found.start() >= limit:
                 break
-            start, end = window.around(found.start(), found.end())
-            self._look_into(window, found.start(), start, end)
-            window.done = max(end, found.end(), window.done + 1)
+            message = window.message(found.start(), found.end())
+            self._look_into(window, message)
+            window.done = max(message.end, found.end(), window.done + 1)
         window.done = max(window.done, limit)
 
-    def _look_into(self, window: _Window, place: int, start: int, end: int) -> None:
-        message = window.text[start:end]
-        first_line = message.split(b"\n", 1)[0].decode("utf-8", "replace")
-        rank = lines.rank(first_line)
-        if rank is None:
-            rank = window.rank
-        key = (rank, message.translate(None, _DIGITS))
+    def _look_into(self, window: _Window, message: _Message) -> None:
+        key = (message.rank, message.lines.translate(None, _DIGITS))
         times, known = self._alike.get(key, (0, []))
         if times >= ALIKE:
             for hit in known:
                 hit.count += 1
             return
-        numbers = self.book.each.search(message)
-        asked = (self._hit(window, start, message, rank, number) for number in numbers)
-        found = [hit for hit in asked if hit is not None]
+        numbers = self.book.each.search(message.text)
+        asked = (self._hit(window, message, number) for number in numbers)
+        found = list({id(hit): hit for hit in asked if hit is not None}.values())
+        for hit in found:
+            hit.count += 1
         if len(self._alike) < KEPT:
-            self._alike[key] = (times + 1, _without_twins([*known, *found]))
+            both = {id(hit): hit for hit in (*known, *found)}
+            self._alike[key] = (times + 1, list(both.values()))
 
-    def _hit(
-        self, window: _Window, start: int, message: bytes, rank: int | None, number: int
-    ) -> Hit | None:
+    def _hit(self, window: _Window, message: _Message, number: int) -> Hit | None:
+        """The hit of one pattern's signature, made when it is the first; not yet counted."""
         signature = self.book.owners[number]
-        found = compiled(self.book.each.patterns[number]).search(message)
-        if found is None:
+        found = compiled(self.book.each.patterns[number]).search(message.text)
+        if found is None or found.start() > message.end - message.start:
             return None
-        key = (signature.id, rank, window.source)
+        key = (signature.id, message.rank, window.source)
         if (known := self.hits.get(key)) is not None:
-            known.count += 1
             return known
-        near = window.near(start, start + len(message), signature.near, rank)
+        near = window.near(message, signature.near)
         if any(compiled(item).search(near) for item in signature.none):
             return None
         others = [compiled(item).search(near) for item in signature.all]
@@ -131,15 +129,24 @@ class Scanner:
         captured = _captured([*further, *others, found])
         if not all(conditions.CAPTURED[name](captured) for name in signature.needs):
             return None
-        hit = Hit(
-            signature,
-            window.evidence(start, message, found, rank),
-            window.offset + start,
-            captured,
-            tuple(_applies(step.if_text, near) for step in signature.cure),
-        )
-        self.hits[key] = hit
+        applies = tuple(_applies(step.if_text, near) for step in signature.cure)
+        evidence = window.evidence(message, found)
+        order = window.offset + message.start
+        hit = self.hits[key] = Hit(signature, evidence, order, captured, applies, count=0)
         return hit
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A place of a window where something was found."""
+
+    start: int
+    end: int
+    """Of the lines that hold it."""
+    lines: bytes
+    text: bytes
+    """These lines and some that follow: a message that begins in them may go on there."""
+    rank: int | None
 
 
 class _Window:
@@ -172,44 +179,51 @@ class _Window:
         self.done -= far
         self._near.clear()
 
-    def around(self, start: int, end: int) -> tuple[int, int]:
+    def message(self, start: int, end: int) -> _Message:
         """The lines that hold a place; of very long ones the part around it."""
         first = self.text.rfind(b"\n", max(0, start - LINE), start) + 1
         last = self.text.find(b"\n", end, end + LINE)
-        return (
-            first or max(0, start - LINE),
-            last if last >= 0 else min(len(self.text), end + LINE),
-        )
+        begin = first or max(0, start - LINE)
+        stop = last if last >= 0 else min(len(self.text), end + LINE)
+        rows = self.text[begin:stop]
+        rank = lines.rank(rows.split(b"\n", 1)[0].decode("utf-8", "replace"))
+        further = self.text[begin : stop + FURTHER]
+        return _Message(begin, stop, rows, further, self.rank if rank is None else rank)
 
-    def near(self, start: int, end: int, count: int, rank: int | None) -> bytes:
+    def near(self, message: _Message, count: int) -> bytes:
         """`count` lines before and after a message, without prefixes and other ranks' lines."""
-        key = (start, count, rank)
+        key = (message.start, count, message.rank)
         if key not in self._near:
-            before = self.text[max(0, start - BEFORE) : start].split(b"\n")[-count - 1 :]
-            after = self.text[end : end + AFTER].split(b"\n")[: count + 1]
-            middle = self.text[start:end]
-            whole = b"\n".join(before) + middle + b"\n".join(after) if count else middle
+            before = self.text[max(0, message.start - BEFORE) : message.start]
+            after = self.text[message.end : message.end + AFTER]
+            rows = before.split(b"\n")[-count - 1 :], after.split(b"\n")[: count + 1]
+            whole = b"\n".join(rows[0]) + message.lines + b"\n".join(rows[1])
             kept = (
                 lines.stripped(line)
-                for line in whole.decode("utf-8", "replace").split("\n")
-                if rank is None or lines.rank(line) in (None, rank)
+                for line in (whole if count else message.lines)
+                .decode("utf-8", "replace")
+                .split("\n")
+                if message.rank is None or lines.rank(line) in (None, message.rank)
             )
             self._near[key] = "\n".join(kept).encode()
         return self._near[key]
 
-    def evidence(self, start: int, message: bytes, found: Any, rank: int | None) -> Evidence:
-        text = message.decode("utf-8", "replace").split("\n")
-        said = " ".join(lines.stripped(line).strip() for line in text)
-        place = start + found.start()
+    def evidence(self, message: _Message, found: Any) -> Evidence:
+        """The lines in which a pattern was found; of very long ones the part around it."""
+        text = message.text
+        begin = text.rfind(b"\n", 0, found.start()) + 1
+        end = text.find(b"\n", found.end())
+        rows = text[begin : end if end >= 0 else len(text)].decode("utf-8", "replace").split("\n")
+        said = " ".join(" ".join(lines.stripped(row) for row in rows).split())
         if len(said) > EVIDENCE:
-            begin = max(0, found.start() - EVIDENCE // 4)
-            said = message[begin : begin + EVIDENCE].decode("utf-8", "replace")
+            part = text[max(begin, found.start() - EVIDENCE // 4) :][:EVIDENCE]
+            said = " ".join(part.decode("utf-8", "replace").split())
         return Evidence(
-            text=" ".join(said.split()),
-            line=self._lines + self.text.count(b"\n", 0, place) + 1,
+            text=said,
+            line=self._lines + self.text.count(b"\n", 0, message.start + found.start()) + 1,
             source=self.source,
-            rank=rank,
-            time_s=self._time_s(start, text[0]),
+            rank=message.rank,
+            time_s=self._time_s(message.start, rows[0]),
         )
 
     def _time_s(self, start: int, line: str) -> float | None:
@@ -233,7 +247,3 @@ def _captured(found: Iterable[Any]) -> dict[str, str]:
 
 def _applies(pattern: str | None, near: bytes) -> bool | None:
     return None if pattern is None else compiled(pattern).search(near) is not None
-
-
-def _without_twins(hits: list[Hit]) -> list[Hit]:
-    return list({id(hit): hit for hit in hits}.values())
