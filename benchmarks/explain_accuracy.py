@@ -31,7 +31,9 @@ def main() -> None:
     rows = given.file.read_text(encoding="utf-8").splitlines()
     cases = [case for case in map(json.loads, rows) if case["determinable"] != "hidden"]
     asked = {"as_written": score(cases, lambda text: text, given.show)}
-    asked |= {mangle.__name__: score(cases, mangle, False) for mangle in mangling.EVERY}
+    asked |= {
+        mangle.__name__: score(cases, mangle, False) for mangle in (*mangling.EVERY, *mangling.CUT)
+    }
     figures = {"cases": len(cases), "file": given.file.name, "goal_right": GOAL_RIGHT, **asked}
     record.write("explain_accuracy", figures)
 

@@ -51,6 +51,18 @@ def amid_a_run(text: str) -> str:
     return f"{steps}{text}\n{steps}"
 
 
+def without_head(text: str) -> str:
+    rows = text.splitlines()
+    return "\n".join(rows[len(rows) // 3 :])
+
+
+def without_tail(text: str) -> str:
+    rows = text.splitlines()
+    return "\n".join(rows[: -(len(rows) // 3) or None])
+
+
+CUT: tuple[Mangle, ...] = (without_head, without_tail)
+"""What they cut off may be what names the cause: then silence or doubt is right."""
 EVERY: tuple[Mangle, ...] = (
     coloured,
     of_rank,

@@ -62,6 +62,7 @@ def test_the_root_is_whole_and_the_rest_in_a_line() -> None:
     assert told.index("Title of root") < told.index("Title of next")
     assert "train.log:12, rank 3, 7 times: it said this" in told
     assert "follows   Title of echo (train.log:12, ranks 0, 1, 2)" in told
+    assert "follows   ranks 0, 1, 2 only report that rank 3 failed:" in told
     assert "also      Title of deeper" in told
     assert "harmless  Title of calm" in told
     assert told.count("cure") == 2

@@ -53,6 +53,10 @@ LINE = Wording("line {line}", "第 {line} 行")
 RANK = Wording("rank {rank}", "rank {rank}")
 TIMES = Wording("{count} times", "共 {count} 次")
 RANKS = Wording("ranks {ranks}", "rank {ranks}")
+ONLY_REPORT = Wording(
+    "ranks {ranks} only report that rank {rank} failed:",
+    "rank {ranks} 只是转述 rank {rank} 的失败：",
+)
 NOT_HERE = Wording("(not on this machine) ", "（不适用于本机）")
 ELSE = Wording("also", "另有")
 UNKNOWN = Wording("not recognised", "未识别")
@@ -102,17 +106,27 @@ class _Page:
         self.whole(root)
         roots = [item for item in rest if item.consequence_of is None]
         others = [item for item in roots if item.signature.role is not Role.HARMLESS]
-        for item in rest:
-            if item.consequence_of == root.id:
-                self._brief(THEN, item)
+        follows = [item for item in rest if item.consequence_of == root.id]
+        self._only_report(root, follows)
+        for item in follows:
+            self._brief(THEN, item)
         for item in others[:OTHERS]:
             self.line("")
             self.whole(item)
-        for item in (*others[OTHERS:], *(i for i in rest if _deeper(i, root))):
+        further = [item for item in rest if item.consequence_of not in (None, root.id)]
+        for item in (*others[OTHERS:], *further):
             self._brief(ELSE, item)
         for item in roots:
             if item.signature.role is Role.HARMLESS:
                 self._brief(WORDS[Role.HARMLESS], item)
+
+    def _only_report(self, root: Match, follows: Sequence[Match]) -> None:
+        """Ranks that failed because the root's rank did."""
+        failed = root.evidence.rank
+        ranks = sorted({rank for item in follows for rank in item.ranks} - set(root.ranks))
+        if failed is not None and ranks:
+            text = self.said(ONLY_REPORT).format(ranks=", ".join(map(str, ranks)), rank=failed)
+            self._paragraph(self.said(THEN), text, "dim")
 
     def unknown(self, answer: Explained) -> None:
         if not answer.bytes_read:
@@ -196,8 +210,3 @@ def _padded(label: str) -> str:
     from rich.cells import cell_len
 
     return label + " " * max(LABEL - cell_len(label), 1)
-
-
-def _deeper(match: Match, root: Match) -> bool:
-    """It follows from another one than the root."""
-    return match.consequence_of not in (None, root.id)

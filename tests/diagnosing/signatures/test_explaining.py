@@ -74,6 +74,41 @@ def test_several_files_are_one_answer() -> None:
     assert answer.matches[0].evidence.source == "logs/rank1.log"
 
 
+RANKS = range(8)
+OUT_OF_MEMORY = (
+    "[rank3]: 2026-03-01 12:00:05,100 ERROR torch.OutOfMemoryError: CUDA out of memory. "
+    "Tried to allocate 2.50 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.20 GiB is free.\n"
+)
+WAITED = "".join(
+    f"[rank{rank}]:[E301 12:10:05.{rank}00 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught "
+    "collective operation timeout: WorkNCCL(SeqNum=718, OpType=ALLREDUCE, Timeout(ms)=600000) ran "
+    f"for 600238 milliseconds before timing out.\n"
+    for rank in RANKS
+    if rank != 3
+)
+SUMMARY = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+train.py FAILED
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-03-01_12:00:06
+  rank      : 3 (local_rank: 3)
+  exitcode  : 1 (pid: 73853)
+"""
+STEPS = "".join(f"[rank{rank}]: step {step}\n" for step in range(200) for rank in RANKS)
+
+
+@pytest.mark.parametrize(
+    "log", [STEPS + OUT_OF_MEMORY + WAITED + SUMMARY, WAITED + STEPS + OUT_OF_MEMORY + SUMMARY]
+)
+def test_of_eight_ranks_the_one_that_died_first_is_the_root(log: str) -> None:
+    root, *rest = explain_text(log).matches
+    assert root.id == "cuda-oom"
+    assert root.evidence.rank == 3
+    assert {item.consequence_of for item in rest} == {"cuda-oom"}
+    waited = next(item for item in rest if item.id == "nccl-timeout")
+    assert set(waited.ranks) == set(RANKS) - {3}
+
+
 def test_a_message_cut_by_prefixes_is_put_together() -> None:
     cut = (
         "[rank3]: RuntimeError: DataLoader worker (pid 7) is\n[rank3]: killed by signal: Killed.\n"
