@@ -41,7 +41,7 @@ OPTIONS = {
         "--write",
         "--yes",
     ],
-    "explain": ["--json"],
+    "explain": ["--json", "--lang", "--python"],
     "profile": [
         "--compare",
         "--fail-over",

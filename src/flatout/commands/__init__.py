@@ -15,7 +15,8 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
@@ -133,3 +134,20 @@ def _flatout(
 
 def _not_loaded() -> None:
     raise AssertionError("a command that was not asked for was called")
+
+
+def warn(line: str) -> None:
+    """One line on stderr, where there is one."""
+    from flatout.reporting import terminal
+
+    with suppress(OSError, AttributeError):  # stderr may be closed: no reason to stop
+        terminal.warn(line)
+
+
+@contextmanager
+def harmless(consequence: str) -> Iterator[None]:
+    """Trouble of flatout's own never changes what becomes of the user's program."""
+    try:
+        yield
+    except Exception as error:
+        warn(f"{consequence}: {type(error).__name__}: {error}")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 CODE = re.compile(r"[A-Za-z]{2,5}\d{1,4}|[a-z0-9]+([-_][a-z0-9]+)+")
 """A finding's code, or the name of a finding or a signature."""
-FILE = re.compile(r"\S+[/\\]\S*|\S+\.(log|txt|out|err|gz)", re.IGNORECASE)
-"""What is meant to be a path, also where there is no such file."""
 MACHINE_S = 1.0
 """To look at this machine: which steps of a cure apply here."""
 
@@ -79,47 +77,14 @@ def _page(name: str, as_json: bool) -> int:
 
 
 def _sources(words: Sequence[str]) -> Iterator[Source]:
-    """Files and folders by name; what is neither is the text itself."""
-    if not words or words == ["-"]:
-        if not words and sys.stdin.isatty():
-            raise UserError(
-                "nothing to explain", "flatout explain train.log, or pipe a log into it"
-            )
-        from flatout.probing import logs
-
-        yield None, logs.of_stream(sys.stdin.buffer)
-        return
-    paths = [_path(word) for word in words]
-    if not all(paths):
-        yield None, [" ".join(words).encode("utf-8", "replace")]
-        return
-    yield from _of_paths([path for path in paths if path is not None])
-
-
-def _path(word: str) -> Path | None:
-    path = Path(word)
-    try:
-        if path.exists():
-            return path
-    except (OSError, ValueError):  # too long for a name, or holds a NUL: a text
-        return None
-    if FILE.fullmatch(word):
-        raise UserError(f"there is no file {word}", "give a log, a folder, or the text itself")
-    return None
-
-
-def _of_paths(paths: Sequence[Path]) -> Iterator[Source]:
     from flatout.probing import logs
 
-    for path in paths:
-        found = logs.files(path) if path.is_dir() else [path]
-        if not found:
-            raise UserError(f"{path} holds no logs", "give the files themselves")
-        for file in found:
-            try:
-                yield str(file), logs.blocks(file)
-            except OSError as error:
-                raise UserError(f"{file} cannot be read: {error.strerror}") from error
+    if words and words != ["-"]:
+        yield from logs.named(words)
+        return
+    if not words and (sys.stdin is None or sys.stdin.isatty()):
+        raise UserError("nothing to explain", "flatout explain train.log, or pipe a log into it")
+    yield None, logs.of_stream(sys.stdin.buffer)
 
 
 def _machine(python: str | None) -> Machine:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, program
+from flatout.commands import SCRIPT_CONTEXT, harmless, program, warn
 from flatout.nouns.explained import Explained
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.nouns.run_end import RunEnd
@@ -45,16 +44,16 @@ def command(
     applied = _plan(what, plan, no_plan, quiet)
     boosts = chosen.choose(applied.boosts, only or (), skip or ())
     variables: dict[str, str] = {}
-    with _harmless("the plan was not compared with this machine"):
+    with harmless("the plan was not compared with this machine"):
         variables = _look_around(applied, boosts, what)
     stderr = last_words.StderrFile()
-    ended = foreground.run(what, chosen.orders(boosts), variables, _warn, as_json)
+    ended = foreground.run(what, chosen.orders(boosts), variables, warn, as_json)
     answer = None
-    with _harmless("the crash is not explained"):
-        answer = _explain(last_words.collected(ended.records, ended.returncode, stderr.tail()))
+    with harmless("the crash is not explained"):
+        answer = _explain(ended, stderr.tail())
         if answer is not None and not quiet:
             explained.crash(answer, languages.chosen(None))
-    with _harmless("this run has no summary"):
+    with harmless("this run has no summary"):
         end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
         _tell(end, applied, ended, quiet)
         if as_json:
@@ -71,7 +70,7 @@ def _plan(what: Command, asked: Path | None, no_plan: bool, quiet: bool) -> Plan
         return plan_file.read(asked or PLAN)
     if not no_plan and not quiet:
         make = f"flatout tune {what.shown}"
-        _warn(f"no {PLAN} here, so the program runs as written; to make one: {make}")
+        warn(f"no {PLAN} here, so the program runs as written; to make one: {make}")
     return Plan(boosts=())
 
 
@@ -84,43 +83,26 @@ def _look_around(plan: Plan, boosts: Sequence[PlannedBoost], what: Command) -> d
 
     here = identity()
     if found := plan_file.differences(plan, here, script_sha256(what.script)):
-        _warn(f"not what the plan was measured on: {'; '.join(found)}")
+        warn(f"not what the plan was measured on: {'; '.join(found)}")
     return chosen.environment(boosts, plan.job, here)
 
 
 def _tell(end: RunEnd, plan: Plan, ended: foreground.Finished, quiet: bool) -> None:
     then = plan.machine.torch if plan.machine else None
     if then is not None and (others := ended.torch_versions - {then}):
-        _warn(f"torch {', '.join(sorted(others))} instead of the plan's {then}")
+        warn(f"torch {', '.join(sorted(others))} instead of the plan's {then}")
     if end.steps and not quiet:
         terminal.run_summary(end)
         return
     for line in (*(() if quiet else end.notes), *end.faults):
-        _warn(line)
+        warn(line)
 
 
-def _explain(texts: Sequence[bytes]) -> Explained | None:
-    """What ended the program; None: it ended in order, or that is not recognised."""
+def _explain(ended: foreground.Finished, stderr: bytes) -> Explained | None:
+    texts = last_words.collected(ended.records, ended.returncode, stderr)
     if not texts:
         return None
-    from flatout.diagnosing.signatures.explaining import explain
+    from flatout.diagnosing.signatures import explaining
     from flatout.probing import machine
 
-    answer = explain(
-        [(None, [b"\n".join(texts)])], lambda: machine.look(sys.executable, limit_s=1.0)
-    )
-    return answer if answer.recognised else None
-
-
-def _warn(line: str) -> None:
-    with suppress(OSError, AttributeError):  # stderr may be closed: no reason not to run
-        terminal.warn(line)
-
-
-@contextmanager
-def _harmless(consequence: str) -> Iterator[None]:
-    """Trouble of flatout's own never changes what becomes of the user's program."""
-    try:
-        yield
-    except Exception as error:
-        _warn(f"{consequence}: {type(error).__name__}: {error}")
+    return explaining.of_crash(texts, lambda: machine.look(sys.executable, limit_s=1.0))

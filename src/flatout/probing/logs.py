@@ -6,19 +6,51 @@ import codecs
 import gzip
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from flatout.nouns.errors import UserError
+
 BLOCK = 1 << 20
 SUFFIXES = {".log", ".txt", ".out", ".err", ".stderr", ".stdout", ".gz", ""}
+MEANT_AS_PATH = re.compile(r"\S+[/\\]\S*|\S+\.(log|txt|out|err|gz)", re.IGNORECASE)
+"""Also where there is no such file."""
 FILES = 10_000
 """A folder's further files are left out."""
 _NUMBERED = re.compile(r"\.[eo]?\d+")
 """job.o123 of a batch system, train.err.4."""
 _BINARY_SAMPLE = 4096
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def named(words: Sequence[str]) -> Iterator[tuple[str | None, Iterator[bytes]]]:
+    """Name and content of each file, and of each log in each folder; else the words as a text.
+
+    Raises UserError where a path leads to no log.
+    """
+    paths = [_path(word) for word in words]
+    if not all(paths):
+        yield None, iter([" ".join(words).encode("utf-8", "replace")])
+        return
+    for path in filter(None, paths):
+        found = files(path) if path.is_dir() else [path]
+        if not found:
+            raise UserError(f"{path} holds no logs", "give the files themselves")
+        yield from ((str(file), blocks(file)) for file in found)
+
+
+def _path(word: str) -> Path | None:
+    path = Path(word)
+    try:
+        if path.exists():
+            return path
+    except (OSError, ValueError):  # too long for a name, or holds a NUL: a text
+        return None
+    if MEANT_AS_PATH.fullmatch(word):
+        raise UserError(f"there is no file {word}", "give a log, a folder, or the text itself")
+    return None
 
 
 def blocks(path: Path) -> Iterator[bytes]:

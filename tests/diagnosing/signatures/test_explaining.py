@@ -77,7 +77,8 @@ def test_several_files_are_one_answer() -> None:
 RANKS = range(8)
 OUT_OF_MEMORY = (
     "[rank3]: 2026-03-01 12:00:05,100 ERROR torch.OutOfMemoryError: CUDA out of memory. "
-    "Tried to allocate 2.50 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.20 GiB is free.\n"
+    "Tried to allocate 2.50 GiB. GPU 3 has a total capacity of 79.15 GiB of which 1.20 GiB is "
+    "free.\n"
 )
 WAITED = "".join(
     f"[rank{rank}]:[E301 12:10:05.{rank}00 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 from flatout.diagnosing.signatures import conditions, filling, lines
@@ -11,6 +11,7 @@ from flatout.diagnosing.signatures.patterns import compiled
 from flatout.diagnosing.signatures.ranking import Found, confidence, ranked
 from flatout.diagnosing.signatures.scanning import Book, Hit, Scanner
 from flatout.knowledge import signatures
+from flatout.knowledge.compat import pytorch
 from flatout.nouns.explained import Explained, Match, Step
 from flatout.nouns.machine import Machine
 from flatout.nouns.signature import BetterLog, CureStep, Role
@@ -58,6 +59,14 @@ def explain(
 def explain_text(text: str, machine: Callable[[], Machine | None] = lambda: None) -> Explained:
     """The same for one text."""
     return explain([(None, [text.encode("utf-8", "replace")])], machine)
+
+
+def of_crash(texts: Sequence[bytes], machine: Callable[[], Machine | None]) -> Explained | None:
+    """What ended a program, from its last words; None: it left none, or they are not recognised."""
+    if not texts:
+        return None
+    answer = explain([(None, [b"\n".join(texts)])], machine)
+    return answer if answer.recognised else None
 
 
 class _Head:
@@ -112,17 +121,24 @@ def _unwrapped(rows: Sequence[str]) -> str:
     return "".join(row if len(row) == width else f"{row}\n" for row in rows)
 
 
+@cache
+def _known() -> dict[str, str]:
+    """What placeholders stand for whatever was captured."""
+    return {signatures.WHEELS: pytorch.index_url("").rstrip("/")}
+
+
 def _match(found: Found, machine: Machine | None) -> Match:
     hit = found.first
     signature = hit.signature
     reason = found.consequence_of
+    said = {**_known(), **hit.captured}
     return Match(
         signature=signature,
         confidence=confidence(found),
         evidence=hit.evidence,
-        title=filling.wording(signature.title, hit.captured),
-        cause=filling.wording(signature.cause, hit.captured),
-        cure=_cure(hit, machine),
+        title=filling.wording(signature.title, said),
+        cause=filling.wording(signature.cause, said),
+        cure=_cure(hit, said, machine),
         captured=hit.captured,
         count=found.count,
         ranks=found.ranks,
@@ -130,16 +146,16 @@ def _match(found: Found, machine: Machine | None) -> Match:
     )
 
 
-def _cure(hit: Hit, machine: Machine | None) -> tuple[Step, ...]:
+def _cure(hit: Hit, said: Mapping[str, str], machine: Machine | None) -> tuple[Step, ...]:
     """What the text or this machine speaks for first, what does not apply here last.
 
     Else in the order of the signature, which is how likely they help anywhere.
     """
     steps = []
     for step, in_text in zip(hit.signature.cure, hit.applies, strict=True):
-        commands = tuple(filling.command(line, hit.captured) for line in step.commands)
+        commands = tuple(filling.command(line, said) for line in step.commands)
         here = _applies(step, in_text, machine)
-        made = Step(filling.wording(step.text, hit.captured), commands, here)
+        made = Step(filling.wording(step.text, said), commands, here)
         steps.append((_place(step, in_text, here), made))
     return tuple(made for _, made in sorted(steps, key=lambda item: item[0]))
 

@@ -20,6 +20,8 @@ PLACEHOLDER = re.compile(
 )
 """`{name}`, `{name|other}`, `{name!form}`, `{name!form|other}`."""
 FORMS = ("cuda", "cudnn")
+WHEELS = "wheels"
+"""A placeholder that no pattern captures: the address under which PyTorch keeps its builds."""
 GROUP = re.compile(r"\(\?P<([a-z_][a-z_0-9]*)>")
 _FIELDS = {
     "id", "title", "cause", "cure", "any", "all", "none", "captures", "needs", "near", "role",
@@ -129,7 +131,7 @@ def _check_placeholders(signature: Signature, where: str) -> None:
     texts = [text for wording in wordings for text in (wording.en, wording.zh)]
     for text in (*texts, *(line for step in steps for line in step.commands)):
         for found in PLACEHOLDER.finditer(text):
-            if found["name"] not in groups:
+            if found["name"] not in {*groups, WHEELS}:
                 raise ValueError(f"{where}: no pattern captures {{{found['name']}}}")
             if found["form"] not in (None, *FORMS):
                 raise ValueError(f"{where}: {found[0]} has an unknown form")
