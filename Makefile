@@ -51,7 +51,7 @@ docs: .venv/.for-development
 
 bench: .venv/.for-development
 	set -e; for file in benchmarks/*.py; do \
-	  case $$file in */record.py|*/tuning.py|*/gpu.py|*/mangling.py|*/explain_accuracy.py) ;; *) $(BIN)/python $$file ;; esac; done
+	  case $$file in */record.py|*/tuning.py|*/gpu.py|*/mangling.py) ;; *) $(BIN)/python $$file ;; esac; done
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -44,7 +44,9 @@ def pages() -> dict[Path, str]:
 
 def errors(language: str, folder: Path) -> dict[Path, str]:
     """One page for each family of signatures, in one of their languages."""
-    made = "<!-- Made by `make docs` from src/flatout/knowledge/signatures/{file}: edit it there. -->"
+    made = (
+        "<!-- Made by `make docs` from src/flatout/knowledge/signatures/{file}: edit it there. -->"
+    )
     families = signatures.families()
     found = {
         folder / f"{family.id}.md": made.format(file=f"{family.id}.toml")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flatout.diagnosing import pages
+from flatout.knowledge import signatures
 
 KILLED = "RuntimeError: DataLoader worker (pid 82935) is killed by signal: Killed."
 
@@ -138,3 +139,13 @@ def test_unknown() -> None:
     assert "no finding 'EVN002'" in done.stderr
     assert "ENV002" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_readme_shows_what_it_prints(root: Path) -> None:
+    shown = flat("tests/signatures/label-out-of-range.log", cwd=root).stdout.rstrip()
+    assert f"```\n{shown}\n```" in (root / "README.md").read_text(encoding="utf-8")
+
+
+def test_readme_counts_the_signatures(root: Path) -> None:
+    told = f"{len(signatures.every())} signatures in {len(signatures.families())} families"
+    assert told in (root / "README.md").read_text(encoding="utf-8")

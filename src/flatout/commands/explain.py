@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CODE = re.compile(r"[A-Za-z]{2,5}\d{1,4}|[a-z0-9]+([-_][a-z0-9]+)+")
 """A finding's code, or the name of a finding or a signature."""
-MACHINE_S = 1.0
+MACHINE_S = 0.5
 """To look at this machine: which steps of a cure apply here."""
 
 

@@ -105,4 +105,4 @@ def _explain(ended: foreground.Finished, stderr: bytes) -> Explained | None:
     from flatout.diagnosing.signatures import explaining
     from flatout.probing import machine
 
-    return explaining.of_crash(texts, lambda: machine.look(sys.executable, limit_s=1.0))
+    return explaining.of_crash(texts, lambda: machine.look(sys.executable, limit_s=0.5))
