@@ -38,7 +38,7 @@ def test_ranks_are_told_where_there_are_several() -> None:
     assert texts == [b"[rank1]: Traceback\n[rank1]: ValueError: bad\n"]
 
 
-@pytest.mark.parametrize("code", [-signal.SIGSEGV, 128 + signal.SIGSEGV])
+@pytest.mark.parametrize("code", [-signal.SIGSEGV, 128 + signal.SIGSEGV, 0xC0000005])
 def test_a_signal_is_said_as_a_shell_says_it(code: int) -> None:
     assert last_words.collected([], code, b"") == [b"Segmentation fault (core dumped)\n"]
 

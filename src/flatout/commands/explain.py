@@ -63,7 +63,7 @@ def _page(name: str, as_json: bool) -> int:
     page = pages.find(name)
     markdown = page.markdown if page is not None else described.find(name)
     if markdown is None:
-        near = pages.nearest(name)
+        near = (*described.nearest(name), *pages.nearest(name))[:3]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         raise UserError(f"there is no finding {name!r}{hint}", "flatout doctor lists findings", 1)
     from flatout.nouns.explained import Explained

@@ -31,7 +31,8 @@ class Evidence:
     """The file; None: the text was given itself."""
     rank: int | None = None
     time_s: float | None = None
-    """Seconds since 1970 (since midnight where the log tells no date); None: not told."""
+    """Seconds from a day before the year began, less than a day where the log tells no date; None:
+    not told."""
 
 
 @dataclass(frozen=True)

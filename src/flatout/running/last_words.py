@@ -31,6 +31,10 @@ AS_A_SHELL_SAYS = {
 }
 
 
+OF_WINDOWS = {0xC0000005: "SIGSEGV", 0xC000001D: "SIGILL", 0xC0000409: "SIGABRT"}
+"""Exit codes by which Windows tells the like."""
+
+
 class StderrFile:
     """What is written to our stderr from now on, where that is a file."""
 
@@ -90,6 +94,8 @@ def _of_rank(text: str, rank: int | None) -> bytes:
 
 
 def _signal_name(returncode: int) -> str:
+    if (code := returncode % 2**32) in OF_WINDOWS:
+        return OF_WINDOWS[code]
     number = -returncode if returncode < 0 else returncode - 128 if returncode > 128 else 0
     try:
         return signal.Signals(number).name

@@ -104,6 +104,23 @@ def test_the_rank_that_the_launcher_names_wins() -> None:
     assert told(order(text, CAUSE, ECHO, other))[0] == ("cause", None)
 
 
+def test_loggers_with_and_without_a_year_stand_in_one_log() -> None:
+    late = signature("late", "second trouble", specificity=8)
+    text = f"E0301 10:00:09.5 7 x.py:1] second trouble\n{FAR}2026-03-01 10:00:01 it ran out\n"
+    assert told(order(text, CAUSE, late))[0] == ("cause", None)
+    undated = f"10:00:09 second trouble\n{FAR}2026-03-01 10:00:01 it ran out\n"
+    assert told(order(undated, CAUSE, late))[0] == (
+        "late",
+        None,
+    )  # by place: the two do not compare
+
+
+def test_of_files_without_times_the_first_counts() -> None:
+    late = signature("late", "second trouble", specificity=8)
+    found = order("", CAUSE, late, a=f"{FAR}it ran out\n", b="second trouble\n")
+    assert [item.id for item in found] == ["cause", "late"]
+
+
 def test_files_of_ranks_are_told_apart() -> None:
     found = order(
         "",

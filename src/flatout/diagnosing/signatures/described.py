@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+
 from flatout.diagnosing.signatures import filling
 from flatout.knowledge import signatures
 from flatout.nouns.signature import CureStep, Family, Role, Signature, Wording
@@ -28,6 +30,12 @@ def find(name: str) -> str | None:
     wanted = name.strip().lower().replace("_", "-")
     found = next((item for item in signatures.every() if item.id == wanted), None)
     return None if found is None else signature_page(found, "en", level=1)
+
+
+def nearest(name: str) -> tuple[str, ...]:
+    """Ids of signatures most like an unknown one, best first."""
+    known = [item.id for item in signatures.every()]
+    return tuple(difflib.get_close_matches(name.strip().lower(), known, n=2, cutoff=0.7))
 
 
 def family_page(family: Family, language: str) -> str:

@@ -15,6 +15,8 @@ QUOTES = {
     "\u00a0".encode(): b" ",
     "\u200b".encode(): b"",
 }
+DAY_S = 86400.0
+LEAP_YEAR = 2000
 _TIME = re.compile(
     r"(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)[T _]"
     r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d(?:[.,]\d+)?)"
@@ -106,7 +108,11 @@ def rank_of_file(name: str) -> int | None:
 
 
 def time_s(line: str) -> float | None:
-    """The time that a line's start tells, in seconds; without a year or a day they count as 0."""
+    """The time that a line's start tells, in seconds from a day before the year began.
+
+    Without the year: loggers that tell it and those that do not stand in one log. Where the line
+    tells no date it is less than DAY_S.
+    """
     start = line[:160]
     for pattern in (_TIME, _TIME_OF_GLOG, _TIME_OF_SYSLOG, _TIME_OF_DAY):
         if (found := pattern.search(start)) is not None:
@@ -115,15 +121,17 @@ def time_s(line: str) -> float | None:
 
 
 def _seconds(told: dict[str, str | None]) -> float | None:
-    name = told.get("name")
-    month = _MONTHS.index(name.title()) + 1 if name else int(told.get("month") or 1)
-    try:
-        date = datetime.date(int(told.get("year") or 1970), month, int(told.get("day") or 1))
-    except ValueError:  # the 31st of February
-        return None
-    days = date.toordinal() - datetime.date(1970, 1, 1).toordinal()
+    days = 0
+    if told.get("day"):
+        name = told.get("name")
+        month = _MONTHS.index(name.title()) + 1 if name else int(told.get("month") or 1)
+        try:
+            date = datetime.date(LEAP_YEAR, month, int(told["day"] or 1))
+        except ValueError:  # the 31st of February
+            return None
+        days = date.timetuple().tm_yday
     hours, minutes = int(told["hour"] or 0), int(told["minute"] or 0)
-    return days * 86400.0 + hours * 3600 + minutes * 60 + _decimal(told["second"])
+    return days * DAY_S + hours * 3600 + minutes * 60 + _decimal(told["second"])
 
 
 def _decimal(text: str | None) -> float:

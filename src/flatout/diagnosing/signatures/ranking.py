@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from flatout.diagnosing.signatures.lines import DAY_S
 from flatout.diagnosing.signatures.scanning import Hit
 from flatout.nouns.explained import Confidence
 from flatout.nouns.signature import Role
@@ -92,8 +93,9 @@ def _root_rank(hits: Sequence[Hit]) -> int | None:
 
 
 def _time_key(hits: Sequence[Hit], root: int | None) -> Callable[[Hit], tuple[bool, float, int]]:
-    """By time where every hit tells it, else by place."""
-    timed = all(hit.evidence.time_s is not None for hit in hits)
+    """By time where every hit tells it in one way, with a date or without, else by place."""
+    times = [hit.evidence.time_s for hit in hits]
+    timed = None not in times and len({time >= DAY_S for time in times if time is not None}) == 1
 
     def key(hit: Hit) -> tuple[bool, float, int]:
         other_rank = root is not None and hit.evidence.rank not in (None, root)

@@ -74,7 +74,7 @@ class Scanner:
 
     def read(self, blocks: Iterable[bytes], source: str | None = None) -> None:
         """Scan one source. Memory: a block and the neighbourhood, whatever the source's length."""
-        window = _Window(source)
+        window = _Window(source, self.bytes_read)
         for block in blocks:
             window.add(lines.clean(block))
             self.bytes_read += len(block)
@@ -131,7 +131,7 @@ class Scanner:
             return None
         applies = tuple(_applies(step.if_text, near) for step in signature.cure)
         evidence = window.evidence(message, found)
-        order = window.offset + message.start
+        order = window.begin + window.offset + message.start
         hit = self.hits[key] = Hit(signature, evidence, order, captured, applies, count=0)
         return hit
 
@@ -152,8 +152,10 @@ class _Message:
 class _Window:
     """What of one source is in memory now."""
 
-    def __init__(self, source: str | None) -> None:
+    def __init__(self, source: str | None, begin: int) -> None:
         self.source = source
+        self.begin = begin
+        """Bytes of the sources before it."""
         self.rank = lines.rank_of_file(source) if source else None
         self.text = b""
         self.done = 0
