@@ -111,7 +111,7 @@ def training_log() -> Iterator[str]:
         line
         for path in sources
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines()
-        if "error" not in line.lower()
+        if not ({"error", "interrupt"} & set(line.lower().split()))
     )
     for step in itertools.count():
         loss, rate = chance.random(), chance.randrange(9999)

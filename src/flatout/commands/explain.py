@@ -34,9 +34,11 @@ def command(
 ) -> int:
     """Say what an error means here: its root cause, how sure that is, and the cure.
 
-    flatout explain train.log | logs/ | "CUDA error: ..." ; python train.py 2>&1 | flatout explain
+    flatout explain train.log, or a folder with a log per rank, or "the text"
 
-    flatout explain ENV002 (a finding's code or name) prints its page. Exit code 1: not recognised.
+    python train.py 2>&1 | flatout explain
+
+    Of a finding's code (ENV002) it prints the page. Exit code 1: not recognised.
     """
     words = what or []
     if len(words) == 1 and CODE.fullmatch(words[0]) and not Path(words[0]).exists():
