@@ -57,6 +57,7 @@ GUARD_KEYS = {
     "gradient_compared",
 }  # fmt: skip
 RUN_KEYS = {
+    "matches",
     "schema", "command", "exit_code", "steps", "samples_per_s", "peak_bytes", "wait_share",
     "engaged", "not_engaged", "faults", "notes",
 }  # fmt: skip

@@ -93,6 +93,7 @@ def test_a_crash_is_explained_without_lines_that_nobody_has() -> None:
     out = io.StringIO()
     explained.crash(Explained((match("root", count=2),)), "en", Console(file=out, width=80))
     told = out.getvalue()
+    assert told.splitlines()[1] == "flatout: what this means"
     assert "found     rank 3: it said this" in told
     assert "train.log" not in told
 

@@ -127,7 +127,7 @@ resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 {default}
 os.kill(os.getpid(), signal.{name})
 """)
-    done = flatout.run("run", "train.py")
+    done = flatout.run("run", "--quiet", "train.py")
     assert done.returncode == -getattr(signal, name)
     assert only_ours(done.stderr)
 

@@ -57,6 +57,7 @@ ONLY_REPORT = Wording(
     "ranks {ranks} only report that rank {rank} failed:",
     "rank {ranks} 只是转述 rank {rank} 的失败：",
 )
+MEANING = Wording("flatout: what this means", "flatout：这是什么意思")
 NOT_HERE = Wording("(not on this machine) ", "（不适用于本机）")
 ELSE = Wording("also", "另有")
 UNKNOWN = Wording("not recognised", "未识别")
@@ -90,6 +91,7 @@ def crash(answer: Explained, language: str, console: Console | None = None) -> N
     if root.confidence is Confidence.LOW:  # a guess does not deserve a page
         page.line(f"flatout: {page.said(root.title)} (flatout explain {root.id})")
     else:
+        page.line(page.said(MEANING), "bold", len("flatout:"))
         page.whole(root)
 
 
