@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.diagnosing.signatures.patterns import PatternSet, any_of, compiled, tolerant
+from flatout.diagnosing.signatures.patterns import (
+    PatternSet,
+    any_of,
+    compiled,
+    loosened,
+    tolerant,
+)
 
 WORDS = st.lists(st.text("abcdef", min_size=1, max_size=6), min_size=1, max_size=6)
 BLANKS = st.text(" \t\n", min_size=1, max_size=4)
@@ -65,6 +71,19 @@ def test_loosened_patterns_find_all_that_the_strict_ones_find(
     if compiled(pattern).search(text.encode()) is not None:
         assert any_of((pattern,)).search(text.encode()) is not None
         assert PatternSet((pattern,)).search(text.encode()) == [0]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "left"),
+    [
+        (r"(?P<name>\w+) is only supported", r"\s+is\s+only\s+supported"),
+        (r"\b(?:Foo|Bar) went away", r"(?:Foo|Bar)\s+went\s+away"),
+        (r"\S+ no", r"\S+\s+no"),  # too little would be left
+        (r"(?:\w+ of )+steps", r"(?:\w+\s+of\s+)+steps"),
+    ],
+)
+def test_a_head_that_fits_any_word_is_left_out(pattern: str, left: str) -> None:
+    assert loosened(tolerant(pattern)).removeprefix(r"\s+") == left.removeprefix(r"\s+")
 
 
 def test_any_of_takes_patterns_whose_groups_have_the_same_name() -> None:

@@ -14,6 +14,13 @@ _BLANKS = r"\s+"
 COUNTED = 3
 """Repetitions up to so many are counted in any case."""
 _REPETITION = re.compile(r"(?<!\\)\{(\d*),(\d+)\}")
+LEAST = 8
+"""Letters of a pattern that are left at least."""
+_ANY_WORD = re.compile(
+    r"(?:\\b|(?:\((?:\?:|\?P<\w+>)?)?(?:\\[wsSd]|\[[^\]]*\])(?:[+*]\??)?\)?)+", re.ASCII
+)
+_OPENED = re.compile(r"(?<!\\)\(")
+_CLOSED = re.compile(r"(?<!\\)\)")
 _NAMED = re.compile(r"\(\?P<[a-z_0-9]+>")
 
 
@@ -79,11 +86,20 @@ def tolerant(pattern: str) -> str:
 
 
 def loosened(pattern: str) -> str:
-    """`pattern` without limits on repetition: it finds more, and needs no states for counting.
+    """`pattern` without limits on repetition and without a head that fits any word: it finds more.
 
-    Hundreds of patterns that count to 200 would need more states than memory holds.
+    Hundreds of patterns that count to 200, or that every word may begin, would need more states
+    than memory holds.
     """
-    return _REPETITION.sub(_without_limit, pattern)
+    unlimited = _REPETITION.sub(_without_limit, pattern)
+    head = _ANY_WORD.match(unlimited)
+    rest = unlimited[head.end() :] if head is not None else unlimited
+    return rest if len(rest) >= LEAST and _balanced(rest) else unlimited
+
+
+def _balanced(pattern: str) -> bool:
+    """No group is open: what was taken away before it closed none of its groups."""
+    return len(_OPENED.findall(pattern)) == len(_CLOSED.findall(pattern))
 
 
 def _without_limit(found: re.Match[str]) -> str:
