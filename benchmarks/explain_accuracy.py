@@ -5,8 +5,8 @@ case; what an adequate explanation must contain), `determinable` (`hidden` is no
 are our own words (title, cause, cure, commands), never the evidence, which repeats the text; no
 fact about this machine is used. `confident_wrong`: wrong, and the confidence was high.
 
-The cases here were gathered from public threads by people who had not seen the signatures; what
-they then taught went into the signatures, so that they measure no more how unseen cases fare.
+The cases here were gathered from public threads without sight of the signatures. What they then
+taught went into the signatures, so they no longer measure how unseen cases fare.
 """
 
 from __future__ import annotations
