@@ -131,10 +131,11 @@ class _Page:
             self._paragraph(self.said(THEN), text, "dim")
 
     def unknown(self, answer: Explained) -> None:
+        label = self.said(UNKNOWN)
+        why = self.said(UNKNOWN_TEXT if answer.bytes_read else EMPTY)
+        self.line(f"{label}: {why}", "bold yellow", len(label))
         if not answer.bytes_read:
-            self._paragraph(self.said(UNKNOWN), self.said(EMPTY), "bold yellow")
             return
-        self._paragraph(self.said(UNKNOWN), self.said(UNKNOWN_TEXT), "bold yellow")
         for item in answer.better_log:
             self._paragraph("", self.said(item.text))
             self._commands(item.commands)
