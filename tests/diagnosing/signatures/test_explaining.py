@@ -63,6 +63,17 @@ def test_not_recognised_says_how_to_get_a_better_log(text: str, kind: str) -> No
         assert kind in [item.id for item in answer.better_log]
 
 
+def test_the_end_of_a_long_log_tells_that_something_failed() -> None:
+    harmless = (LOGS / "hf-weights-newly-initialized.log").read_bytes()
+    steps = b"step 1: loss 0.5\n" * 400_000
+    failed = b"Traceback (most recent call last):\nFooError: something new about NCCL\n"
+    good = explain([(None, [harmless, steps])])
+    bad = explain([(None, [harmless, steps, failed])])
+    assert good.recognised
+    assert not bad.recognised
+    assert "distributed" in [item.id for item in bad.better_log]
+
+
 def test_several_files_are_one_answer() -> None:
     logs = [
         ("logs/rank0.log", [b"2026-03-01 10:00:09 all is well\n"]),

@@ -18,6 +18,8 @@ from flatout.nouns.signature import BetterLog, CureStep, Role
 
 SMALL = 4 << 20
 """Bytes of a text that is tried again with its lines put together in other ways."""
+TAIL = 256 << 10
+"""Bytes of a longer text's end in which signs of a failure are looked for."""
 SURE = 7
 FAILED = (
     r"Traceback \(most recent call last|core dumped|\bKilled\b|(?m:^\S*(Error|Exception): )|"
@@ -39,19 +41,19 @@ def explain(
     sources: Iterable[Source], machine: Callable[[], Machine | None] = lambda: None
 ) -> Explained:
     """What the sources say went wrong. `machine` is asked when something was recognised."""
-    scanner, names, head = Scanner(book()), [], _Head()
+    scanner, names, ends = Scanner(book()), [], _Ends()
     for name, blocks in sources:
-        scanner.read(head.listen(blocks), name)
+        scanner.read(ends.listen(blocks), name)
         names.append(name)
     found = ranked(scanner.hits.values())
-    if _best(found) < SURE and len(names) == 1 and (text := head.whole()) is not None:
+    if _best(found) < SURE and len(names) == 1 and (text := ends.whole()) is not None:
         found = _tried_again(text, names[0], found)
     explains = any(item.role is not Role.HARMLESS for item in found)
     here = machine() if explains else None
     matches = tuple(_match(item, here) for item in found)
     better: tuple[BetterLog, ...] = ()
-    if not explains and (not found or compiled(FAILED).search(head.text)):
-        better = _better_logs(head.text)
+    if not explains and (not found or compiled(FAILED).search(ends.both())):
+        better = _better_logs(ends.both())
     files = tuple(name for name in names if name is not None)
     return Explained(matches, better, files, scanner.bytes_read)
 
@@ -69,24 +71,28 @@ def of_crash(texts: Sequence[bytes], machine: Callable[[], Machine | None]) -> E
     return answer if answer.recognised else None
 
 
-class _Head:
-    """The beginning of what was read, kept aside."""
+class _Ends:
+    """The beginning and the end of what was read, kept aside."""
 
     def __init__(self) -> None:
-        self.text = b""
+        self._head = self._tail = b""
         self._more = False
 
     def listen(self, blocks: Iterable[bytes]) -> Iterable[bytes]:
         for block in blocks:
-            if not self._more and len(self.text) + len(block) <= SMALL:
-                self.text += block
+            if not self._more and len(self._head) + len(block) <= SMALL:
+                self._head += block
             else:
                 self._more = True
+                self._tail = (self._tail + block[-TAIL:])[-TAIL:]
             yield block
 
     def whole(self) -> bytes | None:
         """All of it; None: there was more."""
-        return None if self._more else self.text
+        return None if self._more else self._head
+
+    def both(self) -> bytes:
+        return self._head + self._tail
 
 
 def _best(found: Sequence[Found]) -> int:
