@@ -17,12 +17,15 @@ import inspect
 import pkgutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import flatout
 from flatout.nouns.errors import UserError
+
+if TYPE_CHECKING:
+    from flatout.nouns.machine import Machine
 
 SCRIPT_CONTEXT: dict[str, Any] = {
     "allow_extra_args": True,
@@ -31,6 +34,8 @@ SCRIPT_CONTEXT: dict[str, Any] = {
 }
 """Everything from the script's name on belongs to the script, options and `--help` included."""
 
+LOOK_S = 0.5
+"""For facts on which steps of an error's cure depend."""
 SCRIPT_USAGE = "[OPTIONS] SCRIPT [ITS ARGUMENTS]"
 
 
@@ -134,6 +139,14 @@ def _flatout(
 
 def _not_loaded() -> None:
     raise AssertionError("a command that was not asked for was called")
+
+
+def look_here(python: str | None) -> Machine:
+    """What can be told quickly of this machine and of the Python that runs the script."""
+    from flatout.probing import machine
+    from flatout.running.command import chosen_python
+
+    return machine.look(chosen_python(python), limit_s=LOOK_S)
 
 
 def warn(line: str) -> None:

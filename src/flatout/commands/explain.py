@@ -11,16 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from flatout.commands import look_here
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
     from flatout.diagnosing.signatures.explaining import Source
-    from flatout.nouns.machine import Machine
 
 CODE = re.compile(r"[A-Za-z]{2,5}\d{1,4}|[a-z0-9]+([-_][a-z0-9]+)+")
 """A finding's code, or the name of a finding or a signature."""
-MACHINE_S = 0.5
-"""To look at this machine: which steps of a cure apply here."""
 
 
 def command(
@@ -48,7 +46,7 @@ def command(
 
     language = languages.chosen(lang)
     try:
-        answer = explain(_sources(words), lambda: _machine(python))
+        answer = explain(_sources(words), lambda: look_here(python))
     except OSError as error:
         raise UserError(f"a log cannot be read: {error}", "give a file that can be read") from error
     if as_json:
@@ -87,10 +85,3 @@ def _sources(words: Sequence[str]) -> Iterator[Source]:
     if not words and (sys.stdin is None or sys.stdin.isatty()):
         raise UserError("nothing to explain", "flatout explain train.log, or pipe a log into it")
     yield None, logs.of_stream(sys.stdin.buffer)
-
-
-def _machine(python: str | None) -> Machine:
-    from flatout.probing import machine
-    from flatout.running.command import chosen_python
-
-    return machine.look(chosen_python(python), limit_s=MACHINE_S)

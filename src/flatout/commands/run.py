@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, harmless, program, warn
+from flatout.commands import SCRIPT_CONTEXT, harmless, look_here, program, warn
 from flatout.nouns.explained import Explained
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.nouns.run_end import RunEnd
@@ -50,7 +49,7 @@ def command(
     ended = foreground.run(what, chosen.orders(boosts), variables, warn, as_json)
     answer = None
     with harmless("the crash is not explained"):
-        answer = _explain(ended, stderr.tail())
+        answer = _explain(ended, stderr.tail(), python)
         if answer is not None and not quiet:
             explained.crash(answer, languages.chosen(None))
     with harmless("this run has no summary"):
@@ -98,11 +97,10 @@ def _tell(end: RunEnd, plan: Plan, ended: foreground.Finished, quiet: bool) -> N
         warn(line)
 
 
-def _explain(ended: foreground.Finished, stderr: bytes) -> Explained | None:
+def _explain(ended: foreground.Finished, stderr: bytes, python: str | None) -> Explained | None:
     texts = last_words.collected(ended.records, ended.returncode, stderr)
     if not texts:
         return None
     from flatout.diagnosing.signatures import explaining
-    from flatout.probing import machine
 
-    return explaining.of_crash(texts, lambda: machine.look(sys.executable, limit_s=0.5))
+    return explaining.of_crash(texts, lambda: look_here(python))

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 from flatout.nouns.explained import Confidence, Explained, Match, Step
 from flatout.nouns.signature import Role, Wording
 from flatout.reporting import plain
+from flatout.reporting.doctor import LABEL, WIDEST, print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
-LABEL = 10
-"""Width of the first column."""
-WIDEST = 100
 OTHERS = 3
 """Further errors that are shown with their cure; the rest by their title."""
 
@@ -202,11 +199,7 @@ class _Page:
             label, mark, style = "", " " * len(mark), ""
 
     def line(self, text: str, style: str = "", end: int | None = None) -> None:
-        from rich.text import Text
-
-        shown: Text = Text(plain.encodable(text.rstrip(), self.console.encoding))
-        shown.stylize(style, 0, end)
-        self.console.print(shown, soft_wrap=True, markup=False, highlight=False, emoji=False)
+        print_line(self.console, text, style, 0, end)
 
 
 def _padded(label: str) -> str:

@@ -64,9 +64,7 @@ def explain_text(text: str, machine: Callable[[], Machine | None] = lambda: None
 
 
 def of_crash(texts: Sequence[bytes], machine: Callable[[], Machine | None]) -> Explained | None:
-    """What ended a program, from its last words; None: it left none, or they are not recognised."""
-    if not texts:
-        return None
+    """What ended a program, from its last words; None: they are not recognised."""
     answer = explain([(None, [b"\n".join(texts)])], machine)
     return answer if answer.recognised else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import html
 import re
+from collections.abc import Iterator
 
 ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)?|[@-Z\\-_])")
 QUOTES = {
@@ -73,27 +74,31 @@ def clean(block: bytes) -> bytes:
 
 def stripped(line: str) -> str:
     """`line` without what launchers, loggers and containers have put in front of it."""
-    for _ in range(_PREFIXES_AT_MOST):
-        found = _PREFIX.match(line)
-        if found is None or found.end() == 0:
-            break
-        line = line[found.end() :]
-    return line
+    end = 0
+    for found in _prefixes(line):
+        end = found.end()
+    return line[end:]
 
 
 def rank(line: str) -> int | None:
     """The rank that printed a line, as its prefix or its bracket tells; None: it does not tell."""
-    rest = line
-    for _ in range(_PREFIXES_AT_MOST):
-        found = _PREFIX.match(rest)
-        if found is None or found.end() == 0:
-            break
+    for found in _prefixes(line):
         for name in ("rank", "local", "srun", "mpi"):
             if found[name] is not None:
                 return int(found[name])
-        rest = rest[found.end() :]
     within = _RANK_WITHIN.search(line[:300])
     return int(within[1]) if within else None
+
+
+def _prefixes(line: str) -> Iterator[re.Match[str]]:
+    """One after the other, from the line's start."""
+    end = 0
+    for _ in range(_PREFIXES_AT_MOST):
+        found = _PREFIX.match(line, end)
+        if found is None or found.end() == end:
+            return
+        yield found
+        end = found.end()
 
 
 def rank_of_file(name: str) -> int | None:

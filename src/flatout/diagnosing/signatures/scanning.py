@@ -45,7 +45,7 @@ class Hit:
     captured: dict[str, str]
     applies: tuple[bool | None, ...]
     """For each step of the cure: its `if_text` was found; None: it has none."""
-    count: int = 1
+    count: int = 0
 
 
 class Book:
@@ -132,7 +132,7 @@ class Scanner:
         applies = tuple(_applies(step.if_text, near) for step in signature.cure)
         evidence = window.evidence(message, found)
         order = window.begin + window.offset + message.start
-        hit = self.hits[key] = Hit(signature, evidence, order, captured, applies, count=0)
+        hit = self.hits[key] = Hit(signature, evidence, order, captured, applies)
         return hit
 
 
