@@ -49,6 +49,17 @@ class Moment(str, enum.Enum):
     OPTIMIZER = "optimizer"  # an optimizer is about to take its first step; target: it
 
 
+class Switch(str, enum.Enum):
+    """Where a running program can be switched from one state of the boost to the other.
+
+    A boost with variables of its own (`environment`) waits for the next start, whatever this says.
+    """
+
+    STEP = "step"  # between two steps: `apply` and `undo` leave the program's state as it was
+    ITERATOR = "iterator"  # where a loader's iterator can be handed over
+    START = "start"  # only when a process starts
+
+
 class Declined(Exception):  # noqa: N818 - a decision with its reason, not an error
     """The boost cannot be applied to this target; the message is the reason told to the user."""
 
@@ -60,6 +71,7 @@ class Boost:
     since: str
     risk: Risk
     moment: Moment
+    switch: Switch = Switch.STEP
     params: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """Parameter name -> values worth trying, the default first."""
     conflicts: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -44,6 +44,7 @@ BOOST = Boost(
     since="0.1.0",
     risk=Risk.SEMANTICS,
     moment=Moment.LOADER,
+    switch=Switch.START,
     params={"factor": (2, 4)},
     redraws=True,
 )

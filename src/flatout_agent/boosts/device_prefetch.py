@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flatout_agent import nests
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Undo
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch, Undo
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -48,6 +48,7 @@ BOOST = Boost(
     since="0.1.0",
     risk=Risk.EXACT,
     moment=Moment.LOADER,
+    switch=Switch.ITERATOR,
     retry_after=("loader-workers", "loader-pin-memory"),
 )
 

@@ -29,13 +29,19 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, LoaderFacts, Params
 
-BOOST = Boost(since="0.1.0", risk=Risk.EXACT, moment=Moment.LOADER, retry_after=("loader-workers",))
+BOOST = Boost(
+    since="0.1.0",
+    risk=Risk.EXACT,
+    moment=Moment.LOADER,
+    switch=Switch.ITERATOR,
+    retry_after=("loader-workers",),
+)
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:

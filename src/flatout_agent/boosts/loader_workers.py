@@ -48,7 +48,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent import worker_safety
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Undo
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch, Undo
 from flatout_agent.cores import local_processes, usable_cores
 from flatout_agent.worker_reuse import Reuse
 
@@ -60,6 +60,7 @@ BOOST = Boost(
     since="0.1.0",
     risk=Risk.EXACT,
     moment=Moment.LOADER,
+    switch=Switch.ITERATOR,
     params={"workers": ("auto", 1, 2, 4, 8), "prefetch_factor": (2,)},
     redraws=True,
 )
