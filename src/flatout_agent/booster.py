@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from flatout_agent import wire
-from flatout_agent.boosts import Applied, BoostModule, Declined, Moment, load
+from flatout_agent.boosts import Applied, BoostModule, Declined, Moment, Switch, load
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 
@@ -50,6 +51,52 @@ class Booster:
             return
         self._noted[boost] = note = wire.BoostNote(boost, state, reason)
         self.recorder.write(note)
+
+    def on(self, order: wire.BoostOrder) -> str | None:
+        """Switch a boost on in the running program, for all that is there and all that comes.
+
+        Returns why it did not take hold anywhere; None: it did, or nothing is there yet.
+        """
+        module = load(order.id)
+        self._noted.pop(order.id, None)
+        self.orders.append((order, module))
+        for target in self._targets(module.BOOST.moment):
+            self._apply(order, module, target)
+        if module.BOOST.switch is Switch.ITERATOR:
+            self.recorder.safely(f"hand over {order.id}", self.job.hand_over)
+        note = self._noted.get(order.id)
+        if note is None or note.state == "applied":
+            return None
+        self.off(order.id)
+        return f"failed: {note.reason}" if note.state == "failed" else note.reason
+
+    def off(self, boost: str) -> None:
+        """Switch a boost off again, wherever it is on."""
+        applied = self.applied.pop(boost, [])
+        for part in reversed(applied):
+            self.recorder.safely(f"undo {boost}", part.undo)
+        self.orders = [item for item in self.orders if item[0].id != boost]
+        if applied and load(boost).BOOST.switch is Switch.ITERATOR:
+            self.recorder.safely(f"hand over {boost}", self.job.hand_over)
+
+    def _targets(self, moment: Moment) -> list[Any]:
+        """What is there already of what a boost of this moment acts on."""
+        present: dict[Moment, Iterable[Any]] = {
+            Moment.START: [self.job.torch],
+            Moment.LOADER: self.job.loaders,
+            Moment.MODEL: self.job.models,
+            Moment.OPTIMIZER: self.job.optimizers,
+        }
+        return list(present[moment])
+
+    def idle(self, boost: str) -> str | None:
+        """Why a boost that is on did not take hold, as far as it can tell; None: it did."""
+        parts = self.applied.get(boost, [])
+        answers = [self.recorder.safely(f"engaged {boost}", part.engaged) for part in parts]
+        known = [answer for answer in answers if answer is not None]
+        if not known or any(hold for hold, _ in known):
+            return None
+        return "; ".join(dict.fromkeys(text for _, text in known if text))
 
     def undo(self) -> None:
         """Take every boost back, the last one first."""

@@ -170,7 +170,9 @@ class Discovery:
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             self.recorder.safely("backward", self._backward, tensors)
-            return original(tensors, *args, **kwargs)
+            result = original(tensors, *args, **kwargs)
+            self.recorder.safely("backward", self.watcher.backward_ended)
+            return result
 
         def stop() -> None:
             if autograd.backward is backward:
@@ -198,8 +200,9 @@ class Discovery:
 
         def __iter__(loader: Any) -> Iterator[Any]:  # noqa: N807
             discovery.recorder.safely("loader", discovery._iterated, loader)
+            discovery.recorder.safely("loader", discovery.watcher.epoch_begins, loader)
             iterator = make_iterator(loader)
-            discovery.recorder.safely("loader", _belongs_to, iterator, loader)
+            discovery.recorder.safely("loader", discovery.job.iterating, loader, iterator)
             return discovery.job.batches(loader, iterator)
 
         def __next__(iterator: Any) -> Any:  # noqa: N807
@@ -229,10 +232,6 @@ class Discovery:
         self.job.loaders.append(loader)
         self.watcher.loader_found(loader)
         self.booster.at(Moment.LOADER, loader)
-
-
-def _belongs_to(iterator: Any, loader: Any) -> None:
-    iterator._flatout_loader = loader
 
 
 def _same(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> bool:

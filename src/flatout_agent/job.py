@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flatout_agent.chain import Depth, Layer, Undo, model_call
+from flatout_agent.live.handover import Handover
 
 if TYPE_CHECKING:
     import torch
@@ -59,6 +60,11 @@ class Job:
         self._batch_layers: weakref.WeakKeyDictionary[Any, list[BatchLayer]] = (
             weakref.WeakKeyDictionary()
         )
+        self.handovers: weakref.WeakSet[Handover] | None = None
+        """Epochs under way, where loaders may be switched in the middle of one; None: not here."""
+        self._iterators: weakref.WeakKeyDictionary[Any, weakref.WeakSet[Any]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
     def device(self) -> str:
@@ -91,7 +97,35 @@ class Job:
         return lambda: layers.remove(layer) if layer in layers else None
 
     def batches(self, loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
-        """`iterator` inside the layers put around this loader."""
+        """`iterator` inside the layers put around this loader: what the program gets."""
+        if self.handovers is None:
+            return self._layered(loader, iterator)
+        reference = weakref.ref(loader)
+        handover = Handover(
+            self.torch,
+            loader,
+            iterator,
+            lambda fresh: self._layered(reference(), fresh),
+            lambda fresh: self.iterating(reference(), fresh),
+        )
+        self.handovers.add(handover)
+        return handover
+
+    def _layered(self, loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
         for layer in self._batch_layers.get(loader, ()):
             iterator = layer(iterator)
         return iterator
+
+    def hand_over(self) -> None:
+        """Let every epoch under way go on under its loader's present settings."""
+        for handover in list(self.handovers or ()):
+            handover.switch()
+
+    def iterating(self, loader: Any, iterator: Any) -> None:
+        """`loader` has made `iterator`: it can be found while it is under way."""
+        iterator._flatout_loader = loader
+        self._iterators.setdefault(loader, weakref.WeakSet()).add(iterator)
+
+    def iterators(self, loader: Any) -> Iterator[Any]:
+        """The loader's own iterators that the program still holds, outside of any layer."""
+        return iter(list(self._iterators.get(loader, ())))

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import sysconfig
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -42,6 +43,8 @@ class JobNotes:
         self.eval_seen = False
         self.eval_with_grad = False
         self.framework: str | None = None
+        self.close: Callable[[], None] = lambda: None
+        """Stop noting: torch is left as it was."""
         self._watch_scalers()
 
     def _watch_scalers(self) -> None:
@@ -54,6 +57,12 @@ class JobNotes:
             return scale(own, outputs)
 
         scaler.scale = scale_and_note
+
+        def close() -> None:
+            if scaler.scale is scale_and_note:
+                scaler.scale = scale
+
+        self.close = close
 
     def loader(self, loader: Any) -> None:
         """Before any boost touches it."""

@@ -27,6 +27,12 @@ def begin(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
         if orders.trial is not None:  # profiled with all that it saves kept off the user's files
             seed_everything(torch, orders.trial.seed)
         watcher = ProfileWatch(job, booster, recorder, orders.profile)
+    elif orders.live is not None:
+        from flatout_agent.watch.live import LiveWatch
+
+        if orders.trial is not None:  # tuned with all that it saves kept off the user's files
+            seed_everything(torch, orders.trial.seed)
+        watcher = LiveWatch(job, booster, recorder, orders.live, orders.trial is not None)
     elif orders.trial is None:
         from flatout_agent.watch.run import RunWatch
 

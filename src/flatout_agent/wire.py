@@ -14,9 +14,15 @@ import dataclasses
 import json
 import types
 import typing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from flatout_agent.wire_live import BlockRun as BlockRun
+from flatout_agent.wire_live import BoostOrder as BoostOrder
+from flatout_agent.wire_live import Decided as Decided
+from flatout_agent.wire_live import LiveOrders as LiveOrders
+from flatout_agent.wire_live import LiveSummary as LiveSummary
+from flatout_agent.wire_live import Params as Params
 from flatout_agent.wire_profile import CallSeen as CallSeen
 from flatout_agent.wire_profile import LoopSeen as LoopSeen
 from flatout_agent.wire_profile import ProfileOrders as ProfileOrders
@@ -26,15 +32,6 @@ ORDERS_ENV = "FLATOUT_ORDERS"
 """Environment variable that holds the path of the orders file."""
 
 T = TypeVar("T")
-Params = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class BoostOrder:
-    """One boost to apply, with its parameters."""
-
-    id: str
-    params: Params = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -75,6 +72,7 @@ class Orders:
     boosts: tuple[BoostOrder, ...] = ()
     trial: TrialOrders | None = None
     profile: ProfileOrders | None = None
+    live: LiveOrders | None = None
     version: int = VERSION
 
 
@@ -324,6 +322,9 @@ Record = (
     | AtGate
     | GuardMeasured
     | LossesSeen
+    | Decided
+    | BlockRun
+    | LiveSummary
     | Redirected
     | Fault
     | LoopSeen

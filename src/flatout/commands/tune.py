@@ -32,7 +32,10 @@ def command(
     skip: Annotated[
         list[str] | None, typer.Option(help="Do not try this boost; repeatable.")
     ] = None,
-    steps: Annotated[int | None, typer.Option(min=3, help="Measured steps per trial.")] = None,
+    steps: Annotated[int | None, typer.Option(min=3, help="Measured steps per window.")] = None,
+    steps_left: Annotated[
+        int | None, typer.Option(min=1, help="Steps that a whole run of the script takes.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of every trial.")] = 0,
     plan: Annotated[Path, typer.Option(help="Where the plan is written.")] = Path("flatout.toml"),
     python: Annotated[str | None, typer.Option(help="The Python that runs the script.")] = None,
@@ -44,7 +47,6 @@ def command(
     flatout tune [options] -m package.module ...
     flatout tune [options] -- torchrun --nproc-per-node 2 train.py
     """
-    from flatout.diagnosing import diagnose
     from flatout.reporting.terminal import TuneView
     from flatout.running import command as commands
     from flatout.running import folder
@@ -53,9 +55,12 @@ def command(
     resolved = commands.resolve(*program(ctx.args), python)
     _check_place(plan)
     choice = candidates.Choice(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
-    asked, here = tune.Settings(tune.seconds(budget), steps, seed), folder.fresh("tune")
+    asked, here = (
+        tune.Settings(tune.seconds(budget), steps, seed, steps_left=steps_left),
+        folder.fresh("tune"),
+    )
     with TuneView() as observer:
-        tuned = tune.tune(resolved, choice, asked, here, observer, diagnose.predicted)
+        tuned = tune.tune(resolved, choice, asked, here, observer)
     return _report(_with_plan(tuned, plan, here), here / "report.html", as_json)
 
 
@@ -84,7 +89,10 @@ def _with_plan(tuned: Tuned, path: Path, run_folder: Path) -> Tuned:
 
 
 def _report(tuned: Tuned, path: Path, as_json: bool) -> int:
-    """Write the HTML report and tell the result; 0: a plan was written, 1: nothing is faster."""
+    """Write the HTML report and tell the result; 0: a plan was written, 1: nothing is faster.
+
+    2: nothing could be tried in the time that was given.
+    """
     from flatout.reporting import document, html, terminal
 
     try:
@@ -97,4 +105,4 @@ def _report(tuned: Tuned, path: Path, as_json: bool) -> int:
         sys.stdout.write("\n")
     else:
         terminal.summary(tuned)
-    return 0 if tuned.plan_path else 1
+    return 0 if tuned.plan_path else 1 if tuned.tried else 2

@@ -12,8 +12,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from flatout.measuring.outcome import Rank, leading
+from flatout.measuring import trial
+from flatout.measuring.outcome import Outcome, Rank, leading
 from flatout.measuring.trial import POLL_S, Bench
 from flatout.nouns.plan import PlannedBoost
 from flatout.running.process import Program
@@ -24,6 +26,10 @@ PairDone = Callable[[int, float | None], None]
 
 class DuelFailedError(Exception):
     """One of the two did not reach its windows; the message says why."""
+
+
+class EndedEarlyError(DuelFailedError):
+    """The program came to its end before all windows were measured."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class _Player:
                 if self.over() if last else self.at_gate(number):
                     return
                 tail = " ".join(self.program.log_tail(3)).strip()
-                raise DuelFailedError(f"the program ended early{': ' if tail else ''}{tail}")
+                raise EndedEarlyError(f"the program ended early{': ' if tail else ''}{tail}")
             time.sleep(POLL_S)
 
     def play(self, number: int, last: bool, deadline: float) -> None:
@@ -109,12 +115,17 @@ def fight(
     pairs: int,
     limit_s: float,
     done: PairDone = lambda pair, ratio: None,
+    against: tuple[PlannedBoost, ...] = (),
 ) -> tuple[Side, Side]:
-    """Untouched and plan, `pairs` windows each. Raises DuelFailedError when one of them fails."""
+    """The program under `against` (nothing: as written) and under `boosts`, `pairs` windows each.
+
+    Raises DuelFailedError when one of them fails.
+    """
     deadline = time.monotonic() + limit_s
     with ExitStack() as stack:
         players: list[_Player] = []
-        for name, chosen in (("duel-untouched", ()), ("duel-plan", boosts)):
+        names = ("duel-untouched", "duel-plan") if not against else ("start-without", "start-with")
+        for name, chosen in zip(names, (against, boosts), strict=True):
             program = bench.program(name, chosen, facts, None, gates=pairs, guard_steps=0)
             players.append(_Player(stack.enter_context(program)))
             players[-1].reach(0, False, deadline)
@@ -126,3 +137,50 @@ def fight(
             untouched, plan = (player.side().windows_ms[number] for player in players)
             done(number + 1, untouched / plan)
         return players[0].side(), players[1].side()
+
+
+def whole_runs(
+    bench: Bench,
+    boosts: tuple[PlannedBoost, ...],
+    facts: wire.JobFacts | None,
+    pairs: int,
+    limit_s: float,
+    done: PairDone = lambda pair, ratio: None,
+) -> tuple[Side, Side]:
+    """For programs too short for windows: whole runs in turn, as many pairs as the time allows.
+
+    What is compared is the mean step of each run beyond its warm-up. Raises DuelFailedError.
+    """
+    deadline = time.monotonic() + limit_s
+    sides: tuple[list[Outcome], list[Outcome]] = ([], [])
+    for number in range(pairs):
+        began = time.monotonic()
+        done(number + 1, None)
+        for side, (name, chosen) in zip(
+            sides, (("whole", ()), ("whole-plan", boosts)), strict=True
+        ):
+            left_s = deadline - time.monotonic()
+            outcome = trial.run(bench, f"{name}-{number + 1}", chosen, facts, left_s, **WHOLE)
+            if outcome.measured is None:
+                raise DuelFailedError(outcome.error or "no step was measured")
+            side.append(outcome)
+        ratio = _step_ms(sides[0][-1]) / _step_ms(sides[1][-1])
+        done(number + 1, ratio)
+        if deadline - time.monotonic() < 1.2 * (time.monotonic() - began):
+            break
+    return _whole(sides[0]), _whole(sides[1])
+
+
+WHOLE: dict[str, Any] = {"guard_steps": 0, "min_steps": 10**9, "max_steps": 10**9}
+
+
+def _step_ms(outcome: Outcome) -> float:
+    assert outcome.measured is not None
+    return outcome.measured.step_ms
+
+
+def _whole(outcomes: list[Outcome]) -> Side:
+    last = outcomes[-1]
+    assert last.measured is not None
+    assert last.rank is not None
+    return Side(tuple(map(_step_ms, outcomes)), last.measured.losses, last.rank)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flatout.knowledge import boosts as known
-from flatout.measuring.outcome import Outcome, Rank, leading, measured
+from flatout.measuring.outcome import LEAST_STEPS, Outcome, Rank, leading, measured
 from flatout.nouns.plan import PlannedBoost
 from flatout.running.command import Command
 from flatout.running.process import LOG, Program, start_trial
@@ -16,6 +16,8 @@ from flatout_agent import wire
 
 POLL_S = 0.02
 MEMORY_EVERY_S = 0.5
+FIRST = "live-1"
+"""Name of the first process of a tuning."""
 QUIET_EXIT_S = 2.0
 """How long the process may take to vanish after its last record."""
 OWN_EXIT_S = 20.0
@@ -41,8 +43,8 @@ class Bench:
 
     @property
     def reference(self) -> Path:
-        """The first trial of the untouched program: gradients, batches and prepared files."""
-        return self.folder / "untouched-1"
+        """The first process of all: it prepares files (data sets) that the others find."""
+        return self.folder / FIRST
 
     def trial_orders(self, folder: Path, **changes: object) -> wire.TrialOrders:
         """The orders that all trials start from."""
@@ -67,15 +69,20 @@ class Bench:
         boosts: tuple[PlannedBoost, ...],
         facts: wire.JobFacts | None,
         record: wire.ProfileOrders | None = None,
+        live: wire.LiveOrders | None = None,
         **changes: object,
     ) -> Program:
-        """Start the user's program as the trial `name`; `record`: to be profiled, not timed."""
+        """Start the user's program as the trial `name`.
+
+        `record`: to be profiled, not timed; `live`: to be tuned while it trains.
+        """
         folder = self.folder / name
         orders = wire.Orders(
             records=str(folder),
             boosts=tuple(wire.BoostOrder(boost.id, boost.params) for boost in boosts),
             trial=self.trial_orders(folder, **changes),
             profile=record,
+            live=live,
         )
         asked: dict[str, str] = {}
         for boost in boosts:
@@ -96,7 +103,7 @@ def run(
     """One trial from start to end. A crash, a hang, a lack of memory is an outcome, no error."""
     began = time.monotonic()
     ranks: dict[int, Rank] = {}
-    with bench.program(name, boosts, facts, None, **changes) as program:
+    with bench.program(name, boosts, facts, **changes) as program:  # type: ignore[arg-type]
         late = _follow(program, ranks, seen, began + limit_s)
         returncode, peak = program.returncode, program.memory_bytes()
         program.stop()
@@ -157,7 +164,7 @@ def _error(
     if late:
         steps = len(rank.steps) if rank is not None else 0
         return f"stopped after {limit_s:.0f} s with {steps} steps taken"
-    if rank is not None and rank.ended is not None and rank.ended.reason == "window":
+    if rank is not None and rank.ended is not None and _measured_to_the_end(rank, returncode):
         return None
     tail = next(reversed(list(_meaningful(program.log_tail(20)))), "")
     if returncode:
@@ -165,6 +172,14 @@ def _error(
         return f"{tail} ({how})" if tail else how
     steps = len(rank.steps) if rank is not None else 0
     return f"the program ended by itself after {steps} steps: too few to measure"
+
+
+def _measured_to_the_end(rank: Rank, returncode: int | None) -> bool:
+    """The window is complete, or the program came to its own good end with enough of it."""
+    if rank.ended is not None and rank.ended.reason == "window":
+        return True
+    window = [step for step in rank.steps if step.phase == "window"]
+    return not returncode and len(window) >= LEAST_STEPS
 
 
 def _meaningful(lines: list[str]) -> Iterator[str]:

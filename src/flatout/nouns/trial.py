@@ -85,3 +85,18 @@ class Trial:
     """Path of the process's own output."""
     wall_s: float = 0.0
     retried: bool = False
+    interval: tuple[float, float] | None = None
+    """Of the gain: a confidence sequence's, from pairs of neighbouring blocks."""
+    pairs: int = 0
+
+
+@dataclass(frozen=True)
+class Block:
+    """Neighbouring steps of one run under one set of boosts."""
+
+    step: int
+    """The first of them, counted from 1."""
+    steps: int
+    ms: float
+    """Mean step time."""
+    on: tuple[str, ...] = ()

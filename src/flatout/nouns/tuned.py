@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan
-from flatout.nouns.trial import Guard, Measured, Trial
+from flatout.nouns.trial import Block, Guard, Measured, Trial
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,16 @@ class Tuned:
     """Errors inside the agent."""
     interrupted: bool = False
     notes: tuple[str, ...] = field(default_factory=tuple)
+    blocks: tuple[Block, ...] = ()
+    """Step times of the run in which boosts were switched, in its own order."""
+    live_guard: Guard | None = None
+    """The guard's word on all that was kept together, within that run."""
+    live: bool = False
+    """Tuned within a run that the user wanted anyway; its own figures are the result."""
+    saved_s: float | None = None
+    """Time that such a run took less than it would have as written."""
+    tried: bool = True
+    """At least one boost was tried fairly, or none applies."""
     plan_path: str | None = None
     report_path: str | None = None
     run_folder: str | None = None

@@ -44,6 +44,8 @@ class Finished:
     records: tuple[tuple[int, wire.Record], ...]
     followed: bool
     """The agent was given its orders; else the program ran as written, without flatout."""
+    folder: Path | None = None
+    """Where this run's files are."""
 
     @property
     def torch_versions(self) -> set[str]:
@@ -63,6 +65,7 @@ def run(
     stdout_to_stderr: bool = False,
     profile: wire.ProfileOrders | None = None,
     meanwhile: Meanwhile | None = None,
+    live: wire.LiveOrders | None = None,
 ) -> Finished:
     """Run the command to its end with `boosts`; trouble of ours costs the boosts, not the run.
 
@@ -70,7 +73,7 @@ def run(
     when the program has ended.
     """
     with _ready() as signals:
-        orders = _prepare(boosts, profile, warn)
+        orders = _prepare(boosts, profile, live, warn)
         env = None if orders is None else environment.for_program(orders, boosts_environment)
         # All file descriptors stay: `--data <(zcat data.gz)` is one.
         options: dict[str, Any] = {"close_fds": False}
@@ -86,7 +89,7 @@ def run(
             returncode = process.wait()
             WATCHDOG.forget(process.pid)
     records = _collect(orders.parent / "records", warn) if orders is not None else ()
-    return Finished(returncode, records, orders is not None)
+    return Finished(returncode, records, orders is not None, orders.parent if orders else None)
 
 
 def leave(returncode: int) -> int:
@@ -114,12 +117,15 @@ def _die(number: int) -> NoReturn:
 
 
 def _prepare(
-    boosts: Sequence[wire.BoostOrder], profile: wire.ProfileOrders | None, warn: Warn
+    boosts: Sequence[wire.BoostOrder],
+    profile: wire.ProfileOrders | None,
+    live: wire.LiveOrders | None,
+    warn: Warn,
 ) -> Path | None:
     """Write the orders; None where nothing can be written, and the program runs without us."""
     try:
         here = folder.fresh("run" if profile is None else "profile")
-        orders = wire.Orders(str(here / "records"), tuple(boosts), profile=profile)
+        orders = wire.Orders(str(here / "records"), tuple(boosts), profile=profile, live=live)
         return write_orders(orders, here)
     except OSError as error:
         warn(f"the program runs as written: flatout could write nowhere ({error})")

@@ -4,42 +4,44 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from flatout.knowledge import boosts as known
+from flatout.measuring import live
+from flatout.measuring.live import LiveRun
 from flatout.nouns.identity import Identity
-from flatout.nouns.plan import Plan
-from flatout.nouns.trial import Measured, Verdict
+from flatout.nouns.plan import Plan, PlannedBoost
+from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Confirmation
 from flatout.running.command import Command, script_sha256
-from flatout.tuning.search import Search
+from flatout.tuning.trials import Found
 
 
 def plan(
     command: Command,
-    search: Search,
+    found: Found,
     confirmed: Confirmation | None,
     machine: Identity,
-    best: Measured | None,
+    steps_left: int | None = None,
 ) -> Plan | None:
     """The plan; None where nothing was kept, or the confirmation speaks against it.
 
-    An interrupted search may give a plan that was not confirmed: it then tells no speed-up.
+    Without a confirmation (the program is too short for one, or was interrupted) the plan tells the
+    gain of the pairs.
     """
-    if not search.kept:
+    if not found.kept:
         return None
     if confirmed is not None and (confirmed.interval[0] <= 1.0 or not confirmed.guard.passed):
         return None
-    if confirmed is None and not search.interrupted:
-        return None
-    pays, compile_s = _pays_after(search, best or search.incumbent)
+    pays, compile_s = _pays_after(found.trials, found.kept, found.written.step_ms, found.now_ms)
     return Plan(
-        boosts=tuple(search.kept),
+        boosts=found.kept,
         command=command.display,
         script_sha256=script_sha256(command.script),
-        job=dataclasses.asdict(search.facts),
+        job=dataclasses.asdict(found.facts),
         machine=machine,
-        speedup=confirmed.speedup if confirmed is not None else None,
+        speedup=confirmed.speedup if confirmed is not None else found.speedup,
         speedup_interval=confirmed.interval if confirmed is not None else None,
         pairs=confirmed.pairs if confirmed is not None else None,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -48,15 +50,40 @@ def plan(
     )
 
 
-def _pays_after(search: Search, best: Measured | None) -> tuple[int | None, float | None]:
+def of_run(command: Command, run: LiveRun, machine: Identity) -> Plan | None:
+    """The plan that a run found while it trained; None where nothing is kept."""
+    kept = live.planned(run)
+    if not kept or run.summary is None:
+        return None
+    written_ms, now_ms = run.summary.written_ms, run.summary.now_ms
+    pays, compile_s = _pays_after(live.rows(run), kept, written_ms, now_ms)
+    return Plan(
+        boosts=kept,
+        command=command.display,
+        script_sha256=script_sha256(command.script),
+        job=dataclasses.asdict(run.facts) if run.facts is not None else None,
+        machine=machine,
+        speedup=run.speedup,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        pays_after_steps=pays,
+        compile_s=compile_s,
+    )
+
+
+def _pays_after(
+    rows: Sequence[Trial],
+    kept: Sequence[PlannedBoost],
+    written_ms: float | None,
+    now_ms: float | None,
+) -> tuple[int | None, float | None]:
     """(steps until the compile time is won back, that time); None where nothing is compiled."""
-    kept = {boost.id for boost in search.kept if known.get(boost.id).compiles}
+    compiled = {boost.id for boost in kept if known.get(boost.id).compiles}
     times = [
         row.measured.compile_s
-        for row in search.trials
-        if row.tried in kept and row.verdict is Verdict.KEPT and row.measured is not None
+        for row in rows
+        if row.tried in compiled and row.verdict is Verdict.KEPT and row.measured is not None
     ]
-    if not times or best is None:
+    if not times or written_ms is None or now_ms is None:
         return None, None
-    won_ms = search.untouched_figures.step_ms - best.step_ms
+    won_ms = written_ms - now_ms
     return (math.ceil(1000 * sum(times) / won_ms) if won_ms > 0 else None), sum(times)

@@ -1,4 +1,4 @@
-"""One `flatout tune` from start to end: baseline, search, confirmation, plan."""
+"""One `flatout tune` from start to end: boosts in running programs, confirmation, plan."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from flatout.knowledge import boosts as known
 from flatout.measuring import duel
 from flatout.measuring.outcome import measured
 from flatout.measuring.trial import Bench
@@ -21,14 +22,19 @@ from flatout.running import footprint
 from flatout.running.command import Command
 from flatout.running.folder import ROOT
 from flatout.running.process import end_all
-from flatout.tuning import planning
+from flatout.tuning import planning, starts, trials
 from flatout.tuning.candidates import Choice, highest_risk
 from flatout.tuning.confirm import confirmation
-from flatout.tuning.search import Predict, Search
+from flatout.tuning.trials import Found
 
 PAIRS = 5
+WHOLE_PAIRS = 3
 NOISY = 0.25
-"""Own noise of a program beyond which the user is told."""
+"""Noise of the program against itself beyond which the user is told."""
+LEAST_CONFIRM_S = 60.0
+"""The confirmation may overrun the budget by so much ..."""
+COMPILE_S = 600.0
+"""... and by so much more where the plan compiles; a hang may not."""
 
 
 @dataclass(frozen=True)
@@ -37,59 +43,50 @@ class Settings:
 
     budget_s: float = 600.0
     steps: int | None = None
-    """Measured steps per trial; None: as many as a few seconds hold."""
+    """Measured steps of each window of the confirmation; None: as many as a second holds."""
     seed: int = 0
     pairs: int = PAIRS
+    steps_left: int | None = None
+    """Steps that a whole run takes, where the user knows."""
 
 
 def tune(
-    command: Command,
-    choice: Choice,
-    settings: Settings,
-    folder: Path,
-    observer: Observer,
-    predict: Predict | None = None,
+    command: Command, choice: Choice, settings: Settings, folder: Path, observer: Observer
 ) -> Tuned:
-    """Find the plan. Raises UserError when the program itself cannot be measured.
-
-    `predict`: from the program's profile to the speed-up that its findings let expect of boosts,
-    for the order of the trials; None: the boosts' own rules of thumb.
-    """
+    """Find the plan. Raises UserError when the program itself cannot be measured."""
     began = time.monotonic()
+    deadline = began + settings.budget_s
     files = footprint.take(Path.cwd())
     bench = _bench(command, settings, folder)
-    search = Search(bench, choice, observer, began + settings.budget_s, predict)
     notes: list[str] = []
-    confirmed, best = _search_and_confirm(search, settings, notes)
-    notes += _noise_told(search.noise)
-    here = identity(search.facts.torch)
+    try:
+        found = trials.find(bench, choice, observer, deadline, settings.steps_left)
+    except KeyboardInterrupt:
+        end_all(bench.folder)
+        raise
+    found, confirmed, best = _finish(bench, found, choice, settings, observer, deadline, notes)
+    notes += _notes(found, settings)
+    here = identity(found.facts.torch)
     return Tuned(
         command=command.display,
         machine=here,
-        baseline=search.untouched_figures,
+        baseline=_baseline(found, confirmed),
         best=best,
-        trials=tuple(search.trials),
+        trials=found.trials,
         confirmation=confirmed,
-        plan=planning.plan(command, search, confirmed, here, best),
-        noise=search.noise,
+        plan=planning.plan(command, found, confirmed, here, settings.steps_left),
+        noise=found.noise,
         wall_s=time.monotonic() - began,
-        deterministic=search.deterministic,
-        redirected=tuple(search.redirected),
+        redirected=found.redirected,
         leaked=footprint.changed(files, footprint.take(Path.cwd())),
-        faults=tuple(search.faults),
-        interrupted=search.interrupted,
+        faults=found.faults,
+        interrupted=found.interrupted,
         notes=tuple(notes),
+        blocks=found.blocks,
+        live_guard=found.guard,
+        tried=found.tried,
         run_folder=str(folder),
     )
-
-
-def _noise_told(noise: float) -> list[str]:
-    if noise <= NOISY:
-        return []
-    return [
-        f"two runs of the same program differed by {noise:.0%}: small gains cannot be seen here;"
-        " stop other programs and tune again"
-    ]
 
 
 def seconds(text: str) -> float:
@@ -100,68 +97,123 @@ def seconds(text: str) -> float:
     return found
 
 
-def _search_and_confirm(
-    search: Search, settings: Settings, notes: list[str]
-) -> tuple[Confirmation | None, Measured | None]:
-    """Ctrl-C keeps the best so far, unconfirmed; before the first measurement it ends all."""
-    try:
-        search.baseline()
-        search.profile()
-        search.search()
-        if search.kept:
-            return _confirm(search, settings, notes)
-    except KeyboardInterrupt:
-        end_all(search.bench.folder)
-        if search.incumbent is None:
-            raise
-        search.interrupted = True
+def _finish(
+    bench: Bench,
+    found: Found,
+    choice: Choice,
+    settings: Settings,
+    observer: Observer,
+    deadline: float,
+    notes: list[str],
+) -> tuple[Found, Confirmation | None, Measured | None]:
+    """What needs fresh processes: boosts of the start, and the confirmation. Ctrl-C ends them."""
+    best = Measured(found.now_ms, None, (), ()) if found.kept and found.now_ms else None
+    if found.interrupted:
+        end_all(bench.folder)
         notes.append("interrupted: the best so far was not confirmed")
-    return None, search.incumbent if search.kept else None
+        return found, None, best
+    try:
+        limit_s = max(LEAST_CONFIRM_S, deadline - time.monotonic())
+        rows, kept = starts.try_starts(bench, found, choice, observer, deadline, limit_s)
+        told = {row.tried for row in rows}
+        old = tuple(row for row in found.trials if row.tried not in told)
+        found = dataclasses.replace(found, trials=(*old, *rows), kept=kept)
+        if not kept:
+            return found, None, None
+        return found, *_confirm(bench, found, settings, observer, deadline, notes)
+    except KeyboardInterrupt:
+        end_all(bench.folder)
+        notes.append("interrupted: the best so far was not confirmed")
+        return dataclasses.replace(found, interrupted=True), None, best
 
 
 def _bench(command: Command, settings: Settings, folder: Path) -> Bench:
     own, root = folder.absolute(), ROOT.absolute()
     # Beside the runs, for the next tuning; where these could not be made, with this one.
     cache = (root if own.is_relative_to(root) else own) / "cache" / "inductor"
-    bench = Bench(command, own, seed=settings.seed, compile_cache=cache)
-    if settings.steps is None:
-        return bench
-    steps = max(3, settings.steps)
-    return dataclasses.replace(bench, min_steps=steps, max_steps=steps, window_s=0.0)
+    return Bench(command, own, seed=settings.seed, compile_cache=cache)
 
 
 def _confirm(
-    search: Search, settings: Settings, notes: list[str]
+    bench: Bench,
+    found: Found,
+    settings: Settings,
+    observer: Observer,
+    deadline: float,
+    notes: list[str],
 ) -> tuple[Confirmation | None, Measured | None]:
-    """The duel; without a result when one of the two fails, with the reason in `notes`."""
-    search.observer.phase("confirming: as written and with the plan, in turn")
-    plan = tuple(search.kept)
-    bench = _shorter_windows(search.bench, search.untouched_figures.step_ms / 1000)
+    """The duel; of a program too short for it, whole runs; without either, what the pairs say."""
+    observer.phase("confirming: as written and with the plan, in turn")
+    plan, limit_s = found.kept, _confirm_limit_s(found, deadline)
+
+    def done(pair: int, ratio: float | None) -> None:
+        observer.confirming(pair, settings.pairs, ratio)
+
+    best = Measured(found.now_ms, None, (), ()) if found.now_ms else None
     try:
-        untouched, planned = duel.fight(
-            bench,
-            plan,
-            search.facts,
-            settings.pairs,
-            search.duel_limit_s,
-            _pair_told(search, settings.pairs),
-        )
+        try:
+            if _too_short(found):
+                raise duel.EndedEarlyError("the program is short")
+            windows = _windows(bench, found, settings)
+            untouched, planned = duel.fight(
+                windows, plan, found.facts, settings.pairs, limit_s, done
+            )
+        except duel.EndedEarlyError:
+            pairs = min(WHOLE_PAIRS, settings.pairs)
+            untouched, planned = duel.whole_runs(bench, plan, found.facts, pairs, limit_s, done)
+            notes.append("the program is short: whole runs of it were compared")
     except duel.DuelFailedError as error:
-        notes.append(f"not confirmed: {error}")
-        return None, search.incumbent
-    guard = search.incumbent_trial.guard if search.incumbent_trial is not None else None
-    guard = guard or Guard(passed=False, reason="no trial had the whole plan on")
+        notes.append(
+            f"not confirmed by fresh processes ({error}); the gains are those of its pairs"
+        )
+        return None, best
+    guard = found.guard or Guard(passed=True, reason="no boost that is on acts on the model's calls",
+                                 gradient_compared=False)  # fmt: skip
     result = confirmation(untouched, planned, guard, highest_risk(plan) == "semantics")
-    return result, measured(planned.rank, None) or search.incumbent
+    return result, measured(planned.rank, None) or best
 
 
-def _shorter_windows(bench: Bench, step_s: float) -> Bench:
-    """Windows of the duel are shorter than a trial's, since there are several on each side."""
-    if bench.window_s == 0.0:
-        return bench
-    steps = max(3, min(bench.min_steps, math.ceil(bench.window_s / step_s / 2)))
-    return dataclasses.replace(bench, min_steps=steps, window_s=bench.window_s / 2)
+def _too_short(found: Found) -> bool:
+    """Whether a whole run of the program has no room for the windows of a duel."""
+    if found.run_steps is None or found.now_ms is None:
+        return False
+    return found.run_steps * found.now_ms / 1000 < 2 * PAIRS
 
 
-def _pair_told(search: Search, pairs: int) -> duel.PairDone:
-    return lambda pair, ratio: search.observer.confirming(pair, pairs, ratio)
+def _confirm_limit_s(found: Found, deadline: float) -> float:
+    compiles = any(known.get(boost.id).compiles for boost in found.kept)
+    least_s = max(LEAST_CONFIRM_S, 3 * found.run_s) + (COMPILE_S if compiles else 0.0)
+    return max(deadline - time.monotonic(), least_s)
+
+
+def _windows(bench: Bench, found: Found, settings: Settings) -> Bench:
+    """Windows of a second: there are several on each side."""
+    if settings.steps is not None:
+        steps = max(3, settings.steps)
+        return dataclasses.replace(bench, min_steps=steps, max_steps=steps, window_s=0.0)
+    steps = max(3, math.ceil(0.5 / (found.written.step_ms / 1000)))
+    return dataclasses.replace(bench, min_steps=min(bench.min_steps, steps), window_s=1.0)
+
+
+def _baseline(found: Found, confirmed: Confirmation | None) -> Measured:
+    """The program as written; its losses are those of the confirmation, where there is one."""
+    losses = confirmed.untouched_losses if confirmed is not None else ()
+    return dataclasses.replace(found.written, losses=losses)
+
+
+def _notes(found: Found, settings: Settings) -> list[str]:
+    notes = []
+    if found.noise > NOISY:
+        notes.append(
+            f"neighbouring blocks of the program as written differed by {found.noise:.0%}: small"
+            " gains cannot be seen here; stop other programs and tune again"
+        )
+    if found.micro_steps:
+        notes.append("measured by micro-step: a step of this program is made of many")
+    untried = [str(row.tried) for row in found.trials if row.reason.startswith(trials.UNTRIED)]
+    if untried:
+        notes.append(
+            f"no time was left to try {', '.join(dict.fromkeys(untried))}: a longer --budget"
+            " (or a program that trains longer) lets them have their turn"
+        )
+    return notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from flatout.measuring.live import Tried
 from flatout.measuring.outcome import Outcome
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
@@ -16,7 +17,7 @@ FULL_BYTES = 16 * 2**20
 CURE_FULL = "free some space, then run it again"
 
 
-def why(outcome: Outcome) -> UserError:
+def why(outcome: Outcome | Tried) -> UserError:
     """The error that tells why the program as written gave no measurement, and what to do next."""
     tail = "".join(f"\n  | {line}" for line in log_tail(Path(outcome.log), LOG_LINES))
     full = _full_disk(Path(outcome.log).parent)
@@ -42,18 +43,18 @@ def _full_disk(folder: Path) -> str | None:
     return f"the disk is full, {units.size(free)} left for {folder}"
 
 
-def _next_step(outcome: Outcome) -> str:
+def _next_step(outcome: Outcome | Tried) -> str:
     whole = f"its whole output: {outcome.log}"
     if _late(outcome):
         return f"where it needs longer than that, give it more time with --budget; {whole}"
     return f"run it by itself first: it must train; {whole}" if outcome.rank is None else whole
 
 
-def _late(outcome: Outcome) -> bool:
+def _late(outcome: Outcome | Tried) -> bool:
     return outcome.error is not None and outcome.error.startswith("stopped after")
 
 
-def _no_step(outcome: Outcome) -> str:
+def _no_step(outcome: Outcome | Tried) -> str:
     did = "imported torch but took no optimizer step" if outcome.torch_seen else (
         "never imported torch"
     )  # fmt: skip

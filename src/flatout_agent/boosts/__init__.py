@@ -80,6 +80,8 @@ class Boost:
     """If dropped, worth a second try once one of these was kept."""
     redraws: bool = False
     """The program draws other random numbers under it (augmentation, dropout)."""
+    evaluates: bool = False
+    """It makes evaluation faster, not the steps."""
     compiles: bool = False
     """Its first steps are slow because something is compiled or captured."""
 

@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent import nests
+from flatout_agent import forward_state, nests
 from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.chain import Depth
 
@@ -108,27 +108,6 @@ def _is_channels_last(torch: Any, tensor: Any) -> bool:
     )
 
 
-def forward_state(torch: Any, model: Any) -> Callable[[], None]:
-    """Keep what a first call may change before it fails; returns the way back.
-
-    Those are the buffers and the random state.
-    """
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    random = torch.get_rng_state()
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    on_devices = [(device, torch.cuda.get_rng_state(device)) for device in devices]
-
-    def restore() -> None:
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
-        torch.set_rng_state(random)
-        for device, state in on_devices:
-            torch.cuda.set_rng_state(state, device)
-
-    return restore
-
-
 class Layout:
     """The layer around one model's call."""
 
@@ -151,7 +130,7 @@ class Layout:
             restore = (
                 None
                 if self.model.training in self.proven
-                else forward_state(self.torch, self.model)
+                else forward_state.keep(self.torch, [self.model])
             )
             try:
                 output = call(*nests.change(args, self._to), **nests.change(kwargs, self._to))

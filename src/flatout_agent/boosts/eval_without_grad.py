@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
-BOOST = Boost(since="0.1.0", risk=Risk.EXACT, moment=Moment.MODEL)
+BOOST = Boost(since="0.1.0", risk=Risk.EXACT, moment=Moment.MODEL, evaluates=True)
 
 Mask = tuple[bool, ...]
 

@@ -33,6 +33,12 @@ class Watcher:
     def backward(self, loss: Any) -> None:
         """`backward` is about to run on this tensor."""
 
+    def backward_ended(self) -> None:
+        """That `backward` has ended: gradients are there, the weights are still the same."""
+
+    def epoch_begins(self, loader: Any) -> None:
+        """An epoch of `loader` is about to begin."""
+
     def optimizer_starts(self, optimizer: Any) -> None:
         """`optimizer.step` begins."""
 

@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatout_agent import nests
+from flatout_agent import forward_state, nests
 from flatout_agent.api.errors import UsageError
-from flatout_agent.boosts.channels_last import forward_state
 
 LossCall = Callable[[Any], Tensor]
 NAMES = ("auto", "channels_last", "contiguous")
@@ -103,7 +102,7 @@ class _Placing:
         def checked(batch: Any) -> Tensor:
             if self.proven or self.off:
                 return call(batch)
-            restore = forward_state(torch, self.model)
+            restore = forward_state.keep(torch, [self.model])
             try:
                 loss = call(batch)
             except RuntimeError as error:

@@ -1,0 +1,271 @@
+"""What the agent of a live tuning tells, put together while the program runs or afterwards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from flatout.knowledge import boosts as known
+from flatout.measuring.outcome import Rank, leading
+from flatout.measuring.trial import MEMORY_EVERY_S, OWN_EXIT_S, POLL_S, QUIET_EXIT_S, Bench
+from flatout.nouns.plan import PlannedBoost
+from flatout.nouns.trial import Block, Guard, Measured, Trial, Verdict
+from flatout.running.process import LOG, Program
+from flatout_agent import wire
+
+VERDICTS = {
+    "kept": Verdict.KEPT,
+    "slower": Verdict.SLOWER,
+    "same": Verdict.SLOWER,
+    "dropped": Verdict.SLOWER,
+    "different": Verdict.DIFFERENT,
+    "failed": Verdict.FAILED,
+    "declined": Verdict.SKIPPED,
+    "untried": Verdict.SKIPPED,
+}
+NEEDS_START = "can only be switched when the program starts"
+"""The agent's reason for boosts that wait for a fresh process."""
+
+
+@dataclass
+class LiveRun:
+    """One process that was tuned while it trained, as far as it has told."""
+
+    pid: int | None = None
+    facts: wire.JobFacts | None = None
+    decisions: list[wire.Decided] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    summary: wire.LiveSummary | None = None
+    ended: wire.Ended | None = None
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, pid: int, record: wire.Record) -> None:
+        """Account for one record; only the process that decides counts."""
+        if isinstance(record, (wire.Decided, wire.BlockRun, wire.LiveSummary)):
+            self.pid = self.pid or pid
+        if isinstance(record, wire.Fault):
+            self.faults.append(f"{record.where}: {record.message}")
+        if isinstance(record, wire.JobSeen):
+            self.facts = record.facts
+        if pid != self.pid:
+            return
+        match record:
+            case wire.Decided():
+                self.decisions.append(record)
+            case wire.BlockRun():
+                self.blocks.append(Block(record.step, record.steps, record.ms, record.on))
+            case wire.LiveSummary():
+                self.summary = record
+            case wire.Ended():
+                self.ended = record
+
+    @property
+    def speedup(self) -> float | None:
+        """Time of a step as written over its time with what is kept, within this run."""
+        summary = self.summary
+        if summary is None or not summary.written_ms or not summary.now_ms:
+            return None
+        return summary.written_ms / summary.now_ms
+
+
+def of(records: Iterable[tuple[int, wire.Record]]) -> LiveRun:
+    """From all the records of a run."""
+    run = LiveRun()
+    for pid, record in records:
+        run.add(pid, record)
+    return run
+
+
+def planned(run: LiveRun, before: Sequence[PlannedBoost] = ()) -> tuple[PlannedBoost, ...]:
+    """The boosts that are kept, with the gain that each was measured to bring.
+
+    before: those that were kept in earlier processes of the same tuning.
+    """
+    if run.summary is None:
+        return tuple(before)
+    gains = {boost.id: boost.gain for boost in before}
+    gains |= {d.id: d.gain for d in run.decisions if d.verdict == "kept" and d.gain is not None}
+    return tuple(
+        PlannedBoost(order.id, order.params, gains.get(order.id), known.get(order.id).risk.value)
+        for order in run.summary.kept
+    )
+
+
+def trial(decided: wire.Decided, on: Sequence[str]) -> Trial:
+    """The row of one decision. on: what was kept then."""
+    guard = None
+    if decided.gradient_error is not None:
+        guard = Guard(
+            decided.verdict != "different",
+            decided.reason,
+            gradient_error=decided.gradient_error,
+            batch_noise=decided.batch_noise,
+            own_noise=decided.own_noise,
+        )
+    measured = None
+    if decided.step_ms is not None:
+        measured = Measured(decided.step_ms, None, (), (), compile_s=decided.compile_s)
+    known_interval = decided.low is not None and decided.high is not None
+    return Trial(
+        boosts=(*(boost for boost in on if boost != decided.id), decided.id),
+        tried=decided.id,
+        params=decided.params,
+        verdict=VERDICTS.get(decided.verdict, Verdict.SKIPPED),
+        reason=decided.reason,
+        measured=measured,
+        gain=decided.gain,
+        guard=guard,
+        wall_s=decided.cost_s,
+        retried=decided.again,
+        interval=(decided.low or 0.0, decided.high or 0.0) if known_interval else None,
+        pairs=decided.pairs,
+    )
+
+
+def rows(run: LiveRun, before: Sequence[str] = ()) -> list[Trial]:
+    """A row for each decision, in the order in which they fell."""
+    on = list(before)
+    found = []
+    for decided in run.decisions:
+        found.append(trial(decided, on))
+        if decided.verdict == "kept" and decided.id not in on:
+            on.append(decided.id)
+        if decided.verdict == "dropped" and decided.id in on:
+            on.remove(decided.id)
+    return found
+
+
+def guard(run: LiveRun) -> Guard | None:
+    """The guard's word on all that is kept together."""
+    summary = run.summary
+    if summary is None or summary.guard_passed is None:
+        return None
+    return Guard(
+        summary.guard_passed,
+        summary.guard,
+        gradient_error=summary.gradient_error,
+        batch_noise=summary.batch_noise,
+        gradient_compared=summary.gradient_error is not None,
+    )
+
+
+def written(run: LiveRun) -> Measured | None:
+    """The program as written, as this run measured it."""
+    summary = run.summary
+    if summary is None or summary.written_ms is None:
+        return None
+    steps = tuple(block.ms for block in run.blocks if not block.on)
+    return Measured(
+        summary.written_ms,
+        None,
+        steps,
+        (),
+        wait_share=run.facts.wait_share if run.facts is not None else None,
+        peak_bytes=run.ended.peak_bytes if run.ended is not None else None,
+    )
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A throw-away process under a live tuning, over."""
+
+    run: LiveRun
+    rank: Rank | None
+    error: str | None
+    """Why it told nothing; None: it did."""
+    torch_seen: bool
+    agent_seen: bool
+    returncode: int | None
+    log: str
+    wall_s: float
+    redirected: tuple[str, ...] = ()
+
+
+def run(
+    bench: Bench,
+    name: str,
+    boosts: Sequence[PlannedBoost],
+    facts: wire.JobFacts | None,
+    orders: wire.LiveOrders,
+    limit_s: float,
+    found: LiveRun,
+    told: Callable[[wire.Record], None] = lambda record: None,
+) -> Tried:
+    """Tune in a process of its own until all is decided, it ends, or the limit is reached.
+
+    What it tells is put into `found` at once, so that an interrupt loses nothing.
+    """
+    began = time.monotonic()
+    ranks: dict[int, Rank] = {}
+    with bench.program(name, tuple(boosts), facts, live=orders) as program:
+        late = _follow(program, found, ranks, told, began + limit_s)
+        returncode = program.returncode
+        program.stop()
+        for pid, record in program.records():
+            found.add(pid, record)
+        error = _error(found, program, late, returncode)
+    rank = leading(ranks.values()) or next(iter(ranks.values()), None)
+    return Tried(
+        found,
+        rank,
+        error,
+        any(item.torch for item in ranks.values()),
+        bool(ranks),
+        returncode,
+        str(bench.folder / name / LOG),
+        time.monotonic() - began,
+        tuple(dict.fromkeys(path for item in ranks.values() for path in item.redirected)),
+    )
+
+
+def _follow(
+    program: Program,
+    found: LiveRun,
+    ranks: dict[int, Rank],
+    told: Callable[[wire.Record], None],
+    deadline: float,
+) -> bool:
+    """Read records until the process has ended; True: it was still at it at the deadline."""
+
+    def collect() -> None:
+        for pid, record in program.records():
+            ranks.setdefault(pid, Rank()).add(record)
+            found.add(pid, record)
+            if pid == found.pid:
+                told(record)
+
+    sampled = 0.0
+    while program.alive and found.ended is None:
+        collect()
+        now = time.monotonic()
+        if now > deadline:
+            return True
+        if now - sampled > MEMORY_EVERY_S:
+            program.memory_bytes()
+            sampled = now
+        time.sleep(POLL_S)
+    settled = found.summary is not None and found.summary.settled
+    program.wait(QUIET_EXIT_S if settled else min(OWN_EXIT_S, deadline - time.monotonic()))
+    collect()
+    return False
+
+
+def _error(found: LiveRun, program: Program, late: bool, returncode: int | None) -> str | None:
+    if found.blocks:
+        return None
+    if late:
+        return "stopped by the time limit before a step was measured"
+    tail = next((line.strip() for line in reversed(program.log_tail(20)) if line.strip()), "")
+    if returncode:
+        how = f"killed by signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+        return f"{tail} ({how})" if tail else how
+    steps = found.ended.steps if found.ended is not None else 0
+    return f"the program ended by itself after {steps} steps: too few to measure"
+
+
+def steps_of(tried: Tried) -> int | None:
+    """Steps of a whole run of the program, where this one came to its own end."""
+    ended = tried.run.ended
+    settled = tried.run.summary is not None and tried.run.summary.settled
+    return ended.steps if ended is not None and not settled else None

@@ -1,0 +1,141 @@
+"""Blocks: neighbouring steps under one set of boosts, and the time that a step of them takes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+LEAST_STEPS = 4
+LEAST_S = 0.15
+LONG_STEP_S = 0.5
+"""Of steps this long two make a block: one alone is longer than what disturbs it."""
+AT_MOST_STEPS = 400
+DISTURBED = 2.0
+"""A step that takes so many times the block's median ..."""
+DISTURBED_SHARE = 0.2
+"""... and makes up this share of the block was disturbed from outside."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """One unit of work has ended: a step, or a micro-step where steps are made of many."""
+
+    seconds: float
+    size: int
+    """Elements of the model's inputs in it."""
+    clean: bool
+    """False: something beside training happened (evaluation, saving, a new shape, a compile)."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """seconds: per unit, as a unit of the program's usual size would take."""
+
+    seconds: float
+    units: int
+    disturbed: bool
+    wall_s: float
+
+
+class Sizes:
+    """How the time of a unit grows with the size of its inputs, learnt as the program runs.
+
+    One usual size: units of other sizes (the last batch of an epoch) are left out. Many sizes:
+    log time is taken to grow in a straight line with log size.
+    """
+
+    MOST_SEEN = 512
+
+    def __init__(self) -> None:
+        self.count: Counter[int] = Counter()
+        self._points: list[tuple[float, float]] = []
+        self.slope = 0.0
+
+    def add(self, tick: Tick) -> None:
+        """Learn from a clean unit of the program as written."""
+        if tick.size <= 0 or tick.seconds <= 0 or len(self._points) >= self.MOST_SEEN:
+            return
+        self.count[tick.size] += 1
+        self._points.append((math.log(tick.size), math.log(tick.seconds)))
+        self.slope = self._fit() if self.vary else 0.0
+
+    @property
+    def vary(self) -> bool:
+        """Whether there is no usual size."""
+        if not self.count:
+            return False
+        return self.count.most_common(1)[0][1] < 0.7 * sum(self.count.values())
+
+    @property
+    def usual(self) -> int:
+        """The most frequent size; 0: none was seen."""
+        return self.count.most_common(1)[0][0] if self.count else 0
+
+    def fits(self, tick: Tick) -> bool:
+        """Whether the unit can stand beside the others."""
+        return self.vary or not self.count or tick.size == self.usual
+
+    def even(self, tick: Tick) -> float:
+        """Seconds that a unit of the usual size would have taken."""
+        if not self.slope or tick.size <= 0:
+            return tick.seconds
+        return tick.seconds * math.exp(self.slope * (math.log(self.usual) - math.log(tick.size)))
+
+    def _fit(self) -> float:
+        if len(self._points) < 8:
+            return 0.0
+        xs, ys = zip(*self._points, strict=True)
+        mean_x, mean_y = statistics.fmean(xs), statistics.fmean(ys)
+        square = sum((x - mean_x) ** 2 for x in xs)
+        if square < 1e-6:
+            return 0.0
+        slope = sum((x - mean_x) * (y - mean_y) for x, y in self._points) / square
+        return float(min(2.0, max(0.0, slope)))
+
+
+def length(unit_s: float, floor_s: float = LEAST_S) -> int:
+    """Units that make a block, where one takes so many seconds."""
+    least = 2 if unit_s >= LONG_STEP_S else LEAST_STEPS
+    return min(AT_MOST_STEPS, max(least, math.ceil(floor_s / max(unit_s, 1e-6))))
+
+
+def collect(
+    units: int, skip: int, sizes: Sizes, clock: Callable[[], float] | None = None
+) -> Generator[None, Tick, Block]:
+    """Wait for `skip` units, then for so many that count.
+
+    `clock`: waits for the accelerator and tells the time. Asked twice a block, never per step: the
+    units then share the block's time as they share the host's.
+    """
+    wall_s = 0.0
+    for _ in range(skip):
+        wall_s += (yield).seconds
+    began = clock() if clock is not None else 0.0
+    seconds: list[float] = []
+    counted_s = other_s = 0.0
+    left_out = 0
+    while len(seconds) < units and left_out < 4 * units + 50:
+        tick = yield
+        wall_s += tick.seconds
+        if tick.clean and sizes.fits(tick):
+            seconds.append(sizes.even(tick))
+            counted_s += tick.seconds
+        else:
+            left_out += 1
+            other_s += tick.seconds
+    if not seconds:
+        return Block(math.nan, 0, True, wall_s)
+    mean_s = statistics.fmean(seconds)
+    if clock is None:
+        return Block(mean_s, len(seconds), _disturbed(seconds), wall_s)
+    mean_s *= (clock() - began) / (counted_s + other_s)
+    return Block(mean_s, len(seconds), left_out > 0, wall_s)
+
+
+def _disturbed(seconds: list[float]) -> bool:
+    usual = statistics.median(seconds)
+    late = sum(value - usual for value in seconds if value > DISTURBED * usual)
+    return late > DISTURBED_SHARE * usual * len(seconds)

@@ -1,0 +1,72 @@
+"""What a live tuning may spend: never more than the rest of the run can earn back."""
+
+from __future__ import annotations
+
+import time
+
+FREE_S = 60.0
+"""The run's first minute may go into the tuning whole ..."""
+SHARE = 0.03
+"""... later so much of the run at most."""
+COMPILE_S = 30.0
+"""What a compilation takes, as far as one can say before."""
+UNKNOWN_SHARE = 0.1
+"""Where nobody knows how long the program trains, a single boost may cost this share of the time
+that it has trained already."""
+
+
+class Budget:
+    """Seconds spent and left, in one run."""
+
+    def __init__(self, limit_s: float | None, steps: int | None, throw_away: bool) -> None:
+        """throw_away: the run is there for the answer alone, so that trying loses nothing."""
+        self.began = time.perf_counter()
+        self.limit_s = limit_s
+        self.steps = steps
+        self.throw_away = throw_away
+        self.lost_s = 0.0
+        """What the tuning has cost the run so far."""
+        self._lost_late_s = 0.0
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first step."""
+        return time.perf_counter() - self.began
+
+    @property
+    def over(self) -> bool:
+        """The time that the user gave is used up."""
+        return self.limit_s is not None and self.elapsed_s > self.limit_s
+
+    def lose(self, seconds: float) -> None:
+        """Account for what the tuning has cost the run; a block that was faster gives some back."""
+        self.lost_s += seconds
+        if self.elapsed_s > FREE_S:
+            self._lost_late_s = max(0.0, self._lost_late_s + seconds)
+
+    def ready(self, cost_s: float, compiles: bool) -> bool:
+        """Whether a try that costs so much may begin now; else the program trains on first."""
+        if self.throw_away or (self.steps is not None and self.elapsed_s < FREE_S):
+            return True
+        if self.steps is None and compiles:
+            return cost_s + COMPILE_S <= UNKNOWN_SHARE * self.elapsed_s
+        return self.elapsed_s < FREE_S or self._lost_late_s < SHARE * self.elapsed_s
+
+    def refuses(
+        self, cost_s: float, gain: float, compiles: bool, taken: int, step_s: float
+    ) -> str | None:
+        """Why a try that costs so much is not worth it in this run; None: it may be.
+
+        `gain`: the likely speed-up. `taken`: steps taken. `step_s`: what one takes now.
+        """
+        cost_s += COMPILE_S if compiles else 0.0
+        if self.limit_s is not None and self.elapsed_s + cost_s > self.limit_s:
+            return f"no time left: it would take about {cost_s:.0f} s more"
+        if self.steps is None or (self.throw_away and not compiles):
+            return None
+        left = max(0, self.steps - taken)
+        earned_s = left * step_s * (1 - 1 / max(gain, 1.001))
+        # A throw-away run has taken few steps of the run that is meant.
+        if cost_s <= earned_s:
+            return None
+        return f"it would cost about {cost_s:.0f} s and earn {earned_s:.0f} s in {left} steps"

@@ -1,0 +1,81 @@
+"""What is worth a try in this program, the likeliest gain first, and what is not, and why."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from flatout_agent import wire
+from flatout_agent.boosts import Boost, BoostModule, Switch, load, names
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One boost with one choice of its parameters."""
+
+    id: str
+    params: wire.Params
+    boost: Boost
+    promise: float
+    """Likely speed-up, by the boost's own rule."""
+    variant: int = 0
+    """0: the first choice of parameters that applies; variants come after all other boosts."""
+    again: bool = False
+
+    @property
+    def order(self) -> wire.BoostOrder:
+        """As the booster takes it."""
+        return wire.BoostOrder(self.id, self.params)
+
+
+def candidates(
+    facts: wire.JobFacts, allowed: Collection[str], known: Iterable[str] | None = None
+) -> tuple[list[Candidate], list[wire.Decided]]:
+    """(what to try, in order; what does not apply to this job or not to a running program)."""
+    found: list[Candidate] = []
+    declined: list[wire.Decided] = []
+    for boost_id in known if known is not None else names():
+        if boost_id not in allowed:
+            continue
+        variants, reason = _variants(boost_id, load(boost_id), facts)
+        found += variants
+        if not variants:
+            declined.append(wire.Decided(boost_id, "declined", reason or "does not apply"))
+    found.sort(key=lambda item: (item.variant > 0, item.boost.compiles, -item.promise, item.id))
+    return found, declined
+
+
+def _variants(
+    boost_id: str, module: BoostModule, facts: wire.JobFacts
+) -> tuple[list[Candidate], str | None]:
+    boost = module.BOOST
+    found: list[Candidate] = []
+    reason = None
+    for values in itertools.product(*boost.params.values()):
+        params = dict(zip(boost.params, values, strict=True))
+        refusal = module.applies(facts, params) or _needs_start(module, facts, params)
+        if refusal is None:
+            promise = module.promise(facts, params)
+            found.append(Candidate(boost_id, params, boost, promise, len(found)))
+        reason = reason or refusal
+    return found, reason
+
+
+NEEDS_START = "can only be switched when the program starts"
+
+
+def _needs_start(module: BoostModule, facts: wire.JobFacts, params: wire.Params) -> str | None:
+    environment = getattr(module, "environment", None)
+    if module.BOOST.switch is Switch.START or (environment and environment(facts, params)):
+        return NEEDS_START
+    return None
+
+
+def retries(dropped: Iterable[tuple[Candidate, int]], kept: list[str]) -> list[Candidate]:
+    """Of those dropped when so many were kept: what a boost kept since may have made worth it."""
+    return [
+        Candidate(item.id, item.params, item.boost, item.promise, item.variant, again=True)
+        for item, before in dropped
+        if set(kept[before:]) & set(item.boost.retry_after)
+    ]

@@ -1,0 +1,282 @@
+"""The Guard of a running program: the same calls at the same weights, as written and under a boost.
+
+docs/guard.md explains the rules. All distances are relative L2 distances of gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from flatout_agent.live.calls import Made, Recorded, again
+
+REORDERED = 8.0
+"""An exact boost may differ from the program by so many times what the program differs from itself
+when its sums are taken in another order: a boost reorders in more places than we do."""
+LEAST_REORDERED = 2e-6
+"""Error of reordering taken at least: a few units in the last place of float32."""
+ROUNDING = 0.7
+"""Largest error of a rounding boost as a share of the noise between batches: half its variance."""
+ONE_TENSOR = 1.0
+"""The same for the one parameter that differs most, beside its own batch noise."""
+EXACT_TENSOR = 10.0
+"""For exact boosts: times the limit of all parameters together."""
+BIAS = 0.005
+"""A rounding boost may lengthen or shorten gradients or outputs by this share: what does not
+average out must stay small. Beyond what errors of that size do by chance, see `_by_chance`."""
+LEAST_BATCH_NOISE = 0.1
+OWN = 1.5
+"""A program that draws random numbers differs from itself; a boost that draws others may differ by
+so many times that."""
+NEGLIGIBLE = 1e-3
+"""A parameter whose gradient is below this share of the largest is not judged on its own."""
+ULP = 2.0**-23
+OTHER_SEED = 7919
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """What the program as written does to itself, at the same weights."""
+
+    reordered: float
+    """Distance after a mere reordering of its arithmetic."""
+    batch_noise: float | None
+    """Distance between the gradients of two batches; None: there was no second batch."""
+    own: float | None
+    """Distance between two runs that draw other random numbers; None: it draws none."""
+    tensor_noise: tuple[float, ...] = ()
+    """Batch noise of each gradient, in the order of `Made.gradients`."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Gradients and outputs under a boost beside those as written."""
+
+    error: float
+    projection: float
+    """<g, g0> / <g0, g0>: 1 but for what is lost or added systematically."""
+    outputs: float
+    """The same of the outputs."""
+    output_error: float
+    finite: bool
+    worst: tuple[str, float]
+    """The parameter that differs most beside its own noise, and that ratio."""
+    entries: int
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a boost computes the same, in one line with the numbers."""
+
+    passed: bool
+    reason: str
+    error: float | None = None
+    yardstick: Yardstick | None = None
+    near: bool = False
+    """It failed by its size alone, near the limit: worth another look some steps later."""
+
+
+def reference(torch: Any, recorded: Recorded) -> Made | None:
+    """The call made again as written; None: it does not give again what it gave.
+
+    A model that keeps a state where nobody sees it cannot be compared.
+    """
+    made = again(torch, recorded)
+    spread = distance(made.outputs, recorded.outputs)[0]
+    limit = 1e-3 if all(o.dtype.itemsize >= 4 for o in recorded.outputs) else 5e-2
+    return made if spread <= limit else None
+
+
+def yardstick(
+    torch: Any, recorded: Recorded, written: Made, other: Recorded | None, redraws: bool
+) -> Yardstick:
+    """Measure what the program does to itself. `other`: a call on another batch."""
+    reordered = 0.0
+    with _other_order(torch, recorded.model):
+        reordered = distance(again(torch, recorded).gradients, written.gradients)[0]
+    noise: float | None = None
+    tensor_noise: tuple[float, ...] = ()
+    if other is not None and other.complete and other.model is recorded.model:
+        try:
+            twin = again(torch, other)
+        except RuntimeError:  # inputs of another shape may need what is no longer there
+            twin = None
+        if twin is not None and len(twin.gradients) == len(written.gradients):
+            noise = distance(twin.gradients, written.gradients)[0]
+            tensor_noise = tuple(
+                distance([a], [b])[0]
+                for a, b in zip(twin.gradients, written.gradients, strict=True)
+            )
+    own = None
+    if redraws and recorded.drew:
+        own = distance(again(torch, recorded, OTHER_SEED).gradients, written.gradients)[0]
+    return Yardstick(max(reordered, LEAST_REORDERED), noise, own, tensor_noise)
+
+
+@contextmanager
+def _other_order(torch: Any, model: Any) -> Iterator[None]:
+    """Sums in another order: another number of threads, other algorithms, weights off by one unit.
+
+    The last is what any reordering does to a layer's output, also where no kernel can be made to
+    take another order. The weights are put back bit for bit.
+    """
+    parameters = [p for p in model.parameters() if p.is_floating_point() and p.numel()]
+    before = [p.detach().clone() for p in parameters]
+    threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
+    try:
+        for number, parameter in enumerate(parameters):
+            signs = torch.ones_like(parameter.data)
+            signs.view(-1)[number % 2 :: 2] = -1 if signs.is_contiguous() else 1
+            parameter.data.mul_(1 + ULP * signs.to(parameter.dtype))
+        if next((p.device.type for p in parameters), "cpu") == "cpu":
+            torch.set_num_threads(threads - 1 if threads > 1 else 2)
+        else:
+            torch.backends.cudnn.deterministic = not deterministic
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.backends.cudnn.deterministic = deterministic
+        for parameter, value in zip(parameters, before, strict=True):
+            parameter.data.copy_(value)
+
+
+def compare(written: Made, boosted: Made, noise: tuple[float, ...] = ()) -> Comparison:
+    """How far `boosted` is from `written`."""
+    error, projection, entries = distance(boosted.gradients, written.gradients)
+    output_error, outputs, _ = distance(boosted.outputs, written.outputs)
+    finite = all(
+        bool(tensor.isfinite().all())
+        for tensor, before in zip(
+            [*boosted.outputs, *boosted.gradients],
+            [*written.outputs, *written.gradients],
+            strict=True,
+        )
+        if tensor is not None and before is not None and bool(before.isfinite().all())
+    )
+    worst = _worst(written, boosted, noise)
+    return Comparison(error, projection, outputs, output_error, finite, worst, entries)
+
+
+def distance(mine: list[Any], theirs: list[Any]) -> tuple[float, float, int]:
+    """(|a - b| / |b|, <a, b> / <b, b>, entries) over all tensors; a missing one counts as 0."""
+    difference = norm = product = 0.0
+    entries = 0
+    for a, b in zip(mine, theirs, strict=True):
+        if a is None and b is None:
+            continue
+        a, b = _dense(a), _dense(b)
+        if a is None or b is None or a.shape != b.shape:
+            known = a if b is None else b
+            square = float(known.square().sum())
+            difference += square
+            norm += square if a is None or (b is not None and a.shape != b.shape) else 0.0
+            continue
+        difference += float((a - b).square().sum())
+        norm += float(b.square().sum())
+        product += float((a * b).sum())
+        entries += b.numel()
+    if norm == 0.0:
+        return (0.0 if difference == 0.0 else math.inf), 1.0, entries
+    return math.sqrt(difference / norm), product / norm, entries
+
+
+def _dense(tensor: Any) -> Any:
+    if tensor is None:
+        return None
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+    if str(tensor.layout) != "torch.strided":
+        tensor = tensor.to_dense()
+    return tensor.abs().float() if tensor.is_complex() else tensor.float()
+
+
+def _worst(written: Made, boosted: Made, noise: tuple[float, ...]) -> tuple[str, float]:
+    """The gradient that differs most, beside its batch noise or, without that, its length."""
+    norms = [0.0 if g is None else float(_dense(g).norm()) for g in written.gradients]
+    largest = max(norms, default=0.0)
+    name, worst = "", 0.0
+    for position, norm in enumerate(norms):
+        if norm <= NEGLIGIBLE * largest:
+            continue
+        error = distance([boosted.gradients[position]], [written.gradients[position]])[0]
+        beside = max(noise[position], LEAST_BATCH_NOISE) if position < len(noise) else 1.0
+        if error / beside > worst:
+            name, worst = written.names[position], error / beside
+    return name, worst
+
+
+def judge(found: Comparison, own: Yardstick, risk: str, redraws: bool) -> Verdict:
+    """The verdict. risk: the boost's."""
+    if not found.finite:
+        return Verdict(False, "NaN or Inf where the program as written has none", found.error, own)
+    if own.own is not None and redraws:
+        return _redrawn(found, own)
+    return _exact(found, own) if risk == "exact" else _rounded(found, own)
+
+
+def _redrawn(found: Comparison, own: Yardstick) -> Verdict:
+    assert own.own is not None
+    noise = max(own.batch_noise or 0.0, LEAST_BATCH_NOISE)
+    limit = OWN * own.own
+    told = (
+        f"gradient error {percent(found.error / noise)} of batch noise,"
+        f" {percent(own.own / noise)} between two runs as written"
+    )
+    if found.error > limit:
+        return Verdict(False, f"{told}: more than {percent(limit / noise)}", found.error, own)
+    return Verdict(True, told, found.error, own)
+
+
+def _exact(found: Comparison, own: Yardstick) -> Verdict:
+    limit = REORDERED * own.reordered
+    told = f"gradient error {found.error:.1e}, {own.reordered:.1e} by reordering alone"
+    if max(found.error, found.output_error) > limit:
+        shown = "" if found.error > limit else f", output error {found.output_error:.1e}"
+        return Verdict(False, f"{told}{shown}: more than {limit:.1e}", found.error, own)
+    if abs(found.projection - 1) > BIAS + _by_chance(found.error, found.entries):
+        reason = f"{told}; gradients {percent(found.projection)} as long as they were"
+        return Verdict(False, reason, found.error, own)
+    if found.worst[1] > EXACT_TENSOR * limit / LEAST_BATCH_NOISE:
+        return Verdict(False, f"{told}; {found.worst[0]} differs more", found.error, own)
+    return Verdict(True, told, found.error, own)
+
+
+def _rounded(found: Comparison, own: Yardstick) -> Verdict:
+    noise = max(own.batch_noise or 0.0, LEAST_BATCH_NOISE)
+    limit = max(ROUNDING * noise, OWN * REORDERED * own.reordered)
+    told = f"gradient error {percent(found.error / noise)} of batch noise"
+    if found.error > limit:
+        reason = f"{told}: more than {percent(limit / noise)}"
+        return Verdict(False, reason, found.error, own, near=found.error < 2 * limit)
+    allowed = BIAS + _by_chance(found.error, found.entries)
+    if abs(found.projection - 1) > allowed:
+        reason = f"{told}; gradients {percent(found.projection)} as long as they were"
+        return Verdict(False, reason, found.error, own, near=found.error > 0.1 * limit)
+    if abs(found.outputs - 1) > BIAS + _by_chance(found.output_error, 1):
+        reason = f"{told}; outputs {percent(found.outputs)} as large as they were"
+        return Verdict(False, reason, found.error, own, near=found.error > 0.1 * limit)
+    if found.worst[1] > ONE_TENSOR:
+        reason = f"{told}; {percent(found.worst[1])} for {found.worst[0]}"
+        return Verdict(False, reason, found.error, own, near=found.error > 0.1 * limit)
+    return Verdict(True, told, found.error, own)
+
+
+def _by_chance(error: float, entries: int) -> float:
+    """What an error that is independent of the gradient does to the projection.
+
+    Errors of one example are common to all entries that it touches, so that they count for far
+    fewer than there are: a quarter of the error is allowed for, and the error's own square.
+    """
+    return min(0.25 * error, 3 * error / math.sqrt(max(1, min(entries, 100)))) + error**2
+
+
+def percent(ratio: float) -> str:
+    """As a person reads it."""
+    if not math.isfinite(ratio) or ratio >= 1000:
+        return "over 100000 %"
+    if 0.9 < ratio < 1.1:
+        return f"{100 * ratio:.1f} %"
+    return f"{100 * ratio:.2g} %" if ratio < 0.1 else f"{100 * ratio:.0f} %"

@@ -1,0 +1,56 @@
+"""What a live tuning needs of the program, and where it stands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flatout_agent import wire
+from flatout_agent.live import guard, paired
+from flatout_agent.live.blocks import Tick
+from flatout_agent.live.candidates import Candidate
+
+Story = Generator[None, Tick, None]
+Told = Generator[None, Tick, guard.Verdict]
+
+
+class Machinery(Protocol):
+    """What the session needs of the program: `watch.live.LiveWatch` is one."""
+
+    recompiles: int
+
+    def facts(self) -> wire.JobFacts: ...
+    def tell(self, record: wire.Record) -> None: ...
+    def steps(self) -> int: ...
+    def units_per_step(self) -> float: ...
+    def on(self) -> list[wire.BoostOrder]: ...
+    def switch(self, on: Sequence[wire.BoostOrder]) -> None: ...
+    def check(self, candidate: Candidate) -> Told: ...
+    def check_together(self, kept: Sequence[Candidate]) -> Told: ...
+    def idle(self) -> str | None: ...
+    def buffered(self) -> int: ...
+    def evaluations(self) -> list[float]: ...
+    def sound(self) -> bool: ...
+    def synchronized_clock(self) -> float: ...
+    def agree(self, value: float, how: str) -> float: ...
+
+
+@dataclass
+class State:
+    """Where the tuning stands."""
+
+    kept: list[Candidate] = field(default_factory=list)
+    written_s: float = math.nan
+    """Seconds of one unit as written, as last measured."""
+    now_s: float = math.nan
+    own: paired.Noise = field(default_factory=lambda: paired.noise([]))
+    settled: bool = False
+    together: guard.Verdict | None = None
+    """The guard's last word on all that is kept."""
+
+    @property
+    def on(self) -> list[wire.BoostOrder]:
+        """The boosts that are kept."""
+        return [candidate.order for candidate in self.kept]

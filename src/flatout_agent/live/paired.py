@@ -1,0 +1,104 @@
+"""Decide between two ways of running from paired blocks, after any number of pairs.
+
+Each pair gives one log-ratio, time as it was over time with the boost, of two neighbouring blocks.
+Drift (clock, temperature, other programs) is common to both and cancels. One may look after every
+pair and stop when the answer is clear: the interval is a confidence sequence, which holds at all
+times at once. Ours is the asymptotic one of Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas,
+"Time-uniform central limit theory and asymptotic confidence sequences", Annals of Statistics 52(6),
+2024, theorem 2.2, https://arxiv.org/abs/2103.06476. With few pairs its standard deviation is not
+known well: it is pooled with that of the program measured against itself, and widened as Student's
+t widens. `benchmarks/live_decisions.py` counts how often it is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+ALPHA = 0.01
+"""Chance that the interval ever leaves out the truth, over all looks."""
+TIGHTEST_AT = 8
+"""The confidence sequence is tuned to be tightest after so many pairs."""
+FEWEST = 4
+"""No answer from fewer pairs than this, however clear."""
+MOST = 24
+"""After so many pairs a difference that still cannot be seen is not worth more."""
+MATTERS = math.log(1.01)
+"""A boost that gains less than 1 % is not worth a line of a plan."""
+LEAST_NOISE = 0.003
+"""Standard deviation of one log-ratio taken at least: clocks and schedulers are no better."""
+HOPELESS = 1.7
+"""Standard errors below what matters at which more pairs are given up. It costs power, never a
+false keep, so it need not hold at all times at once."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What the program does against itself: standard deviation of a pair's log-ratio."""
+
+    deviation: float
+    freedom: int
+    """Degrees of freedom behind it: pairs less one."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the pairs say so far. verdict: faster | slower | same | unclear (more pairs needed)."""
+
+    verdict: str
+    gain: float
+    """Geometric mean of the ratios: 1.4 is 40 % faster."""
+    low: float
+    high: float
+    pairs: int
+
+
+def noise(ratios: list[float]) -> Noise:
+    """Of log-ratios of the program against itself."""
+    if len(ratios) < 2:
+        return Noise(LEAST_NOISE, 0)
+    mean = sum(ratios) / len(ratios)
+    variance = sum((ratio - mean) ** 2 for ratio in ratios) / (len(ratios) - 1)
+    return Noise(max(math.sqrt(variance), LEAST_NOISE), len(ratios) - 1)
+
+
+def half_width(pairs: int, deviation: float, alpha: float = ALPHA) -> float:
+    """Half of the width of the confidence sequence's interval after so many pairs."""
+    log_alpha = math.log(alpha)
+    squared = (-2 * log_alpha + math.log(-2 * log_alpha) + 1) / TIGHTEST_AT
+    grown = pairs * squared + 1
+    inside = 2 * grown / (pairs**2 * squared) * math.log(math.sqrt(grown) / alpha)
+    return deviation * math.sqrt(inside)
+
+
+def deviation(ratios: list[float], own: Noise) -> float:
+    """Standard deviation of one log-ratio, pooled with the program's own noise and widened."""
+    freedom = min(own.freedom, 6)  # the program's noise may change: its own pairs weigh more
+    mean = sum(ratios) / len(ratios)
+    squares = sum((ratio - mean) ** 2 for ratio in ratios)
+    total = freedom + len(ratios) - 1
+    pooled = math.sqrt((freedom * own.deviation**2 + squares) / total) if total else own.deviation
+    alone = math.sqrt(squares / (len(ratios) - 1)) if len(ratios) > FEWEST else 0.0
+    return max(pooled, alone, LEAST_NOISE) * (1 + 2.5 / max(1, total))
+
+
+def answer(ratios: list[float], own: Noise, most: int = MOST) -> Answer:
+    """The verdict on these log-ratios; `unclear` until `most` pairs."""
+    count = len(ratios)
+    if not count:
+        return Answer("unclear", 1.0, 0.0, math.inf, 0)
+    mean = sum(ratios) / count
+    spread = deviation(ratios, own)
+    half = half_width(count, spread)
+    low, high = mean - half, mean + half
+    verdict = "unclear"
+    if count >= FEWEST:
+        if low > 0 and mean >= MATTERS:
+            verdict = "faster"
+        elif high < 0:
+            verdict = "slower"
+        elif high < MATTERS or mean + HOPELESS * spread / math.sqrt(count) < MATTERS:
+            verdict = "slower" if mean + HOPELESS * spread / math.sqrt(count) < 0 else "same"
+        elif count >= most:
+            verdict = "same"
+    return Answer(verdict, math.exp(mean), math.exp(low), math.exp(high), count)

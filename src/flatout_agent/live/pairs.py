@@ -1,0 +1,115 @@
+"""Measure pairs of neighbouring blocks in the running program."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+
+from flatout_agent import wire
+from flatout_agent.live import blocks
+from flatout_agent.live.blocks import Block, Sizes, Tick
+from flatout_agent.live.budget import Budget
+from flatout_agent.live.machinery import Machinery, State
+
+SKIP = 1
+"""Units not counted after a switch: caches are cold."""
+SETTLE_MOST = 12
+"""The same where something compiled meanwhile."""
+
+
+class Pairs:
+    """Switches the program between two sets of boosts and times the blocks."""
+
+    def __init__(self, machinery: Machinery, state: State, budget: Budget, seed: int) -> None:
+        self.machinery, self.state, self.budget = machinery, state, budget
+        self.sizes = Sizes()
+        self.accelerated = False
+        """The device runs behind the host, and is waited for at a block's ends."""
+        self._random = random.Random(seed)
+        self._flip = False
+
+    def pair(
+        self,
+        base: list[wire.BoostOrder],
+        trial: list[wire.BoostOrder],
+        floor_s: float = blocks.LEAST_S,
+        loads: bool = False,
+    ) -> Generator[None, Tick, float]:
+        """Log-ratio of two neighbouring blocks; A B B A, so that every other needs no switch."""
+        if self._flip:
+            order = [trial, base] if self.last_on(trial) else [base, trial]
+        else:
+            order = [base, trial] if self._random.random() < 0.5 else [trial, base]
+        self._flip = not self._flip
+        seconds: dict[int, float] = {}
+        for on in order:
+            block = yield from self.block(on, self.state.now_s, floor_s, loads=loads)
+            seconds[id(on)] = block.seconds
+        base_s, trial_s = seconds[id(base)], seconds[id(trial)]
+        if not self.state.kept and not base:
+            self.state.written_s = base_s
+        units = blocks.length(self.state.now_s, floor_s)
+        self.budget.lose(units * (trial_s - base_s))
+        return math.log(base_s / trial_s) if base_s > 0 and trial_s > 0 else math.nan
+
+    def last_on(self, orders: Sequence[wire.BoostOrder]) -> bool:
+        return self.machinery.on() == list(orders)
+
+    def block(
+        self,
+        on: Sequence[wire.BoostOrder],
+        unit_s: float,
+        floor_s: float,
+        learn: bool = False,
+        loads: bool = False,
+    ) -> Generator[None, Tick, Block]:
+        """One block under these boosts; one that was disturbed is taken again, once."""
+        skip = self.switch(on)
+        if loads and skip:
+            skip += 2 + self.machinery.buffered()
+        units = int(self.machinery.agree(blocks.length(unit_s, floor_s), "first"))
+        clock = self.machinery.synchronized_clock if self.accelerated else None
+        sizes = self.sizes
+        for last in (False, True):
+            recompiles = self.machinery.recompiles
+            block = yield from _watched(blocks.collect(units, skip, sizes, clock), sizes, learn)
+            compiled = self.machinery.recompiles != recompiles
+            disturbed = not loads and (block.disturbed or compiled)
+            if last or not self.agreed(disturbed):
+                break
+            skip = SETTLE_MOST if compiled else 0
+        block = replace(block, seconds=self.machinery.agree(block.seconds, "max"))
+        step = self.machinery.steps()
+        self.machinery.tell(
+            wire.BlockRun(max(1, step - block.units + 1), block.units, 1000 * block.seconds,
+                          tuple(order.id for order in on)))  # fmt: skip
+        return block
+
+    def switch(self, on: Sequence[wire.BoostOrder]) -> int:
+        """Make these boosts be on; returns how many units are not to be counted then."""
+        if self.machinery.on() == list(on):
+            return 0
+        self.machinery.switch(on)
+        return SKIP
+
+    def agreed(self, mine: bool) -> bool:
+        """The first rank's word, where there are several: they all do the same."""
+        return bool(self.machinery.agree(float(mine), "first"))
+
+
+def _watched(
+    waiting: Generator[None, Tick, Block], sizes: Sizes, learn: bool
+) -> Generator[None, Tick, Block]:
+    """`waiting`, learning from each tick how time grows with size where that is asked."""
+    try:
+        next(waiting)
+        while True:
+            tick = yield
+            if learn and tick.clean:
+                sizes.add(tick)
+            waiting.send(tick)
+    except StopIteration as done:
+        block: Block = done.value
+        return block

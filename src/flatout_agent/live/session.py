@@ -1,0 +1,385 @@
+"""A live tuning from its first step to its last decision.
+
+A generator: each `yield` hands the program its next unit of work (a step, or a micro-step where
+steps are made of many) and comes back with the `Tick` that says how long it took. So the whole
+reads as a story although the program's own loop is in charge.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+
+from flatout_agent import wire
+from flatout_agent.boosts import Switch, load
+from flatout_agent.live import blocks, candidates, guard, paired
+from flatout_agent.live.blocks import Tick
+from flatout_agent.live.budget import Budget
+from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.machinery import Machinery, State, Story
+from flatout_agent.live.pairs import SKIP, Pairs
+
+WARM_UNITS = 5
+WARM_MOST_S = 20.0
+NOISE_PAIRS = 4
+NEAR_AGAIN_STEPS = 30
+"""Where the guard refused rounding near its limit, the boost gets its second look after so many
+steps: the error of a deep network falls fast in its first steps."""
+LOADER_BLOCK_S = 0.8
+"""Blocks of a boost that switches loading are longer: what workers have ready looks fast."""
+EVALUATIONS = 2
+"""Passes needed: the first one under a boost may only be watched."""
+EVALUATION_WAIT_S = 20.0
+"""How long a throw-away run waits for them."""
+
+
+class Session:
+    """One live tuning. `run` is the story; the rest are its chapters."""
+
+    def __init__(self, machinery: Machinery, orders: wire.LiveOrders, budget: Budget) -> None:
+        self.machinery = machinery
+        self.orders = orders
+        self.budget = budget
+        self.state = State()
+        self.pairs = Pairs(machinery, self.state, budget, orders.seed)
+        self._verdicts: dict[str, str] = {}
+        self._untried: list[Candidate] = []
+        self._trying: Candidate | None = None
+
+    def run(self, planned: Sequence[wire.BoostOrder]) -> Story:
+        """Decide on every boost that may be tried, then look after those that are kept."""
+        yield from self._warm()
+        facts = self.machinery.facts()
+        self.pairs.accelerated = facts.device != "cpu"
+        found, declined = candidates.candidates(facts, self.orders.allowed)
+        found = [item for item in found if item.id not in self.orders.settled]
+        for row in declined:
+            if row.id not in self.orders.settled:
+                self.machinery.tell(row)
+        yield from self._own_noise()
+        found = yield from self._take_plan(found, planned)
+        yield from self._try_all([item for item in found if not item.boost.evaluates])
+        yield from self._take_each_out()
+        for item in found:
+            if item.boost.evaluates:
+                yield from self._try_in_evaluation(item)
+        yield from self._check_together()
+        self.state.settled = True
+        self.pairs.switch(self.state.on)
+
+    def left_over(self, reason: str) -> None:
+        """The program ends: what was not tried is told, with the reason."""
+        left = [self._trying, *self._untried] if self._trying is not None else self._untried
+        for item in left:
+            if item.variant == 0:
+                self._tell(item, "untried", reason)
+
+    # The program as written ---------------------------------------------------------------------
+
+    def _warm(self) -> Story:
+        """Wait until units take about the same time."""
+        times: list[float] = []
+        began = time.perf_counter()
+        while True:
+            times.append((yield).seconds)
+            last = times[-WARM_UNITS:]
+            steady = len(times) > WARM_UNITS and max(last) <= 1.5 * statistics.median(last)
+            if self.pairs.agreed(steady or time.perf_counter() - began > WARM_MOST_S):
+                return
+
+    def _own_noise(self) -> Story:
+        """The program against itself: how noisy a pair is, and how long a unit takes."""
+        learnt: list[float] = []
+        while len(learnt) < 3:
+            tick = yield
+            self.pairs.sizes.add(tick)
+            learnt.append(tick.seconds)
+        unit_s = statistics.median(learnt)
+        times: list[float] = []
+        for _ in range(2 * NOISE_PAIRS):
+            block = yield from self.pairs.block((), unit_s, blocks.LEAST_S, learn=True)
+            times.append(block.seconds)
+        pairs = zip(times[::2], times[1::2], strict=True)
+        self.state.own = paired.noise([math.log(a / b) for a, b in pairs])
+        self.state.written_s = self.state.now_s = statistics.median(times)
+
+    def _take_plan(
+        self, found: list[Candidate], planned: Sequence[wire.BoostOrder]
+    ) -> Generator[None, Tick, list[Candidate]]:
+        """The plan's boosts are taken as they are, and looked at once more with one pair."""
+        mine = [Candidate(o.id, o.params, load(o.id).BOOST, 1.0) for o in planned]
+        if not mine:
+            return found
+        ratio = yield from self.pairs.pair([], [item.order for item in mine])
+        if ratio > -2 * self.state.own.deviation:
+            self.state.kept = mine
+            for item in mine:
+                self._tell(item, "kept", "in the plan, and one pair does not speak against it")
+        kept = {item.id for item in self.state.kept}
+        return [item for item in found if item.id not in kept]
+
+    # Trying -------------------------------------------------------------------------------------
+
+    def _try_all(self, found: list[Candidate]) -> Story:
+        """Every boost once, then those worth a second look, then other parameters."""
+        self._untried = list(found)
+        first = [item for item in found if item.variant == 0]
+        variants = [item for item in found if item.variant > 0]
+        dropped: list[tuple[Candidate, int]] = []
+        near: list[Candidate] = []
+        for item in first:
+            verdict = yield from self._try(item)
+            if verdict == "near":
+                near.append(item)
+            elif verdict in ("slower", "same"):
+                dropped.append((item, len(self.state.kept)))
+        for item in near:
+            yield from self._train_on(NEAR_AGAIN_STEPS)
+            yield from self._try(replace(item, again=True))
+        for item in candidates.retries(dropped, [kept.id for kept in self.state.kept]):
+            yield from self._try(item)
+        for item in variants:
+            yield from self._try(item)
+
+    def _try(self, item: Candidate) -> Generator[None, Tick, str]:
+        """One boost on top of what is kept; returns its verdict, `near` for a second look."""
+        if item in self._untried:
+            self._untried.remove(item)
+        if item.variant and self._hopeless(item):
+            return "untried"
+        self._trying = item
+        reason = yield from self._worth(item)
+        if reason is not None:
+            return self._tell(item, "untried" if "time" in reason or "cost" in reason
+                              else "declined", reason)  # fmt: skip
+        began, steps = time.perf_counter(), self.machinery.steps()
+        self.pairs.switch(self._base(item))
+        verdict = yield from self.machinery.check(item)
+        compile_s = time.perf_counter() - began
+        taken_s = (self.machinery.steps() - steps) * self._step_s()
+        self.budget.lose(max(0.0, compile_s - taken_s))
+        if not verdict.passed:
+            return self._refused(item, verdict, began)
+        answer = yield from self._compare(item)
+        return self._decide(item, answer, verdict, began, compile_s)
+
+    def _try_in_evaluation(self, item: Candidate) -> Story:
+        """What makes evaluation faster is measured there: a pass before, a pass after."""
+        self.pairs.switch(self.state.on)
+        before = self.machinery.evaluations()
+        began = time.perf_counter()
+        if before:
+            self.pairs.switch([*self.state.on, item.order])
+        while self.pairs.agreed(bool(before) and self._wait_for_evaluation(len(before), began)):
+            yield
+        after = self.machinery.evaluations()[len(before) + 1 :]
+        if not before or not after:
+            self.pairs.switch(self.state.on)
+            self._tell(item, "untried", "the program did not evaluate again in time", began=began)
+            return
+        gain = statistics.median(before) / statistics.median(after)
+        answer = paired.Answer("faster", gain, gain, gain, len(after))
+        if gain > 1 + paired.MATTERS:
+            self.state.kept.append(item)
+            self._tell(item, "kept", f"{gain:.2f}x in evaluation", answer, began)
+        else:
+            self._tell(item, "same", f"{gain:.2f}x in evaluation", answer, began)
+        self.pairs.switch(self.state.on)
+
+    def _wait_for_evaluation(self, before: int, began: float) -> bool:
+        late = self.budget.throw_away and time.perf_counter() - began > EVALUATION_WAIT_S
+        return len(self.machinery.evaluations()) < before + EVALUATIONS and not late
+
+    def _hopeless(self, item: Candidate) -> bool:
+        """Other parameters are tried where the first ones ran, and compiled anew where they won."""
+        verdict = self._verdicts.get(item.id)
+        return verdict not in (("kept",) if item.boost.compiles else ("kept", "slower", "same"))
+
+    def _base(self, item: Candidate) -> list[wire.BoostOrder]:
+        """What is kept beside this boost's own other parameters."""
+        return [kept.order for kept in self.state.kept if kept.id != item.id]
+
+    def _worth(self, item: Candidate) -> Generator[None, Tick, str | None]:
+        clash = next(
+            (kept.id for kept in self.state.kept if item.id in kept.boost.conflicts
+             or kept.id in item.boost.conflicts), None)  # fmt: skip
+        if clash is not None:
+            return f"{clash} is on, and both cannot be"
+        cost_s = self._cost_s(item)
+        while not self.pairs.agreed(self.budget.ready(cost_s, item.boost.compiles)):
+            yield from self._train_on(1)
+        step_s = self._step_s()
+        taken = self.machinery.steps()
+        reason = self.budget.refuses(cost_s, item.promise, item.boost.compiles, taken, step_s)
+        refused = self.pairs.agreed(reason is not None)
+        return (reason or "the first rank has no time for it") if refused else None
+
+    def _cost_s(self, item: Candidate) -> float:
+        """What a try costs at least: the guard, and the fewest pairs."""
+        floor_s = self._floor_s(item)
+        units = 2 * paired.FEWEST * (blocks.length(self.state.now_s, floor_s) + SKIP / 2) + 4
+        return units * self.state.now_s
+
+    def _floor_s(self, item: Candidate) -> float:
+        loads = item.boost.switch is Switch.ITERATOR
+        return LOADER_BLOCK_S if loads else blocks.LEAST_S
+
+    def _compare(self, item: Candidate) -> Generator[None, Tick, paired.Answer]:
+        """Pairs of blocks until the answer is clear."""
+        base = [kept.order for kept in self.state.kept]
+        trial = [*self._base(item), item.order]
+        ratios: list[float] = []
+        loads = item.boost.switch is Switch.ITERATOR
+        while True:
+            ratio = yield from self.pairs.pair(base, trial, self._floor_s(item), loads)
+            if not self.pairs.agreed(math.isfinite(ratio) and self.machinery.sound()):
+                return replace(paired.answer(ratios, self.state.own), verdict="broken")
+            ratios.append(ratio)
+            answer = paired.answer(ratios, self.state.own)
+            if answer.verdict != "unclear":
+                return answer
+            if self.pairs.agreed(self.budget.over):
+                return replace(answer, verdict="unclear")
+
+    def _train_on(self, units: int) -> Story:
+        self.pairs.switch(self.state.on)
+        for _ in range(units):
+            yield
+
+    # Deciding -----------------------------------------------------------------------------------
+
+    def _refused(self, item: Candidate, verdict: guard.Verdict, began: float) -> str:
+        if self.pairs.agreed(verdict.near and not item.again and item.boost.risk.value != "exact"):
+            return "near"
+        kind = "different" if verdict.error is not None else "declined"
+        if verdict.reason.startswith("failed:"):
+            kind = "failed"
+        return self._tell(item, kind, verdict.reason, began=began, guarded=verdict)
+
+    def _decide(
+        self,
+        item: Candidate,
+        answer: paired.Answer,
+        verdict: guard.Verdict,
+        began: float,
+        compile_s: float,
+    ) -> str:
+        idle = self.machinery.idle()
+        if answer.verdict == "broken":
+            kind, reason = "different", "NaN, Inf or an error under it"
+        elif idle is not None and answer.verdict != "faster":
+            kind, reason = "declined", f"did not engage: {idle}"
+        elif answer.verdict == "faster" and not self.pairs.agreed(self._pays(answer, compile_s)):
+            kind = "untried"
+            reason = f"{answer.gain:.2f}x, but the run is too short to win its start-up back"
+        elif answer.verdict == "faster":
+            kind, reason = "kept", verdict.reason
+        else:
+            kind, reason = answer.verdict, _why_not(answer)
+        kind = "same" if kind == "unclear" else kind
+        if kind == "kept":
+            self.state.kept = [kept for kept in self.state.kept if kept.id != item.id]
+            self.state.kept.append(item)
+            self.state.now_s /= answer.gain
+        self.pairs.switch(self.state.on)
+        self._tell(item, kind, reason, answer, began, verdict,
+                   compile_s if item.boost.compiles else 0.0)  # fmt: skip
+        return kind
+
+    def _step_s(self) -> float:
+        return self.state.now_s * self.machinery.units_per_step()
+
+    def _pays(self, answer: paired.Answer, compile_s: float) -> bool:
+        """Whether a boost that is compiled at every start wins that back in a whole run."""
+        if self.orders.steps is None or compile_s < 2.0:
+            return True
+        return self.orders.steps * self._step_s() * (1 - 1 / answer.gain) > compile_s
+
+    def _tell(
+        self,
+        item: Candidate,
+        kind: str,
+        reason: str,
+        answer: paired.Answer | None = None,
+        began: float | None = None,
+        guarded: guard.Verdict | None = None,
+        compile_s: float = 0.0,
+    ) -> str:
+        self._verdicts[item.id] = kind
+        self._trying = None
+        own = guarded.yardstick if guarded is not None else None
+        compared = answer is not None and answer.pairs > 0
+        self.machinery.tell(
+            wire.Decided(
+                item.id,
+                kind,
+                reason,
+                params=item.params,
+                gain=answer.gain if answer is not None and compared else None,
+                low=answer.low if answer is not None and compared else None,
+                high=answer.high if answer is not None and compared else None,
+                pairs=answer.pairs if answer is not None else 0,
+                step=self.machinery.steps(),
+                cost_s=time.perf_counter() - began if began is not None else 0.0,
+                compile_s=compile_s,
+                step_ms=1000 * self.state.now_s if kind == "kept" else None,
+                gradient_error=guarded.error if guarded is not None else None,
+                batch_noise=own.batch_noise if own is not None else None,
+                own_noise=own.own if own is not None else None,
+                again=item.again,
+            )
+        )
+        return kind
+
+    def _take_each_out(self) -> Story:
+        """Where several are kept, each must still earn its place beside the others."""
+        if len(self.state.kept) < 2 or self.budget.over:
+            return
+        for item in list(self.state.kept[:-1]):  # the last was measured beside all others
+            if len(self.state.kept) < 2:
+                return
+            cost_s = self._cost_s(item)
+            if not self.pairs.agreed(self.budget.ready(cost_s, False) and not self.budget.over):
+                return
+            answer = yield from self._without(item)
+            if answer.verdict == "slower" or (answer.verdict == "same" and answer.gain < 0.99):
+                self.state.kept.remove(item)
+                self.state.now_s *= answer.gain
+                self.pairs.switch(self.state.on)
+                reason = f"beside the others it is {1 / answer.gain:.2f}x slower"
+                self._tell(item, "dropped", reason, answer)
+
+    def _check_together(self) -> Story:
+        """All that is kept against the program as written: errors may add up."""
+        while self.state.kept:
+            self.pairs.switch(self.state.on)
+            verdict = yield from self.machinery.check_together(self.state.kept)
+            self.state.together = verdict
+            if verdict.passed or not self.pairs.agreed(verdict.error is not None):
+                return
+            risky = [kept for kept in self.state.kept if kept.boost.risk.value != "exact"]
+            item = (risky or self.state.kept)[-1]
+            self.state.kept.remove(item)
+            self._tell(item, "dropped", f"together with the others: {verdict.reason}")
+
+    def _without(self, item: Candidate) -> Generator[None, Tick, paired.Answer]:
+        """What this boost brings with all others on: few pairs, since little hangs on it."""
+        trial = [kept.order for kept in self.state.kept]
+        base = [order for order in trial if order.id != item.id]
+        ratios: list[float] = []
+        loads = item.boost.switch is Switch.ITERATOR
+        while True:
+            ratios.append((yield from self.pairs.pair(base, trial, self._floor_s(item), loads)))
+            answer = paired.answer(ratios, self.state.own, most=8)
+            if answer.verdict != "unclear":
+                return answer
+
+
+def _why_not(answer: paired.Answer) -> str:
+    spread = f"{answer.low:.2f}-{answer.high:.2f}"
+    if answer.verdict == "slower":
+        return f"slower: {answer.gain:.2f}x [{spread}]"
+    return f"no difference that matters: {answer.gain:.2f}x [{spread}]"

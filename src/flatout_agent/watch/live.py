@@ -1,0 +1,380 @@
+"""Watch a run that is tuned while it trains: hand each step to the session, do what it asks for."""
+
+from __future__ import annotations
+
+import math
+import time
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from flatout_agent import wire
+from flatout_agent.booster import Booster
+from flatout_agent.chain import Depth
+from flatout_agent.job import Job
+from flatout_agent.job_facts import JobNotes
+from flatout_agent.live import checks, peers
+from flatout_agent.live.blocks import Tick
+from flatout_agent.live.budget import Budget
+from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.guard import Verdict
+from flatout_agent.live.session import Session
+from flatout_agent.recorder import Recorder
+from flatout_agent.watch.run import RunWatch, compile_counters
+from flatout_agent.watch.tensors import synchronize, tensors_in
+
+MICRO_STEP_S = 1.0
+"""Steps longer than this are measured by micro-step, where they are made of several."""
+NEVER = 1 << 62
+JOB_STEPS = 2
+"""The job is known after so many steps."""
+
+
+class LiveWatch(RunWatch):
+    """Hands steps to a `Session` and is its `Machinery`. It counts what a run counts as well."""
+
+    light = False
+
+    def __init__(
+        self,
+        job: Job,
+        booster: Booster,
+        recorder: Recorder,
+        orders: wire.LiveOrders,
+        scratch: bool = False,
+    ) -> None:
+        """scratch: what the program saves is redirected, from its first step on for good."""
+        super().__init__(job, booster, recorder)
+        self.orders = orders
+        self._scratch = scratch
+        self.torch = job.torch
+        self.notes = JobNotes(job.torch)
+        self.budget = Budget(orders.budget_s, orders.steps, orders.stop)
+        self.planned = tuple(order for order, _ in booster.orders)
+        self.session = Session(self, orders, self.budget)
+        self.story: Generator[None, Tick, None] | None = self.session.run(self.planned)
+        self.checks = checks.Checks(job, booster, self._unsound)
+        self.peers = peers.Peers(job.torch)
+        self.recompiles = 0
+        self._on: list[wire.BoostOrder] = list(self.planned)
+        self._losses: list[Any] = []
+        self._closures: set[int] = set()
+        self._backwards = 0
+        self._micro_steps: list[int] = []
+        self._by_call = False
+        self._last: float | None = None
+        self._clean = True
+        self._size = 0
+        self._evaluating: float | None = None
+        self._evaluated_calls = 0
+        self._evaluations: list[float] = []
+        self._eval_with_grad = False
+        self._step_s: list[float] = []
+        self._idle: str | None = None
+        self._raised = False
+        self._settled_at: int | None = None
+        self._unwatch_saving = _watch_saving(job.torch, self._dirty)
+        self._report_at = NEVER  # a report lets go of the boosts that took hold
+        job.handovers = weakref.WeakSet()
+
+    # What discovery tells -----------------------------------------------------------------------
+
+    def loader_found(self, loader: Any) -> None:
+        self.notes.loader(loader)
+
+    def epoch_begins(self, loader: Any) -> None:
+        self._clean = False
+
+    def model_found(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._clean = False
+        self.notes.model(model)
+        number = self.job.models.index(model)
+        self.job.wrap_call(model, Depth.WATCH, lambda call: self._watched(model, number, call))
+
+    def _watched(self, model: Any, number: int, call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if self.checks.replaying:
+                return call(*args, **kwargs)
+            if not (model.training and self.torch.is_grad_enabled()):
+                return self._evaluated(call, args, kwargs)
+            if self.story is not None:
+                self.recorder.safely("call", self._training_begins, number, args, kwargs)
+            return self.checks.call(model, call, args, kwargs)
+
+        return watched
+
+    def _training_begins(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._evaluating is not None:
+            self._evaluation_over()
+        first = next(tensors_in(self.torch, (args, kwargs)), None)
+        if self._by_call and number == 0 and self._last is not None:
+            self._unit_ended()
+        if first is not None:
+            self.notes.inputs(number, tuple(first.shape))
+            self._size += first.numel()
+
+    def _evaluated(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        began = time.perf_counter()
+        output = call(*args, **kwargs)
+        self._clean = False
+        self.notes.eval_seen = True
+        self._evaluating = (self._evaluating or 0.0) + time.perf_counter() - began
+        self._evaluated_calls += 1
+        if any(tensor.requires_grad for tensor in tensors_in(self.torch, output)):
+            self._eval_with_grad = True
+        return output
+
+    def _evaluation_over(self) -> None:
+        assert self._evaluating is not None
+        self._evaluations.append(self._evaluating / max(1, self._evaluated_calls))
+        self.notes.eval_with_grad = self.notes.eval_with_grad or self._eval_with_grad
+        self._evaluating, self._evaluated_calls, self._eval_with_grad = None, 0, False
+
+    def backward(self, loss: Any) -> None:
+        self._eval_with_grad = False  # a loss in evaluation mode that is trained on
+        self._backwards += 1
+        if self.story is not None and len(self._losses) < 10_000:
+            self._losses.append(loss.detach().clone())
+
+    def backward_ended(self) -> None:
+        self.checks.backward_ended()
+
+    def optimizer_starts(self, optimizer: Any) -> None:
+        self._backwards_before = self._backwards
+        self.checks.optimizer_starts(optimizer)
+
+    def optimizer_ends(self, optimizer: Any) -> None:
+        self.checks.optimizer_ends(optimizer)
+        if len(self.notes.optimizers) < len(self.job.optimizers):
+            self.notes.optimizer(optimizer, self._backwards > self._backwards_before)
+
+    def _dirty(self) -> None:
+        self._clean = False
+
+    # Steps --------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        super().step()
+        if self._scratch and self.job.steps == 1:
+            from flatout_agent import scratch
+
+            scratch.mark_first_step()
+        self._micro_steps.append(max(1, self._backwards))
+        self._backwards = 0
+        if self.job.steps == JOB_STEPS and self.story is not None:
+            self._choose_unit()
+        if self._by_call:
+            self._clean = False  # the update itself belongs to no micro-step
+        elif self.story is not None:
+            self._unit_ended()
+
+    def _choose_unit(self) -> None:
+        """Steps of many micro-steps that take long are measured by micro-step."""
+        now = time.perf_counter()
+        step_s = now - self._last if self._last is not None else 0.0
+        self._by_call = self._micro_steps[-1] > 2 and step_s > MICRO_STEP_S
+        if self._by_call:
+            self._last = now
+
+    def _unit_ended(self) -> None:
+        """Hand one unit to the session; what the session then does is not the program's time."""
+        now = time.perf_counter()
+        recompiles = compile_counters()[0]
+        if self._last is not None:
+            clean = self._clean and recompiles == self.recompiles
+            self.recompiles = recompiles
+            tick = Tick(now - self._last, self._size, clean)
+            self._step_s = [*self._step_s[-19:], tick.seconds]
+            self._send(tick)
+        elif self.story is not None:
+            next(self.story)
+        self._clean, self._size = True, 0
+        self._last = time.perf_counter()
+
+    def _send(self, tick: Tick) -> None:
+        assert self.story is not None
+        try:
+            self.story.send(tick)
+        except StopIteration:
+            self._settled()
+        except Exception as error:
+            self.recorder.fault("live tuning", error)
+            self.switch(self.session.state.on)
+            self._settled()
+
+    def _settled(self) -> None:
+        """Every decision is made: from now on the run is only looked after."""
+        self.story = None
+        self._losses = []
+        self._unwatch_saving()
+        self.notes.close()
+        self.recorder.write(wire.JobSeen(self.facts()))
+        self._settled_at = self.job.steps
+        self.tell(self.summary())
+        if self.orders.stop:
+            self._stop()
+        self.checks.look_after(self.session.state.kept)
+
+    def _stop(self) -> None:
+        """End the program at once: it was started for the answer alone."""
+        import multiprocessing
+        import os
+        import sys
+
+        super().program_ends()
+        for child in multiprocessing.active_children():
+            child.kill()
+        for stream in (sys.stdout, sys.stderr):
+            self.recorder.safely("flush", stream.flush)
+        os._exit(0)
+
+    def program_ends(self) -> None:
+        if self.story is not None:
+            self.session.left_over("the program ended before it could be tried")
+            self.recorder.write(wire.JobSeen(self.facts()))
+        self.tell(self.summary())
+        super().program_ends()
+
+    # What the session asks for ------------------------------------------------------------------
+
+    def facts(self) -> wire.JobFacts:
+        micro = self._micro_steps or [1]
+        step_s = (
+            self.units_per_step() * sum(self._step_s) / len(self._step_s) if self._step_s else None
+        )
+        trained_s = self.ended - self.began if self.began is not None else 0.0
+        return self.notes.facts(
+            micro_steps=sum(micro) / len(micro),
+            step_s=step_s,
+            wait_share=min(1.0, self.wait_s / trained_s) if trained_s > 0 else None,
+        )
+
+    def tell(self, record: wire.Record) -> None:
+        if self.peers.first:
+            self.recorder.write(record)
+
+    def steps(self) -> int:
+        return self.job.steps
+
+    def units_per_step(self) -> float:
+        """Units that make a step: its micro-steps, where those are measured."""
+        return sum(self._micro_steps) / max(1, len(self._micro_steps)) if self._by_call else 1.0
+
+    def on(self) -> list[wire.BoostOrder]:
+        return self._on
+
+    def switch(self, on: Sequence[wire.BoostOrder]) -> None:
+        """Make exactly these boosts be on; what is not wanted goes first, the newest before."""
+        for order in reversed(self._on):
+            if order not in on:
+                self.booster.off(order.id)
+        for order in on:
+            if order not in self._on:
+                self.booster.on(order)
+        self._on = list(on)
+        self.checks.on = bool(on)
+
+    def check(self, candidate: Candidate) -> Generator[None, Tick, Verdict]:
+        """Let the guard look at this boost before its first real step."""
+        self._idle = None
+        verdict = yield from self.checks.check(candidate)
+        self._idle = self.checks.idle
+        agreed = self.agree(float(verdict.passed), "min")
+        if verdict.passed and not agreed:
+            return Verdict(False, "another rank's guard refuses it", verdict.error)
+        return verdict
+
+    def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, Verdict]:
+        """Let the guard compare all that is kept with the program as written."""
+        return (yield from self.checks.check_together(kept))
+
+    def idle(self) -> str | None:
+        return self._idle
+
+    def buffered(self) -> int:
+        """Batches that workers may have ready: the steps that they make look fast."""
+        return sum(
+            loader.num_workers * (loader.prefetch_factor or 0) for loader in self.job.loaders
+        )
+
+    def evaluations(self) -> list[float]:
+        return list(self._evaluations)
+
+    def sound(self) -> bool:
+        """Whether since the last question no loss was NaN or Inf, and no call raised."""
+        losses, self._losses = self._losses, []
+        raised, self._raised = self._raised, False
+        return not raised and all(bool(loss.isfinite().all()) for loss in losses)
+
+    def synchronized_clock(self) -> float:
+        synchronize(self.torch, self.job.device)
+        return time.perf_counter()
+
+    def agree(self, value: float, how: str) -> float:
+        return self.peers.agree(value, how)
+
+    # Looking after the run ----------------------------------------------------------------------
+
+    def _unsound(self, boosts: Sequence[str], reason: str, sound_step: int) -> None:
+        """The guard no longer holds for these boosts: take them out and say so."""
+        state, self._raised = self.session.state, True
+        for item in [kept for kept in state.kept if kept.id in boosts]:
+            state.kept.remove(item)
+            self.tell(
+                wire.Decided(
+                    item.id,
+                    "dropped",
+                    f"{reason}; the weights of steps {sound_step + 1} to {self.job.steps} were"
+                    " trained under it",
+                    params=item.params,
+                    step=self.job.steps,
+                )
+            )
+        self.switch(state.on)
+        self.tell(self.summary())
+
+    def summary(self) -> wire.LiveSummary:
+        state, together = self.session.state, self.session.state.together
+        own = together.yardstick if together is not None else None
+        written_s, now_s = state.written_s, state.now_s
+        known = math.isfinite(written_s) and math.isfinite(now_s)
+        saved_s = -self.budget.lost_s
+        if known and self._settled_at is not None:
+            later = (self.job.steps - self._settled_at) * self.units_per_step()
+            saved_s += later * (written_s - now_s)
+        trained_s = self.ended - self.began if self.began is not None else 0.0
+        return wire.LiveSummary(
+            kept=tuple(state.on),
+            settled=state.settled,
+            steps=self.job.steps,
+            written_ms=1000 * written_s if known else None,
+            now_ms=1000 * now_s if known else None,
+            noise=state.own.deviation if state.own.freedom else None,
+            noise_pairs=state.own.freedom + 1 if state.own.freedom else 0,
+            saved_s=saved_s,
+            lost_s=self.budget.lost_s,
+            samples_per_s=self.samples / trained_s if trained_s and self.samples else None,
+            micro_steps=self._by_call,
+            guard=together.reason if together is not None else "",
+            guard_passed=together.passed if together is not None else None,
+            gradient_error=together.error if together is not None else None,
+            batch_noise=own.batch_noise if own is not None else None,
+        )
+
+
+def _watch_saving(torch: Any, saved: Callable[[], None]) -> Callable[[], None]:
+    """Be told when the program saves; returns the way back."""
+    own = torch.save
+
+    def save(*args: Any, **kwargs: Any) -> Any:
+        saved()
+        return own(*args, **kwargs)
+
+    save.__wrapped__ = own  # type: ignore[attr-defined]
+    torch.save = save
+
+    def stop() -> None:
+        if torch.save is save:
+            torch.save = own
+
+    return stop

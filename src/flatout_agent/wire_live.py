@@ -1,0 +1,112 @@
+"""The part of the contract (see `wire`) that a live tuning uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Params = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BoostOrder:
+    """One boost to apply, with its parameters."""
+
+    id: str
+    params: Params = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LiveOrders:
+    """How to tune a running program: boosts are switched on and off between its steps."""
+
+    allowed: tuple[str, ...] = ()
+    """Boosts that may be tried; those of `Orders.boosts` are on from the start."""
+    settled: tuple[str, ...] = ()
+    """Boosts decided in an earlier process of the same tuning: not tried again."""
+    steps: int | None = None
+    """Steps that the whole run takes, where the user knows."""
+    budget_s: float | None = None
+    """Most seconds for all of the tuning; None: as much as the run can earn."""
+    stop: bool = False
+    """End the program when everything is decided: it was started for the answer alone."""
+    seed: int = 0
+    """Of the random order of the blocks."""
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What became of one boost in a live tuning.
+
+    verdict: kept | slower | same (no difference that matters) | different (the guard) | failed |
+    declined (does not apply, or did not take hold) | untried (no time, would not pay) |
+    dropped (was kept, and taken out again)
+    """
+
+    id: str
+    verdict: str
+    reason: str = ""
+    params: Params = field(default_factory=dict)
+    gain: float | None = None
+    """Speed with the boost over speed without it, everything kept before it being on."""
+    low: float | None = None
+    high: float | None = None
+    """Ends of the confidence sequence's interval."""
+    pairs: int = 0
+    step: int = 0
+    """Steps that the program had taken."""
+    cost_s: float = 0.0
+    """From the first look at this boost to its verdict."""
+    compile_s: float = 0.0
+    """Of that, in the first calls under the boost."""
+    step_ms: float | None = None
+    """Step time with the boost on."""
+    gradient_error: float | None = None
+    batch_noise: float | None = None
+    own_noise: float | None = None
+    again: bool = False
+    """A second look at this boost."""
+    kind: str = "decided"
+
+
+@dataclass(frozen=True)
+class BlockRun:
+    """Neighbouring steps under one set of boosts: a point of the picture of the run."""
+
+    step: int
+    """The first step of the block, counted from 1."""
+    steps: int
+    ms: float
+    """Mean step time."""
+    on: tuple[str, ...] = ()
+    kind: str = "block"
+
+
+@dataclass(frozen=True)
+class LiveSummary:
+    """Where a live tuning stands: written when all is decided, and when the program ends."""
+
+    kept: tuple[BoostOrder, ...]
+    settled: bool
+    """Every boost that may be tried has its verdict."""
+    steps: int
+    written_ms: float | None = None
+    """Step time as written, as last measured."""
+    now_ms: float | None = None
+    """Step time with what is kept."""
+    noise: float | None = None
+    """Standard deviation of the log-ratio of two neighbouring blocks as written."""
+    noise_pairs: int = 0
+    saved_s: float = 0.0
+    """Against the program as written, over the steps of this run; negative: it cost time."""
+    lost_s: float = 0.0
+    """Spent on guards, compilation and blocks that were slower."""
+    samples_per_s: float | None = None
+    micro_steps: bool = False
+    """Measured by micro-step: a step of this program is made of many."""
+    guard: str = ""
+    """The guard's word on all that is kept, against the program as written."""
+    guard_passed: bool | None = None
+    gradient_error: float | None = None
+    batch_noise: float | None = None
+    kind: str = "live"
