@@ -1,33 +1,27 @@
 """What a profile predicts of each boost against what it gains: how good are the rules?
 
-python benchmarks/prediction.py             # some twenty minutes on two cores
+python benchmarks/prediction.py             # some ten minutes on two cores
 python benchmarks/prediction.py --only text
 
-For each example: the program as written, its profile, then each boost that applies, alone, in a
-trial of its own. Predicted is what the findings that ask for the boost promise together, 1 where
-none asks for it. The error of one boost is |predicted / measured - 1|.
+For each example: `flatout profile`, then `flatout tune`. Predicted is the largest gain that a finding
+which asks for the boost promises, 1 where none asks for it; measured is what the boost's pairs of
+blocks showed, on top of what was kept before it. The error of one boost is |predicted / measured - 1|.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import json
 import statistics
+import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import record
 
-from flatout.diagnosing import diagnose
-from flatout.measuring.trial import Bench
-from flatout.nouns.observer import Silent
-from flatout.nouns.trial import Trial, Verdict
-from flatout.running import command
-from flatout.tuning.candidates import Choice, candidates
-from flatout.tuning.search import Search
+from tuning import tune
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NAMES = ("images", "text", "bert")
@@ -52,37 +46,44 @@ def main() -> None:
 
 
 def of_example(name: str, folder: Path) -> dict[str, Any]:
-    """Every boost alone on one example."""
+    """Every boost that was measured on one example."""
     folder.mkdir()
-    os.chdir(folder)
-    what = command.resolve([str(EXAMPLES / name / "train.py")])
-    bench = Bench(what, folder / "trials", compile_cache=folder / "cache")
-    deadline = time.monotonic() + 3600.0
-    search = Search(bench, Choice(), Silent(), deadline, diagnose.predicted)
-    search.baseline()
-    search.profile()
-    if search.predicted is None:
-        raise SystemExit(f"{name}: the program could not be profiled")
+    script = str(EXAMPLES / name / "train.py")
+    predicted = predictions(script, folder)
+    document = tune([script], folder, "--budget", "5m")
     rows = []
-    for candidate in candidates(search.facts, search.choice, search.predicted)[0]:
-        trial = search._trial(candidate, candidate.variants[0])
-        told = row_of(trial)
-        sys.stdout.write(f"{name:7} {trial.tried:20} {told or trial.reason}\n")
+    for trial in document["trials"]:
+        if trial["gain"] is None or not trial["pairs"]:
+            continue
+        row = row_of(trial["tried"], predicted.get(trial["tried"], 1.0), trial["gain"])
+        sys.stdout.write(f"{name:7} {row}\n")
         sys.stdout.flush()
-        if told is not None:
-            rows.append(told)
-    return {"step_ms": search.untouched_figures.step_ms, "noise": search.noise, "boosts": rows}
+        rows.append(row)
+    figures = document["baseline"]
+    return {"step_ms": figures["step_ms"], "noise": document["noise"], "boosts": rows}
 
 
-def row_of(trial: Trial) -> dict[str, Any] | None:
-    """One boost's figures; None: it was not measured."""
-    if trial.gain is None or trial.predicted is None or trial.verdict is Verdict.SKIPPED:
-        return None
+def predictions(script: str, folder: Path) -> dict[str, float]:
+    """Boost -> the largest gain that a finding promises of it."""
+    command = [sys.executable, "-m", "flatout", "profile", "--stop", "--json", script]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    if not done.stdout:
+        raise SystemExit(f"{' '.join(command)}\nexit code {done.returncode}\n{done.stderr}")
+    found: dict[str, float] = {}
+    for finding in json.loads(done.stdout)["findings"]:
+        gain = (finding.get("gain") or {}).get("predicted")
+        if finding.get("boost") and gain:
+            found[finding["boost"]] = max(found.get(finding["boost"], 1.0), gain)
+    return found
+
+
+def row_of(boost: str, predicted: float, measured: float) -> dict[str, Any]:
+    """One boost's figures."""
     return {
-        "boost": trial.tried,
-        "predicted": round(trial.predicted, 3),
-        "measured": round(trial.gain, 3),
-        "error": round(abs(trial.predicted / trial.gain - 1), 3),
+        "boost": boost,
+        "predicted": round(predicted, 3),
+        "measured": round(measured, 3),
+        "error": round(abs(predicted / measured - 1), 3),
     }
 
 

@@ -58,6 +58,7 @@ class Booster:
         Returns why it did not take hold anywhere; None: it did, or nothing is there yet.
         """
         module = load(order.id)
+        self.off(order.id)  # with other parameters, maybe
         self._noted.pop(order.id, None)
         self.orders.append((order, module))
         for target in self._targets(module.BOOST.moment):

@@ -210,7 +210,10 @@ class Discovery:
             batch = next_batch(iterator)
             try:
                 waited = time.perf_counter() - begin
-                return discovery.watcher.batch(iterator._flatout_loader, batch, waited)
+                loader = discovery.job.loader_of(iterator)
+                if loader is None:
+                    return batch
+                return discovery.watcher.batch(loader, batch, waited)
             except Exception as error:
                 discovery.recorder.fault("batch", error)
                 return batch

@@ -5,6 +5,7 @@ Boosts and watchers get this object. What it knows of the program is filled in b
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -99,32 +100,38 @@ class Job:
     def batches(self, loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
         """`iterator` inside the layers put around this loader: what the program gets."""
         if self.handovers is None:
-            return self._layered(loader, iterator)
-        reference = weakref.ref(loader)
-        handover = Handover(
-            self.torch,
-            loader,
-            iterator,
-            lambda fresh: self._layered(reference(), fresh),
-            lambda fresh: self.iterating(reference(), fresh),
-        )
+            return self.layered(loader, iterator)
+        handover = Handover(self, loader, iterator)
         self.handovers.add(handover)
         return handover
 
-    def _layered(self, loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
-        for layer in self._batch_layers.get(loader, ()):
-            iterator = layer(iterator)
+    def layers(self, loader: Any) -> tuple[BatchLayer, ...]:
+        """The layers around this loader's iterators, the innermost first."""
+        return tuple(self._batch_layers.get(loader, ()))
+
+    def layered(self, loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
+        """`iterator` inside these layers; one that fails is left out."""
+        for layer in self.layers(loader):
+            with contextlib.suppress(Exception):
+                iterator = layer(iterator)
         return iterator
 
     def hand_over(self) -> None:
         """Let every epoch under way go on under its loader's present settings."""
-        for handover in list(self.handovers or ()):
-            handover.switch()
+        with contextlib.ExitStack() as all_of_them:  # one that raises does not keep the others
+            for handover in list(self.handovers or ()):
+                all_of_them.callback(handover.switch)
 
     def iterating(self, loader: Any, iterator: Any) -> None:
         """`loader` has made `iterator`: it can be found while it is under way."""
-        iterator._flatout_loader = loader
+        kept = getattr(loader, "_iterator", None) is iterator
+        # Not in a circle: persistent workers end with their loader, not with the garbage collector.
+        iterator._flatout_loader = weakref.ref(loader) if kept else lambda: loader
         self._iterators.setdefault(loader, weakref.WeakSet()).add(iterator)
+
+    def loader_of(self, iterator: Any) -> Any:
+        """The loader that made this iterator of its own; None: it is gone."""
+        return iterator._flatout_loader()
 
     def iterators(self, loader: Any) -> Iterator[Any]:
         """The loader's own iterators that the program still holds, outside of any layer."""

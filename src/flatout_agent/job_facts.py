@@ -17,7 +17,7 @@ from flatout_agent import wire
 from flatout_agent.chain import compiled_by_user
 from flatout_agent.cores import usable_cores
 from flatout_agent.main_guard import main_guard
-from flatout_agent.precision import native_bf16
+from flatout_agent.precision import bf16_inside_float32, matmul_precision, native_bf16
 
 FRAMEWORKS = {
     "transformers.trainer": "transformers",
@@ -74,6 +74,23 @@ class JobNotes:
         device = self.models[-1].device
         if self.torch.is_autocast_enabled(device):
             self.autocast = str(self.torch.get_autocast_dtype(device)).removeprefix("torch.")
+
+    def first_call(self, number: int, call: Callable[[], Any]) -> Any:
+        """Make one of the first calls of root model `number`: does it draw random numbers?"""
+        if number in self.random_forward:
+            return call()
+        before = self._random_states(number)
+        output = call()
+        after = self._random_states(number)
+        if not all(map(self.torch.equal, before, after)):
+            self.random_forward.add(number)
+        return output
+
+    def _random_states(self, number: int) -> list[Any]:
+        states = [self.torch.get_rng_state()]
+        if self.models[number].device == "cuda":
+            states.append(self.torch.cuda.get_rng_state())
+        return states
 
     def optimizer(self, optimizer: Any, closure: bool) -> None:
         """After its first step, under the script's own settings when no boost is on."""
@@ -196,10 +213,11 @@ def machine_facts(torch: Any, device: str) -> dict[str, Any]:
         "capability": torch.cuda.get_device_capability() if cuda else None,
         "hip": torch.version.hip is not None,
         "bf16": native_bf16(torch, device)[0],
+        "bf16_inside_float32": bf16_inside_float32(torch, device),
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "world_size": world_size(),
-        "matmul_precision": torch.get_float32_matmul_precision(),
+        "matmul_precision": matmul_precision(torch),
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         "deterministic": torch.are_deterministic_algorithms_enabled()
         or bool(torch.backends.cudnn.deterministic),

@@ -39,6 +39,22 @@ def native_bf16(torch: Any, device: str) -> tuple[bool, str]:
     return False, f"unknown for devices of type {device}"
 
 
+def bf16_inside_float32(torch: Any, device: str) -> bool | None:
+    """Whether oneDNN's float-math mode takes effect: elsewhere it keeps to float32."""
+    if device != "cpu":
+        return None
+    native, detail = native_bf16(torch, device)
+    return native and ("AMX" in detail or "Arm" in detail)
+
+
+def matmul_precision(torch: Any) -> str:
+    """Of float32 products; `mixed` where the script set it for one backend alone."""
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:  # torch 2.9 and newer refuse to name one for all
+        return "mixed"
+
+
 def _cpu_bf16(torch: Any) -> tuple[bool, str]:
     if not torch.backends.mkldnn.is_available():
         return False, "this torch was built without oneDNN"

@@ -151,6 +151,8 @@ class JobFacts:
     hip: bool = False
     bf16: bool | None = None
     """bfloat16 matrix multiplication is native here (not emulated)."""
+    bf16_inside_float32: bool | None = None
+    """oneDNN may round float32 factors to bfloat16 when told to: CPUs with AMX or Arm BF16."""
     cores: int = 1
     """Cores this process may really use: affinity and cgroup quota."""
     threads: int = 1

@@ -192,7 +192,6 @@ def test_what_is_faster_becomes_a_plan(tmp_path: Path) -> None:
     check(done, tmp_path, tmp_path / "fast.toml")
     assert (done.code, done.document["plan"]) == (0, "fast.toml")
     assert done.document["speedup"] > 2
-    assert done.document["deterministic"] is True
     assert [boost["id"] for boost in done.document["boosts"]] == ["gc-pause"]
     assert "[boosts.gc-pause]" in (tmp_path / "fast.toml").read_text()
     assert files(tmp_path) == {"train.py", "fast.toml"}
@@ -215,8 +214,8 @@ def test_a_plan_that_cannot_be_written_there_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        [job("plain"), "--steps", "4000"],
-        ["-m", "pkg_module.train", "--steps", "4000"],
+        [job("plain"), "--steps", "60000"],
+        ["-m", "pkg_module.train", "--steps", "60000"],
     ],
 )  # fmt: skip
 def test_each_way_to_name_a_program(tmp_path: Path, program: list[str]) -> None:
@@ -241,26 +240,23 @@ def test_what_the_program_saves_is_listed_and_not_left_behind(tmp_path: Path) ->
 
 
 def test_a_boost_that_breaks_the_program_is_a_row_and_the_search_goes_on(tmp_path: Path) -> None:
-    refusing = at_each_step("model.register_forward_hook(refuse) if step == 0 else None").replace(
-        "for step",
-        "def refuse(*_):\n"
-        "    if torch.is_autocast_enabled('cpu'):\n"
-        "        raise RuntimeError('no kernel for this type')\n"
-        "for step",
-    )
+    refusing = PLAIN.replace(
+        "model = nn",
+        "class Refuse(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        if torch.is_autocast_enabled('cpu'):\n"
+        "            raise RuntimeError('no kernel for this type')\n"
+        "        return x\n"
+        "model = nn",
+    ).replace("nn.ReLU()", "nn.ReLU(), Refuse()")
     (tmp_path / "train.py").write_text(refusing)
     chosen = ["--only", "bf16-autocast", "--only", "gc-pause"]
     options = ["--json", "--budget", "60s", "--steps", "8", *chosen]
     done = tune(tmp_path, *options, "train.py")
     check(done, tmp_path, tmp_path / "flatout.toml")
     verdicts = done.verdicts()
-    assert verdicts["bf16-autocast"] == (
-        "failed",
-        "RuntimeError: no kernel for this type (exit code 1)",
-    )
+    assert verdicts["bf16-autocast"] == ("failed", "RuntimeError: no kernel for this type")
     assert verdicts["gc-pause"][0] != "failed"
-    row = next(row for row in done.document["trials"] if row["tried"] == "bf16-autocast")
-    assert "no kernel for this type" in Path(row["log"]).read_text()
 
 
 def test_where_nothing_can_be_written_here_the_run_goes_elsewhere(tmp_path: Path) -> None:
@@ -281,7 +277,7 @@ def test_where_nothing_can_be_written_here_the_run_goes_elsewhere(tmp_path: Path
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.parametrize("after", ["measuring", "as written:"])
+@pytest.mark.parametrize("after", ["switching", "as written:"])
 def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
     (tmp_path / "train.py").write_text(PLAIN)
     with subprocess.Popen(
@@ -304,7 +300,7 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, after: str) -> None:
     assert trial_processes(tmp_path) == []
     assert "Traceback" not in err
     assert not (tmp_path / "flatout.toml").exists()
-    if after == "measuring":
+    if after == "switching":
         assert (process.returncode, out) == (130, "")
     else:
         document = json.loads(out)

@@ -55,7 +55,18 @@ OPTIONS = {
         "--stop",
         "--trace",
     ],
-    "run": ["--json", "--no-plan", "--only", "--plan", "--python", "--quiet", "--skip"],
+    "run": [
+        "--exact",
+        "--json",
+        "--live",
+        "--no-plan",
+        "--only",
+        "--plan",
+        "--python",
+        "--quiet",
+        "--skip",
+        "--steps-left",
+    ],
     "tune": [
         "--allow",
         "--budget",
@@ -67,6 +78,7 @@ OPTIONS = {
         "--seed",
         "--skip",
         "--steps",
+        "--steps-left",
     ],
 }
 

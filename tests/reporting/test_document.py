@@ -41,7 +41,7 @@ TUNE_KEYS = {
     "schema", "answer", "command", "baseline", "best", "speedup", "speedup_interval", "boosts",
     "trials", "guard", "learning", "confirmation", "plan", "report", "run_folder",
     "pays_after_steps", "compile_s", "machine", "noise", "deterministic", "wall_s", "interrupted",
-    "redirected", "leaked", "faults", "notes",
+    "redirected", "leaked", "faults", "notes", "tried", "needed_s",
 }  # fmt: skip
 SIDE_KEYS = {
     "step_ms", "samples_per_s", "steps_ms", "losses", "wait_share", "eval_ms", "compile_s",
@@ -50,14 +50,14 @@ SIDE_KEYS = {
 TRIAL_KEYS = {
     "predicted",
     "boosts", "tried", "params", "verdict", "reason", "measured", "gain", "guard", "engaged",
-    "log", "wall_s", "retried", "step_ms",
+    "log", "wall_s", "retried", "step_ms", "interval", "pairs",
 }  # fmt: skip
 GUARD_KEYS = {
     "passed", "reason", "gradient_error", "batch_noise", "own_noise", "loss_sigma", "finite",
     "gradient_compared",
 }  # fmt: skip
 RUN_KEYS = {
-    "matches",
+    "matches", "live",
     "schema", "command", "exit_code", "steps", "samples_per_s", "peak_bytes", "wait_share",
     "engaged", "not_engaged", "faults", "notes",
 }  # fmt: skip

@@ -17,6 +17,7 @@ import inspect
 import pkgutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,7 +26,9 @@ import flatout
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
+    from flatout.nouns.explained import Explained
     from flatout.nouns.machine import Machine
+    from flatout.running import foreground
 
 SCRIPT_CONTEXT: dict[str, Any] = {
     "allow_extra_args": True,
@@ -33,6 +36,22 @@ SCRIPT_CONTEXT: dict[str, Any] = {
     "allow_interspersed_args": False,
 }
 """Everything from the script's name on belongs to the script, options and `--help` included."""
+
+# Options that several commands have, or that would crowd a command's own file.
+PlanToRun = Annotated[Path | None, typer.Option("--plan", help="The plan; flatout.toml if here.")]
+NoPlan = Annotated[bool, typer.Option("--no-plan", help="As written, but watched.")]
+Live = Annotated[bool, typer.Option("--live", help="Tune while it trains; writes the plan.")]
+StepsLeft = Annotated[
+    int | None, typer.Option("--steps-left", min=1, help="Steps that a whole run takes.")
+]
+Exact = Annotated[bool, typer.Option("--exact", help="Only boosts that keep precision.")]
+Only = Annotated[list[str] | None, typer.Option("--only", help="This boost alone; repeatable.")]
+Skip = Annotated[list[str] | None, typer.Option("--skip", help="Not this boost; repeatable.")]
+Python = Annotated[str | None, typer.Option("--python", help="The Python that runs the script.")]
+JsonBeside = Annotated[
+    bool, typer.Option("--json", help="A JSON document on stdout, the script's own to stderr.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")]
 
 LOOK_S = 0.5
 """For facts on which steps of an error's cure depend."""
@@ -147,6 +166,20 @@ def look_here(python: str | None) -> Machine:
     from flatout.running.command import chosen_python
 
     return machine.look(chosen_python(python), limit_s=LOOK_S)
+
+
+def crash_explained(
+    ended: foreground.Finished, stderr: bytes, python: str | None
+) -> Explained | None:
+    """What ended the program, by its last words; None: it did not crash, or nobody knows."""
+    from flatout.running import last_words
+
+    texts = last_words.collected(ended.records, ended.returncode, stderr)
+    if not texts:
+        return None
+    from flatout.diagnosing.signatures import explaining
+
+    return explaining.of_crash(texts, lambda: look_here(python))
 
 
 def warn(line: str) -> None:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, harmless, look_here, program, warn
-from flatout.nouns.explained import Explained
+from flatout import commands
+from flatout.commands import SCRIPT_CONTEXT, crash_explained, harmless, program, warn
 from flatout.nouns.plan import Plan, PlannedBoost
-from flatout.nouns.run_end import RunEnd
 from flatout.reporting import document, explained, languages, terminal
 from flatout.running import chosen, foreground, last_words, summary
-from flatout.running.command import Command, resolve, script_sha256
+from flatout.running.command import Command, resolve
+
+if TYPE_CHECKING:
+    from flatout.nouns.tuned import Tuned
+    from flatout.tuning.live_run import LiveTuning
 
 CONTEXT = SCRIPT_CONTEXT
 PLAN = Path("flatout.toml")
@@ -23,15 +26,16 @@ PLAN = Path("flatout.toml")
 
 def command(
     ctx: typer.Context,
-    plan: Annotated[Path | None, typer.Option(help=f"The plan; {PLAN} if it is here.")] = None,
-    no_plan: Annotated[bool, typer.Option("--no-plan", help="As written, but watched.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="This boost alone; repeatable.")] = None,
-    skip: Annotated[list[str] | None, typer.Option(help="Not this boost; repeatable.")] = None,
-    python: Annotated[str | None, typer.Option(help="The Python that runs the script.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="A JSON document on stdout, the script's own to stderr.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")] = False,
+    plan: commands.PlanToRun = None,
+    no_plan: commands.NoPlan = False,
+    live: commands.Live = False,
+    steps_left: commands.StepsLeft = None,
+    exact: commands.Exact = False,
+    only: commands.Only = None,
+    skip: commands.Skip = None,
+    python: commands.Python = None,
+    as_json: commands.JsonBeside = False,
+    quiet: commands.Quiet = False,
 ) -> int:
     """Run a training script with its plan; output, signals and exit code are the script's own.
 
@@ -40,25 +44,50 @@ def command(
     flatout run [options] -- torchrun --nproc-per-node 2 train.py
     """
     what = resolve(*program(ctx.args), python)
-    applied = _plan(what, plan, no_plan, quiet)
-    boosts = chosen.choose(applied.boosts, only or (), skip or ())
+    applied = _plan(what, plan, no_plan, quiet or live)
+    asked = _Asked(what, applied, plan or PLAN, python, as_json, quiet)
+    if not live:
+        return _run(asked, chosen.choose(applied.boosts, only or (), skip or ()), None)
+    from flatout.reporting.live import told
+    from flatout.tuning.live_run import LiveTuning
+
+    tuning = LiveTuning(applied, (exact, only or (), skip or ()), steps_left, told(quiet))
+    return _run(asked, tuning.boosts, tuning)
+
+
+class _Asked(NamedTuple):
+    what: Command
+    applied: Plan
+    plan_path: Path
+    python: str | None
+    as_json: bool
+    quiet: bool
+
+
+def _run(asked: _Asked, boosts: Sequence[PlannedBoost], tuning: LiveTuning | None) -> int:
     variables: dict[str, str] = {}
     with harmless("the plan was not compared with this machine"):
-        variables = _look_around(applied, boosts, what)
-    stderr = last_words.StderrFile()
-    ended = foreground.run(what, chosen.orders(boosts), variables, warn, as_json)
-    answer = None
+        if boosts:
+            from flatout.tuning import plan_use
+
+            variables = plan_use.variables(asked.applied, boosts, asked.what, warn)
+    stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
+    orders, beside = chosen.orders(boosts), asked.as_json
+    ended = foreground.run(asked.what, orders, variables, warn, beside, None, tuning, live)
+    answer = tuned = None
     with harmless("the crash is not explained"):
-        answer = _explain(ended, stderr.tail(), python)
-        if answer is not None and not quiet:
+        answer = crash_explained(ended, stderr.tail(), asked.python)
+        if answer is not None and not asked.quiet:
             explained.crash(answer, languages.chosen(None))
+    with harmless("the plan of this run is not written"):
+        tuned = _close(tuning, asked, ended.folder) if tuning is not None else None
     with harmless("this run has no summary"):
         end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
-        _tell(end, applied, ended, quiet)
-        if as_json:
-            typer.echo(
-                json.dumps(document.run_document(end, what.display, ended.shell_code, answer))
-            )
+        then = asked.applied.machine.torch if asked.applied.machine else None
+        terminal.run_ended(end, then, ended.torch_versions, asked.quiet)
+        if asked.as_json:
+            ending = asked.what.display, ended.shell_code, answer, tuned
+            typer.echo(json.dumps(document.run_document(end, *ending)))
     return foreground.leave(ended.returncode)
 
 
@@ -67,40 +96,15 @@ def _plan(what: Command, asked: Path | None, no_plan: bool, quiet: bool) -> Plan
         from flatout.tuning import plan_file
 
         return plan_file.read(asked or PLAN)
-    if not no_plan and not quiet:
-        make = f"flatout tune {what.shown}"
-        warn(f"no {PLAN} here, so the program runs as written; to make one: {make}")
+    if not quiet and not no_plan:
+        make = f"flatout run --live {what.shown}"
+        warn(f"no {PLAN} here: it runs as written; to make it faster while it trains: {make}")
     return Plan(boosts=())
 
 
-def _look_around(plan: Plan, boosts: Sequence[PlannedBoost], what: Command) -> dict[str, str]:
-    """Warn where this is not what the plan was measured on; the variables that its boosts need."""
-    if not plan.boosts:
-        return {}
-    from flatout.probing.identity import identity
-    from flatout.tuning import plan_file
+def _close(tuning: LiveTuning, asked: _Asked, folder: Path | None) -> Tuned | None:
+    """Write plan and report of a run that was tuned while it trained, and tell the result."""
+    from flatout.reporting import live
 
-    here = identity()
-    if found := plan_file.differences(plan, here, script_sha256(what.script)):
-        warn(f"not what the plan was measured on: {'; '.join(found)}")
-    return chosen.environment(boosts, plan.job, here)
-
-
-def _tell(end: RunEnd, plan: Plan, ended: foreground.Finished, quiet: bool) -> None:
-    then = plan.machine.torch if plan.machine else None
-    if then is not None and (others := ended.torch_versions - {then}):
-        warn(f"torch {', '.join(sorted(others))} instead of the plan's {then}")
-    if end.steps and not quiet:
-        terminal.run_summary(end)
-        return
-    for line in (*(() if quiet else end.notes), *end.faults):
-        warn(line)
-
-
-def _explain(ended: foreground.Finished, stderr: bytes, python: str | None) -> Explained | None:
-    texts = last_words.collected(ended.records, ended.returncode, stderr)
-    if not texts:
-        return None
-    from flatout.diagnosing.signatures import explaining
-
-    return explaining.of_crash(texts, lambda: look_here(python))
+    tuned = tuning.write_plan(asked.what, asked.plan_path) if folder is not None else None
+    return live.close(tuned, folder / "report.html", asked.quiet) if tuned and folder else None

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from flatout import commands
 from flatout.commands import SCRIPT_CONTEXT, program
 from flatout.nouns.errors import UserError
 from flatout.nouns.tuned import Tuned
@@ -20,25 +21,17 @@ CONTEXT = SCRIPT_CONTEXT
 def command(
     ctx: typer.Context,
     budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 10m, 1h.")] = "10m",
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Only boosts that keep precision.")
-    ] = False,
+    exact: commands.Exact = False,
     allow: Annotated[
         list[str] | None, typer.Option(help="A boost that changes what is computed: batch-size.")
     ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Try this boost alone; repeatable.")
-    ] = None,
-    skip: Annotated[
-        list[str] | None, typer.Option(help="Do not try this boost; repeatable.")
-    ] = None,
+    only: commands.Only = None,
+    skip: commands.Skip = None,
     steps: Annotated[int | None, typer.Option(min=3, help="Measured steps per window.")] = None,
-    steps_left: Annotated[
-        int | None, typer.Option(min=1, help="Steps that a whole run of the script takes.")
-    ] = None,
+    steps_left: commands.StepsLeft = None,
     seed: Annotated[int, typer.Option(help="Seed of every trial.")] = 0,
     plan: Annotated[Path, typer.Option(help="Where the plan is written.")] = Path("flatout.toml"),
-    python: Annotated[str | None, typer.Option(help="The Python that runs the script.")] = None,
+    python: commands.Python = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
     """Find what makes a training script faster without an edit, and check that it learns the same.
@@ -48,11 +41,11 @@ def command(
     flatout tune [options] -- torchrun --nproc-per-node 2 train.py
     """
     from flatout.reporting.terminal import TuneView
-    from flatout.running import command as commands
+    from flatout.running import command as command_line
     from flatout.running import folder
     from flatout.tuning import candidates, tune
 
-    resolved = commands.resolve(*program(ctx.args), python)
+    resolved = command_line.resolve(*program(ctx.args), python)
     _check_place(plan)
     choice = candidates.Choice(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
     asked, here = (

@@ -87,16 +87,6 @@ def _worst_first(found: Sequence[Finding], modules: Sequence[AnyCheck]) -> tuple
     return tuple(sorted(told, key=lambda item: (order.index(item.severity), item.code, item.title)))
 
 
-def predicted(profile: Profile) -> dict[str, float]:
-    """Boost -> the speed-up that the findings which ask for it predict together."""
-    left: dict[str, float] = {}
-    for finding in diagnose_profile(profile):
-        if finding.boost is not None and finding.gain is not None:
-            saved = 1 - 1 / finding.gain.ratio
-            left[finding.boost] = left.get(finding.boost, 1.0) - saved
-    return {boost: 1 / max(share, LEAST_LEFT) for boost, share in left.items()}
-
-
 def _without_consequences(found: Sequence[Finding], modules: Sequence[AnyCheck]) -> list[Finding]:
     present = {finding.code for finding in found if finding.severity is not Severity.UNCHECKED}
     hidden = {

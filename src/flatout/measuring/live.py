@@ -82,14 +82,19 @@ def planned(run: LiveRun, before: Sequence[PlannedBoost] = ()) -> tuple[PlannedB
 
     before: those that were kept in earlier processes of the same tuning.
     """
-    if run.summary is None:
-        return tuple(before)
-    gains = {boost.id: boost.gain for boost in before}
-    gains |= {d.id: d.gain for d in run.decisions if d.verdict == "kept" and d.gain is not None}
-    return tuple(
-        PlannedBoost(order.id, order.params, gains.get(order.id), known.get(order.id).risk.value)
-        for order in run.summary.kept
-    )
+    kept = {boost.id: boost for boost in before}
+    for decided in run.decisions:
+        known_before = (
+            kept.pop(decided.id, None) if decided.verdict in ("kept", "dropped") else None
+        )
+        if decided.verdict == "kept":
+            gain = decided.gain or (known_before.gain if known_before is not None else None)
+            risk = known.get(decided.id).risk.value
+            kept[decided.id] = PlannedBoost(decided.id, decided.params, gain, risk)
+    if run.summary is not None and run.summary.settled:  # the plan did not hold: nothing was told
+        still = {order.id for order in run.summary.kept}
+        kept = {boost_id: boost for boost_id, boost in kept.items() if boost_id in still}
+    return tuple(kept.values())
 
 
 def trial(decided: wire.Decided, on: Sequence[str]) -> Trial:
@@ -150,6 +155,14 @@ def guard(run: LiveRun) -> Guard | None:
     )
 
 
+def as_written(run: LiveRun) -> Trial | None:
+    """The row of the program as written."""
+    measured = written(run)
+    if measured is None:
+        return None
+    return Trial((), None, verdict=Verdict.KEPT, reason="as written", measured=measured)
+
+
 def written(run: LiveRun) -> Measured | None:
     """The program as written, as this run measured it."""
     summary = run.summary
@@ -204,8 +217,8 @@ def run(
         program.stop()
         for pid, record in program.records():
             found.add(pid, record)
-        error = _error(found, program, late, returncode)
-    rank = leading(ranks.values()) or next(iter(ranks.values()), None)
+        error = _error(found, leading(ranks.values()), program, late, limit_s, returncode)
+    rank = leading(ranks.values())
     return Tried(
         found,
         rank,
@@ -251,16 +264,24 @@ def _follow(
     return False
 
 
-def _error(found: LiveRun, program: Program, late: bool, returncode: int | None) -> str | None:
-    if found.blocks:
+def _error(
+    found: LiveRun,
+    rank: Rank | None,
+    program: Program,
+    late: bool,
+    limit_s: float,
+    returncode: int | None,
+) -> str | None:
+    """Why the program as written is not known; None: it is."""
+    if found.facts is not None:
         return None
+    steps = len(rank.steps) if rank is not None else 0
     if late:
-        return "stopped by the time limit before a step was measured"
+        return f"stopped after {limit_s:.0f} s with {steps} steps taken"
     tail = next((line.strip() for line in reversed(program.log_tail(20)) if line.strip()), "")
     if returncode:
         how = f"killed by signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
         return f"{tail} ({how})" if tail else how
-    steps = found.ended.steps if found.ended is not None else 0
     return f"the program ended by itself after {steps} steps: too few to measure"
 
 

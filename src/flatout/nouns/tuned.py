@@ -63,6 +63,8 @@ class Tuned:
     """Time that such a run took less than it would have as written."""
     tried: bool = True
     """At least one boost was tried fairly, or none applies."""
+    needed_s: float | None = None
+    """Where none was: the budget that the first of them would need."""
     plan_path: str | None = None
     report_path: str | None = None
     run_folder: str | None = None

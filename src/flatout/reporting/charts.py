@@ -38,6 +38,7 @@ def charts(tuned: Tuned) -> dict[str, Chart]:
     found = [
         _waterfall(tuned) if tuned.plan else _gains(tuned),
         _losses(tuned),
+        _run(tuned),
         _steps(tuned),
         _pairs(tuned.confirmation) if tuned.confirmation else None,
     ]
@@ -166,6 +167,58 @@ def _loss_traces(tuned: Tuned) -> list[Trace | None]:
     ]
 
 
+def _run(tuned: Tuned) -> Chart | None:
+    """Step times over the run in which boosts were switched: a point for each block of steps."""
+    if not tuned.blocks:
+        return None
+    planned = {boost.id for boost in tuned.plan.boosts} if tuned.plan else set()
+    groups = {
+        "as written": [block for block in tuned.blocks if not block.on],
+        "with some boosts on": [b for b in tuned.blocks if b.on and set(b.on) != planned],
+        "with the plan": [b for b in tuned.blocks if b.on and set(b.on) == planned],
+    }
+    colours = ("@untouched", "@again", "@plan")
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": name,
+            "x": [block.step for block in found],
+            "y": [block.ms for block in found],
+            "text": ["on: " + (", ".join(block.on) or "nothing") for block in found],
+            "marker": {"color": colour, "size": 7},
+            "hovertemplate": "step %{x}: %{y:.2f} ms<br>%{text}<extra></extra>",
+        }
+        for (name, found), colour in zip(groups.items(), colours, strict=True)
+        if found
+    ]
+    first = tuned.blocks[0].ms
+    last = groups["with the plan"][-1].ms if groups["with the plan"] else first
+    title = f"From {_ms(first)} to {_ms(last)} a step while boosts were switched"
+    layout = {
+        "xaxis": {"title": {"text": "step"}},
+        "yaxis": {"title": {"text": "time per step (ms)"}, "rangemode": "tozero"},
+        "showlegend": True,
+        "shapes": _switches(tuned),
+    }
+    note = (
+        "Each point is a block of neighbouring steps. A line marks where a boost was kept; what"
+        " drifts (clock, other programs) is common to neighbours and cancels."
+    )
+    return Chart("run", title, note, traces, layout)
+
+
+def _switches(tuned: Tuned) -> list[dict[str, Any]]:
+    """A line where the set that is on grew for good."""
+    lines, known = [], 0
+    for block in tuned.blocks:
+        later = [b for b in tuned.blocks if b.step > block.step]
+        if len(block.on) > known and all(set(block.on) <= set(b.on) for b in later):
+            known = len(block.on)
+            lines.append(_rule("x", float(block.step)))
+    return lines
+
+
 def _steps(tuned: Tuned) -> Chart | None:
     plan = outcome.plan_measured(tuned)
     traces = [
@@ -176,19 +229,19 @@ def _steps(tuned: Tuned) -> Chart | None:
     if not drawn:
         return None
     title = _step_title(tuned.baseline, plan)
-    note = "Wall time of each step of the measured window, after the warm-up. Flat is steady."
+    note = "Mean step time of each block as written, and of each window under the plan."
     axis = {"title": {"text": "time per step (ms)"}, "rangemode": "tozero"}
-    layout = {"xaxis": {"title": {"text": "step of the window"}}, "yaxis": axis}
+    layout = {"xaxis": {"title": {"text": "block"}}, "yaxis": axis}
     return Chart("steps", title, note, drawn, layout)
 
 
 def _step_title(untouched: Measured, plan: Measured | None) -> str:
     before = outcome.median(untouched.steps_ms)
-    over = units.count(len(untouched.steps_ms), "step")
+    over = units.count(len(untouched.steps_ms), "block")
     after = outcome.median(plan.steps_ms) if plan else None
     if plan is None or after is None:
         return f"The median step takes {_ms(before)} as written (over {over})"
-    over = f"{len(untouched.steps_ms)} and {units.count(len(plan.steps_ms), 'step')}"
+    over = f"{len(untouched.steps_ms)} and {units.count(len(plan.steps_ms), 'block')}"
     return f"The median step takes {_ms(after)} instead of {_ms(before)} (over {over})"
 
 

@@ -57,19 +57,45 @@ def tune_document(tuned: Tuned) -> dict[str, Any]:
         "leaked": tuned.leaked,
         "faults": tuned.faults,
         "notes": tuned.notes,
+        "tried": tuned.tried,
+        "needed_s": tuned.needed_s,
     }
     found: dict[str, Any] = as_json(document)
     return found
 
 
 def run_document(
-    end: RunEnd, command: Sequence[str], exit_code: int, crash: Explained | None = None
+    end: RunEnd,
+    command: Sequence[str],
+    exit_code: int,
+    crash: Explained | None = None,
+    tuned: Tuned | None = None,
 ) -> dict[str, Any]:
-    """What `flatout run --json` prints when the program has ended; crash: what ended it."""
+    """What `flatout run --json` prints when the program has ended.
+
+    crash: what ended it; tuned: what `--live` found on the way.
+    """
     matches = [_match(match) for match in crash.matches] if crash is not None else []
     head = {"schema": RUN, "command": command, "exit_code": exit_code, "matches": matches}
+    head["live"] = _live(tuned) if tuned is not None else None
     found: dict[str, Any] = as_json({**head, **_fields(end)})
     return found
+
+
+def _live(tuned: Tuned) -> dict[str, Any]:
+    return {
+        "speedup": tuned.plan.speedup if tuned.plan else None,
+        "boosts": tuned.plan.boosts if tuned.plan else (),
+        "baseline_step_ms": tuned.baseline.step_ms,
+        "step_ms": tuned.best.step_ms if tuned.best else None,
+        "saved_s": tuned.saved_s,
+        "noise": tuned.noise,
+        "trials": [_trial(trial) for trial in tuned.trials],
+        "guard": tuned.live_guard,
+        "plan": tuned.plan_path,
+        "report": tuned.report_path,
+        "notes": tuned.notes,
+    }
 
 
 def doctor_document(diagnosed: Diagnosed) -> dict[str, Any]:

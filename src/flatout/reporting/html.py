@@ -116,6 +116,8 @@ def headline_words(head: Headline, tuned: Tuned) -> str:
     if head.answer is Answer.NOTHING:
         if tuned.interrupted:
             return "Stopped before anything faster was found"
+        if not tuned.tried:
+            return "Nothing could be tried in this time"
         different = tuned.confirmation is not None and not tuned.confirmation.guard.passed
         return "Nothing faster that learns the same" if different else "Nothing faster was found"
     faster = f"{times(head.speedup)} faster"
@@ -209,7 +211,6 @@ def surroundings(tuned: Tuned) -> list[tuple[str, str]]:
         f"{gpu.name} ({units.size(gpu.memory_bytes)}, driver {gpu.driver or units.UNKNOWN})"
         for gpu in machine.gpus
     ]
-    repeat = {True: "yes, to the last bit", False: "no", None: units.UNKNOWN}[tuned.deterministic]
     facts = [
         ("System", machine.system),
         ("CPU", machine.cpu or units.UNKNOWN),
@@ -218,9 +219,8 @@ def surroundings(tuned: Tuned) -> list[tuple[str, str]]:
         ("GPU", ", ".join(gpus) or "none"),
         ("Python", machine.python or units.UNKNOWN),
         ("PyTorch", machine.torch or units.UNKNOWN),
-        ("Noise: two runs as written differ by", units.share(tuned.noise)),
-        ("Two runs as written give the same losses", repeat),
-        ("Trials", str(sum(trial.measured is not None for trial in tuned.trials))),
+        ("Noise: neighbouring blocks as written differ by", units.share(tuned.noise)),
+        ("Boosts tried", str(sum(bool(trial.pairs) for trial in tuned.trials))),
         ("Tuning took", units.duration(tuned.wall_s)),
     ]
     return [(name, plain.one_line(value)) for name, value in facts]

@@ -21,6 +21,7 @@ class Answer(enum.StrEnum):
     """What came out."""
 
     FASTER = "faster"  # confirmed in A/B runs
+    LIVE = "live"  # measured while it trained, by switching between its steps
     UNCONFIRMED = "unconfirmed"  # stopped before the A/B runs
     NOTHING = "nothing"  # no plan
 
@@ -64,7 +65,8 @@ def headline(tuned: Tuned) -> Headline:
     plan = _side(plan_measured(tuned), confirmed.plan_ms if confirmed else ())
     if confirmed is None:
         speedup = tuned.plan.speedup or quotient(untouched.step_ms, plan.step_ms)
-        return Headline(Answer.UNCONFIRMED, untouched, plan, speedup)
+        answer = Answer.LIVE if tuned.live else Answer.UNCONFIRMED
+        return Headline(answer, untouched, plan, speedup)
     return Headline(
         Answer.FASTER, untouched, plan, confirmed.speedup, confirmed.interval, confirmed.pairs
     )
@@ -88,6 +90,11 @@ def why_nothing(tuned: Tuned) -> str:
     """Why there is no plan."""
     if tuned.interrupted:
         return "stopped before anything faster was found"
+    if not tuned.tried:
+        if tuned.live:
+            return "nothing could be tried: the program ended too soon"
+        needed = units.duration(tuned.needed_s) if tuned.needed_s is not None else "more time"
+        return f"nothing could be tried in the time given; --budget {needed} would be enough"
     if (tried := tuned.confirmation) is not None:
         low, high = (units.ratio(value).removesuffix("x") for value in tried.interval)
         found = f"{units.ratio(tried.speedup)}, 95% interval {low}-{high}"
@@ -109,6 +116,8 @@ def guard_of_plan(tuned: Tuned) -> Guard | None:
     """The guard of the whole plan; None: no run under it was compared."""
     if tuned.confirmation is not None:
         return tuned.confirmation.guard
+    if tuned.live_guard is not None:
+        return tuned.live_guard
     kept = [t.guard for t in tuned.trials if t.verdict is Verdict.KEPT and t.guard is not None]
     return kept[-1] if kept and tuned.plan is not None else None
 

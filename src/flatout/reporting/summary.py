@@ -54,8 +54,10 @@ def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
     if head.interval:
         low, high = (units.ratio(value).removesuffix("x") for value in head.interval)
         how = f"(95% interval {low}-{high}, A/B x {head.pairs})"
+    elif head.answer is Answer.LIVE:
+        how = "(measured while it trained)"
     else:
-        how = "(not confirmed: stopped before the A/B runs)"
+        how = "(not confirmed by A/B runs)"
     whole = f"{plan}    {faster}  {how}"
     if len(whole) <= width:
         return [(written, "bold"), (whole, "bold green")]

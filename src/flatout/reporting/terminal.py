@@ -26,6 +26,7 @@ __all__ = [
     "error",
     "page",
     "profile",
+    "run_ended",
     "run_summary",
     "summary",
     "warn",
@@ -42,6 +43,17 @@ def error(message: str, next_step: str = "", console: Console | None = None) -> 
 def warn(line: str, console: Console | None = None) -> None:
     """One line that the user should know; the work goes on."""
     _tell("warning: ", "yellow", line, console)
+
+
+def run_ended(end: RunEnd, plan_torch: str | None, versions: set[str], quiet: bool) -> None:
+    """The end of `flatout run`; quiet: warnings alone. plan_torch: what the plan was made with."""
+    if plan_torch is not None and (others := versions - {plan_torch}):
+        warn(f"torch {', '.join(sorted(others))} instead of the plan's {plan_torch}")
+    if end.steps and not quiet:
+        run_summary(end)
+        return
+    for line in (*(() if quiet else end.notes), *end.faults):
+        warn(line)
 
 
 def run_summary(end: RunEnd, console: Console | None = None) -> None:

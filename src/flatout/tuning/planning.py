@@ -50,9 +50,12 @@ def plan(
     )
 
 
-def of_run(command: Command, run: LiveRun, machine: Identity) -> Plan | None:
-    """The plan that a run found while it trained; None where nothing is kept."""
-    kept = live.planned(run)
+def of_run(command: Command, run: LiveRun, machine: Identity, before: Plan) -> Plan | None:
+    """The plan that a run found while it trained; None where nothing is kept.
+
+    before: the plan that it began with. The facts of the program as written are that one's.
+    """
+    kept = live.planned(run, before.boosts)
     if not kept or run.summary is None:
         return None
     written_ms, now_ms = run.summary.written_ms, run.summary.now_ms
@@ -61,7 +64,7 @@ def of_run(command: Command, run: LiveRun, machine: Identity) -> Plan | None:
         boosts=kept,
         command=command.display,
         script_sha256=script_sha256(command.script),
-        job=dataclasses.asdict(run.facts) if run.facts is not None else None,
+        job=before.job or (dataclasses.asdict(run.facts) if run.facts is not None else None),
         machine=machine,
         speedup=run.speedup,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -136,7 +136,8 @@ def _one(
         seed=bench.seed + len(total.runs),
     )
     run = LiveRun()
-    shown = _Shown(observer, [boost.id for boost in total.kept])
+    on = [boost.id for boost in total.kept]
+    shown = _Shown(observer, run, on, total.first is not None)
     facts = total.first.facts if total.first is not None else None
     name = f"live-{len(total.runs) + 1}"
     observer.started(None, {}, len(total.runs) + 1, None)
@@ -180,8 +181,9 @@ def _over(tried: Tried, total: _Sum, deadline: float) -> bool:
 class _Shown:
     """Hands the agent's records on to the observer."""
 
-    def __init__(self, observer: Observer, on: list[str]) -> None:
-        self.observer, self.on = observer, on
+    def __init__(self, observer: Observer, run: LiveRun, on: list[str], written: bool) -> None:
+        """written: the program as written has its row already."""
+        self.observer, self.run, self.on, self.written = observer, run, on, written
 
     def __call__(self, record: wire.Record) -> None:
         if isinstance(record, wire.Decided):
@@ -191,9 +193,18 @@ class _Shown:
             self.observer.finished(row)
             if record.verdict == "kept":
                 self.on.append(record.id)
+        elif isinstance(record, wire.LiveSummary) and not self.written:
+            self.written = True
+            for row in _row_as_written(self.run):
+                self.observer.finished(row)
         elif isinstance(record, wire.BlockRun):
             phase = " + ".join(record.on) or "as written"
             self.observer.step(record.step, phase, record.ms / 1000)
+
+
+def _row_as_written(run: LiveRun) -> tuple[Trial, ...]:
+    row = live.as_written(run)
+    return (row,) if row is not None else ()
 
 
 def _found(total: _Sum, refused: list[Trial]) -> Found:
@@ -210,7 +221,7 @@ def _found(total: _Sum, refused: list[Trial]) -> Found:
         facts=first.facts,
         written=written,
         kept=total.kept,
-        trials=(*total.rows, *refused),
+        trials=(*_row_as_written(first), *total.rows, *refused),
         blocks=tuple(total.blocks),
         guard=live.guard(last.run) if last is not None else None,
         noise=summary.noise or 0.0 if summary is not None else 0.0,

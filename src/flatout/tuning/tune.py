@@ -29,6 +29,8 @@ from flatout.tuning.trials import Found
 
 PAIRS = 5
 WHOLE_PAIRS = 3
+FIRST_BOOST_STEPS = 30
+"""Steps that the guard and the fewest pairs of blocks of one boost take, where steps are long."""
 NOISY = 0.25
 """Noise of the program against itself beyond which the user is told."""
 LEAST_CONFIRM_S = 60.0
@@ -85,6 +87,7 @@ def tune(
         blocks=found.blocks,
         live_guard=found.guard,
         tried=found.tried,
+        needed_s=None if found.tried else _needed_s(found),
         run_folder=str(folder),
     )
 
@@ -151,26 +154,35 @@ def _confirm(
 
     best = Measured(found.now_ms, None, (), ()) if found.now_ms else None
     try:
-        try:
-            if _too_short(found):
-                raise duel.EndedEarlyError("the program is short")
-            windows = _windows(bench, found, settings)
-            untouched, planned = duel.fight(
-                windows, plan, found.facts, settings.pairs, limit_s, done
-            )
-        except duel.EndedEarlyError:
-            pairs = min(WHOLE_PAIRS, settings.pairs)
-            untouched, planned = duel.whole_runs(bench, plan, found.facts, pairs, limit_s, done)
-            notes.append("the program is short: whole runs of it were compared")
+        untouched, planned = _duel(bench, found, settings, limit_s, done, notes)
     except duel.DuelFailedError as error:
-        notes.append(
-            f"not confirmed by fresh processes ({error}); the gains are those of its pairs"
-        )
+        notes.append(f"not confirmed by fresh processes ({error}): the gains are its pairs'")
         return None, best
-    guard = found.guard or Guard(passed=True, reason="no boost that is on acts on the model's calls",
-                                 gradient_compared=False)  # fmt: skip
+    guard = found.guard or Guard(
+        True, "no boost acts on the model's calls", gradient_compared=False
+    )
     result = confirmation(untouched, planned, guard, highest_risk(plan) == "semantics")
     return result, measured(planned.rank, None) or best
+
+
+def _duel(
+    bench: Bench,
+    found: Found,
+    settings: Settings,
+    limit_s: float,
+    done: duel.PairDone,
+    notes: list[str],
+) -> tuple[duel.Side, duel.Side]:
+    """Windows in turn; whole runs in turn where the program is too short for them."""
+    if not _too_short(found):
+        windows = _windows(bench, found, settings)
+        try:
+            return duel.fight(windows, found.kept, found.facts, settings.pairs, limit_s, done)
+        except duel.EndedEarlyError:
+            pass
+    notes.append("the program is short: whole runs of it were compared")
+    pairs = min(WHOLE_PAIRS, settings.pairs)
+    return duel.whole_runs(bench, found.kept, found.facts, pairs, limit_s, done)
 
 
 def _too_short(found: Found) -> bool:
@@ -199,6 +211,12 @@ def _baseline(found: Found, confirmed: Confirmation | None) -> Measured:
     """The program as written; its losses are those of the confirmation, where there is one."""
     losses = confirmed.untouched_losses if confirmed is not None else ()
     return dataclasses.replace(found.written, losses=losses)
+
+
+def _needed_s(found: Found) -> float:
+    """For a look at the program, the fewest pairs of one boost, and the confirmation."""
+    steps = FIRST_BOOST_STEPS if found.written.step_ms > 500 else 1.5 * FIRST_BOOST_STEPS
+    return (found.run_s + steps * found.written.step_ms / 1000) / (1 - trials.CONFIRM_SHARE)
 
 
 def _notes(found: Found, settings: Settings) -> list[str]:

@@ -56,6 +56,8 @@ def applies(facts: JobFacts, params: Params) -> str | None:
         return f"the model is on {facts.device}, not on the CPU"
     if facts.bf16 is False:
         return "bfloat16 would only be emulated on this CPU"
+    if facts.bf16_inside_float32 is False:
+        return "oneDNN's float-math mode needs AMX (or Arm bfloat16), which this CPU lacks"
     if facts.matmul_precision != "highest":
         return f"the script sets the matmul precision itself ({facts.matmul_precision})"
     if facts.autocast is not None:

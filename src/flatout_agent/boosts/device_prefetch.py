@@ -203,7 +203,10 @@ class Ahead:
         batch, error = self._next or self._fetch()
         self._next = None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame, and so the loader's workers
         if self._prefetch.ahead:
             self._next = self._fetch()
         return batch

@@ -49,6 +49,8 @@ BOOST = Boost(since="0.1.0", risk=Risk.EXACT, moment=Moment.OPTIMIZER)
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
 FLAGS = ("fused", "foreach")
+CHECKED = "_need_device_dtype_check_for_fused"
+"""What torch notes on an optimizer at its first fused step."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
@@ -85,7 +87,11 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     if reason is not None:
         raise Declined(reason)
     switch = Switch(job.torch, target, *faster(job.torch, target))
-    switch.on()
+    try:
+        switch.on()
+    except Exception:
+        switch.off()
+        raise
     return Applied(switch.off, switch.engaged)
 
 
@@ -202,6 +208,7 @@ class Switch:
         self.flag, self.kernel = flag, kernel
         self.steps = 0
         self.own = {name: optimizer.defaults.get(name) for name in FLAGS}
+        self.checked = vars(optimizer).get(CHECKED)
         self.hooks: list[Any] = []
 
     def on(self) -> None:
@@ -219,6 +226,8 @@ class Switch:
         for hook in self.hooks:
             hook.remove()
         self._restore()
+        if self.checked is None:
+            vars(self.optimizer).pop(CHECKED, None)
 
     def _restore(self) -> None:
         for values in (self.optimizer.defaults, *self.optimizer.param_groups):

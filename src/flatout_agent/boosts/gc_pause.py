@@ -32,8 +32,10 @@ Forked child processes get the old thresholds at once.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
@@ -109,8 +111,8 @@ class _Pause:
             gc.collect()
             gc.freeze()
         gc.set_threshold(*PAUSED)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._in_child)
+        _pauses.add(self)
+        _watch_forks()
 
     def after_step(self) -> None:
         if not self.active:
@@ -142,10 +144,22 @@ class _Pause:
     def _ours(self) -> bool:
         return gc.isenabled() and gc.get_threshold() == _as_read(PAUSED)
 
-    def _in_child(self) -> None:
-        """A forked child takes no steps that would collect."""
-        if self.active:
-            self.end()
+
+_pauses: weakref.WeakSet[_Pause] = weakref.WeakSet()
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Python keeps what is registered here for good, so that is done once."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_in_child)
+
+
+def _in_child() -> None:
+    """A forked child takes no steps that would collect."""
+    for pause in list(_pauses):
+        if pause.active:
+            pause.end()
 
 
 def _as_read(thresholds: Thresholds) -> Thresholds:

@@ -65,6 +65,10 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
         raise Declined("there is no CUDA device")
     if target.pin_memory:
         raise Declined("the loader pins its batches already")
+    if target._iterator is not None:
+        if "_get_iterator" not in vars(target):
+            raise Declined("the loader keeps its workers, which were started without pinning")
+        target._iterator = None  # workers of loader-workers: they can be started anew
     target.pin_memory = True
     reference = weakref.ref(target)
 

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 import pickle
 import sys
 import weakref
@@ -50,6 +51,7 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent import worker_safety
 from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch, Undo
 from flatout_agent.cores import local_processes, usable_cores
+from flatout_agent.late_indices import with_workers
 from flatout_agent.worker_reuse import Reuse
 
 if TYPE_CHECKING:
@@ -277,7 +279,7 @@ def _start(
     generator = loader.generator or torch.default_generator
     drawn = generator.get_state()
     try:
-        return type(loader)._get_iterator(loader)  # type: ignore[no-any-return]
+        return with_workers(loader)
     except START_FAILURES as error:
         outcome.failure = f"{type(error).__name__}: {error}"
     generator.set_state(drawn)
@@ -320,4 +322,9 @@ def _allow_open_files() -> Undo:
     if soft == resource.RLIM_INFINITY or soft >= more:
         return lambda: None
     resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
-    return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    def undo() -> None:
+        if len(os.listdir("/proc/self/fd")) < soft // 2:  # noqa: PTH208
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    return undo

@@ -73,6 +73,8 @@ def applies(facts: JobFacts, params: Params) -> str | None:
     """Why it does not apply to this job; None: it does."""
     if facts.device != "cpu":
         return f"the model is on {facts.device}, not on the CPU"
+    if facts.bf16_inside_float32:
+        return "oneDNN would round factors to bfloat16 on this CPU"
     if facts.matmul_precision != "highest":
         return f"the script sets the matmul precision itself ({facts.matmul_precision})"
     if facts.autocast is not None:
@@ -131,6 +133,8 @@ class Setting:
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.holders = 0
+        self.proven = False
+        """The products were compared once, which takes some ten milliseconds."""
         self.before: list[tuple[Any, str]] = []
         """Settings by backend (torch 2.9 and later) that the older call changes with its own."""
 
@@ -164,12 +168,15 @@ class Setting:
         self.before = [
             (part, part.fp32_precision) for part in parts if hasattr(part, "fp32_precision")
         ]
-        usual = _products(torch)
+        usual = [] if self.proven else _products(torch)
         torch.set_float32_matmul_precision("medium")
+        if self.proven:
+            return
         reason = _why_not_kept(torch, usual, _products(torch))
         if reason is not None:
             self._restore()
             raise Declined(reason)
+        self.proven = True
 
     def _restore(self) -> None:
         self.torch.set_float32_matmul_precision("highest")

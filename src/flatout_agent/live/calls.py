@@ -9,6 +9,7 @@ anywhere in the program, and without leaving a trace: gradients go to nobody's `
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,13 +26,19 @@ class Recorded:
     model: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    before: forward_state.Restore
-    autocast: list[tuple[str, Any]]
-    versions: list[int]
+    before: forward_state.Kept
+    autocast: dict[str, Any]
+    """Device -> dtype of the autocast regions that the program had open."""
+    inputs: list[int]
+    """Versions of the inputs ..."""
+    weights: list[int]
+    """... and of the weights."""
     outputs: list[Any] = field(default_factory=list)
     """Detached: the values of the tensors that require gradients, in order."""
     given: list[Any] = field(default_factory=list)
     """Gradient that came back at each of them; None: none did."""
+    outer: bool = False
+    """`given` is without what came from other outputs of the same call."""
     twice: bool = False
     """Differentiated with a graph: the loss takes gradients of gradients."""
     random: Any = None
@@ -40,14 +47,25 @@ class Recorded:
     """The call drew random numbers."""
 
     @property
-    def complete(self) -> bool:
-        """Whether a backward pass has come through its outputs, and the inputs are as they were."""
-        return any(gradient is not None for gradient in self.given) and self.untouched
+    def used(self) -> bool:
+        """Whether a backward pass has come through its outputs."""
+        return any(gradient is not None for gradient in self.given)
 
     @property
-    def untouched(self) -> bool:
-        """Whether nobody has written into its inputs since."""
-        return self.versions == _versions((self.args, self.kwargs))
+    def complete(self) -> bool:
+        """Whether it was used, and nobody has written into its inputs since."""
+        return self.used and self.inputs == _versions(nests.tensors((self.args, self.kwargs)))
+
+    @property
+    def refusal(self) -> str | None:
+        """Why it cannot be made again now and compared; None: it can."""
+        if not self.complete:
+            return "its inputs are written to"
+        if self.weights != _versions(self.model.parameters()):
+            return "its weights are written to before its backward pass"
+        if not all(bool(g.isfinite().all()) for g in self.given if g is not None):
+            return "its gradients are not finite as written"
+        return None
 
 
 @dataclass
@@ -60,32 +78,39 @@ class Made:
     names: list[str]
 
 
-def _versions(nest: Any) -> list[int]:
-    return [tensor._version for tensor in nests.tensors(nest) if not tensor.is_inference()]
+def _versions(tensors: Iterable[Any]) -> list[int]:
+    return [tensor._version for tensor in tensors if not tensor.is_inference()]
 
 
-def _differentiable(torch: Any, nest: Any) -> list[Any]:
-    return [tensor for tensor in nests.tensors(nest) if tensor.requires_grad]
+def _differentiable(nest: Any) -> list[Any]:
+    """The tensors that were computed and require gradients, each once."""
+    found = {id(t): t for t in nests.tensors(nest) if t.requires_grad and not t.is_leaf}
+    return list(found.values())
+
+
+def _autocast(torch: Any) -> dict[str, Any]:
+    return {
+        device: torch.get_autocast_dtype(device)
+        for device in DEVICES
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    }
 
 
 def begin(torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
     """Note what is needed to make the call again; the call itself is made after this."""
-    autocast = [
-        (device, torch.get_autocast_dtype(device))
-        for device in DEVICES
-        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-    ]
     before = forward_state.keep(torch, [model])
-    recorded = Recorded(model, args, kwargs, before, autocast, _versions((args, kwargs)))
+    inputs, weights = _versions(nests.tensors((args, kwargs))), _versions(model.parameters())
+    recorded = Recorded(model, args, kwargs, before, _autocast(torch), inputs, weights)
     recorded.random = torch.get_rng_state()
     return recorded
 
 
 def finish(torch: Any, recorded: Recorded, output: Any) -> None:
     """Note what came out of the call, and have the gradients noted that come back there."""
+    recorded.before.only_changed()
     now = torch.get_rng_state()
     recorded.drew = not torch.equal(recorded.random, now) or _draws_on_device(recorded.model)
-    for position, tensor in enumerate(_differentiable(torch, output)):
+    for position, tensor in enumerate(_differentiable(output)):
         recorded.outputs.append(tensor.detach().clone())  # the program may write into it
         recorded.given.append(None)
         _note_gradient(torch, tensor, recorded, position)
@@ -99,6 +124,32 @@ def _draws_on_device(model: Any) -> bool:
                if hasattr(module, "p"))  # fmt: skip
 
 
+def not_repeatable(torch: Any, model: Any) -> str | None:
+    """Why this model's calls are not made again: hooks of the program's would be called, too."""
+    everywhere = torch.nn.modules.module
+    hooks = [*everywhere._global_forward_hooks.values()]
+    hooks += [*everywhere._global_forward_pre_hooks.values()]
+    for module in model.modules():
+        for name in HOOKS:
+            hooks += getattr(module, name).values()
+    for parameter in model.parameters():
+        hooks += (parameter._backward_hooks or {}).values()
+    for hook in hooks:
+        owner = getattr(hook, "__module__", None) or type(hook).__module__
+        if not str(owner).startswith(("torch.", "flatout")):
+            return "the model has hooks of the program's own"
+    return None
+
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def inside_backward(torch: Any) -> bool:
+    """A backward pass within a backward pass: reentrant checkpointing has one."""
+    current = getattr(torch._C, "_current_graph_task_id", None)
+    return current is not None and current() != -1
+
+
 def _note_gradient(torch: Any, tensor: Any, recorded: Recorded, position: int) -> None:
     reference = weakref.ref(recorded)
 
@@ -107,8 +158,8 @@ def _note_gradient(torch: Any, tensor: Any, recorded: Recorded, position: int) -
         if record is None:
             return
         record.twice = record.twice or torch.is_grad_enabled()
-        known = record.given[position]
-        record.given[position] = gradient.detach() if known is None else known + gradient.detach()
+        known, fresh = record.given[position], gradient.detach()
+        record.given[position] = fresh.clone() if known is None else known + fresh
 
     tensor.register_hook(hook)
 
@@ -123,16 +174,24 @@ def again(torch: Any, recorded: Recorded, reseed: int | None = None) -> Made:
     try:
         recorded.before()
         if reseed is not None:
-            torch.manual_seed(reseed)
+            forward_state.reseed(torch, model, reseed)
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            for device, dtype in recorded.autocast:
-                stack.enter_context(torch.autocast(device, dtype=dtype))
+            _as_then(torch, recorded, stack)
             if hasattr(model, "no_sync"):  # DistributedDataParallel: nobody else takes part
                 stack.enter_context(model.no_sync())
             return _make(torch, recorded)
     finally:
         restore()
+
+
+def _as_then(torch: Any, recorded: Recorded, stack: ExitStack) -> None:
+    """Open the autocast regions of that time, and leave those of now."""
+    for device in _autocast(torch):
+        if device not in recorded.autocast:
+            stack.enter_context(torch.autocast(device, enabled=False))
+    for device, dtype in recorded.autocast.items():
+        stack.enter_context(torch.autocast(device, dtype=dtype))
 
 
 def _make(torch: Any, recorded: Recorded) -> Made:
@@ -146,16 +205,92 @@ def _make(torch: Any, recorded: Recorded) -> Made:
         return twin.clone()  # no leaf: the model may write into it
 
     args, kwargs = nests.change(recorded.args, leaf), nests.change(recorded.kwargs, leaf)
-    outputs = _differentiable(torch, recorded.model(*args, **kwargs))
+    outputs = _differentiable(recorded.model(*args, **kwargs))
+    values = [output.detach().clone() for output in outputs]
     if len(outputs) != len(recorded.given):
         raise RuntimeError("the call gives other outputs than before")
+    if not recorded.outer:
+        _leave_out_inner(torch, recorded, outputs)
     named = [(name, p) for name, p in recorded.model.named_parameters() if p.requires_grad]
     names = [name for name, _ in named] + [f"input {number + 1}" for number in range(len(inputs))]
-    pairs = [(o, g) for o, g in zip(outputs, recorded.given, strict=True) if g is not None]
-    gradients = torch.autograd.grad(
-        [output for output, _ in pairs],
-        [*(parameter for _, parameter in named), *inputs],
-        [gradient.to(output.dtype) for output, gradient in pairs],
-        allow_unused=True,
+    wanted = [*(parameter for _, parameter in named), *inputs]
+    gradients = _gradients(torch, outputs, recorded.given, wanted, recorded.twice)
+    if recorded.twice:
+        known = [gradient for gradient in gradients if gradient is not None]
+        known = [gradient for gradient in known if gradient.requires_grad]
+        directions = [gradient.detach() for gradient in known]
+        gradients += _gradients(torch, known, directions, wanted)
+        names += [f"{name}, second derivative" for name in names]
+    return Made(values, [None if g is None else g.detach() for g in gradients], names)
+
+
+def _gradients(
+    torch: Any,
+    outputs: list[Any],
+    given: list[Any],
+    wanted: list[Any],
+    graph: bool = False,
+    retain: bool = False,
+) -> list[Any]:
+    """Gradients of `wanted` where `given` comes back at the outputs."""
+    pairs = [(o, g) for o, g in zip(outputs, given, strict=True) if g is not None]
+    if not pairs or not wanted:
+        return [None] * len(wanted)
+    return list(
+        torch.autograd.grad(
+            [output for output, _ in pairs],
+            wanted,
+            [gradient.to(output.dtype) for output, gradient in pairs],
+            retain_graph=graph or retain,
+            create_graph=graph,
+            allow_unused=True,
+        )
     )
-    return Made([output.detach() for output in outputs], list(gradients), names)
+
+
+def _leave_out_inner(torch: Any, recorded: Recorded, outputs: list[Any]) -> None:
+    """Take out of `given` what came from other outputs: of the logits what the loss gave them.
+
+    A model may give its loss beside the logits that it was computed from, or every layer's result.
+    """
+    recorded.outer = True
+    used = [n for n, gradient in enumerate(recorded.given) if gradient is not None]
+    later = {n: [m for m in used if m != n and _behind(outputs[m], outputs[n])] for n in used}
+    for position in sorted(used, key=lambda n: len(later[n])):
+        behind = [n for n in later[position] if recorded.given[n] is not None]
+        if not behind:
+            continue
+        (inner,) = _gradients(
+            torch,
+            [outputs[n] for n in behind],
+            [recorded.given[n] for n in behind],
+            [outputs[position]],
+            retain=True,
+        )
+        if inner is None:
+            continue
+        total = recorded.given[position]
+        outer = total - inner.to(total.dtype)
+        small = SAME if total.dtype.itemsize >= 4 else LOW_SAME
+        nothing = float(outer.float().norm()) <= small * float(total.float().norm())
+        recorded.given[position] = None if nothing else outer
+
+
+SAME = 1e-4
+LOW_SAME = 3e-2
+"""What is left of a gradient by rounding alone, as a share of it; the second in 16 bits."""
+
+
+def _behind(output: Any, earlier: Any) -> bool:
+    """Whether `output` was computed from `earlier`."""
+    target, waiting, seen = earlier.grad_fn, [output.grad_fn], set()
+    if target is waiting[0]:
+        return False
+    while waiting:
+        node = waiting.pop()
+        if node is target:
+            return True
+        if node is not None and node not in seen:
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return False

@@ -20,6 +20,15 @@ LEAST_REORDERED = 2e-6
 """Error of reordering taken at least: a few units in the last place of float32."""
 ROUNDING = 0.7
 """Largest error of a rounding boost as a share of the noise between batches: half its variance."""
+ROUNDED = 5.0
+"""A rounding boost may err by so many times what rounding the weights to bfloat16 does: it rounds
+what flows through the model as well. Measured (tests/live/test_guard.py): 0.5 to 3.3 times."""
+LEAST_ROUNDED = 0.03
+ONE_ROW = 10.0
+"""One example's output may err by so many times what that of the median example errs ..."""
+FEWEST_ROWS = 4
+LEAST_ROW = 0.05
+"""... or by this share of an output's usual length."""
 ONE_TENSOR = 1.0
 """The same for the one parameter that differs most, beside its own batch noise."""
 EXACT_TENSOR = 10.0
@@ -34,6 +43,8 @@ so many times that."""
 NEGLIGIBLE = 1e-3
 """A parameter whose gradient is below this share of the largest is not judged on its own."""
 ULP = 2.0**-23
+HALF = 2.0**-9
+"""Largest error of rounding to bfloat16."""
 OTHER_SEED = 7919
 
 
@@ -49,6 +60,8 @@ class Yardstick:
     """Distance between two runs that draw other random numbers; None: it draws none."""
     tensor_noise: tuple[float, ...] = ()
     """Batch noise of each gradient, in the order of `Made.gradients`."""
+    rounded: float | None = None
+    """Distance after rounding the weights to 16 bits; None: not asked for."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +78,8 @@ class Comparison:
     worst: tuple[str, float]
     """The parameter that differs most beside its own noise, and that ratio."""
     entries: int
+    row: float = 0.0
+    """The output of one example that differs most, beside what the others differ."""
 
 
 @dataclass(frozen=True)
@@ -91,54 +106,88 @@ def reference(torch: Any, recorded: Recorded) -> Made | None:
 
 
 def yardstick(
-    torch: Any, recorded: Recorded, written: Made, other: Recorded | None, redraws: bool
+    torch: Any,
+    recorded: Recorded,
+    written: Made,
+    other: Recorded | None,
+    redraws: bool,
+    rounds: bool = False,
 ) -> Yardstick:
     """Measure what the program does to itself. `other`: a call on another batch."""
-    reordered = 0.0
-    with _other_order(torch, recorded.model):
+    low = _low_precision(torch, recorded)
+    with _other_order(torch, recorded.model, HALF if low else 0.0):
         reordered = distance(again(torch, recorded).gradients, written.gradients)[0]
+    reordered = reordered / REORDERED if low else reordered
     noise: float | None = None
     tensor_noise: tuple[float, ...] = ()
-    if other is not None and other.complete and other.model is recorded.model:
-        try:
-            twin = again(torch, other)
-        except RuntimeError:  # inputs of another shape may need what is no longer there
-            twin = None
-        if twin is not None and len(twin.gradients) == len(written.gradients):
-            noise = distance(twin.gradients, written.gradients)[0]
-            tensor_noise = tuple(
-                distance([a], [b])[0]
-                for a, b in zip(twin.gradients, written.gradients, strict=True)
-            )
-    own = None
+    twin = _twin(torch, recorded, other)
+    if twin is not None and len(twin.gradients) == len(written.gradients):
+        noise = distance(twin.gradients, written.gradients)[0]
+        pairs = zip(twin.gradients, written.gradients, strict=True)
+        tensor_noise = tuple(distance([a], [b])[0] for a, b in pairs)
+    own = rounded = None
     if redraws and recorded.drew:
         own = distance(again(torch, recorded, OTHER_SEED).gradients, written.gradients)[0]
-    return Yardstick(max(reordered, LEAST_REORDERED), noise, own, tensor_noise)
+    if rounds:
+        with _weights_off(torch, recorded.model, HALF):
+            rounded = distance(again(torch, recorded).gradients, written.gradients)[0]
+    return Yardstick(max(reordered, LEAST_REORDERED), noise, own, tensor_noise, rounded)
+
+
+def _twin(torch: Any, recorded: Recorded, other: Recorded | None) -> Made | None:
+    """The gradient of another batch; None: there is none."""
+    if other is None or not other.complete or other.model is not recorded.model:
+        return None
+    try:
+        return again(torch, other)
+    except RuntimeError:  # inputs of another shape may need what is no longer there
+        return None
+
+
+def _low_precision(torch: Any, recorded: Recorded) -> bool:
+    """Whether the program itself computes in 16 bits."""
+    dtypes = {p.dtype for p in recorded.model.parameters() if p.is_floating_point()}
+    return any(dtype.itemsize < 4 for dtype in (*dtypes, *recorded.autocast.values()))
 
 
 @contextmanager
-def _other_order(torch: Any, model: Any) -> Iterator[None]:
+def _other_order(torch: Any, model: Any, unit: float) -> Iterator[None]:
     """Sums in another order: another number of threads, other algorithms, weights off by one unit.
 
     The last is what any reordering does to a layer's output, also where no kernel can be made to
-    take another order. The weights are put back bit for bit.
+    take another order.
+    """
+    threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
+    with _weights_off(torch, model, unit):
+        try:
+            if next((p.device.type for p in model.parameters()), "cpu") == "cpu":
+                torch.set_num_threads(threads - 1 if threads > 1 else 2)
+            else:
+                torch.backends.cudnn.deterministic = not deterministic
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.backends.cudnn.deterministic = deterministic
+
+
+@contextmanager
+def _weights_off(torch: Any, model: Any, unit: float) -> Iterator[None]:
+    """Each weight larger or smaller by this share of itself, or by one unit in its last place.
+
+    They are put back bit for bit.
     """
     parameters = [p for p in model.parameters() if p.is_floating_point() and p.numel()]
     before = [p.detach().clone() for p in parameters]
-    threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
     try:
         for number, parameter in enumerate(parameters):
-            signs = torch.ones_like(parameter.data)
-            signs.view(-1)[number % 2 :: 2] = -1 if signs.is_contiguous() else 1
-            parameter.data.mul_(1 + ULP * signs.to(parameter.dtype))
-        if next((p.device.type for p in parameters), "cpu") == "cpu":
-            torch.set_num_threads(threads - 1 if threads > 1 else 2)
-        else:
-            torch.backends.cudnn.deterministic = not deterministic
+            share = max(unit, torch.finfo(parameter.dtype).eps)
+            factors = torch.full_like(
+                parameter.data, 1 + share, memory_format=torch.contiguous_format
+            )
+            factors.view(-1)[number % 2 :: 2] = 1 - share
+            parameter.data.mul_(factors)
         yield
     finally:
-        torch.set_num_threads(threads)
-        torch.backends.cudnn.deterministic = deterministic
         for parameter, value in zip(parameters, before, strict=True):
             parameter.data.copy_(value)
 
@@ -157,7 +206,21 @@ def compare(written: Made, boosted: Made, noise: tuple[float, ...] = ()) -> Comp
         if tensor is not None and before is not None and bool(before.isfinite().all())
     )
     worst = _worst(written, boosted, noise)
-    return Comparison(error, projection, outputs, output_error, finite, worst, entries)
+    rows = [_worst_row(a, b) for a, b in zip(boosted.outputs, written.outputs, strict=True)]
+    row = max(rows, default=0.0)
+    return Comparison(error, projection, outputs, output_error, finite, worst, entries, row)
+
+
+def _worst_row(boosted: Any, written: Any) -> float:
+    """How far the first dimension's worst entry is off, as a share of what is allowed for one."""
+    boosted, written = _dense(boosted), _dense(written)
+    if written.dim() < 1 or len(written) < FEWEST_ROWS or boosted.shape != written.shape:
+        return 0.0
+    rows = written.reshape(len(written), -1)
+    errors = (boosted.reshape(len(written), -1) - rows).norm(dim=1)
+    usual = float(rows.square().sum(dim=1).mean().sqrt())
+    allowed = max(ONE_ROW * float(errors.median()), LEAST_ROW * usual)
+    return float(errors.max()) / allowed if allowed > 0 else 0.0
 
 
 def distance(mine: list[Any], theirs: list[Any]) -> tuple[float, float, int]:
@@ -225,7 +288,7 @@ def _redrawn(found: Comparison, own: Yardstick) -> Verdict:
         f"gradient error {percent(found.error / noise)} of batch noise,"
         f" {percent(own.own / noise)} between two runs as written"
     )
-    if found.error > limit:
+    if not found.error <= limit:
         return Verdict(False, f"{told}: more than {percent(limit / noise)}", found.error, own)
     return Verdict(True, told, found.error, own)
 
@@ -233,8 +296,8 @@ def _redrawn(found: Comparison, own: Yardstick) -> Verdict:
 def _exact(found: Comparison, own: Yardstick) -> Verdict:
     limit = REORDERED * own.reordered
     told = f"gradient error {found.error:.1e}, {own.reordered:.1e} by reordering alone"
-    if max(found.error, found.output_error) > limit:
-        shown = "" if found.error > limit else f", output error {found.output_error:.1e}"
+    if not (found.error <= limit and found.output_error <= limit):
+        shown = "" if not found.error <= limit else f", output error {found.output_error:.1e}"
         return Verdict(False, f"{told}{shown}: more than {limit:.1e}", found.error, own)
     if abs(found.projection - 1) > BIAS + _by_chance(found.error, found.entries):
         reason = f"{told}; gradients {percent(found.projection)} as long as they were"
@@ -246,9 +309,12 @@ def _exact(found: Comparison, own: Yardstick) -> Verdict:
 
 def _rounded(found: Comparison, own: Yardstick) -> Verdict:
     noise = max(own.batch_noise or 0.0, LEAST_BATCH_NOISE)
-    limit = max(ROUNDING * noise, OWN * REORDERED * own.reordered)
+    limit = ROUNDING * noise
+    if own.rounded is not None:
+        limit = min(limit, max(LEAST_ROUNDED, ROUNDED * own.rounded))
+    limit = max(limit, OWN * REORDERED * own.reordered)
     told = f"gradient error {percent(found.error / noise)} of batch noise"
-    if found.error > limit:
+    if not found.error <= limit:
         reason = f"{told}: more than {percent(limit / noise)}"
         return Verdict(False, reason, found.error, own, near=found.error < 2 * limit)
     allowed = BIAS + _by_chance(found.error, found.entries)
@@ -258,6 +324,9 @@ def _rounded(found: Comparison, own: Yardstick) -> Verdict:
     if abs(found.outputs - 1) > BIAS + _by_chance(found.output_error, 1):
         reason = f"{told}; outputs {percent(found.outputs)} as large as they were"
         return Verdict(False, reason, found.error, own, near=found.error > 0.1 * limit)
+    if found.row > 1:
+        reason = f"{told}; the output of one example differs far more than the others"
+        return Verdict(False, reason, found.error, own)
     if found.worst[1] > ONE_TENSOR:
         reason = f"{told}; {percent(found.worst[1])} for {found.worst[0]}"
         return Verdict(False, reason, found.error, own, near=found.error > 0.1 * limit)

@@ -2,97 +2,220 @@
 
 The program holds one iterator for the whole epoch: a `Handover`. When the loader's settings change,
 the rest of the sampler's indices goes to a new iterator made under the new settings; the old one
-gets no more indices and is used until what it has under way is drained.
+gets no more indices and is used until what it has under way is drained. When only the job's layers
+change, the iterator stays and the new layers are put around it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-Layers = Callable[[Any], Iterator[Any]]
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+
+SETTINGS = (
+    "num_workers",
+    "prefetch_factor",
+    "pin_memory",
+    "worker_init_fn",
+    "_DataLoader__multiprocessing_context",
+)
+"""Of a loader: under others its iterators are made in another way."""
 
 
 class Rest:
-    """In place of a sampler: the indices that an iterator under way has not yet taken."""
+    """In place of a sampler: the indices that an iterator under way has not yet taken.
+
+    Workers take indices ahead, so an error of the sampler waits until the batches before it are
+    used up.
+    """
 
     def __init__(self, indices: Iterator[Any], length: Callable[[], int]) -> None:
         self._indices, self._length = indices, length
+        self._error: Exception | None = None
 
-    def __iter__(self) -> Iterator[Any]:
-        return self._indices
+    def __iter__(self) -> Rest:
+        return self
+
+    def __next__(self) -> Any:
+        if self._error is None:
+            try:
+                return next(self._indices)
+            except StopIteration:
+                raise
+            except Exception as error:
+                self._error = error
+        raise StopIteration
 
     def __len__(self) -> int:
         return self._length()
 
+    def error(self) -> Exception | None:
+        """What the sampler raised in place of its next index, told once."""
+        error, self._error = self._error, None
+        return error
+
+
+class Tap:
+    """Between a loader's iterator and the layers around it: closed, it gives no more."""
+
+    def __init__(self, source: Iterator[Any]) -> None:
+        self._source = source
+        self.open = True
+
+    def __iter__(self) -> Tap:
+        return self
+
+    def __next__(self) -> Any:
+        if not self.open:
+            raise StopIteration
+        return next(self._source)
+
+    def __len__(self) -> int:
+        return len(self._source)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_source":  # not yet there: an object being copied
+            raise AttributeError(name)
+        return getattr(self._source, name)
+
 
 class Handover:
-    """A loader's iterator as the program sees it.
+    """A loader's iterator as the program sees it."""
 
-    `layers` puts the job's layers around an iterator; `made` is told of each one made here.
-    """
-
-    def __init__(
-        self, torch: Any, loader: Any, iterator: Any, layers: Layers, made: Callable[[Any], None]
-    ) -> None:
-        self._torch = torch
-        self._loader = weakref.ref(loader)
-        self._layers, self._made = layers, made
-        self._raw = iterator
-        self._batches = layers(iterator)
-        self._following: Iterator[Any] | None = None
+    def __init__(self, job: Job, loader: Any, iterator: Any) -> None:
+        self._job, self._loader = job, weakref.ref(loader)
+        self._raw, self._tap = iterator, Tap(iterator)
+        self._rest: Rest | None = None
+        self._settings, self._layers = _settings(loader), job.layers(loader)
+        self._batches = job.layered(loader, self._tap)
+        self._following: deque[Iterator[Any]] = deque()
+        self._lock = threading.Lock()
+        self._begun = self._over = self._due = False
 
     def __iter__(self) -> Handover:
         return self
 
     def __next__(self) -> Any:
-        try:
-            return next(self._batches)
-        except StopIteration:
-            if self._following is None:
-                raise
-        self._batches, self._following = self._following, None
-        return next(self._batches)
+        with self._lock:
+            try:
+                return self._next()
+            finally:
+                self._begun = True
+                if self._due:
+                    with contextlib.suppress(Exception):  # then the epoch goes on as it is
+                        self._switch()
+
+    def _next(self) -> Any:
+        while True:
+            try:
+                return next(self._batches)
+            except StopIteration:
+                if not self._following:
+                    break
+            self._batches = self._following.popleft()
+        error = self._rest.error() if self._rest is not None else None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame
+        self._over = True
+        raise StopIteration
 
     def __len__(self) -> int:
         return len(self._raw)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):  # not yet there: an object being copied
+        if name.startswith("__") or "_batches" not in vars(self):  # an object being copied
             raise AttributeError(name)
-        return getattr(self._batches, name)
+        return getattr(self._raw if name.startswith("_") else self._batches, name)
 
     def switch(self) -> None:
-        """Go on under the loader's present settings, from the next index on."""
-        loader = self._loader()
-        if loader is None or self._following is not None or not hasattr(self._raw, "_sampler_iter"):
-            return
-        if getattr(self._raw, "_dataset_kind", 0) != 0:  # an IterableDataset has no indices
-            return
-        raw, self._raw._sampler_iter = self._raw._sampler_iter, iter(())
-        self._raw = fresh = self._take_over(loader, raw)
-        self._made(fresh)
-        self._following = self._layers(fresh)
+        """Go on under the loader's present settings and layers, from the next index on.
 
-    def _take_over(self, loader: Any, indices: Iterator[Any]) -> Any:
+        Where nothing was asked for yet, or another thread is just waiting for a batch, that is done
+        after the next batch: with its first index a sampler draws its random numbers.
+        """
+        if not self._lock.acquire(blocking=False):
+            self._due = True
+            return
+        try:
+            if self._begun:
+                self._switch()
+            else:
+                self._due = True
+        finally:
+            self._lock.release()
+
+    def _switch(self) -> None:
+        self._due = False
+        loader = self._loader()
+        if loader is None or self._over:
+            return
+        settings, layers = _settings(loader), self._job.layers(loader)
+        if settings != self._settings and self._has_indices():
+            following = self._take_over(loader)
+        elif layers != self._layers:
+            self._tap.open = False
+            self._tap = Tap(self._raw)
+            following = self._job.layered(loader, self._tap)
+        else:
+            return
+        self._settings, self._layers = settings, layers
+        self._following.append(following)
+
+    def _has_indices(self) -> bool:
+        """One of PyTorch's own iterators, over a dataset that is asked by index."""
+        own = self._job.torch.utils.data.dataloader
+        kinds = (own._SingleProcessDataLoaderIter, own._MultiProcessingDataLoaderIter)
+        return type(self._raw) in kinds and self._raw._dataset_kind == 0
+
+    def _take_over(self, loader: Any) -> Iterator[Any]:
+        """Let a new iterator have the indices that the present one has not taken."""
+        raw = self._raw
+        indices = raw._sampler_iter
+        if isinstance(indices, Rest):
+            self._rest = indices
+        else:
+            own = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+            self._rest = Rest(indices, lambda: len(own))
+        raw._sampler_iter = iter(())
+        try:
+            fresh = self._fresh(loader, self._rest)
+        except BaseException:
+            raw._sampler_iter = indices
+            raise
+        self._raw, self._tap = fresh, Tap(fresh)
+        self._job.iterating(loader, fresh)
+        return self._job.layered(loader, self._tap)
+
+    def _fresh(self, loader: Any, rest: Rest) -> Any:
         """A new iterator over the rest of the indices; the program's random state stays."""
-        twin = copy.copy(loader)
+        twin, raw = copy.copy(loader), self._raw
         settings = vars(twin)
         settings.pop("_get_iterator", None)  # a boost's, which starts the loader's own
-        which = "batch_sampler" if loader.batch_sampler is not None else "sampler"
-        own = getattr(loader, which)
-        settings[which] = Rest(indices, lambda: len(own))
+        settings["sampler" if loader.batch_sampler is None else "batch_sampler"] = rest
+        settings.update(dataset=raw._dataset, collate_fn=raw._collate_fn)
         settings.update(persistent_workers=False, _iterator=None)
-        generator = loader.generator or self._torch.default_generator
-        drawn = generator.get_state()
+        # The seed of new workers follows from that of the old ones: nothing else is drawn from it.
+        generator = self._job.torch.Generator()
+        settings["generator"] = generator.manual_seed(raw._base_seed)
         try:
             return type(twin)._get_iterator(twin)
         except Exception:
             # Workers that cannot be started are no reason to lose the epoch.
-            settings.update(num_workers=0, prefetch_factor=None, pin_memory=False)
+            settings.update(num_workers=0, prefetch_factor=None, pin_memory=False, timeout=0)
             settings["_DataLoader__multiprocessing_context"] = None
             return type(twin)._get_iterator(twin)
-        finally:
-            generator.set_state(drawn)
+
+
+def _settings(loader: Any) -> tuple[Any, ...]:
+    values = vars(loader)
+    return tuple(values.get(name) for name in SETTINGS)

@@ -23,6 +23,7 @@ class Machinery(Protocol):
 
     def facts(self) -> wire.JobFacts: ...
     def tell(self, record: wire.Record) -> None: ...
+    def report(self) -> None: ...
     def steps(self) -> int: ...
     def units_per_step(self) -> float: ...
     def on(self) -> list[wire.BoostOrder]: ...
@@ -47,8 +48,15 @@ class State:
     now_s: float = math.nan
     own: paired.Noise = field(default_factory=lambda: paired.noise([]))
     settled: bool = False
+    gains: dict[str, float] = field(default_factory=dict)
+    """What each kept boost was measured to bring; `plan`: those that were on from the start."""
     together: guard.Verdict | None = None
     """The guard's last word on all that is kept."""
+
+    @property
+    def gain(self) -> float:
+        """Speed with all that is kept over speed as written."""
+        return math.prod(self.gains.values())
 
     @property
     def on(self) -> list[wire.BoostOrder]:

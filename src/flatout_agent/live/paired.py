@@ -78,8 +78,8 @@ def deviation(ratios: list[float], own: Noise) -> float:
     squares = sum((ratio - mean) ** 2 for ratio in ratios)
     total = freedom + len(ratios) - 1
     pooled = math.sqrt((freedom * own.deviation**2 + squares) / total) if total else own.deviation
-    alone = math.sqrt(squares / (len(ratios) - 1)) if len(ratios) > FEWEST else 0.0
-    return max(pooled, alone, LEAST_NOISE) * (1 + 2.5 / max(1, total))
+    alone = math.sqrt(squares / (len(ratios) - 1)) if len(ratios) >= FEWEST else 0.0
+    return max(pooled, alone, LEAST_NOISE) * (1 + 3 / max(1, total))
 
 
 def answer(ratios: list[float], own: Noise, most: int = MOST) -> Answer:

@@ -30,6 +30,8 @@ NEAR_AGAIN_STEPS = 30
 steps: the error of a deep network falls fast in its first steps."""
 LOADER_BLOCK_S = 0.8
 """Blocks of a boost that switches loading are longer: what workers have ready looks fast."""
+FAR_SLOWER = math.log(0.8)
+"""A boost that is slower by so much in two pairs gets no third: it costs the run too much."""
 EVALUATIONS = 2
 """Passes needed: the first one under a boost may only be watched."""
 EVALUATION_WAIT_S = 20.0
@@ -60,6 +62,7 @@ class Session:
             if row.id not in self.orders.settled:
                 self.machinery.tell(row)
         yield from self._own_noise()
+        self.machinery.report()
         found = yield from self._take_plan(found, planned)
         yield from self._try_all([item for item in found if not item.boost.evaluates])
         yield from self._take_each_out()
@@ -116,6 +119,8 @@ class Session:
         ratio = yield from self.pairs.pair([], [item.order for item in mine])
         if ratio > -2 * self.state.own.deviation:
             self.state.kept = mine
+            self.state.gains["plan"] = math.exp(ratio)
+            self.state.now_s = self.state.written_s / math.exp(ratio)
             for item in mine:
                 self._tell(item, "kept", "in the plan, and one pair does not speak against it")
         kept = {item.id for item in self.state.kept}
@@ -241,6 +246,8 @@ class Session:
             answer = paired.answer(ratios, self.state.own)
             if answer.verdict != "unclear":
                 return answer
+            if len(ratios) > 1 and max(ratios) < FAR_SLOWER:
+                return replace(answer, verdict="slower")
             if self.pairs.agreed(self.budget.over):
                 return replace(answer, verdict="unclear")
 
@@ -257,7 +264,8 @@ class Session:
         kind = "different" if verdict.error is not None else "declined"
         if verdict.reason.startswith("failed:"):
             kind = "failed"
-        return self._tell(item, kind, verdict.reason, began=began, guarded=verdict)
+        reason = verdict.reason.removeprefix("failed: ")
+        return self._tell(item, kind, reason, began=began, guarded=verdict)
 
     def _decide(
         self,
@@ -283,6 +291,7 @@ class Session:
         if kind == "kept":
             self.state.kept = [kept for kept in self.state.kept if kept.id != item.id]
             self.state.kept.append(item)
+            self.state.gains[item.id] = self.state.gains.get(item.id, 1.0) * answer.gain
             self.state.now_s /= answer.gain
         self.pairs.switch(self.state.on)
         self._tell(item, kind, reason, answer, began, verdict,
@@ -347,6 +356,7 @@ class Session:
             answer = yield from self._without(item)
             if answer.verdict == "slower" or (answer.verdict == "same" and answer.gain < 0.99):
                 self.state.kept.remove(item)
+                self.state.gains.pop(item.id, None)
                 self.state.now_s *= answer.gain
                 self.pairs.switch(self.state.on)
                 reason = f"beside the others it is {1 / answer.gain:.2f}x slower"
@@ -363,6 +373,7 @@ class Session:
             risky = [kept for kept in self.state.kept if kept.boost.risk.value != "exact"]
             item = (risky or self.state.kept)[-1]
             self.state.kept.remove(item)
+            self.state.now_s *= self.state.gains.pop(item.id, 1.0)
             self._tell(item, "dropped", f"together with the others: {verdict.reason}")
 
     def _without(self, item: Candidate) -> Generator[None, Tick, paired.Answer]:

@@ -6,13 +6,19 @@ step is taken once more under the boost, and then all is put back as the program
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
+from flatout_agent import forward_state
+from flatout_agent.live import guard
 from flatout_agent.live.calls import Made
+from flatout_agent.live.guard import ULP, Verdict, Yardstick
 
 Apply = Callable[[], Callable[[], None]]
 """Switches the boost on; returns the way back."""
+REORDERED = 2e-5
+"""Updates are small differences of large weights: their last places are rounding."""
 
 
 class Before:
@@ -22,55 +28,94 @@ class Before:
         self.torch, self.optimizer = torch, optimizer
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.weights = [p.detach().clone() for p in self.parameters]
-        self.state = _copied(torch, optimizer)
+        self.groups = _settings(optimizer)
+        self.state = self._copied(optimizer.state)
+        self.drawn = forward_state.random_state(torch, [])
 
     def twice(self, apply: Apply) -> tuple[Made, Made]:
         """(the program's own update, the boost's); called when the program's step has ended."""
-        optimizer, torch = self.optimizer, self.torch
+        optimizer = self.optimizer
         after = [p.detach().clone() for p in self.parameters]
+        gradients = [p.grad for p in self.parameters]
         own_state = dict(optimizer.state)  # the very tensors: the boost gets copies
+        groups, drawn = _settings(optimizer), forward_state.random_state(self.torch, [])
         written = self._update()
-        kind = type(optimizer)
+        try:
+            self._put(self.weights)
+            _set(optimizer, self.groups)
+            optimizer.state.clear()
+            optimizer.state.update(self._copied(self.state))
+            self.drawn()
+            boosted = self._boosted(apply)
+        finally:
+            self._put(after)
+            _set(optimizer, groups)
+            optimizer.state.clear()
+            optimizer.state.update(own_state)
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                if parameter.grad is not gradient:
+                    parameter.grad = gradient
+            drawn()
+        return written, boosted
+
+    def verdict(self, apply: Apply) -> Verdict | None:
+        """Whether the boost's update is the program's own; None: nothing was updated."""
+        written, boosted = self.twice(apply)
+        own = self._yardstick(written)
+        if own is None:
+            return None
+        return guard.judge(guard.compare(written, boosted), own, "exact", False)
+
+    def _yardstick(self, written: Made) -> Yardstick | None:
+        """How far updates may differ by rounding the weights alone; None: nothing was updated."""
+        weights = math.sqrt(sum(float(w.float().square().sum()) for w in self.weights))
+        update = math.sqrt(sum(float(u.float().square().sum()) for u in written.gradients))
+        if update == 0.0:
+            return None
+        return Yardstick(max(REORDERED, ULP / 2 * weights / update), None, None)
+
+    def _boosted(self, apply: Apply) -> Made:
+        optimizer, kind = self.optimizer, type(self.optimizer)
         step = kind.step.__wrapped__ if getattr(kind.step, "hooked", False) else kind.step
         hooks = optimizer._optimizer_step_pre_hooks
         own_hooks = set(hooks)
+        undo = apply()
         try:
-            self._put(self.weights, self.state)
-            undo = apply()
-            try:
-                for key in [key for key in hooks if key not in own_hooks]:
-                    hooks[key](optimizer, (optimizer,), {})  # the boost's: it lays out gradients
-                with torch.no_grad():
-                    step(optimizer)
-                boosted = self._update()
-            finally:
-                undo()
+            for key in [key for key in hooks if key not in own_hooks]:
+                hooks[key](optimizer, (optimizer,), {})  # the boost's: it lays out gradients
+            with self.torch.no_grad():
+                step(optimizer)
+            return self._update()
         finally:
-            self._put(after, {})
-            optimizer.state.update(own_state)
-        return written, boosted
+            undo()
 
     def _update(self) -> Made:
         pairs = zip(self.parameters, self.weights, strict=True)
         changes = [p.detach() - before for p, before in pairs]
         return Made([], changes, [f"parameter {number}" for number in range(len(changes))])
 
-    def _put(self, weights: list[Any], state: dict[Any, dict[str, Any]]) -> None:
+    def _put(self, weights: list[Any]) -> None:
         for parameter, value in zip(self.parameters, weights, strict=True):
             parameter.data.copy_(value)
-        self.optimizer.state.clear()
-        for parameter, values in state.items():
-            self.optimizer.state[parameter] = {
+
+    def _copied(self, state: Any) -> dict[Any, dict[str, Any]]:
+        return {
+            parameter: {
                 name: value.clone() if isinstance(value, self.torch.Tensor) else value
                 for name, value in values.items()
             }
-
-
-def _copied(torch: Any, optimizer: Any) -> dict[Any, dict[str, Any]]:
-    return {
-        parameter: {
-            name: value.clone() if isinstance(value, torch.Tensor) else value
-            for name, value in values.items()
+            for parameter, values in state.items()
         }
-        for parameter, values in optimizer.state.items()
-    }
+
+
+def _settings(optimizer: Any) -> list[dict[str, Any]]:
+    """What the groups hold beside their parameters: rates, and what some optimizers count."""
+    groups = optimizer.param_groups
+    return [{key: group[key] for key in group if key != "params"} for group in groups]
+
+
+def _set(optimizer: Any, settings: list[dict[str, Any]]) -> None:
+    for group, values in zip(optimizer.param_groups, settings, strict=True):
+        for key in [key for key in group if key != "params" and key not in values]:
+            del group[key]
+        group.update(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -19,6 +18,7 @@ from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.guard import Verdict
 from flatout_agent.live.session import Session
+from flatout_agent.live.summary import summarise
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch.run import RunWatch, compile_counters
 from flatout_agent.watch.tensors import synchronize, tensors_in
@@ -26,6 +26,8 @@ from flatout_agent.watch.tensors import synchronize, tensors_in
 MICRO_STEP_S = 1.0
 """Steps longer than this are measured by micro-step, where they are made of several."""
 NEVER = 1 << 62
+FIRST_STEPS = 8
+"""Steps of a throw-away run that are told one by one: more are only needed for their times."""
 JOB_STEPS = 2
 """The job is known after so many steps."""
 
@@ -50,15 +52,13 @@ class LiveWatch(RunWatch):
         self.torch = job.torch
         self.notes = JobNotes(job.torch)
         self.budget = Budget(orders.budget_s, orders.steps, orders.stop)
-        self.planned = tuple(order for order, _ in booster.orders)
+        self._on = [order for order, _ in booster.orders]
         self.session = Session(self, orders, self.budget)
-        self.story: Generator[None, Tick, None] | None = self.session.run(self.planned)
+        self.story: Generator[None, Tick, None] | None = self.session.run(tuple(self._on))
         self.checks = checks.Checks(job, booster, self._unsound)
         self.peers = peers.Peers(job.torch)
         self.recompiles = 0
-        self._on: list[wire.BoostOrder] = list(self.planned)
         self._losses: list[Any] = []
-        self._closures: set[int] = set()
         self._backwards = 0
         self._micro_steps: list[int] = []
         self._by_call = False
@@ -99,7 +99,9 @@ class LiveWatch(RunWatch):
                 return self._evaluated(call, args, kwargs)
             if self.story is not None:
                 self.recorder.safely("call", self._training_begins, number, args, kwargs)
-            return self.checks.call(model, call, args, kwargs)
+            if self.job.steps:
+                return self.checks.call(model, call, args, kwargs)
+            return self.notes.first_call(number, lambda: call(*args, **kwargs))
 
         return watched
 
@@ -155,10 +157,8 @@ class LiveWatch(RunWatch):
 
     def step(self) -> None:
         super().step()
-        if self._scratch and self.job.steps == 1:
-            from flatout_agent import scratch
-
-            scratch.mark_first_step()
+        if self._scratch and self.job.steps <= FIRST_STEPS:
+            self._first_steps()
         self._micro_steps.append(max(1, self._backwards))
         self._backwards = 0
         if self.job.steps == JOB_STEPS and self.story is not None:
@@ -167,6 +167,14 @@ class LiveWatch(RunWatch):
             self._clean = False  # the update itself belongs to no micro-step
         elif self.story is not None:
             self._unit_ended()
+
+    def _first_steps(self) -> None:
+        """In a throw-away run: what is written from now on is the training's; that it trains."""
+        if self.job.steps == 1:
+            from flatout_agent import scratch
+
+            scratch.mark_first_step()
+        self.recorder.write(wire.StepTaken(self.job.steps - 1, "warmup", 0.0))
 
     def _choose_unit(self) -> None:
         """Steps of many micro-steps that take long are measured by micro-step."""
@@ -208,7 +216,6 @@ class LiveWatch(RunWatch):
         self._losses = []
         self._unwatch_saving()
         self.notes.close()
-        self.recorder.write(wire.JobSeen(self.facts()))
         self._settled_at = self.job.steps
         self.tell(self.summary())
         if self.orders.stop:
@@ -231,7 +238,6 @@ class LiveWatch(RunWatch):
     def program_ends(self) -> None:
         if self.story is not None:
             self.session.left_over("the program ended before it could be tried")
-            self.recorder.write(wire.JobSeen(self.facts()))
         self.tell(self.summary())
         super().program_ends()
 
@@ -252,6 +258,11 @@ class LiveWatch(RunWatch):
     def tell(self, record: wire.Record) -> None:
         if self.peers.first:
             self.recorder.write(record)
+
+    def report(self) -> None:
+        """The program as written is known: tell what it is, and how long a step takes."""
+        self.tell(wire.JobSeen(self.facts()))
+        self.tell(self.summary())
 
     def steps(self) -> int:
         return self.job.steps
@@ -334,32 +345,11 @@ class LiveWatch(RunWatch):
         self.tell(self.summary())
 
     def summary(self) -> wire.LiveSummary:
-        state, together = self.session.state, self.session.state.together
-        own = together.yardstick if together is not None else None
-        written_s, now_s = state.written_s, state.now_s
-        known = math.isfinite(written_s) and math.isfinite(now_s)
-        saved_s = -self.budget.lost_s
-        if known and self._settled_at is not None:
-            later = (self.job.steps - self._settled_at) * self.units_per_step()
-            saved_s += later * (written_s - now_s)
+        """Where the tuning stands now."""
         trained_s = self.ended - self.began if self.began is not None else 0.0
-        return wire.LiveSummary(
-            kept=tuple(state.on),
-            settled=state.settled,
-            steps=self.job.steps,
-            written_ms=1000 * written_s if known else None,
-            now_ms=1000 * now_s if known else None,
-            noise=state.own.deviation if state.own.freedom else None,
-            noise_pairs=state.own.freedom + 1 if state.own.freedom else 0,
-            saved_s=saved_s,
-            lost_s=self.budget.lost_s,
-            samples_per_s=self.samples / trained_s if trained_s and self.samples else None,
-            micro_steps=self._by_call,
-            guard=together.reason if together is not None else "",
-            guard_passed=together.passed if together is not None else None,
-            gradient_error=together.error if together is not None else None,
-            batch_noise=own.batch_noise if own is not None else None,
-        )
+        rate = self.samples / trained_s if trained_s and self.samples else None
+        since = self.job.steps - self._settled_at if self._settled_at is not None else 0
+        return summarise(self.session, since, rate, self._by_call)
 
 
 def _watch_saving(torch: Any, saved: Callable[[], None]) -> Callable[[], None]:

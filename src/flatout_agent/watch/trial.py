@@ -84,21 +84,11 @@ class TrialWatch(Watcher):
                 self.recorder.safely("evaluation", self._evaluated, output)
                 return output
             self.recorder.safely("training call", self._training_begins, number, args, kwargs)
-            if self.job.steps or number in self.notes.random_forward:
+            if self.job.steps:
                 return call(*args, **kwargs)
-            before = self.torch.get_rng_state(), self._device_rng()
-            output = call(*args, **kwargs)
-            after = self.torch.get_rng_state(), self._device_rng()
-            if not (self.torch.equal(before[0], after[0]) and before[1] == after[1]):
-                self.notes.random_forward.add(number)
-            return output
+            return self.notes.first_call(number, lambda: call(*args, **kwargs))
 
         return watched
-
-    def _device_rng(self) -> Any:
-        if self.job.device == "cuda":
-            return self.torch.cuda.get_rng_state().tolist()
-        return None
 
     def _training_begins(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         now = time.perf_counter()

@@ -1,0 +1,109 @@
+"""Denoising autoencoder on JPEG crops: decode, flip, rotate and jitter in __getitem__."""
+
+import argparse
+import io
+import random
+
+import numpy as np
+import torch
+from PIL import Image, ImageEnhance
+from sklearn.datasets import load_sample_images
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+SIZE = 48
+
+
+def make_jpegs(count):
+    """Crops of the two sample photographs as JPEG bytes, as if read from a folder."""
+    rng = np.random.RandomState(0)
+    photos = [Image.fromarray(image) for image in load_sample_images().images]
+    files = []
+    for i in range(count):
+        photo = photos[i % 2]
+        left = rng.randint(photo.width - 256)
+        top = rng.randint(photo.height - 256)
+        buffer = io.BytesIO()
+        photo.crop((left, top, left + 256, top + 256)).save(buffer, "JPEG", quality=90)
+        files.append(buffer.getvalue())
+    return files
+
+
+class Crops(Dataset):
+    def __init__(self, files):
+        self.files = files
+
+    def __len__(self):
+        return len(self.files)
+
+    def __getitem__(self, idx):
+        image = Image.open(io.BytesIO(self.files[idx])).convert("RGB")
+        image = image.resize((64, 64), Image.BILINEAR)
+        if random.random() < 0.5:
+            image = image.transpose(Image.FLIP_LEFT_RIGHT)
+        image = image.rotate(random.uniform(-10, 10), resample=Image.BILINEAR)
+        image = ImageEnhance.Brightness(image).enhance(random.uniform(0.8, 1.2))
+        image = ImageEnhance.Contrast(image).enhance(random.uniform(0.8, 1.2))
+        x, y = random.randint(0, 64 - SIZE), random.randint(0, 64 - SIZE)
+        image = image.crop((x, y, x + SIZE, y + SIZE))
+        return torch.tensor(np.array(image)).permute(2, 0, 1).float() / 255
+
+
+class AutoEncoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(
+            nn.Conv2d(3, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(64, 64, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64 * 6 * 6, 128),
+        )
+        self.decoder = nn.Sequential(
+            nn.Linear(128, 64 * 6 * 6),
+            nn.Unflatten(1, (64, 6, 6)),
+            nn.ConvTranspose2d(64, 64, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(64, 32, 4, stride=2, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(32, 3, 4, stride=2, padding=1),
+            nn.Sigmoid(),
+        )
+
+    def forward(self, x):
+        return self.decoder(self.encoder(x))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=750)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--noise", type=float, default=0.1)
+    args = parser.parse_args()
+    random.seed(args.seed)
+    np.random.seed(args.seed)
+    torch.manual_seed(args.seed)
+
+    loader = DataLoader(Crops(make_jpegs(800)), batch_size=64, shuffle=True, drop_last=True)
+    model = AutoEncoder()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    step = 0
+    while step < args.steps:
+        for clean in loader:
+            noisy = clean + args.noise * torch.randn_like(clean)
+            loss = ((model(noisy) - clean) ** 2).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+            if step <= 100 or step % 5 == 0:
+                print(f"step {step} loss {loss.item():.8f}")
+            if step >= args.steps:
+                break
+
+
+if __name__ == "__main__":
+    main()

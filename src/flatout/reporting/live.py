@@ -1,0 +1,117 @@
+"""A run that is tuned while it trains: one line on stderr for each decision, a summary at the end.
+
+The program's own output goes on meanwhile, so nothing here moves or is drawn over.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flatout.nouns import units
+from flatout.nouns.trial import Trial, Verdict
+from flatout.nouns.tuned import Tuned
+from flatout.reporting import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def told(quiet: bool) -> Callable[[Trial], None]:
+    """How decisions are told."""
+    return (lambda trial: None) if quiet else decision
+
+
+def decision(trial: Trial, console: Console | None = None) -> None:
+    """One line for a decision; boosts that do not apply get none."""
+    if trial.verdict is Verdict.SKIPPED:
+        return
+    style = "green" if trial.verdict is Verdict.KEPT else "dim"
+    _print(f"flatout: {decision_words(trial)}", style, console)
+
+
+def decision_words(trial: Trial) -> str:
+    """The line's words."""
+    name = plain.named(str(trial.tried), trial.params)
+    figures = []
+    if trial.gain is not None:
+        figures.append(units.ratio(trial.gain) + _interval(trial))
+    if trial.pairs:
+        figures.append(units.count(trial.pairs, "pair"))
+    if trial.wall_s:
+        figures.append(units.duration(trial.wall_s))
+    if trial.verdict is Verdict.KEPT:
+        return ", ".join([f"{name} on", *figures])
+    if trial.verdict is Verdict.SLOWER and trial.pairs:
+        return ", ".join([f"{name} off", *figures])
+    kind = "learns differently" if trial.verdict is Verdict.DIFFERENT else str(trial.verdict)
+    why = plain.last_line(trial.reason)
+    return ", ".join([f"{name} off", *([kind] if trial.verdict is not Verdict.SLOWER else []), why])
+
+
+def close(tuned: Tuned, report: Path, quiet: bool) -> Tuned:
+    """Write the report to `report`, and tell what the tuning of the run came to."""
+    from flatout.reporting import html
+
+    html.write_report(tuned, report)
+    tuned = dataclasses.replace(tuned, report_path=str(report))
+    if not quiet:
+        closing(tuned)
+    return tuned
+
+
+def closing(tuned: Tuned, console: Console | None = None) -> None:
+    """What the tuning of this run came to."""
+    for line, style in closing_lines(tuned):
+        _print(f"flatout: {line}", style, console)
+
+
+def closing_lines(tuned: Tuned) -> list[tuple[str, str]]:
+    """(line, style) from the gain to the files."""
+    before, after = tuned.baseline.step_ms, tuned.best.step_ms if tuned.best else None
+    lines: list[tuple[str, str]] = []
+    if after is not None:
+        unit = "micro-step" if any("micro-step" in note for note in tuned.notes) else "step"
+        lines.append((
+            f"{units.ratio(before / after)} faster:"
+            f" {units.milliseconds(before)} a {unit} as written,"
+            f" {units.milliseconds(after)} now{_saved(tuned.saved_s)}",
+            "bold green",
+        ))  # fmt: skip
+    elif tuned.tried:
+        lines.append(("nothing made this program faster; it runs as written", "yellow"))
+    else:
+        lines.append(("nothing could be tried: the program ended too soon", "yellow"))
+    lines += [(f"note: {plain.one_line(note)}", "") for note in tuned.notes]
+    if tuned.plan_path:
+        path = plain.one_line(tuned.plan_path)
+        lines.append((f"plan: {path} (the next `flatout run` starts with it)", ""))
+    if tuned.report_path:
+        lines.append((f"report: {plain.one_line(tuned.report_path)}", ""))
+    return lines
+
+
+def _saved(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds > 0:
+        return f"; this run took about {units.duration(seconds)} less"
+    return f"; the tuning cost about {units.duration(-seconds)} more than this run won"
+
+
+def _interval(trial: Trial) -> str:
+    if trial.interval is None:
+        return ""
+    low, high = (units.ratio(value).removesuffix("x") for value in trial.interval)
+    return f" [{low}-{high}]"
+
+
+def _print(line: str, style: str, console: Console | None) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = console or Console(stderr=True)
+    text = Text(plain.encodable(line, console.encoding), style=style)
+    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)

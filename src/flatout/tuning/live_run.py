@@ -1,0 +1,107 @@
+"""A run of the user's that is tuned while it trains: what is ordered, told, and kept of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flatout.knowledge import boosts as known
+from flatout.measuring import live
+from flatout.measuring.live import LiveRun
+from flatout.nouns.plan import Plan
+from flatout.nouns.trial import Measured, Trial
+from flatout.nouns.tuned import Tuned
+from flatout.probing.identity import identity
+from flatout.running.command import Command
+from flatout.running.records import Tail
+from flatout.tuning import plan_file, planning
+from flatout.tuning.candidates import Choice
+from flatout.tuning.trials import UNTRIED
+from flatout_agent import wire
+
+POLL_S = 0.2
+
+
+class LiveTuning:
+    """One such run; called with the folder of its records and its process, it follows them."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        wanted: tuple[bool, Sequence[str], Sequence[str]],
+        steps_left: int | None,
+        tell: Callable[[Trial], None],
+    ) -> None:
+        """plan: what it begins with. wanted: (exact alone, these alone, not these).
+
+        tell: called with each decision, as it falls. Raises UserError for a boost that is unknown.
+        """
+        self.plan, self.tell = plan, tell
+        exact, only, skip = wanted
+        choice = Choice(exact, (), tuple(only), tuple(skip))
+        allowed = [boost.id for boost in known.every() if choice.refuses(boost) is None]
+        self.boosts = tuple(boost for boost in plan.boosts if boost.id in allowed)
+        self.orders = wire.LiveOrders(allowed=tuple(allowed), steps=steps_left)
+        self.run = LiveRun()
+        self._began = time.monotonic()
+
+    def __call__(self, records: Path, process: subprocess.Popen[bytes]) -> None:
+        """Until the program has ended."""
+        tail, told = Tail(records), 0
+        while True:
+            ended = process.poll() is not None
+            for pid, record in tail.new():
+                self.run.add(pid, record)
+            rows = live.rows(self.run, [boost.id for boost in self.boosts])
+            for row in rows[told:]:
+                self.tell(row)
+            told = len(rows)
+            if ended:
+                return
+            time.sleep(POLL_S)
+
+    def write_plan(self, command: Command, path: Path) -> Tuned | None:
+        """Write what was found to `path`; what a report shows, None where nothing was measured."""
+        tuned = self.outcome(command)
+        if tuned is None or tuned.plan is None:
+            return tuned
+        plan_file.write(tuned.plan, path)
+        return dataclasses.replace(tuned, plan_path=str(path))
+
+    def outcome(self, command: Command) -> Tuned | None:
+        """What a report shows of the run; None where nothing was measured."""
+        run, machine = self.run, identity(self.run.facts.torch if self.run.facts else None)
+        written, summary = live.written(run), run.summary
+        if written is None or summary is None:
+            return None
+        rows = tuple(live.rows(run, [boost.id for boost in self.boosts]))
+        now_ms = summary.now_ms if summary.kept else None
+        left = [str(row.tried) for row in rows if row.reason.startswith(UNTRIED)]
+        return Tuned(
+            command=command.display,
+            machine=machine,
+            baseline=written,
+            best=Measured(now_ms, summary.samples_per_s, (), ()) if now_ms is not None else None,
+            trials=rows,
+            confirmation=None,
+            plan=planning.of_run(command, run, machine, self.plan),
+            noise=summary.noise or 0.0,
+            wall_s=time.monotonic() - self._began,
+            faults=tuple(run.faults),
+            notes=tuple(_notes(summary, left)),
+            blocks=tuple(run.blocks),
+            live_guard=live.guard(run),
+            live=True,
+            saved_s=summary.saved_s,
+            tried=bool(summary.kept) or any(row.pairs for row in rows) or not left,
+        )
+
+
+def _notes(summary: wire.LiveSummary, left: list[str]) -> list[str]:
+    notes = [f"not tried in this run: {', '.join(left)}"] if left else []
+    if summary.micro_steps:
+        notes.append("measured by micro-step: a step of this program is made of many")
+    return notes

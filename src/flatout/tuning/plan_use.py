@@ -1,0 +1,25 @@
+"""The plan that a run begins with: whether it fits this machine, and what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from flatout.nouns.plan import Plan, PlannedBoost
+from flatout.probing.identity import identity
+from flatout.running import chosen
+from flatout.running.command import Command, script_sha256
+from flatout.tuning import plan_file
+
+Warn = Callable[[str], None]
+
+
+def variables(
+    plan: Plan, boosts: Sequence[PlannedBoost], what: Command, warn: Warn
+) -> dict[str, str]:
+    """The variables that its boosts need; warns where this is not what it was measured on."""
+    if not plan.boosts:
+        return {}
+    here = identity()
+    if found := plan_file.differences(plan, here, script_sha256(what.script)):
+        warn(f"not what the plan was measured on: {'; '.join(found)}")
+    return chosen.environment(boosts, plan.job, here)

@@ -1,0 +1,39 @@
+"""Where a live tuning stands, for the host."""
+
+from __future__ import annotations
+
+import math
+
+from flatout_agent import wire
+from flatout_agent.live.session import Session
+
+
+def summarise(
+    session: Session, steps_since_settled: int, samples_per_s: float | None, by_micro_step: bool
+) -> wire.LiveSummary:
+    """The record. Step times are those of units: steps, or micro-steps where those are measured."""
+    state, machinery = session.state, session.machinery
+    written_s, now_s = state.written_s, state.written_s / state.gain
+    known = math.isfinite(written_s)
+    saved_s = -session.budget.lost_s
+    if known:
+        saved_s += steps_since_settled * machinery.units_per_step() * (written_s - now_s)
+    together = state.together
+    own = together.yardstick if together is not None else None
+    return wire.LiveSummary(
+        kept=tuple(state.on),
+        settled=state.settled,
+        steps=machinery.steps(),
+        written_ms=1000 * written_s if known else None,
+        now_ms=1000 * now_s if known else None,
+        noise=state.own.deviation if state.own.freedom else None,
+        noise_pairs=state.own.freedom + 1 if state.own.freedom else 0,
+        saved_s=saved_s,
+        lost_s=session.budget.lost_s,
+        samples_per_s=samples_per_s,
+        micro_steps=by_micro_step,
+        guard=together.reason if together is not None else "",
+        guard_passed=together.passed if together is not None else None,
+        gradient_error=together.error if together is not None else None,
+        batch_noise=own.batch_noise if own is not None else None,
+    )

@@ -1,0 +1,462 @@
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    StackDataset,
+    Subset,
+    TensorDataset,
+    random_split,
+)
+from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+from flatout_agent.boosts import Applied, Declined, Switch
+from flatout_agent.boosts import batch_fetch as boost
+from flatout_agent.job import Job
+from flatout_agent.wire import JobFacts, LoaderFacts
+
+LOADER = LoaderFacts("TensorDataset", False, 4, 100, 0, False, False, "fork", False)
+FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(LOADER,))
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool,
+          torch.complex64]  # fmt: skip
+
+
+def _table(count: int = 23, *, seed: int = 0) -> TensorDataset:
+    numbers = torch.Generator().manual_seed(seed)
+    return TensorDataset(
+        torch.randn(count, 5, generator=numbers),
+        torch.randint(0, 9, (count,), generator=numbers),
+    )
+
+
+def _loader(dataset: Any = None, **options: Any) -> DataLoader[Any]:
+    return DataLoader(dataset or _table(), **{"batch_size": 4, **options})
+
+
+def _start(job: Job, loader: Any) -> Iterator[Any]:
+    """What `iter(loader)` does under the agent."""
+    iterator = iter(loader)
+    job.iterating(loader, iterator)
+    return job.batches(loader, iterator)
+
+
+def _apply(loader: Any) -> tuple[Job, Applied]:
+    job = Job(torch)
+    return job, boost.apply(job, loader, {})
+
+
+def _bits(value: Any) -> Any:
+    """All that a program can see of a batch."""
+    if isinstance(value, torch.Tensor):
+        form = (value.dtype, value.shape, value.stride(), value.storage_offset(), value._base)
+        return (*form, value.requires_grad, value.reshape(-1).view(torch.uint8).tolist())
+    if isinstance(value, dict):
+        return {key: _bits(item) for key, item in value.items()}
+    assert type(value) is list
+    return [_bits(item) for item in value]
+
+
+def _two_epochs(make: Callable[[], Any], boosted: bool) -> tuple[list[Any], Any]:
+    """Two epochs of the loader, and what the program draws in between; and what became of it."""
+    torch.manual_seed(3)
+    loader = make()
+    job, told = Job(torch), None
+    applied = boost.apply(job, loader, {}) if boosted else None
+    seen: list[Any] = []
+    for _ in range(2):
+        seen += [[_bits(batch) for batch in _start(job, loader)], torch.rand(2).tolist()]
+    if applied is not None:
+        told = applied.engaged()
+    return seen, told
+
+
+def _assert_same(make: Callable[[], Any]) -> None:
+    expected, _ = _two_epochs(make, boosted=False)
+    found, told = _two_epochs(make, boosted=True)
+    assert found == expected
+    batches = len(make())
+    if batches > 1:
+        assert told == (
+            True,
+            f"{2 * (batches - 1)} batches with one index operation for each tensor",
+        )
+
+
+NESTS: dict[str, Callable[[], Any]] = {
+    "tensors": _table,
+    "one tensor": lambda: TensorDataset(torch.arange(23.0)),
+    "split": lambda: random_split(_table(60), [23, 37])[0],
+    "nested subset": lambda: Subset(Subset(_table(60), range(1, 60, 2)), list(range(28, 3, -1))),
+    "array of indices": lambda: Subset(_table(60), np.arange(40)[::-1]),  # type: ignore[arg-type]
+    "tensor of indices": lambda: Subset(_table(60), torch.arange(30)),  # type: ignore[arg-type]
+    "concat": lambda: ConcatDataset([_table(7), _table(9, seed=1), Subset(_table(50), range(9))]),
+    "stack": lambda: StackDataset(_table(), Subset(_table(60), range(30, 53))),
+    "named": lambda: StackDataset(one=_table(), two=_table(seed=1)),
+    "concat of stacks": lambda: ConcatDataset(
+        [StackDataset(one=_table(9), two=_table(9)), StackDataset(one=_table(8), two=_table(8))]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("nest", NESTS)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_every_batch_is_the_same_and_no_number_is_drawn(nest: str, shuffle: bool) -> None:
+    _assert_same(lambda: _loader(NESTS[nest](), shuffle=shuffle))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": 1},
+        {"batch_size": 100},
+        {"drop_last": True, "shuffle": True},
+        {"generator": 5, "shuffle": True},
+        {"sampler": [3, 3, 1, 22]},
+        {"sampler": torch.tensor([3, 3, 1, 22, 0])},
+        {"sampler": np.array([3, 3, 1, 22, 0])},
+        {"batch_size": 1, "batch_sampler": [[1, 2], [5], [4, 4, 4, 0]]},
+    ],
+    ids=str,
+)
+def test_whatever_the_sampler(options: dict[str, Any]) -> None:
+    def make() -> Any:
+        own = dict(options)
+        if "generator" in own:
+            own["generator"] = torch.Generator().manual_seed(own["generator"])
+        return _loader(**own)
+
+    _assert_same(make)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 3), max_size=4), min_size=1, max_size=3),
+    dtype=st.sampled_from(DTYPES),
+    count=st.integers(1, 9),
+    batch_size=st.integers(1, 5),
+    turned=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_same_bytes_for_any_shape(
+    shapes: list[list[int]], dtype: Any, count: int, batch_size: int, turned: bool, seed: int
+) -> None:
+    def tensor(shape: list[int]) -> torch.Tensor:
+        numbers = torch.Generator().manual_seed(seed)
+        made = torch.randint(0, 256, (count, *shape, 16), dtype=torch.uint8, generator=numbers)
+        made = (made % 2).to(torch.bool) if dtype is torch.bool else made.view(dtype)  # NaNs too
+        made = made[..., 0]
+        return made.transpose(0, -1).contiguous().transpose(0, -1) if turned else made.contiguous()
+
+    loader = _loader(TensorDataset(*map(tensor, shapes)), batch_size=batch_size, shuffle=True)
+    expected, _ = _two_epochs(lambda: loader, boosted=False)
+    try:
+        found, told = _two_epochs(lambda: loader, boosted=True)
+    except Declined as reason:
+        assert turned, reason
+        assert max(map(len, shapes)) >= 3, reason
+        return
+    assert found == expected
+    assert told is not None
+    assert told[0] == (count > batch_size), told
+
+
+@settings(max_examples=40, deadline=None)
+@given(switches=st.lists(st.booleans(), min_size=6, max_size=6), early=st.booleans())
+def test_switched_on_and_off_in_the_middle_of_an_epoch(switches: list[bool], early: bool) -> None:
+    torch.manual_seed(1)
+    expected = [_bits(batch) for batch in _loader(shuffle=True)]
+    torch.manual_seed(1)
+    loader, job = _loader(shuffle=True), Job(torch)
+    applied = boost.apply(job, loader, {}) if early else None
+    found = []
+    batches = _start(job, loader)
+    for on in switches:
+        if on and applied is None:
+            applied = boost.apply(job, loader, {})
+        elif not on and applied is not None:
+            applied.undo()
+            applied = None
+        (iterator,) = job.iterators(loader)
+        assert (type(iterator._dataset_fetcher) is boost.Fetcher) == on
+        found.append(_bits(next(batches)))
+    assert list(batches) == []
+    assert found == expected
+
+
+def test_it_can_be_switched_between_steps() -> None:
+    assert boost.BOOST.switch is Switch.STEP
+
+
+def test_undo_restores_iterators_under_way_and_those_to_come() -> None:
+    loader = _loader()
+    before = dict(vars(loader))
+    job, applied = _apply(loader)
+    batches = _start(job, loader)
+    next(batches)
+    applied.undo()
+    (iterator,) = job.iterators(loader)
+    assert type(iterator._dataset_fetcher) is _MapDatasetFetcher
+    assert vars(iterator._dataset_fetcher).keys() == vars(iter(loader)._dataset_fetcher).keys()
+    _start(job, loader)
+    kinds = {type(iterator._dataset_fetcher) for iterator in job.iterators(loader)}
+    assert kinds == {_MapDatasetFetcher}
+    assert vars(loader) == before
+
+
+def test_the_fetcher_shows_what_the_plain_one_holds() -> None:
+    loader = _loader()
+    job, _ = _apply(loader)
+    batches = _start(job, loader)
+    (iterator,) = job.iterators(loader)
+    assert iterator._dataset_fetcher.dataset is loader.dataset
+    assert iterator._dataset_fetcher.auto_collation
+    assert len(list(batches)) == len(loader)
+
+
+def test_a_batch_owns_its_memory() -> None:
+    table = _table()
+    rows = table.tensors[0].clone()
+    job, _ = _apply(loader := _loader(table))
+    for features, _label in _start(job, loader):
+        features.fill_(7)
+    assert torch.equal(table.tensors[0], rows)
+
+
+def test_changes_of_the_dataset_are_seen_at_once() -> None:
+    table = _table()
+    job, applied = _apply(loader := _loader(table, batch_size=2))
+    batches = _start(job, loader)
+    next(batches)
+    table.tensors[0][2] = 7
+    assert next(batches)[0][0].tolist() == [7.0] * 5
+    table.tensors = (torch.zeros(23, 5, requires_grad=True), table.tensors[1])
+    assert next(batches)[0].requires_grad
+    assert applied.engaged() == (False, "a tensor of the dataset requires gradients")
+
+
+def test_a_difference_in_the_first_batch_keeps_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = boost.together
+
+    def wrong(*args: Any) -> Any:
+        batch = right(*args)
+        batch[0][0, 0] = -0.0
+        return batch
+
+    monkeypatch.setattr(boost, "together", wrong)
+    table = TensorDataset(torch.zeros(8, 2))  # 0.0 and -0.0 are equal numbers of different bits
+    job, applied = _apply(loader := _loader(table))
+    assert [_bits(batch) for batch in _start(job, loader)] == [_bits(batch) for batch in loader]
+    assert applied.engaged() == (False, "the first batch came out different")
+    (iterator,) = [*job.iterators(loader)] or [iter(loader)]
+    assert type(iterator._dataset_fetcher) is _MapDatasetFetcher
+
+
+@pytest.mark.parametrize("bad", [23, -24, 1.5, "one"])
+def test_errors_are_those_of_pytorch(bad: Any) -> None:
+    def run(boosted: bool) -> tuple[str, Any]:
+        loader = _loader(batch_sampler=[[0, 1], [2, bad]], batch_size=1)
+        job = Job(torch)
+        if boosted:
+            boost.apply(job, loader, {})
+        batches = _start(job, loader)
+        next(batches)
+        with pytest.raises((IndexError, TypeError)) as caught:
+            next(batches)
+        return str(caught.value), caught.value.__context__
+
+    assert run(boosted=True) == run(boosted=False)
+
+
+def test_negative_indices_and_empty_batches_go_pytorchs_way() -> None:
+    order = [[0, 1], [-1, -23], [2]]
+    job, applied = _apply(loader := _loader(batch_sampler=order, batch_size=1))
+    assert [_bits(b) for b in _start(job, loader)] == [_bits(b) for b in loader]
+    assert applied.engaged() == (False, "index out of range in self")
+    job, _ = _apply(loader := _loader(batch_sampler=[[]], batch_size=1))
+    with pytest.raises(IndexError):
+        next(_start(job, loader))
+
+
+def test_parts_that_do_not_fit_together_go_pytorchs_way() -> None:
+    parts = [TensorDataset(torch.ones(3, 2)), TensorDataset(torch.ones(3, 2, dtype=torch.int64))]
+    order = [[0, 1], [1, 4], [2, 5]]
+    loader = _loader(ConcatDataset(parts), batch_sampler=order, batch_size=1)
+    job, applied = _apply(loader)
+    assert [_bits(b) for b in _start(job, loader)] == [_bits(b) for b in loader]
+    assert applied.engaged() == (
+        False,
+        "the parts of the dataset differ in type, shape or device",
+    )
+
+
+class Mine(TensorDataset):
+    def __getitem__(self, index: int) -> Any:
+        return tuple(2 * part for part in super().__getitem__(index))
+
+
+class MySubset(Subset[Any]):
+    def __getitems__(self, indices: list[int]) -> Any:
+        return super().__getitems__(indices[::-1])
+
+
+class Squares(Dataset[Any]):
+    def __len__(self) -> int:
+        return 20
+
+    def __getitem__(self, index: int) -> Any:
+        return index**2
+
+
+def _batched() -> TensorDataset:
+    table = _table()
+    table.__getitems__ = lambda indices: [table[0] for _ in indices]  # type: ignore[attr-defined]
+    return table
+
+
+SPARSE = torch.ones(4, 3).to_sparse()
+
+
+@pytest.mark.parametrize(
+    ("loader", "reason"),
+    [
+        (_loader(num_workers=1), "the loader has 1 workers, which fetch the batches"),
+        (_loader(batch_size=None), "batch_size=None: the loader makes no batches"),
+        (_loader(collate_fn=list), "the program has a collate function of its own"),
+        (_loader(Squares()), "the samples come from Squares, not from a TensorDataset"),
+        (_loader(Mine(torch.ones(3))), "the samples come from Mine, not from a TensorDataset"),
+        (_loader(MySubset(_table(), [1, 2])),
+         "the samples come from MySubset, not from a TensorDataset"),
+        (_loader(ConcatDataset([_table(), Squares()])),
+         "the samples come from Squares, not from a TensorDataset"),
+        (_loader(list(range(9))), "the samples come from list, not from a TensorDataset"),
+        (_loader(_batched()), "the dataset was given a __getitems__ of its own"),
+        (_loader(Subset(_batched(), [0, 1])), "the dataset was given a __getitems__ of its own"),
+        (_loader(TensorDataset(SPARSE)),
+         "a tensor of the dataset is sparse, quantized or without data"),
+        (_loader(TensorDataset(torch.ones(4, device="meta"))),
+         "a tensor of the dataset is sparse, quantized or without data"),
+        (_loader(TensorDataset(torch.ones(4, requires_grad=True))),
+         "a tensor of the dataset requires gradients"),
+        (_loader(TensorDataset(torch.nn.Parameter(torch.ones(4)))),
+         "the dataset holds Parameter, not plain tensors"),
+        (_loader(TensorDataset(torch.ones(4, dtype=torch.complex64).conj())),
+         "a tensor of the dataset is a view that is computed when it is read"),
+        (_loader(TensorDataset(torch.ones(4, 3, 2, 2).to(memory_format=torch.channels_last))),
+         "a tensor of the dataset is not contiguous"),
+    ],
+)  # fmt: skip
+def test_declines(loader: Any, reason: str) -> None:
+    with pytest.raises(Declined) as declined:
+        _apply(loader)
+    assert str(declined.value) == reason
+
+
+@pytest.mark.parametrize("key", [torch.Tensor, tuple])
+def test_declines_where_the_default_collate_was_changed(
+    key: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(default_collate_fn_map, key, lambda batch, **_: batch)
+    with pytest.raises(Declined, match="added to the default collate function"):
+        _apply(_loader())
+
+
+def test_a_collate_function_set_later_is_used() -> None:
+    job, applied = _apply(loader := _loader())
+    loader.collate_fn = len
+    assert list(_start(job, loader)) == [4] * 5 + [3]
+    assert applied.engaged() == (False, "the loader gave no batch after the first of an epoch")
+
+
+def test_iterators_of_other_kinds_are_left_alone() -> None:
+    job, applied = _apply(loader := _loader())
+
+    class Other:
+        """Where the program gave its loader workers, or a way of its own."""
+
+        @property
+        def _dataset_fetcher(self) -> Any:
+            raise RuntimeError("not to be touched")
+
+    other = Other()
+    job.iterating(loader, other)
+    assert len(list(_start(job, loader))) == 6
+    assert applied.engaged() == (True, "5 batches with one index operation for each tensor")
+    applied.undo()
+    assert other is not None
+
+
+def test_trouble_in_taking_over_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, applied = _apply(loader := _loader())
+    monkeypatch.setattr(boost, "Fetcher", None)
+    assert [_bits(b) for b in _start(job, loader)] == [_bits(b) for b in _loader()]
+    assert applied.engaged() == (False, "TypeError: 'NoneType' object is not callable")
+
+
+def test_holds_neither_loader_nor_dataset() -> None:
+    table = _table()
+    job, applied = _apply(loader := _loader(table))
+    assert len(list(_start(job, loader))) == 6
+    gone = weakref.ref(table), weakref.ref(loader)
+    gc.disable()  # not left to the collector
+    try:
+        del table, loader
+        assert [reference() for reference in gone] == [None, None]
+    finally:
+        gc.enable()
+    assert applied.engaged()[0]  # type: ignore[index]
+    applied.undo()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"wait_share": 0.4}, None),
+        ({"wait_share": 0.004}, "only 0.4% of the step is waiting for data"),
+        ({"loaders": ()}, "no DataLoader was seen"),
+        ({"loaders": (LoaderFacts("Photos", False, 4, 9, 0, False, False, "fork", True),)},
+         "the samples come from Photos, not from a TensorDataset"),
+        ({"loaders": (LoaderFacts("TensorDataset", False, 4, 9, 2, False, False, "fork", True),)},
+         "the loader has 2 workers, which fetch the batches"),
+        ({"loaders": (LoaderFacts("Photos", False, 4, 9, 0, False, False, "fork", True), LOADER)},
+         None),
+    ],
+)  # fmt: skip
+def test_applies(changes: dict[str, Any], reason: str | None) -> None:
+    facts = JobFacts("2.13.0", "3.11", "linux", "cpu", **{"loaders": (LOADER,), **changes})
+    assert boost.applies(facts, {}) == reason
+
+
+def test_promises_more_the_longer_the_wait() -> None:
+    def promised(kind: str, wait: float | None) -> float:
+        loader = LoaderFacts(kind, False, 4, 100, 0, False, False, "fork", False)
+        return boost.promise(
+            JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(loader,), wait_share=wait), {}
+        )
+
+    assert promised("TensorDataset", None) == pytest.approx(1.1)
+    assert promised("TensorDataset", 0.8) > 4
+    assert promised("TensorDataset", 0.8) > promised("TensorDataset", 0.5) > 1.9
+    assert promised("TensorDataset", 0.8) > promised("Subset", 0.8) > 1.5
+    assert promised("Subset", 0.001) >= 1.0
+
+
+def test_by_hand_gives_the_same_batches() -> None:
+    facts = JobFacts("2.13.0", "3.11", "linux", "cpu", loaders=(LOADER,))
+    names: dict[str, Any] = {"dataset": _table()}
+    exec(boost.by_hand(facts, {}).replace("RandomSampler(dataset)", "SequentialSampler(dataset)")
+         .replace("RandomSampler\n", "SequentialSampler\n"), names)  # fmt: skip
+    by_hand = [_bits(list(batch)) for batch in names["loader"]]
+    assert by_hand == [_bits(batch) for batch in _loader()]

@@ -1,0 +1,170 @@
+"""Blocks: what counts as a step of one, and the time that a step takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable
+
+import pytest
+
+from flatout_agent.live import blocks
+from flatout_agent.live.blocks import Block, Sizes, Tick
+
+
+def run(waiting: Generator[None, Tick, Block], ticks: Iterable[Tick]) -> tuple[Block, int]:
+    """The block, and how many ticks it took."""
+    next(waiting)
+    for count, tick in enumerate(ticks, 1):
+        try:
+            waiting.send(tick)
+        except StopIteration as done:
+            return done.value, count
+    raise AssertionError("the block did not end")
+
+
+def collect(
+    units: int,
+    ticks: Iterable[Tick],
+    skip: int = 0,
+    sizes: Sizes | None = None,
+    clock: Callable[[], float] | None = None,
+) -> tuple[Block, int]:
+    return run(blocks.collect(units, skip, sizes or Sizes(), clock), ticks)
+
+
+def steady(count: int, seconds: float = 0.1, size: int = 32, clean: bool = True) -> list[Tick]:
+    return [Tick(seconds, size, clean)] * count
+
+
+def learnt(ticks: Iterable[Tick]) -> Sizes:
+    sizes = Sizes()
+    for tick in ticks:
+        sizes.add(tick)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("unit_s", "floor_s", "units"),
+    [
+        (0.01, 0.15, 15),
+        (0.011, 0.15, 14),
+        (0.1, 0.15, 4),
+        (0.49, 0.15, 4),
+        (0.5, 0.15, 2),
+        (60.0, 0.15, 2),
+        (1e-5, 0.15, 400),
+        (0.0, 0.15, 400),
+        (0.1, 0.8, 8),
+        (0.5, 2.0, 4),
+    ],
+)
+def test_length(unit_s, floor_s, units):
+    assert blocks.length(unit_s, floor_s) == units
+
+
+def test_the_mean_of_its_units():
+    block, taken = collect(4, [Tick(s, 32, True) for s in (0.1, 0.2, 0.15, 0.15)])
+    assert taken == 4
+    assert block.seconds == pytest.approx(0.15)
+    assert (block.units, block.disturbed) == (4, False)
+    assert block.wall_s == pytest.approx(0.6)
+
+
+def test_what_is_skipped_is_not_counted():
+    block, taken = collect(2, [*steady(3, 9.0), *steady(2)], skip=3)
+    assert taken == 5
+    assert block.seconds == pytest.approx(0.1)
+    assert block.wall_s == pytest.approx(27.2)
+
+
+def test_units_that_are_not_clean_are_left_out():
+    ticks = [*steady(1), *steady(2, 5.0, clean=False), *steady(3)]
+    block, taken = collect(4, ticks)
+    assert (taken, block.units, block.disturbed) == (6, 4, False)
+    assert block.seconds == pytest.approx(0.1)
+    assert block.wall_s == pytest.approx(10.4)
+
+
+def test_a_small_last_batch_is_left_out():
+    sizes = learnt(steady(20, size=64))
+    block, taken = collect(4, [*steady(2, size=64), *steady(1, 0.01, 7), *steady(2, size=64)],
+                           sizes=sizes)  # fmt: skip
+    assert (taken, block.units) == (5, 4)
+    assert block.seconds == pytest.approx(0.1)
+
+
+def test_sizes_that_vary_are_made_even():
+    pattern = [100, 200, 300, 400]
+    sizes = learnt(Tick(0.001 * size, size, True) for size in pattern * 5)
+    assert sizes.vary
+    assert sizes.slope == pytest.approx(1.0)
+    usual = 0.001 * sizes.usual
+    long, _ = collect(4, [Tick(0.4, 400, True)] * 4, sizes=sizes)
+    short, _ = collect(4, [Tick(0.1, 100, True)] * 4, sizes=sizes)
+    assert long.seconds == pytest.approx(usual)
+    assert short.seconds == pytest.approx(usual)
+    assert long.wall_s == pytest.approx(1.6)
+
+
+def test_time_that_does_not_grow_with_size_is_left_as_it_is():
+    sizes = learnt(Tick(0.1, size, True) for size in [10, 20, 30, 40] * 5)
+    assert sizes.slope == pytest.approx(0.0)
+    assert sizes.even(Tick(0.3, 10, True)) == pytest.approx(0.3)
+
+
+def test_few_points_tell_no_slope():
+    sizes = learnt(Tick(0.001 * size, size, True) for size in (100, 200, 300))
+    assert sizes.vary
+    assert sizes.slope == 0.0
+
+
+def test_sizes_forget_what_says_nothing():
+    sizes = learnt([Tick(0.1, 0, True), Tick(0.0, 5, True)])
+    assert (sizes.usual, sizes.vary) == (0, False)
+    assert sizes.fits(Tick(0.1, 123, True))
+    sizes = learnt(steady(2 * Sizes.MOST_SEEN))
+    assert sum(sizes.count.values()) == Sizes.MOST_SEEN
+
+
+def test_a_program_whose_model_gets_no_tensor_is_measured_all_the_same():
+    block, taken = collect(4, steady(4, size=0), sizes=learnt(steady(9, size=0)))
+    assert (taken, block.units) == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("late", "disturbed"), [([], False), ([0.19], False), ([0.25], False), ([0.5], True),
+                            ([0.21] * 3, True)]
+)  # fmt: skip
+def test_a_few_very_late_steps_disturb_a_block(late, disturbed):
+    ticks = [*steady(10 - len(late)), *(Tick(s, 32, True) for s in late)]
+    block, _ = collect(10, ticks)
+    assert block.disturbed is disturbed
+
+
+def test_a_program_that_only_pauses_gives_no_block_and_does_not_wait_for_ever():
+    block, taken = collect(4, steady(1000, clean=False))
+    assert taken == 4 * 4 + 50
+    assert block.disturbed
+    assert block.units == 0
+    assert math.isnan(block.seconds)
+
+
+def test_the_clock_is_asked_twice_and_tells_the_time_of_all():
+    asked: list[float] = []
+
+    def clock() -> float:
+        asked.append(10.0 + 2.0 * len(asked))
+        return asked[-1]
+
+    block, _ = collect(4, [*steady(2, 7.0), *steady(4)], skip=2, clock=clock)
+    assert asked == [10.0, 12.0]
+    assert block.seconds == pytest.approx(0.5), "2 s on the device for 4 units"
+    assert not block.disturbed
+
+
+def test_on_a_device_what_was_left_out_takes_its_share_of_the_time():
+    times = iter([0.0, 3.0])
+    ticks = [*steady(2), *steady(1, 0.2, clean=False), *steady(2)]
+    block, _ = collect(4, ticks, clock=lambda: next(times))
+    assert block.seconds == pytest.approx(3.0 * 0.1 / 0.6)
+    assert block.disturbed, "a device runs behind: what was left out cannot be told apart"

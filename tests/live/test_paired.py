@@ -1,0 +1,189 @@
+"""Deciding from pairs: wrong no more than 1 time in 100, right where there is a gain."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flatout_agent.live import paired
+
+DECISIONS = 2000
+NOISE_PAIRS = 4
+Ratios = Iterator[float]
+"""Log-ratios of neighbouring blocks, as one program gives them."""
+
+
+def gauss(deviation: float) -> Callable[[random.Random], Ratios]:
+    def stream(rng: random.Random) -> Ratios:
+        while True:
+            yield rng.gauss(0, deviation)
+
+    return stream
+
+
+def heavy_tails(rng: random.Random) -> Ratios:
+    """Student's t with 3 degrees of freedom, at 2 %."""
+    while True:
+        chi = sum(rng.gauss(0, 1) ** 2 for _ in range(3))
+        yield 0.02 * rng.gauss(0, 1) / math.sqrt(chi / 3)
+
+
+def drift(rng: random.Random) -> Ratios:
+    """Blocks' speed wanders and each remembers the last; a pair takes A and B in changing order."""
+    level = 0.0
+    while True:
+        times = []
+        for _ in range(2):
+            level = 0.9 * level + rng.gauss(0, 0.02)
+            times.append(level + rng.gauss(0, 0.01))
+        first = rng.random() < 0.5
+        yield times[0] - times[1] if first else times[1] - times[0]
+
+
+def bursts(rng: random.Random) -> Ratios:
+    """Another program takes a quarter of one block in ten."""
+    while True:
+        a, b = (rng.gauss(0, 0.01) + (0.25 if rng.random() < 0.1 else 0) for _ in range(2))
+        yield a - b
+
+
+def calm_first(rng: random.Random) -> Ratios:
+    """Measured against itself the program was ten times as calm as it is later."""
+    for _ in range(NOISE_PAIRS):
+        yield rng.gauss(0, 0.003)
+    yield from gauss(0.03)(rng)
+
+
+MODELS = {
+    "gauss 1 %": gauss(0.01),
+    "gauss 3 %": gauss(0.03),
+    "gauss 10 %": gauss(0.1),
+    "heavy tails": heavy_tails,
+    "drift": drift,
+    "bursts": bursts,
+    "calm first": calm_first,
+}
+
+
+def decide(stream: Ratios, gain: float = 1.0) -> paired.Answer:
+    """One decision as a session takes it."""
+    own = paired.noise([next(stream) for _ in range(NOISE_PAIRS)])
+    ratios: list[float] = []
+    while True:
+        ratios.append(next(stream) + math.log(gain))
+        answer = paired.answer(ratios, own)
+        if answer.verdict != "unclear":
+            return answer
+
+
+def decisions(model: str, gain: float = 1.0, count: int = DECISIONS) -> list[paired.Answer]:
+    rng = random.Random(f"{model} {gain}")
+    return [decide(MODELS[model](rng), gain) for _ in range(count)]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_does_nothing_is_kept_once_in_a_hundred_at_most(model):
+    kept = sum(answer.verdict == "faster" for answer in decisions(model))
+    assert kept <= 0.01 * DECISIONS
+
+
+@pytest.mark.parametrize("model", ["gauss 1 %", "gauss 3 %", "heavy tails", "bursts"])
+def test_what_costs_a_little_is_not_kept(model):
+    kept = sum(answer.verdict == "faster" for answer in decisions(model, 0.98))
+    assert kept <= 0.002 * DECISIONS
+
+
+@pytest.mark.parametrize(
+    ("model", "gain", "share"),
+    [
+        ("gauss 1 %", 1.02, 0.4),
+        ("gauss 1 %", 1.05, 0.99),
+        ("gauss 1 %", 1.1, 0.99),
+        ("gauss 3 %", 1.05, 0.6),
+        ("gauss 3 %", 1.1, 0.98),
+        ("gauss 10 %", 2.0, 0.99),
+        ("heavy tails", 1.1, 0.9),
+        ("drift", 1.1, 0.9),
+        ("bursts", 1.1, 0.5),
+        ("bursts", 2.0, 0.99),
+    ],
+)
+def test_a_gain_is_found(model, gain, share):
+    answers = decisions(model, gain, 300)
+    assert sum(answer.verdict == "faster" for answer in answers) >= share * len(answers)
+
+
+@pytest.mark.parametrize(("gain", "pairs"), [(2.0, 4.1), (1.3, 4.5), (1.1, 9)])
+def test_a_large_gain_takes_few_pairs(gain, pairs):
+    taken = [answer.pairs for answer in decisions("gauss 3 %", gain, 300)]
+    assert statistics.fmean(taken) <= pairs
+
+
+def test_what_does_nothing_takes_few_pairs_where_the_program_is_calm():
+    assert statistics.fmean(a.pairs for a in decisions("gauss 1 %", 1.0, 300)) <= 12
+
+
+ratios = st.lists(st.floats(-1, 1), min_size=1, max_size=40)
+noises = st.builds(paired.Noise, st.floats(paired.LEAST_NOISE, 0.3), st.integers(0, 7))
+
+
+@settings(derandomize=True, deadline=None)
+@given(ratios, noises)
+def test_the_interval_holds_the_mean(found, own):
+    answer = paired.answer(found, own)
+    assert answer.low <= answer.gain <= answer.high
+    assert answer.gain == pytest.approx(math.exp(statistics.fmean(found)))
+    assert answer.pairs == len(found)
+
+
+@settings(derandomize=True, deadline=None)
+@given(ratios, noises)
+def test_swapping_the_two_turns_the_interval_round(found, own):
+    answer, swapped = paired.answer(found, own), paired.answer([-r for r in found], own)
+    assert swapped.gain == pytest.approx(1 / answer.gain)
+    assert (swapped.low, swapped.high) == pytest.approx((1 / answer.high, 1 / answer.low))
+    if answer.verdict == "faster":
+        assert swapped.verdict == "slower"
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.floats(-1, 1), max_size=paired.FEWEST - 1), noises)
+def test_no_answer_from_fewer_pairs_than_the_fewest(found, own):
+    assert paired.answer(found, own).verdict == "unclear"
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.lists(st.floats(-1, 1), min_size=paired.MOST, max_size=40), noises)
+def test_after_the_most_pairs_there_is_an_answer(found, own):
+    answer = paired.answer(found, own)
+    assert answer.verdict in ("faster", "slower", "same")
+    if answer.verdict == "faster":
+        assert answer.low > 1
+        assert math.log(answer.gain) >= paired.MATTERS
+    if answer.high < 1:
+        assert answer.verdict == "slower"
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.integers(1, 200), st.floats(1e-3, 1))
+def test_the_interval_narrows_with_pairs_and_widens_with_noise(pairs, deviation):
+    half = paired.half_width(pairs, deviation)
+    assert paired.half_width(pairs + 1, deviation) < half
+    assert paired.half_width(pairs, 2 * deviation) == pytest.approx(2 * half)
+
+
+def test_noise_of_few_pairs():
+    assert paired.noise([]) == paired.noise([0.5]) == paired.Noise(paired.LEAST_NOISE, 0)
+    assert paired.noise([0.1, 0.1, 0.1]) == paired.Noise(paired.LEAST_NOISE, 2)
+    assert paired.noise([0.1, -0.1]).deviation == pytest.approx(0.2 / math.sqrt(2))
+
+
+def test_no_pairs_are_no_answer():
+    answer = paired.answer([], paired.noise([]))
+    assert (answer.verdict, answer.pairs, answer.low, answer.high) == ("unclear", 0, 0.0, math.inf)

@@ -1,0 +1,97 @@
+"""What is made of the records of a live tuning."""
+
+from __future__ import annotations
+
+from flatout.measuring import live
+from flatout.nouns.plan import PlannedBoost
+from flatout.nouns.trial import Verdict
+from flatout_agent import wire
+
+FACTS = wire.JobFacts("2.13.0", "3.11", "linux", "cpu", wait_share=0.2)
+KEPT = wire.Decided(
+    "bf16-autocast", "kept", "gradient error 1 % of batch noise", gain=2.0, low=1.9, high=2.1,
+    pairs=4, step=60, cost_s=1.0, step_ms=50.0, gradient_error=0.01, batch_noise=1.0,
+)  # fmt: skip
+
+
+def run(*records: wire.Record, pid: int = 7) -> live.LiveRun:
+    return live.of((pid, record) for record in records)
+
+
+def summary(*kept: str, settled: bool = True) -> wire.LiveSummary:
+    orders = tuple(wire.BoostOrder(boost) for boost in kept)
+    return wire.LiveSummary(orders, settled, 100, written_ms=100.0, now_ms=50.0, noise=0.02)
+
+
+def test_decisions_become_rows_that_know_what_was_on() -> None:
+    declined = wire.Decided("tf32", "declined", "TF32 needs an NVIDIA GPU")
+    slower = wire.Decided("gc-pause", "slower", "slower", gain=0.9, low=0.8, high=0.99, pairs=5)
+    first, second, third = live.rows(run(declined, KEPT, slower))
+    assert (first.tried, first.verdict) == ("tf32", Verdict.SKIPPED)
+    assert (second.verdict, second.gain, second.interval) == (Verdict.KEPT, 2.0, (1.9, 2.1))
+    assert second.guard is not None
+    assert second.guard.passed
+    assert third.boosts == ("bf16-autocast", "gc-pause")
+    assert (third.verdict, third.pairs) == (Verdict.SLOWER, 5)
+
+
+def test_what_was_kept_survives_without_a_last_summary() -> None:
+    """The program was killed: every decision told so far still counts."""
+    kept = live.planned(run(KEPT))
+    assert [(boost.id, boost.gain, boost.risk) for boost in kept] == [
+        ("bf16-autocast", 2.0, "rounding")
+    ]
+
+
+def test_what_was_dropped_later_is_not_in_the_plan() -> None:
+    dropped = wire.Decided("bf16-autocast", "dropped", "the guard no longer holds")
+    assert live.planned(run(KEPT, dropped)) == ()
+
+
+def test_other_parameters_replace_the_first_ones() -> None:
+    two = wire.Decided("loader-workers", "kept", params={"workers": 2}, gain=1.2)
+    four = wire.Decided("loader-workers", "kept", params={"workers": 4}, gain=1.1)
+    (kept,) = live.planned(run(two, four))
+    assert kept.params == {"workers": 4}
+
+
+def test_boosts_kept_before_stay_with_their_gains() -> None:
+    before = (PlannedBoost("channels-last", {}, 1.3, "exact"),)
+    again = wire.Decided("channels-last", "kept", "in the plan")
+    kept = live.planned(run(again, KEPT, summary("channels-last", "bf16-autocast")), before)
+    assert [(boost.id, boost.gain) for boost in kept] == [
+        ("channels-last", 1.3),
+        ("bf16-autocast", 2.0),
+    ]
+
+
+def test_a_plan_that_no_longer_holds_is_let_go() -> None:
+    before = (PlannedBoost("channels-last", {}, 1.3, "exact"),)
+    assert live.planned(run(KEPT, summary("bf16-autocast")), before)[0].id == "bf16-autocast"
+
+
+def test_only_the_process_that_decides_counts() -> None:
+    other = wire.Decided("gc-pause", "kept", gain=1.5)
+    found = live.of([(7, KEPT), (8, other), (7, summary("bf16-autocast"))])
+    assert [decided.id for decided in found.decisions] == ["bf16-autocast"]
+    assert found.speedup == 2.0
+
+
+def test_the_program_as_written_is_known_from_its_own_blocks() -> None:
+    blocks = [wire.BlockRun(1, 5, 101.0), wire.BlockRun(6, 5, 51.0, ("bf16-autocast",))]
+    found = run(wire.JobSeen(FACTS), *blocks, summary("bf16-autocast"))
+    written = live.written(run(*blocks, wire.JobSeen(FACTS), summary("bf16-autocast")))
+    assert written is not None
+    assert (written.step_ms, written.steps_ms, written.wait_share) == (100.0, (101.0,), 0.2)
+    assert found.facts == FACTS
+    assert live.written(run(*blocks)) is None
+
+
+def test_the_guard_of_the_whole_plan() -> None:
+    told = wire.LiveSummary(
+        (), True, 1, guard="gradient error 2 %", guard_passed=True, gradient_error=0.02
+    )
+    guard = live.guard(run(told))
+    assert guard is not None
+    assert (guard.passed, guard.gradient_compared, guard.gradient_error) == (True, True, 0.02)
+    assert live.guard(run(summary())) is None
