@@ -3,9 +3,9 @@
 python benchmarks/prediction.py             # some ten minutes on two cores
 python benchmarks/prediction.py --only text
 
-For each example: `flatout profile`, then `flatout tune`. Predicted is the largest gain that a finding
-which asks for the boost promises, 1 where none asks for it; measured is what the boost's pairs of
-blocks showed, on top of what was kept before it. The error of one boost is |predicted / measured - 1|.
+For each example: `flatout profile`, then `flatout tune`. Predicted is the largest gain that a
+finding which asks for the boost promises, 1 where none asks for it; measured is what the boost's
+pairs of blocks showed, on top of what was kept before it. The error is |predicted / measured - 1|.
 """
 
 from __future__ import annotations

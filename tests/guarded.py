@@ -1,4 +1,4 @@
-"""Models of many kinds, a call of each recorded as the guard records it, and what must not change."""
+"""Models of many kinds, recorded calls of them, and all of a program that must not change."""
 
 from __future__ import annotations
 

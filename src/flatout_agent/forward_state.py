@@ -7,6 +7,7 @@ list of the program's) is not seen.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 from collections import deque
@@ -109,10 +110,9 @@ def _contents(torch: Any, found: list[Any]) -> Restore:
 
 
 def _set_versions(torch: Any, tensors: list[Any], versions: list[int]) -> None:
-    try:
+    # An older torch cannot: a graph that holds them will complain.
+    with contextlib.suppress(AttributeError, TypeError):
         torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
-    except (AttributeError, TypeError):  # an older torch: a graph that holds them will complain
-        pass
 
 
 class _Notes:

@@ -10,6 +10,11 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flatout_agent.live import calls, guard
+from flatout_agent.live.calls import Made
 from guarded import (
     Attending,
     Tagger,
@@ -23,11 +28,6 @@ from guarded import (
     vectors,
     words,
 )
-from torch import nn
-from torch.nn import functional as F
-
-from flatout_agent.live import calls, guard
-from flatout_agent.live.calls import Made
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +128,7 @@ def test_hugging_face_bert_that_computes_its_loss(uses_loss):
     recorded = record(model, loss, input_ids=ids, labels=torch.tensor([0, 1, 2, 0]),
                       output_hidden_states=True)  # fmt: skip
     assert_repeats(model, recorded)
-    assert sum(gradient is not None for gradient in recorded.given) == 1, "the hidden ones are inner"
+    assert sum(g is not None for g in recorded.given) == 1, "the hidden ones are inner"
 
 
 def test_outputs_that_come_from_each_other_and_are_all_used():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import gc
 import multiprocessing
 import os
 import random
+import sys
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,10 +28,9 @@ from torch.utils.data import (
 )
 
 from flatout_agent.booster import Booster
-from flatout_agent.boosts import loader_workers
+from flatout_agent.boosts import Declined, loader_pin_memory, loader_workers
 from flatout_agent.discovery import Discovery
 from flatout_agent.job import Job
-from flatout_agent.live.handover import Handover
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.wire import BoostOrder
@@ -406,3 +404,139 @@ def test_workers_of_the_programs_own_stay(settings_too: bool) -> None:
     assert len(pids[1]) == (2 if settings_too else 1)
     del loader
     assert not children()
+
+
+def _ordered(loader: Any, at: dict[int, Callable[[], None]]) -> list[float]:
+    """One epoch's samples; `at` says what is done after which batch."""
+    seen: list[float] = []
+    for number, batch in enumerate(loader):
+        seen += batch.tolist()
+        at.get(number, lambda: None)()
+    return seen
+
+
+@pytest.mark.parametrize("fails_at", ["fork", "everything"])
+def test_a_switch_that_fails_loses_no_sample(
+    fails_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise BlockingIOError("no more of that")
+
+    loader: DataLoader[Any] = DataLoader(Numbers(), batch_size=BATCH)
+    with agent() as (job, _):
+
+        def switch() -> None:
+            vars(loader).update(num_workers=1, prefetch_factor=2)
+            with pytest.MonkeyPatch.context() as patch:
+                if fails_at == "fork":
+                    patch.setattr(os, "fork", fail)
+                    job.hand_over()
+                else:
+                    patch.setattr(DataLoader, "_get_iterator", fail)
+                    with pytest.raises(BlockingIOError):
+                        job.hand_over()
+
+        assert _ordered(loader, {2: switch}) == list(range(COUNT))
+    assert not children()
+
+
+class Slow(Numbers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 7:
+            self.asked.set()
+            assert self.go_on.wait(60)
+        return super().__getitem__(index)
+
+
+def test_a_thread_that_waits_for_a_batch_is_switched_after_it() -> None:
+    data = Slow()
+    loader: DataLoader[Any] = DataLoader(data, batch_size=BATCH)
+    seen: list[float] = []
+    with agent() as (job, _):
+        batches = iter(loader)
+        thread = threading.Thread(
+            target=lambda: seen.extend(value for batch in batches for value in batch.tolist())
+        )
+        thread.start()
+        assert data.asked.wait(60)
+        first = batches._raw
+        vars(loader).update(worker_init_fn=_other_init)
+        job.hand_over()
+        assert batches._raw is first
+        data.go_on.set()
+        thread.join(60)
+        assert batches._raw is not first
+    assert seen == list(range(COUNT))
+
+
+class Noise(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        return torch.rand(())
+
+
+def test_workers_started_anew_draw_other_numbers() -> None:
+    loader: DataLoader[Any] = DataLoader(Noise(), batch_size=BATCH)
+    with agent() as (_, booster):
+        moves = {at: lambda at=at: booster.on(switched_on(at)) for at in (0, 2, 4)}
+        seen = [
+            *_ordered(loader, moves),
+            *_ordered(loader, {1: lambda: booster.on(switched_on(1))}),
+        ]
+    assert len(set(seen)) == 2 * COUNT
+
+
+def test_on_again_with_other_parameters() -> None:
+    loader: DataLoader[Any] = DataLoader(Numbers(), batch_size=BATCH)
+    before = dict(vars(loader))
+    with agent() as (_, booster):
+        batches = iter(loader)
+        next(batches)
+        for number in (1, 2):
+            assert booster.on(switched_on(number)) is None
+        assert loader.num_workers == 1
+        assert [order.id for order, _ in booster.orders] == ["loader-workers"]
+        booster.off("loader-workers")
+        assert vars(loader) == before
+        assert [value for batch in batches for value in batch.tolist()] == list(range(3, COUNT))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="descriptors are counted on Linux")
+def test_the_limit_of_open_files_stays_where_many_are_open() -> None:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        undo = loader_workers._allow_open_files()
+        files = [open(os.devnull) for _ in range(300)]  # noqa: SIM115
+        undo()
+        with open(os.devnull):
+            pass
+        for file in files:
+            file.close()
+        undo()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 256
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_workers_that_stay_are_not_pinned_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    loader: DataLoader[Any] = DataLoader(
+        Numbers(), batch_size=BATCH, num_workers=1, persistent_workers=True
+    )
+    for _ in loader:
+        pass
+    with pytest.raises(Declined, match="keeps its workers"):
+        loader_pin_memory.apply(Job(torch), loader, {})
+    own: DataLoader[Any] = DataLoader(Numbers(), batch_size=BATCH)
+    with agent() as (job, booster):
+        assert booster.on(switched_on(2)) is None  # nothing is there yet
+        assert _ordered(own, {}) == list(range(COUNT))
+        assert own._iterator is not None
+        loader_pin_memory.apply(job, own, {})  # to be started anew
+        assert own._iterator is None

@@ -9,7 +9,7 @@ import statistics
 from flatout.measuring.duel import Side
 from flatout.nouns.trial import Guard
 from flatout.nouns.tuned import Confirmation
-from flatout.tuning.guard import SIGMAS, loss_sigma
+from flatout.tuning.losses import SIGMAS, loss_sigma
 
 RESAMPLES = 2000
 LEVEL = 0.95

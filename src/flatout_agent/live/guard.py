@@ -9,21 +9,24 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 from flatout_agent.live.calls import Made, Recorded, again
 
 REORDERED = 8.0
 """An exact boost may differ from the program by so many times what the program differs from itself
-when its sums are taken in another order: a boost reorders in more places than we do."""
+when its sums are taken in another order: a boost reorders in more places."""
 LEAST_REORDERED = 2e-6
 """Error of reordering taken at least: a few units in the last place of float32."""
 ROUNDING = 0.7
 """Largest error of a rounding boost as a share of the noise between batches: half its variance."""
-ROUNDED = 5.0
+ROUNDED = 4.0
 """A rounding boost may err by so many times what rounding the weights to bfloat16 does: it rounds
 what flows through the model as well. Measured (tests/live/test_guard.py): 0.5 to 3.3 times."""
 LEAST_ROUNDED = 0.03
+LEAST_TENSOR = 0.25
+"""The same for one parameter's gradient."""
 ONE_ROW = 10.0
 """One example's output may err by so many times what that of the median example errs ..."""
 FEWEST_ROWS = 4
@@ -43,6 +46,9 @@ so many times that."""
 NEGLIGIBLE = 1e-3
 """A parameter whose gradient is below this share of the largest is not judged on its own."""
 ULP = 2.0**-23
+UNITS = 32
+"""Weights are put off by so many units in the last place. Where a net has many activations near
+zero a reordering switches some of them on or off; one unit alone meets none of them by luck."""
 HALF = 2.0**-9
 """Largest error of rounding to bfloat16."""
 OTHER_SEED = 7919
@@ -59,7 +65,8 @@ class Yardstick:
     own: float | None
     """Distance between two runs that draw other random numbers; None: it draws none."""
     tensor_noise: tuple[float, ...] = ()
-    """Batch noise of each gradient, in the order of `Made.gradients`."""
+    """Batch noise of each gradient, in the order of `Made.gradients`; under a rounding boost no
+    more than what rounding does to it."""
     rounded: float | None = None
     """Distance after rounding the weights to 16 bits; None: not asked for."""
 
@@ -114,24 +121,30 @@ def yardstick(
     rounds: bool = False,
 ) -> Yardstick:
     """Measure what the program does to itself. `other`: a call on another batch."""
-    low = _low_precision(torch, recorded)
-    with _other_order(torch, recorded.model, HALF if low else 0.0):
-        reordered = distance(again(torch, recorded).gradients, written.gradients)[0]
-    reordered = reordered / REORDERED if low else reordered
+    unit = HALF if _low_precision(torch, recorded) else UNITS * ULP
+    with _other_order(torch, recorded.model, unit):
+        reordered = distance(again(torch, recorded).gradients, written.gradients)[0] / REORDERED
     noise: float | None = None
     tensor_noise: tuple[float, ...] = ()
     twin = _twin(torch, recorded, other)
     if twin is not None and len(twin.gradients) == len(written.gradients):
         noise = distance(twin.gradients, written.gradients)[0]
-        pairs = zip(twin.gradients, written.gradients, strict=True)
-        tensor_noise = tuple(distance([a], [b])[0] for a, b in pairs)
+        tensor_noise = _by_tensor(twin, written)
     own = rounded = None
     if redraws and recorded.drew:
         own = distance(again(torch, recorded, OTHER_SEED).gradients, written.gradients)[0]
     if rounds:
         with _weights_off(torch, recorded.model, HALF):
-            rounded = distance(again(torch, recorded).gradients, written.gradients)[0]
+            half = again(torch, recorded)
+        rounded = distance(half.gradients, written.gradients)[0]
+        pairs = zip(tensor_noise or repeat(1.0), _by_tensor(half, written))  # noqa: B905
+        tensor_noise = tuple(min(n, max(LEAST_TENSOR, ROUNDED * r)) for n, r in pairs)
     return Yardstick(max(reordered, LEAST_REORDERED), noise, own, tensor_noise, rounded)
+
+
+def _by_tensor(made: Made, written: Made) -> tuple[float, ...]:
+    pairs = zip(made.gradients, written.gradients, strict=True)
+    return tuple(distance([a], [b])[0] for a, b in pairs)
 
 
 def _twin(torch: Any, recorded: Recorded, other: Recorded | None) -> Made | None:

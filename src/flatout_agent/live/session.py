@@ -14,7 +14,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from flatout_agent import wire
-from flatout_agent.boosts import Switch, load
+from flatout_agent.boosts import Moment, Switch, load
 from flatout_agent.live import blocks, candidates, guard, paired
 from flatout_agent.live.blocks import Tick
 from flatout_agent.live.budget import Budget
@@ -246,7 +246,7 @@ class Session:
             answer = paired.answer(ratios, self.state.own)
             if answer.verdict != "unclear":
                 return answer
-            if len(ratios) > 1 and max(ratios) < FAR_SLOWER:
+            if len(ratios) > 1 and max(ratios) < FAR_SLOWER and answer.high < 1:
                 return replace(answer, verdict="slower")
             if self.pairs.agreed(self.budget.over):
                 return replace(answer, verdict="unclear")
@@ -275,7 +275,8 @@ class Session:
         began: float,
         compile_s: float,
     ) -> str:
-        idle = self.machinery.idle()
+        # Only what acts on the model's calls has had its say after the guard's one call.
+        idle = self.machinery.idle() if item.boost.moment is Moment.MODEL else None
         if answer.verdict == "broken":
             kind, reason = "different", "NaN, Inf or an error under it"
         elif idle is not None and answer.verdict != "faster":

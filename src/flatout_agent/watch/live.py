@@ -238,7 +238,8 @@ class LiveWatch(RunWatch):
     def program_ends(self) -> None:
         if self.story is not None:
             self.session.left_over("the program ended before it could be tried")
-        self.tell(self.summary())
+        if self.job.steps:
+            self.tell(self.summary())
         super().program_ends()
 
     # What the session asks for ------------------------------------------------------------------

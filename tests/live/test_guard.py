@@ -1,0 +1,356 @@
+"""The guard's judgement: planted faults are found, and what only rounds or reorders passes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from flatout_agent.live import calls, guard
+from flatout_agent.live.guard import Verdict
+from guarded import (
+    NETS,
+    conv,
+    cross_entropy,
+    differences,
+    everything,
+    images,
+    record,
+    train_call,
+)
+
+Forward = Callable[..., Any]
+RISKS = ("exact", "rounding")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@contextlib.contextmanager
+def boosted_by(model: nn.Module, boost: Callable[[Forward], Forward]) -> Iterator[None]:
+    model.forward = boost(model.forward)
+    try:
+        yield
+    finally:
+        del model.forward
+
+
+@dataclass
+class Case:
+    """A recorded call, what came of it as written, and the program's yardstick."""
+
+    model: nn.Module
+    recorded: calls.Recorded
+    other: calls.Recorded | None
+    redraws: bool = False
+
+    def __post_init__(self) -> None:
+        before = everything(self.model)
+        written = guard.reference(torch, self.recorded)
+        assert written is not None
+        self.written = written
+        self.yardsticks = {
+            risk: guard.yardstick(torch, self.recorded, written, self.other, self.redraws,
+                                  risk != "exact")
+            for risk in RISKS
+        }  # fmt: skip
+        assert differences(before, everything(self.model)) == []
+
+    def verdict(self, boost: Callable[[Forward], Forward], risk: str) -> Verdict:
+        """As the checks take it."""
+        with boosted_by(self.model, boost):
+            boosted = calls.again(torch, self.recorded)
+        own = self.yardsticks[risk]
+        found = guard.compare(self.written, boosted, own.tensor_noise)
+        return guard.judge(found, own, risk, self.redraws)
+
+
+@functools.cache
+def case(net: str, seed: int = 0) -> Case:
+    return Case(*train_call(net, seed))
+
+
+class Backward(torch.autograd.Function):
+    """Changes the gradient alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, change: Any) -> torch.Tensor:
+        ctx.change = change
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return ctx.change(gradient), None
+
+
+def outputs(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Forward], Forward]:
+    return lambda forward: lambda *args: change(forward(*args))
+
+
+def gradients(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Forward], Forward]:
+    return outputs(lambda output: Backward.apply(output, change))
+
+
+def last_dropped(x: torch.Tensor) -> torch.Tensor:
+    return torch.cat([x[:-1], torch.zeros_like(x[-1:])])
+
+
+def flipped(gradient: torch.Tensor) -> torch.Tensor:
+    """The sign of each hundredth entry."""
+    signs = torch.ones_like(gradient)
+    signs.view(-1)[::100] = -1
+    return gradient * signs
+
+
+def smoothed(output: torch.Tensor) -> torch.Tensor:
+    """The gradient of another loss: labels smoothed by 0.3."""
+
+    def change(gradient: torch.Tensor) -> torch.Tensor:
+        uniform = torch.full_like(output, 1 / output.shape[-1])
+        wanted = output.softmax(-1) - gradient * output[..., 0].numel()
+        rows = output[..., 0].numel()
+        return (output.softmax(-1) - 0.7 * wanted - 0.3 * uniform).detach() / rows
+
+    return Backward.apply(output, change)
+
+
+FAULTS = {
+    "outputs 1 % too large": outputs(lambda x: x * 1.01),
+    "outputs 1 % too small": outputs(lambda x: x * 0.99),
+    "gradients 1 % too long": gradients(lambda g: g * 1.01),
+    "gradients 1 % too short": gradients(lambda g: g * 0.99),
+    "last example left out": outputs(last_dropped),
+    "last example left out in backward": gradients(last_dropped),
+    "signs flipped in backward": gradients(lambda g: flipped(g) if g.numel() < 1e6 else g),
+    "labels smoothed": outputs(smoothed),
+    "half of the batch in backward": gradients(
+        lambda g: torch.cat([2 * g[: len(g) // 2], 0 * g[len(g) // 2 :]])
+    ),
+    "noise in backward": gradients(
+        lambda g: g + 0.5 * g.norm() / g.numel() ** 0.5 * torch.randn(g.shape)
+    ),
+}
+
+
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_found(fault, net, risk):
+    found = case(net).verdict(FAULTS[fault], risk)
+    assert not found.passed, found.reason
+
+
+def zeroed(weight: nn.Parameter) -> Callable[[Forward], Forward]:
+    """Nothing comes back at one parameter."""
+
+    def boost(forward: Forward) -> Forward:
+        def call(*args: Any) -> Any:
+            hook = weight.register_hook(torch.zeros_like)
+            HOOKS.append(hook)
+            return forward(*args)
+
+        return call
+
+    return boost
+
+
+HOOKS: list[Any] = []
+
+
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("net", NETS)
+def test_one_parameter_without_gradient_is_found(net, risk):
+    found = case(net)
+    norms = [float(gradient.norm()) for gradient in found.written.gradients]
+    asked = 0
+    for name, norm in zip(found.written.names, norms, strict=True):
+        if norm < 0.01 * max(norms):
+            continue
+        try:
+            verdict = found.verdict(zeroed(found.model.get_parameter(name)), risk)
+        finally:
+            while HOOKS:
+                HOOKS.pop().remove()
+        assert not verdict.passed, name
+        asked += 1
+    assert asked >= 4
+
+
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("net", NETS)
+def test_nan_is_found(net, risk):
+    rare = outputs(lambda x: torch.where(x == x.max(), float("nan"), x))
+    found = case(net).verdict(rare, risk)
+    assert not found.passed
+    assert found.reason.startswith("NaN or Inf")
+
+
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("net", NETS)
+def test_nan_in_backward_alone_is_found(net, risk):
+    rare = gradients(lambda g: torch.where(g == g.max(), float("inf"), g))
+    found = case(net).verdict(rare, risk)
+    assert not found.passed
+    assert found.reason.startswith("NaN or Inf")
+
+
+@pytest.mark.parametrize("risk", RISKS)
+@pytest.mark.parametrize("net", NETS)
+def test_the_program_itself_passes(net, risk):
+    found = case(net).verdict(lambda forward: forward, risk)
+    assert found.passed, found.reason
+    assert found.error == 0.0
+
+
+def bf16(forward: Forward) -> Forward:
+    def call(*args: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return forward(*args).float()
+
+    return call
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("net", NETS)
+def test_bfloat16_passes(net, seed):
+    found = case(net, seed).verdict(bf16, "rounding")
+    assert found.passed, found.reason
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_bfloat16_is_not_exact(net):
+    found = case(net).verdict(bf16, "exact")
+    assert not found.passed, found.reason
+
+
+def channels_last(forward: Forward) -> Forward:
+    return lambda x: forward(x.to(memory_format=torch.channels_last))
+
+
+def call_of(model: nn.Module) -> tuple[calls.Recorded, calls.Recorded]:
+    found = []
+    for _ in range(2):
+        x, y = images()
+        found.append(record(model, lambda output, y=y: cross_entropy(output, y), x))
+    return found[1], found[0]
+
+
+@pytest.mark.parametrize("layers", [2, 20])
+@pytest.mark.parametrize("seed", range(2))
+def test_channels_last_passes_also_where_the_net_amplifies_reordering(layers, seed):
+    torch.manual_seed(seed)
+    model = conv(layers)
+    found = Case(model, *call_of(model)).verdict(channels_last, "exact")
+    assert found.passed, found.reason
+
+
+def test_bfloat16_passes_on_a_deep_net_at_its_first_weights_or_is_near():
+    torch.manual_seed(0)
+    model = conv(12)
+    found = Case(model, *call_of(model)).verdict(bf16, "rounding")
+    assert found.passed or found.near, found.reason
+
+
+@pytest.mark.parametrize("layers", [2, 8])
+def test_channels_last_passes_where_the_program_itself_rounds(layers):
+    torch.manual_seed(0)
+    model = conv(layers)
+    found = []
+    for _ in range(2):
+        x, y = images()
+        with torch.autocast("cpu", torch.bfloat16):
+            recorded = calls.begin(torch, model, (x,), {})
+            output = model(x)
+            calls.finish(torch, recorded, output)
+        cross_entropy(output.float(), y).backward()
+        found.append(recorded)
+    rounding = Case(model, found[1], found[0])
+    told = rounding.verdict(channels_last, "exact")
+    assert told.passed, told.reason
+    assert not rounding.verdict(outputs(lambda x: x * 1.02), "exact").passed
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_another_number_of_threads_passes(net):
+    def threads(forward: Forward) -> Forward:
+        def call(*args: Any) -> Any:
+            torch.set_num_threads(2)
+            try:
+                return forward(*args)
+            finally:
+                torch.set_num_threads(1)
+
+        return call
+
+    found = case(net).verdict(threads, "exact")
+    assert found.passed, found.reason
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("net", ["mlp", "conv", "transformer"])
+def test_compile_passes(net):
+    found = case(net).verdict(torch.compile, "rounding")
+    assert found.passed, found.reason
+
+
+def dropping() -> tuple[nn.Module, calls.Recorded, calls.Recorded]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 10))
+    found = []
+    for _ in range(2):
+        x, y = torch.randn(32, 20), torch.randint(10, (32,))
+        found.append(record(model, lambda output, y=y: cross_entropy(output, y), x))
+    return model, found[1], found[0]
+
+
+def test_other_masks_pass_where_the_boost_draws_others():
+    def redrawn(forward: Forward) -> Forward:
+        def call(x: Any) -> Any:
+            torch.rand(7)
+            return forward(x)
+
+        return call
+
+    assert Case(*dropping(), redraws=True).verdict(redrawn, "exact").passed
+    assert not Case(*dropping()).verdict(redrawn, "exact").passed
+
+
+def test_where_masks_differ_a_fault_is_told_by_its_size():
+    found = Case(*dropping(), redraws=True).verdict(outputs(lambda x: 3 * x), "exact")
+    assert not found.passed, found.reason
+
+
+def test_an_overflow_as_written_hides_nothing():
+    """Squares of gradients that overflow make every distance NaN: that is no pass."""
+    model, recorded, other = train_call("mlp")
+    recorded.given = [gradient * 1e30 for gradient in recorded.given]
+    found = Case(model, recorded, other)
+    assert not any(found.verdict(FAULTS["labels smoothed"], risk).passed for risk in RISKS)
+
+
+def test_a_second_batch_is_not_needed():
+    model, recorded, _ = train_call("mlp")
+    found = Case(model, recorded, None)
+    assert found.verdict(bf16, "rounding").passed
+    assert not found.verdict(FAULTS["outputs 1 % too large"], "rounding").passed
+
+
+@pytest.mark.parametrize(
+    ("ratio", "shown"),
+    [(float("inf"), "over 100000 %"), (float("nan"), "over 100000 %"), (1.004, "100.4 %"),
+     (0.0123, "1.2 %"), (0.25, "25 %"), (12.0, "1200 %")],
+)  # fmt: skip
+def test_percent(ratio, shown):
+    assert guard.percent(ratio) == shown
