@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from flatout_agent import wire
-from measuring.programs import PLAIN, SLOW_UNLESS_PAUSED, at_each_step
+from measuring.programs import PLAIN, SLOW_UNLESS_PAUSED
 
 pytestmark = pytest.mark.slow
 
@@ -231,10 +231,10 @@ def test_what_the_program_saves_is_listed_and_not_left_behind(tmp_path: Path) ->
     (tmp_path / "out" / "log.txt").write_text("of an earlier run")
     before = files(tmp_path)
     options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", "4"]
-    done = tune(tmp_path, *options, job("saves"), "--steps", "4000", "--save-every", "2")
+    done = tune(tmp_path, *options, job("saves"), "--steps", "20000", "--save-every", "20")
     check(done, tmp_path, tmp_path / "flatout.toml")
     redirected = {Path(path).name for path in done.document["redirected"]}
-    assert redirected >= {"log.txt", "best.pt", "checkpoint-00002.pt"}
+    assert redirected >= {"log.txt", "best.pt", "checkpoint-00020.pt"}
     assert files(tmp_path) == before
     assert (tmp_path / "out" / "log.txt").read_text() == "of an earlier run"
 

@@ -5,81 +5,15 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout_agent.live import paired
+from live_noise import MODELS, decide
 
 DECISIONS = 2000
-NOISE_PAIRS = 4
-Ratios = Iterator[float]
-"""Log-ratios of neighbouring blocks, as one program gives them."""
-
-
-def gauss(deviation: float) -> Callable[[random.Random], Ratios]:
-    def stream(rng: random.Random) -> Ratios:
-        while True:
-            yield rng.gauss(0, deviation)
-
-    return stream
-
-
-def heavy_tails(rng: random.Random) -> Ratios:
-    """Student's t with 3 degrees of freedom, at 2 %."""
-    while True:
-        chi = sum(rng.gauss(0, 1) ** 2 for _ in range(3))
-        yield 0.02 * rng.gauss(0, 1) / math.sqrt(chi / 3)
-
-
-def drift(rng: random.Random) -> Ratios:
-    """Blocks' speed wanders and each remembers the last; a pair takes A and B in changing order."""
-    level = 0.0
-    while True:
-        times = []
-        for _ in range(2):
-            level = 0.9 * level + rng.gauss(0, 0.02)
-            times.append(level + rng.gauss(0, 0.01))
-        first = rng.random() < 0.5
-        yield times[0] - times[1] if first else times[1] - times[0]
-
-
-def bursts(rng: random.Random) -> Ratios:
-    """Another program takes a quarter of one block in ten."""
-    while True:
-        a, b = (rng.gauss(0, 0.01) + (0.25 if rng.random() < 0.1 else 0) for _ in range(2))
-        yield a - b
-
-
-def calm_first(rng: random.Random) -> Ratios:
-    """Measured against itself the program was ten times as calm as it is later."""
-    for _ in range(NOISE_PAIRS):
-        yield rng.gauss(0, 0.003)
-    yield from gauss(0.03)(rng)
-
-
-MODELS = {
-    "gauss 1 %": gauss(0.01),
-    "gauss 3 %": gauss(0.03),
-    "gauss 10 %": gauss(0.1),
-    "heavy tails": heavy_tails,
-    "drift": drift,
-    "bursts": bursts,
-    "calm first": calm_first,
-}
-
-
-def decide(stream: Ratios, gain: float = 1.0) -> paired.Answer:
-    """One decision as a session takes it."""
-    own = paired.noise([next(stream) for _ in range(NOISE_PAIRS)])
-    ratios: list[float] = []
-    while True:
-        ratios.append(next(stream) + math.log(gain))
-        answer = paired.answer(ratios, own)
-        if answer.verdict != "unclear":
-            return answer
 
 
 def decisions(model: str, gain: float = 1.0, count: int = DECISIONS) -> list[paired.Answer]:

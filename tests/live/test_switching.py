@@ -90,7 +90,8 @@ class Rows(Dataset[Any]):
 class Program:
     """A training program of some steps; what it holds is its state."""
 
-    epochs = True
+    shape: tuple[int, ...] = (6,)
+    samples = 12
 
     def __init__(self, files: bool = False) -> None:
         torch.manual_seed(0)
@@ -107,12 +108,10 @@ class Program:
 
     def data(self, files: bool) -> None:
         generator = torch.Generator().manual_seed(1)
-        x = torch.randn(36, *self.shape, generator=generator)
-        y = torch.randint(3, (36,), generator=generator)
+        x = torch.randn(self.samples, *self.shape, generator=generator)
+        y = torch.randint(3, (self.samples,), generator=generator)
         data = Rows((x, y)) if files else TensorDataset(x, y)
         self.loader: DataLoader[Any] = DataLoader(data, batch_size=4, shuffle=True)
-
-    shape: tuple[int, ...] = (6,)
 
     def build(self) -> None:
         raise NotImplementedError
@@ -530,17 +529,23 @@ def test_what_reorders_stays_within_the_programs_own_error(make: Any, plan: Plan
     assert distance(program, plain) <= 10 * own_error(make, steps, plain) + 1e-6
 
 
+class Longer(Convolutions):
+    """Worth starting workers."""
+
+    samples = 36
+
+
 @settings(quick, max_examples=3)
 @given(plan=plans("loader-workers", "gc-pause", "allocator", "eval-without-grad", length=12))
 def test_workers_leave_every_bit(plan: Plan) -> None:
-    plain = Convolutions(files=True)
+    plain = Longer(files=True)
     plain.run(len(plan) + 2)
     expected = drawn()
-    program, switches = switched(lambda: Convolutions(files=True), plan)
+    program, switches = switched(lambda: Longer(files=True), plan)
     assert not switches.refused
     assert drawn() == expected
     assert_same_bits(program, plain)
-    assert_as_never_switched(lambda: Convolutions(files=True), plan)
+    assert_as_never_switched(lambda: Longer(files=True), plan)
     program.batches = iter(())
     assert not multiprocessing.active_children()
 

@@ -107,6 +107,8 @@ def collect(
 ) -> Generator[None, Tick, Block]:
     """Wait for `skip` units, then for so many that count.
 
+    Where hardly a unit is clean (a program that saves or evaluates at each step) all of them count.
+
     `clock`: waits for the accelerator and tells the time. Asked twice a block, never per step: the
     units then share the block's time as they share the host's.
     """
@@ -115,24 +117,20 @@ def collect(
         wall_s += (yield).seconds
     began = clock() if clock is not None else 0.0
     seconds: list[float] = []
-    counted_s = other_s = 0.0
-    left_out = 0
-    while len(seconds) < units and left_out < 4 * units + 50:
+    others: list[float] = []
+    host_s = 0.0
+    while len(seconds) < units and len(others) < 3 * units + 8:
         tick = yield
         wall_s += tick.seconds
-        if tick.clean and sizes.fits(tick):
-            seconds.append(sizes.even(tick))
-            counted_s += tick.seconds
-        else:
-            left_out += 1
-            other_s += tick.seconds
-    if not seconds:
-        return Block(math.nan, 0, True, wall_s)
+        host_s += tick.seconds
+        (seconds if tick.clean and sizes.fits(tick) else others).append(sizes.even(tick))
+    left_out = bool(others)
+    if len(seconds) < units / 2:
+        seconds, left_out = seconds + others, False
     mean_s = statistics.fmean(seconds)
     if clock is None:
         return Block(mean_s, len(seconds), _disturbed(seconds), wall_s)
-    mean_s *= (clock() - began) / (counted_s + other_s)
-    return Block(mean_s, len(seconds), left_out > 0, wall_s)
+    return Block(mean_s * (clock() - began) / host_s, len(seconds), left_out, wall_s)
 
 
 def _disturbed(seconds: list[float]) -> bool:

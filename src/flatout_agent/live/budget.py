@@ -10,7 +10,6 @@ SHARE = 0.03
 """... later so much of the run at most."""
 COMPILE_S = 30.0
 """What a compilation takes, as far as one can say before."""
-LEAST_PROMISE = 1.01
 UNKNOWN_SHARE = 0.1
 """Where nobody knows how long the program trains, a single boost may cost this share of the time
 that it has trained already."""
@@ -60,8 +59,6 @@ class Budget:
 
         `gain`: the likely speed-up. `taken`: steps taken. `step_s`: what one takes now.
         """
-        if gain < LEAST_PROMISE and not self.throw_away:
-            return "promises less than 1 % here"
         cost_s += COMPILE_S if compiles else 0.0
         if self.limit_s is not None and self.elapsed_s + cost_s > self.limit_s:
             return f"no time left: it would take about {cost_s:.0f} s more"

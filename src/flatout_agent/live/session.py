@@ -95,6 +95,8 @@ class Session:
 
     def _own_noise(self) -> Story:
         """The program against itself: how noisy a pair is, and how long a unit takes."""
+        if self.pairs.switch(()):
+            yield
         learnt: list[float] = []
         while len(learnt) < 3:
             tick = yield

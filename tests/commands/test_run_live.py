@@ -1,0 +1,94 @@
+"""`flatout run --live` as a user starts it: the program's own results, the decisions, the plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from measuring.programs import PLAIN, at_each_step
+
+pytestmark = pytest.mark.slow
+
+STEPS = 1500
+SLOW_UNLESS_PAUSED = at_each_step(
+    "time.sleep(0 if gc.get_threshold()[0] == 100_000 else 0.01)"
+).replace("100_000):", f"{STEPS}):")
+
+
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True,
+        timeout=240,
+    )  # fmt: skip
+
+
+def live(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return run(folder, "-m", "flatout", "run", "--live", *options)
+
+
+def test_what_is_faster_is_told_kept_and_written(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SLOW_UNLESS_PAUSED)
+    done = live(tmp_path, "--only", "gc-pause", "train.py")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "flatout: gc-pause on, " in done.stderr
+    assert "x faster: " in done.stderr
+    assert "plan: flatout.toml" in done.stderr
+    assert "[boosts.gc-pause]" in (tmp_path / "flatout.toml").read_text()
+    (report,) = (tmp_path / ".flatout").rglob("report.html")
+    assert "While it trained" in report.read_text()
+
+    again = live(tmp_path, "--json", "--only", "gc-pause", "train.py")
+    document = json.loads(again.stdout)
+    (row,) = (row for row in document["live"]["trials"] if row["tried"] == "gc-pause")
+    assert row["reason"].startswith("in the plan"), "taken as it is, looked at once"
+    assert document["live"]["speedup"] > 1.5
+
+
+def test_the_program_s_own_results_are_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    """Boosts that reorder nothing are tried, switched and taken out: the losses stay."""
+    script = PLAIN.replace("100_000):", "700):") + "    print(repr(loss.item()))\n"
+    (tmp_path / "train.py").write_text(script + "print('end', torch.rand(1).item())\n")
+    plain = run(tmp_path, "train.py")
+    tuned = live(tmp_path, "--only", "gc-pause", "--only", "allocator", "train.py")
+    assert tuned.returncode == plain.returncode == 0
+    assert tuned.stdout == plain.stdout
+    assert len(plain.stdout.splitlines()) == 701
+
+
+def test_the_program_s_own_error_is_its_own(tmp_path: Path) -> None:
+    script = at_each_step("assert step < 30, 'enough'")
+    (tmp_path / "train.py").write_text(script)
+    done = live(tmp_path, "train.py")
+    assert done.returncode == 1
+    assert "AssertionError: enough" in done.stderr
+    assert not (tmp_path / "flatout.toml").exists()
+    assert "inside flatout" not in done.stderr
+
+
+def test_a_program_that_never_trains_runs_as_ever(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nprint('hello')\n")
+    done = live(tmp_path, "train.py")
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    assert "no training step was seen" in done.stderr
+
+
+def test_without_a_plan_a_run_says_what_live_would_do(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    done = run(tmp_path, "-m", "flatout", "run", "train.py")
+    assert "flatout run --live train.py" in done.stderr
+    assert "flatout run --live" not in run(tmp_path, "-m", "flatout", "run", "--no-plan",
+                                           "train.py").stderr  # fmt: skip
+
+
+def test_an_unknown_boost_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("open('started', 'w')")
+    done = live(tmp_path, "--only", "bf16-autocas", "train.py")
+    assert done.returncode == 2
+    assert "no boost 'bf16-autocas'" in done.stderr
+    assert not (tmp_path / "started").exists()

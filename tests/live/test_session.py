@@ -1,0 +1,295 @@
+"""The story of a live tuning, told to a stand-in for the program: speeds are given, time is not."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from flatout_agent import wire
+from flatout_agent.live.blocks import Tick
+from flatout_agent.live.budget import Budget
+from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.guard import Verdict
+from flatout_agent.live.session import Session
+
+FACTS = wire.JobFacts(
+    torch="2.13.0",
+    python="3.11.7",
+    system="linux",
+    device="cpu",
+    bf16=True,
+    cores=2,
+    threads=2,
+    models=(wire.ModelFacts("Net", 1_000_000, "float32", "cpu", conv2d=20, matmul=1),),
+    optimizers=(wire.OptimizerFacts("AdamW", True, 1_000_000, 40, "float32", None, None),),
+    compiler=True,
+    step_s=0.05,
+    wait_share=0.0,
+)
+STEP_S = 0.05
+Speeds = dict[str, float | Callable[[frozenset[str]], float]]
+
+
+class Program:
+    """Trains at the speed that its boosts give it; the session's `Machinery`."""
+
+    recompiles = 0
+
+    def __init__(self, speeds: Speeds, noise: float = 0.01, **verdicts: Verdict) -> None:
+        self.speeds, self.noise = speeds, noise
+        self.verdicts = {name.replace("_", "-"): verdict for name, verdict in verdicts.items()}
+        self.records: list[wire.Record] = []
+        self.taken = 0
+        self.finite = True
+        self.passes: list[float] = []
+        self.checked: list[tuple[str, int]] = []
+        self._on: list[wire.BoostOrder] = []
+        self._random = random.Random(0)
+
+    def tick(self) -> Tick:
+        self.taken += 1
+        ids = frozenset(order.id for order in self._on)
+        seconds = STEP_S * (1 + self._random.gauss(0, self.noise))
+        for boost in ids:
+            speed = self.speeds.get(boost, 1.0)
+            seconds /= speed(ids) if callable(speed) else speed
+        return Tick(seconds, 32, True)
+
+    def facts(self) -> wire.JobFacts:
+        return FACTS
+
+    def tell(self, record: wire.Record) -> None:
+        self.records.append(record)
+
+    def report(self) -> None: ...
+
+    def steps(self) -> int:
+        return self.taken
+
+    def units_per_step(self) -> float:
+        return 1.0
+
+    def on(self) -> list[wire.BoostOrder]:
+        return self._on
+
+    def switch(self, on: Sequence[wire.BoostOrder]) -> None:
+        self._on = list(on)
+
+    def check(self, candidate: Candidate):
+        yield
+        yield
+        self.checked.append((candidate.id, self.taken))
+        verdict = self.verdicts.get(candidate.id, Verdict(True, "the same", 1e-6))
+        if verdict.near and candidate.again:
+            return Verdict(True, "small by now", 0.1)
+        return verdict
+
+    def check_together(self, kept: Sequence[Candidate]):
+        yield
+        bad = self.verdicts.get("together")
+        if bad is not None and any(item.boost.risk.value != "exact" for item in kept):
+            return bad
+        return Verdict(True, "together the same", 1e-6)
+
+    def idle(self) -> str | None:
+        return None
+
+    def buffered(self) -> int:
+        return 0
+
+    def evaluations(self) -> list[float]:
+        return list(self.passes)
+
+    def sound(self) -> bool:
+        return self.finite
+
+    def synchronized_clock(self) -> float:
+        return 0.0
+
+    def agree(self, value: float, how: str) -> float:
+        return value
+
+    # What came of it
+
+    def decided(self) -> dict[str, wire.Decided]:
+        """The last word on each boost."""
+        return {r.id: r for r in self.records if isinstance(r, wire.Decided)}
+
+
+def tune(
+    program: Program,
+    *allowed: str,
+    steps: int = 20_000,
+    planned: Sequence[wire.BoostOrder] = (),
+    **orders: object,
+) -> Session:
+    """Let the session go through, at most so many steps."""
+    asked = wire.LiveOrders(allowed=allowed, **{"stop": True, **orders})  # type: ignore[arg-type]
+    session = Session(program, asked, Budget(asked.budget_s, asked.steps, asked.stop))
+    story = session.run(planned)
+    next(story)
+    for _ in range(steps):
+        try:
+            story.send(program.tick())
+        except StopIteration:
+            return session
+    session.left_over("the program ended before it could be tried")
+    return session
+
+
+def kept(session: Session) -> list[str]:
+    return [item.id for item in session.state.kept]
+
+
+def test_what_is_faster_stays_and_the_rest_goes() -> None:
+    program = Program({"bf16-autocast": 1.8, "channels-last": 1.1, "fused-optimizer": 0.9})
+    session = tune(program, "bf16-autocast", "channels-last", "fused-optimizer", "gc-pause")
+    assert kept(session) == ["bf16-autocast", "channels-last"]
+    decided = program.decided()
+    assert decided["bf16-autocast"].gain == pytest.approx(1.8, rel=0.05)
+    assert decided["bf16-autocast"].pairs == 4, "a large gain takes the fewest pairs"
+    assert decided["fused-optimizer"].verdict == "slower"
+    assert decided["gc-pause"].verdict in ("same", "slower")
+    assert [order.id for order in program.on()] == ["bf16-autocast", "channels-last"]
+    assert session.state.settled
+    assert session.state.gain == pytest.approx(1.98, rel=0.1)
+
+
+def test_a_boost_that_learns_otherwise_is_never_switched_on() -> None:
+    refused = Verdict(False, "gradient error 90 % of batch noise", 0.9)
+    program = Program({"bf16-autocast": 2.0}, bf16_autocast=refused)
+    session = tune(program, "bf16-autocast")
+    assert kept(session) == []
+    assert program.decided()["bf16-autocast"].verdict == "different"
+    assert not any("bf16-autocast" in r.on for r in program.records if isinstance(r, wire.BlockRun))
+
+
+def test_rounding_near_its_limit_gets_a_second_look_some_steps_later() -> None:
+    near = Verdict(False, "gradient error 80 % of batch noise", 0.8, near=True)
+    program = Program({"bf16-autocast": 2.0}, bf16_autocast=near)
+    assert kept(tune(program, "bf16-autocast")) == ["bf16-autocast"]
+    (_, first), (_, second) = program.checked
+    assert second - first >= 30
+
+
+def test_an_error_under_a_boost_drops_it() -> None:
+    program = Program({"bf16-autocast": 2.0})
+    program.finite = False
+    assert kept(tune(program, "bf16-autocast")) == []
+    assert program.decided()["bf16-autocast"].verdict == "different"
+
+
+def test_what_adds_up_to_too_much_loses_its_last_rounding_part() -> None:
+    together = Verdict(False, "gradient error 75 % of batch noise", 0.9)
+    program = Program({"bf16-autocast": 2.0, "channels-last": 1.3}, together=together)
+    session = tune(program, "bf16-autocast", "channels-last")
+    assert kept(session) == ["channels-last"]
+    assert program.decided()["bf16-autocast"].verdict == "dropped"
+
+
+def test_a_boost_that_the_others_made_useless_is_taken_out_again() -> None:
+    def alone(ids: frozenset[str]) -> float:
+        return 1.3 if "channels-last" not in ids else 0.8
+
+    program = Program({"bf16-autocast": alone, "channels-last": 3.0})
+    assert kept(tune(program, "bf16-autocast", "channels-last")) == ["channels-last"]
+    assert program.decided()["bf16-autocast"].verdict == "dropped"
+
+
+def test_a_dropped_one_is_tried_again_once_another_made_it_worth_it() -> None:
+    def later(ids: frozenset[str]) -> float:
+        return 1.4 if "bf16-autocast" in ids else 0.9
+
+    program = Program({"channels-last": later, "bf16-autocast": 1.5})
+    session = tune(program, "channels-last", "bf16-autocast")
+    # bf16-autocast promises more and comes first here; alone the order would not matter
+    assert set(kept(session)) == {"channels-last", "bf16-autocast"}
+
+
+def test_boosts_that_exclude_each_other_are_never_on_together() -> None:
+    program = Program({"bf16-autocast": 1.5, "cpu-bf16": 1.5})
+    session = tune(program, "bf16-autocast", "cpu-bf16")
+    assert len(kept(session)) == 1
+    assert "both cannot be" in " ".join(row.reason for row in program.decided().values())
+
+
+def test_a_program_that_ends_early_keeps_what_was_found() -> None:
+    program = Program({"bf16-autocast": 1.8, "fused-optimizer": 1.2})
+    session = tune(program, "bf16-autocast", "fused-optimizer", "gc-pause", steps=100)
+    assert kept(session) == ["bf16-autocast"]
+    assert not session.state.settled
+    untried = [row.id for row in program.decided().values() if row.verdict == "untried"]
+    assert "gc-pause" in untried
+
+
+def test_what_cannot_pay_in_the_steps_that_are_left_is_not_tried() -> None:
+    program = Program({"compile": 1.1})
+    tune(program, "compile", steps=4000, stop=False)
+    assert program.decided()["compile"].verdict == "untried", "a run of unknown length"
+    program = Program({"compile": 1.1})
+    session = Session(program, wire.LiveOrders(allowed=("compile",), steps=300), _budget(300))
+    story = session.run(())
+    next(story)
+    with pytest.raises(StopIteration):
+        for _ in range(400):
+            story.send(program.tick())
+    assert "earn" in program.decided()["compile"].reason
+
+
+def _budget(steps: int) -> Budget:
+    return Budget(None, steps, throw_away=False)
+
+
+def test_no_budget_left_is_told_as_not_tried() -> None:
+    program = Program({"bf16-autocast": 2.0})
+    tune(program, "bf16-autocast", budget_s=0.5)
+    decided = program.decided()["bf16-autocast"]
+    assert decided.verdict == "untried"
+    assert decided.reason.startswith("no time left")
+
+
+def test_a_plan_is_taken_as_it_is_and_looked_at_once() -> None:
+    program = Program({"bf16-autocast": 1.6})
+    program.switch([wire.BoostOrder("bf16-autocast")])
+    session = tune(program, "bf16-autocast", planned=[wire.BoostOrder("bf16-autocast")])
+    assert kept(session) == ["bf16-autocast"]
+    assert program.decided()["bf16-autocast"].reason.startswith("in the plan")
+    assert session.state.gain == pytest.approx(1.6, rel=0.1)
+
+
+def test_a_plan_that_is_slower_here_is_tried_like_anything_else() -> None:
+    program = Program({"bf16-autocast": 0.5})
+    program.switch([wire.BoostOrder("bf16-autocast")])
+    session = tune(program, "bf16-autocast", planned=[wire.BoostOrder("bf16-autocast")])
+    assert kept(session) == []
+    assert program.decided()["bf16-autocast"].verdict == "slower"
+
+
+def test_evaluation_is_measured_where_it_happens() -> None:
+    program = Program({})
+    facts = {"eval_seen": True, "eval_with_grad": True}
+    program.facts = lambda: dataclasses.replace(FACTS, **facts)
+    program.passes = [0.2, 0.2]
+    session = Session(
+        program, wire.LiveOrders(allowed=("eval-without-grad",), stop=True), _budget(10**6)
+    )
+    story = session.run(())
+    next(story)
+    with pytest.raises(StopIteration):
+        for _ in range(5000):
+            if program.on() and len(program.passes) < 5:
+                program.passes.append(0.2 if len(program.passes) == 2 else 0.1)
+            story.send(program.tick())
+    assert kept(session) == ["eval-without-grad"]
+    assert program.decided()["eval-without-grad"].gain == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_kept_where_nothing_is_faster(seed: int) -> None:
+    program = Program({}, noise=0.03)
+    program._random = random.Random(seed)
+    allowed = ("bf16-autocast", "channels-last", "fused-optimizer", "gc-pause", "allocator")
+    assert kept(tune(program, *allowed)) == []

@@ -1,0 +1,171 @@
+"""Throw-away processes one after the other, with a stand-in for the processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flatout.measuring import live
+from flatout.measuring.trial import Bench
+from flatout.nouns.errors import UserError
+from flatout.nouns.observer import Silent
+from flatout.nouns.trial import Verdict
+from flatout.running.command import Command
+from flatout.tuning import trials
+from flatout.tuning.candidates import Choice
+from flatout_agent import wire
+
+FACTS = wire.JobFacts("2.13.0", "3.11", "linux", "cpu")
+Process = Callable[[wire.LiveOrders, tuple[str, ...]], list[wire.Record]]
+
+
+def summary(*kept: str, settled: bool = True, steps: int = 80) -> wire.LiveSummary:
+    orders = tuple(wire.BoostOrder(boost) for boost in kept)
+    return wire.LiveSummary(orders, settled, steps, written_ms=100.0, now_ms=50.0, noise=0.02)
+
+
+def ended(steps: int = 80) -> wire.Ended:
+    return wire.Ended("program", steps, 0, 1.0, 0.0)
+
+
+def decided(boost: str, verdict: str, reason: str = "", gain: float | None = None) -> wire.Decided:
+    return wire.Decided(boost, verdict, reason, gain=gain, pairs=4 if gain else 0)
+
+
+ENDED_FIRST = "the program ended before it could be tried"
+
+
+@pytest.fixture
+def find(monkeypatch, tmp_path):
+    def run(*processes: Process, budget: float = 600.0, choice: Choice | None = None):
+        left = list(processes)
+        asked: list[wire.LiveOrders] = []
+
+        def one(bench, name, boosts, facts, orders, limit_s, found, told=lambda record: None):
+            asked.append(orders)
+            for record in left.pop(0)(orders, tuple(boost.id for boost in boosts)):
+                found.add(7, record)
+                told(record)
+            error = None if found.facts is not None else "exit code 1"
+            return live.Tried(found, None, error, True, True, 0, str(tmp_path / "log"), 1.0)
+
+        monkeypatch.setattr(live, "run", one)
+        (tmp_path / "log").write_text("it says why")
+        command = Command(("python", "train.py"), None, "python", ("train.py",))
+        bench = Bench(command, tmp_path, compile_cache=Path("cache"))
+        deadline = time.monotonic() + budget
+        return trials.find(bench, choice or Choice(), Silent(), deadline, None), asked
+
+    return run
+
+
+def test_what_one_process_decides_is_found(find):
+    found, asked = find(
+        lambda orders, on: [
+            wire.JobSeen(FACTS),
+            summary(settled=False),
+            decided("bf16-autocast", "kept", gain=2.0),
+            decided("gc-pause", "same", "no difference that matters", gain=1.0),
+            summary("bf16-autocast"),
+            ended(),
+        ]
+    )
+    assert [boost.id for boost in found.kept] == ["bf16-autocast"]
+    assert (found.speedup, found.written.step_ms, found.now_ms) == (2.0, 100.0, 50.0)
+    assert found.trials[0].reason == "as written"
+    assert {row.tried: row.verdict for row in found.trials[1:3]} == {
+        "bf16-autocast": Verdict.KEPT,
+        "gc-pause": Verdict.SLOWER,
+    }
+    assert found.run_steps is None, "it was stopped when all was decided"
+    assert found.tried
+    assert len(asked) == 1
+
+
+def test_a_short_program_goes_on_where_it_stood(find):
+    def second(orders: wire.LiveOrders, on: tuple[str, ...]) -> list[wire.Record]:
+        assert on == ("bf16-autocast",)
+        assert set(orders.settled) >= {"bf16-autocast"}
+        assert "allocator" not in orders.settled
+        assert orders.steps == 80, "the length of a whole run is known by now"
+        return [
+            wire.JobSeen(FACTS),
+            decided("bf16-autocast", "kept", "in the plan"),
+            decided("allocator", "kept", gain=1.5),
+            summary("bf16-autocast", "allocator"),
+            ended(),
+        ]
+
+    found, asked = find(
+        lambda orders, on: [
+            wire.JobSeen(FACTS),
+            wire.BlockRun(1, 4, 100.0),
+            decided("bf16-autocast", "kept", gain=1.3),
+            decided("allocator", "untried", ENDED_FIRST),
+            summary("bf16-autocast", settled=False),
+            ended(),
+        ],
+        second,
+    )
+    assert len(asked) == 2
+    assert [(boost.id, boost.gain) for boost in found.kept] == [
+        ("bf16-autocast", 1.3),
+        ("allocator", 1.5),
+    ]
+    rows = [row for row in found.trials if row.tried == "allocator"]
+    assert [row.verdict for row in rows] == [Verdict.KEPT], "the row of before is replaced"
+    assert found.run_steps == 80
+
+
+def test_a_process_that_decides_nothing_is_the_last(find):
+    nothing = [
+        wire.JobSeen(FACTS),
+        wire.BlockRun(1, 4, 100.0),
+        decided("bf16-autocast", "untried", ENDED_FIRST),
+        summary(settled=False),
+        ended(),
+    ]
+    found, asked = find(lambda orders, on: nothing)
+    assert len(asked) == 1
+    assert not found.tried, "nothing was tried fairly"
+    assert found.kept == ()
+
+
+def test_what_was_refused_has_its_row(find):
+    found, asked = find(
+        lambda orders, on: [wire.JobSeen(FACTS), summary(), ended()],
+        choice=Choice(skip=("tf32",)),
+    )
+    row = next(row for row in found.trials if row.tried == "tf32")
+    assert row.reason == "left out by --skip"
+    assert "tf32" not in asked[0].allowed
+    assert "batch-size" not in asked[0].allowed, "semantics only where the user allows it"
+
+
+def test_a_program_that_gives_no_measurement_is_an_error(find):
+    with pytest.raises(UserError, match=r"cannot be measured|took no optimizer step"):
+        find(lambda orders, on: [ended(0)])
+
+
+def test_an_interrupt_keeps_what_was_told(find):
+    def interrupted(orders: wire.LiveOrders, on: tuple[str, ...]):
+        yield wire.JobSeen(FACTS)
+        yield summary(settled=False)
+        yield decided("bf16-autocast", "kept", gain=2.0)
+        raise KeyboardInterrupt
+
+    found, _ = find(interrupted)
+    assert found.interrupted
+    assert [boost.id for boost in found.kept] == ["bf16-autocast"]
+
+
+def test_an_interrupt_before_the_first_measurement_ends_it(find):
+    def interrupted(orders: wire.LiveOrders, on: tuple[str, ...]):
+        raise KeyboardInterrupt
+        yield
+
+    with pytest.raises(KeyboardInterrupt):
+        find(interrupted)
