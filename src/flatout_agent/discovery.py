@@ -168,7 +168,11 @@ class Discovery:
         autograd = self.job.torch.autograd
         original = autograd.backward
 
+        inside = getattr(self.job.torch._C, "_current_graph_task_id", lambda: -1)
+
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if inside() != -1:  # checkpointing recomputes a part of a backward pass under way
+                return original(tensors, *args, **kwargs)
             self.recorder.safely("backward", self._backward, tensors)
             result = original(tensors, *args, **kwargs)
             self.recorder.safely("backward", self.watcher.backward_ended)

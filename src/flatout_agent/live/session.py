@@ -123,6 +123,7 @@ class Session:
             self.state.kept = mine
             self.state.gains["plan"] = math.exp(ratio)
             self.state.now_s = self.state.written_s / math.exp(ratio)
+            yield from self._check_together()
             for item in mine:
                 self._tell(item, "kept", "in the plan, and one pair does not speak against it")
         kept = {item.id for item in self.state.kept}
@@ -386,7 +387,10 @@ class Session:
         ratios: list[float] = []
         loads = item.boost.switch is Switch.ITERATOR
         while True:
-            ratios.append((yield from self.pairs.pair(base, trial, self._floor_s(item), loads)))
+            ratio = yield from self.pairs.pair(base, trial, self._floor_s(item), loads)
+            if not self.pairs.agreed(math.isfinite(ratio) and self.machinery.sound()):
+                return replace(paired.answer(ratios, self.state.own), verdict="broken")
+            ratios.append(ratio)
             answer = paired.answer(ratios, self.state.own, most=8)
             if answer.verdict != "unclear":
                 return answer

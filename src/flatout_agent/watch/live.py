@@ -220,7 +220,8 @@ class LiveWatch(RunWatch):
         self.tell(self.summary())
         if self.orders.stop:
             self._stop()
-        self.checks.look_after(self.session.state.kept)
+        if self.peers.world == 1:  # ranks would have to agree on each look, at every step
+            self.checks.look_after(self.session.state.kept)
 
     def _stop(self) -> None:
         """End the program at once: it was started for the answer alone."""
@@ -291,14 +292,17 @@ class LiveWatch(RunWatch):
         self._idle = None
         verdict = yield from self.checks.check(candidate)
         self._idle = self.checks.idle
-        agreed = self.agree(float(verdict.passed), "min")
-        if verdict.passed and not agreed:
-            return Verdict(False, "another rank's guard refuses it", verdict.error)
-        return verdict
+        return self._agreed(verdict)
+
+    def _agreed(self, verdict: Verdict) -> Verdict:
+        """A boost must pass on every rank."""
+        if self.agree(float(verdict.passed), "min") or not verdict.passed:
+            return verdict
+        return Verdict(False, "another rank's guard refuses it", verdict.error or 0.0)
 
     def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, Verdict]:
         """Let the guard compare all that is kept with the program as written."""
-        return (yield from self.checks.check_together(kept))
+        return self._agreed((yield from self.checks.check_together(kept)))
 
     def idle(self) -> str | None:
         return self._idle
