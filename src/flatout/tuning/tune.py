@@ -158,11 +158,17 @@ def _confirm(
     except duel.DuelFailedError as error:
         notes.append(f"not confirmed by fresh processes ({error}): the gains are its pairs'")
         return None, best
-    guard = found.guard or Guard(
-        True, "no boost acts on the model's calls", gradient_compared=False
-    )
+    guard = found.guard or _last_guard(found)
     result = confirmation(untouched, planned, guard, highest_risk(plan) == "semantics")
     return result, measured(planned.rank, None) or best
+
+
+def _last_guard(found: Found) -> Guard:
+    """Where the program ended before all was compared together: what the last boost was told."""
+    kept = {boost.id for boost in found.kept}
+    guards = [row.guard for row in found.trials if row.tried in kept and row.guard is not None]
+    nothing = Guard(True, "no boost acts on the model's calls", gradient_compared=False)
+    return guards[-1] if guards else nothing
 
 
 def _duel(

@@ -30,6 +30,10 @@ NEAR_AGAIN_STEPS = 30
 steps: the error of a deep network falls fast in its first steps."""
 LOADER_BLOCK_S = 0.8
 """Blocks of a boost that switches loading are longer: what workers have ready looks fast."""
+LITTLE_S, MOST_S = 5.0, 15.0
+"""Seconds that the pairs of one boost take at most: where it promises little, and much."""
+FEW_PAIRS = 8
+"""For the last look at what is kept: little hangs on it."""
 FAR_SLOWER = math.log(0.8)
 """A boost that is slower by so much in two pairs gets no third: it costs the run too much."""
 EVALUATIONS = 2
@@ -171,7 +175,8 @@ class Session:
         self.budget.lose(max(0.0, compile_s - taken_s))
         if not verdict.passed:
             return self._refused(item, verdict, began)
-        answer = yield from self._compare(item)
+        trial = [*self._base(item), item.order]
+        answer = yield from self._compare(item, self.state.on, trial, self._most_pairs(item))
         return self._decide(item, answer, verdict, began, compile_s)
 
     def _try_in_evaluation(self, item: Candidate) -> Story:
@@ -211,17 +216,14 @@ class Session:
         return [kept.order for kept in self.state.kept if kept.id != item.id]
 
     def _worth(self, item: Candidate) -> Generator[None, Tick, str | None]:
-        clash = next(
-            (kept.id for kept in self.state.kept if item.id in kept.boost.conflicts
-             or kept.id in item.boost.conflicts), None)  # fmt: skip
-        if clash is not None:
-            return f"{clash} is on, and both cannot be"
+        for kept in self.state.kept:
+            if item.id in kept.boost.conflicts or kept.id in item.boost.conflicts:
+                return f"{kept.id} is on, and both cannot be"
         cost_s = self._cost_s(item)
         while not self.pairs.agreed(self.budget.ready(cost_s, item.boost.compiles)):
             yield from self._train_on(1)
-        step_s = self._step_s()
-        taken = self.machinery.steps()
-        reason = self.budget.refuses(cost_s, item.promise, item.boost.compiles, taken, step_s)
+        now = self.machinery.steps(), self._step_s()
+        reason = self.budget.refuses(cost_s, item.promise, item.boost.compiles, *now)
         refused = self.pairs.agreed(reason is not None)
         return (reason or "the first rank has no time for it") if refused else None
 
@@ -231,14 +233,25 @@ class Session:
         units = 2 * paired.FEWEST * (blocks.length(self.state.now_s, floor_s) + SKIP / 2) + 4
         return units * self.state.now_s
 
+    def _most_pairs(self, item: Candidate) -> int:
+        """Of a boost that promises little, a small gain is not worth minutes of long steps."""
+        pair_s = 2 * (blocks.length(self.state.now_s, self._floor_s(item)) + SKIP / 2)
+        allowed_s = min(MOST_S, LITTLE_S + 100 * (item.promise - 1))
+        pairs = int(allowed_s / max(pair_s * self.state.now_s, 1e-6))
+        return max(paired.FEWEST + 2, min(paired.MOST, pairs))
+
     def _floor_s(self, item: Candidate) -> float:
         loads = item.boost.switch is Switch.ITERATOR
         return LOADER_BLOCK_S if loads else blocks.LEAST_S
 
-    def _compare(self, item: Candidate) -> Generator[None, Tick, paired.Answer]:
-        """Pairs of blocks until the answer is clear."""
-        base = [kept.order for kept in self.state.kept]
-        trial = [*self._base(item), item.order]
+    def _compare(
+        self,
+        item: Candidate,
+        base: list[wire.BoostOrder],
+        trial: list[wire.BoostOrder],
+        most: int,
+    ) -> Generator[None, Tick, paired.Answer]:
+        """Pairs of blocks, without and with this boost, until the answer is clear."""
         ratios: list[float] = []
         loads = item.boost.switch is Switch.ITERATOR
         while True:
@@ -246,7 +259,7 @@ class Session:
             if not self.pairs.agreed(math.isfinite(ratio) and self.machinery.sound()):
                 return replace(paired.answer(ratios, self.state.own), verdict="broken")
             ratios.append(ratio)
-            answer = paired.answer(ratios, self.state.own)
+            answer = paired.answer(ratios, self.state.own, most)
             if answer.verdict != "unclear":
                 return answer
             if len(ratios) > 1 and max(ratios) < FAR_SLOWER and answer.high < 1:
@@ -357,7 +370,9 @@ class Session:
             cost_s = self._cost_s(item)
             if not self.pairs.agreed(self.budget.ready(cost_s, False) and not self.budget.over):
                 return
-            answer = yield from self._without(item)
+            on = self.state.on
+            others = [order for order in on if order.id != item.id]
+            answer = yield from self._compare(item, others, on, FEW_PAIRS)
             if answer.verdict == "slower" or (answer.verdict == "same" and answer.gain < 0.99):
                 self.state.kept.remove(item)
                 self.state.gains.pop(item.id, None)
@@ -379,21 +394,6 @@ class Session:
             self.state.kept.remove(item)
             self.state.now_s *= self.state.gains.pop(item.id, 1.0)
             self._tell(item, "dropped", f"together with the others: {verdict.reason}")
-
-    def _without(self, item: Candidate) -> Generator[None, Tick, paired.Answer]:
-        """What this boost brings with all others on: few pairs, since little hangs on it."""
-        trial = [kept.order for kept in self.state.kept]
-        base = [order for order in trial if order.id != item.id]
-        ratios: list[float] = []
-        loads = item.boost.switch is Switch.ITERATOR
-        while True:
-            ratio = yield from self.pairs.pair(base, trial, self._floor_s(item), loads)
-            if not self.pairs.agreed(math.isfinite(ratio) and self.machinery.sound()):
-                return replace(paired.answer(ratios, self.state.own), verdict="broken")
-            ratios.append(ratio)
-            answer = paired.answer(ratios, self.state.own, most=8)
-            if answer.verdict != "unclear":
-                return answer
 
 
 def _why_not(answer: paired.Answer) -> str:
