@@ -22,6 +22,8 @@ from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.machinery import Machinery, State, Story
 from flatout_agent.live.pairs import SKIP, Pairs
 
+Orders = list[wire.BoostOrder]
+
 WARM_UNITS = 5
 WARM_MOST_S = 20.0
 NOISE_PAIRS = 4
@@ -38,7 +40,7 @@ FAR_SLOWER = math.log(0.8)
 """A boost that is slower by so much in two pairs gets no third: it costs the run too much."""
 EVALUATIONS = 2
 """Passes needed: the first one under a boost may only be watched."""
-EVALUATION_WAIT_S = 20.0
+WAIT_S = 20.0
 """How long a throw-away run waits for them."""
 
 
@@ -203,8 +205,8 @@ class Session:
         self.pairs.switch(self.state.on)
 
     def _wait_for_evaluation(self, before: int, began: float) -> bool:
-        late = self.budget.throw_away and time.perf_counter() - began > EVALUATION_WAIT_S
-        return len(self.machinery.evaluations()) < before + EVALUATIONS and not late
+        waited_s = time.perf_counter() - began if self.budget.throw_away else 0.0
+        return len(self.machinery.evaluations()) < before + EVALUATIONS and waited_s < WAIT_S
 
     def _hopeless(self, item: Candidate) -> bool:
         """Other parameters are tried where the first ones ran, and compiled anew where they won."""
@@ -229,9 +231,8 @@ class Session:
 
     def _cost_s(self, item: Candidate) -> float:
         """What a try costs at least: the guard, and the fewest pairs."""
-        floor_s = self._floor_s(item)
-        units = 2 * paired.FEWEST * (blocks.length(self.state.now_s, floor_s) + SKIP / 2) + 4
-        return units * self.state.now_s
+        units = blocks.length(self.state.now_s, self._floor_s(item))
+        return (2 * paired.FEWEST * (units + SKIP / 2) + 4) * self.state.now_s
 
     def _most_pairs(self, item: Candidate) -> int:
         """Of a boost that promises little, a small gain is not worth minutes of long steps."""
@@ -245,11 +246,7 @@ class Session:
         return LOADER_BLOCK_S if loads else blocks.LEAST_S
 
     def _compare(
-        self,
-        item: Candidate,
-        base: list[wire.BoostOrder],
-        trial: list[wire.BoostOrder],
-        most: int,
+        self, item: Candidate, base: Orders, trial: Orders, most: int
     ) -> Generator[None, Tick, paired.Answer]:
         """Pairs of blocks, without and with this boost, until the answer is clear."""
         ratios: list[float] = []
