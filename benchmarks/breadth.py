@@ -12,6 +12,7 @@ possible does flatout find?
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import re
@@ -149,7 +150,7 @@ def step_s(script: Path, folder: Path) -> float:
             found = STEP.match(line)
             if found and int(found[1]) >= TIMED[0]:
                 times.append(time.perf_counter())
-    return statistics.median(b - a for a, b in zip(times, times[1:], strict=False))
+    return statistics.median(b - a for a, b in itertools.pairwise(times))
 
 
 if __name__ == "__main__":

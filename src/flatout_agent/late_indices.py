@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from flatout_agent.live.handover import Rest
+from flatout_agent.live.handover import Rest, fit_for_the_collector, free_of_circles
 
 
 def with_workers(loader: Any) -> Iterator[Any]:
@@ -23,7 +23,7 @@ def with_workers(loader: Any) -> Iterator[Any]:
     twin = copy.copy(loader)
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"
     late = vars(twin)[name] = _Late(getattr(loader, name))
-    iterator: Iterator[Any] = type(loader)._get_iterator(twin)
+    iterator: Iterator[Any] = fit_for_the_collector(type(loader)._get_iterator(twin))
     late.started(iterator)
     return iterator
 
@@ -84,6 +84,9 @@ def _next_data(reference: weakref.ref[Any], held: _Held) -> Any:
         error = held.error() if iterator._sampler_iter is held else None
         if error is None:
             raise
+    except Exception as raised:
+        free_of_circles(raised)
+        raise
     try:
         raise error
     finally:

@@ -50,7 +50,7 @@ def test_without_a_plan_it_says_how_to_make_one(flatout: Flatout) -> None:
     flatout.script(TRAINED)
     first, *_ = lines(flatout.run("run", "train.py", "--lr", "0.1"))
     assert "no flatout.toml here" in first
-    assert first.endswith("flatout tune train.py --lr 0.1")
+    assert first.endswith("flatout run --live train.py --lr 0.1")
     assert boosts_ordered(flatout) == []
 
 

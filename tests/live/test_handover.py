@@ -37,7 +37,10 @@ from flatout_agent.wire import BoostOrder
 
 COUNT = 23
 BATCH = 3
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+]
 few = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 many = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -277,7 +280,8 @@ def only_to_the_end(kind: str, leave: dict[int, int]) -> dict[int, int]:
 
 
 def children() -> list[Any]:
-    gc.collect()  # an error that came from a worker holds on to its iterator, by its traceback
+    gc.collect()  # an error that was fetched ahead and never told holds on to its iterator
+
     return [child for child in multiprocessing.active_children() if child.is_alive()]
 
 
@@ -446,6 +450,40 @@ def test_a_switch_that_fails_loses_no_sample(
                         job.hand_over()
 
         assert _ordered(loader, {2: switch}) == list(range(COUNT))
+    assert not children()
+
+
+def test_an_error_from_a_worker_does_not_keep_the_workers() -> None:
+    """Not even until the garbage is collected: torch's traceback alone would be a circle."""
+    gc.collect()
+    gc.disable()
+    try:
+        with agent() as (_, booster):
+            for early in (False, True):
+                loader = loader_of("shuffle", 7)
+                if early:
+                    booster.on(switched_on(2))
+                with contextlib.suppress(ValueError):
+                    for number, _batch in enumerate(loader):
+                        if number == 0 and not early:
+                            booster.on(switched_on(2))
+                booster.off("loader-workers")
+                del loader
+                assert not multiprocessing.active_children()
+    finally:
+        gc.enable()
+
+
+def test_every_queue_has_its_thread() -> None:
+    """Also where fewer batches are left than workers: see `fit_for_the_collector`."""
+    loader: DataLoader[Any] = DataLoader(Numbers(count=4), batch_size=1)
+    with agent() as (job, _):
+        batches = iter(loader)
+        seen = [next(batches).tolist() for _ in range(3)]
+        vars(loader).update(num_workers=2, prefetch_factor=2)
+        job.hand_over()
+        assert all(queue._thread is not None for queue in batches._index_queues)
+        assert [*seen, *(batch.tolist() for batch in batches)] == [[0], [1], [2], [3]]
     assert not children()
 
 

@@ -8,6 +8,7 @@ import gc
 import multiprocessing
 import os
 import random
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
@@ -535,6 +536,7 @@ class Longer(Convolutions):
     samples = 36
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
 @settings(quick, max_examples=3)
 @given(plan=plans("loader-workers", "gc-pause", "allocator", "eval-without-grad", length=12))
 def test_workers_leave_every_bit(plan: Plan) -> None:

@@ -22,11 +22,12 @@ workers are spawned (Windows, macOS, Python 3.14 on Linux) the script must train
 Batches and their order stay the same for a dataset that answers the same index with the same
 sample. Random augmentation draws other numbers, because each worker has its own generators. What
 the dataset counts or caches in its own attributes stays in the workers; an error raised by the
-dataset reaches the program with the worker's traceback in its message. A sampler of your own that
-reacts to training runs `workers x prefetch_factor` batches ahead. Batches live in shared memory,
-so a program that keeps all of them needs that much /dev/shm. Changes of the dataset's attributes
-between epochs are seen (the workers are then started afresh), in-place changes of the inside of an
-array over 64 KiB are not.
+dataset reaches the program with the worker's traceback in its message. The sampler runs `workers x
+prefetch_factor` batches ahead: one of your own that reacts to training, or draws each index from
+the program's random numbers, notices; one with a generator of its own may have drawn more from it
+when an epoch is left early. Batches live in shared memory, so a program that keeps all of them
+needs that much /dev/shm. Changes of the dataset's attributes between epochs are seen (the workers
+are then started afresh), in-place changes of the inside of an array over 64 KiB are not.
 
 ## How it is undone
 The loader's own settings are put back and the workers end; the next epoch loads in the main

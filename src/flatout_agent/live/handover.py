@@ -119,6 +119,9 @@ class Handover:
             except StopIteration:
                 if not self._following:
                     break
+            except Exception as raised:
+                free_of_circles(raised)
+                raise
             self._batches = self._following.popleft()
         error = self._rest.error() if self._rest is not None else None
         if error is not None:
@@ -208,12 +211,38 @@ class Handover:
         generator = self._job.torch.Generator()
         settings["generator"] = generator.manual_seed(raw._base_seed)
         try:
-            return type(twin)._get_iterator(twin)
+            return fit_for_the_collector(type(twin)._get_iterator(twin))
         except Exception:
             # Workers that cannot be started are no reason to lose the epoch.
             settings.update(num_workers=0, prefetch_factor=None, pin_memory=False, timeout=0)
             settings["_DataLoader__multiprocessing_context"] = None
             return type(twin)._get_iterator(twin)
+
+
+def free_of_circles(error: Exception) -> None:
+    """Let an error that came from a worker go, and its iterator with it, when nobody holds it.
+
+    The function of torch that raises it again holds it in a variable: a circle, by the traceback.
+    """
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is not None and last.tb_frame.f_code.co_name == "reraise":
+        last.tb_frame.clear()
+
+
+def fit_for_the_collector(iterator: Any) -> Any:
+    """Start the threads that feed the workers, also of those that never get an index.
+
+    Torch starts a missing one when it ends the workers. If the iterator is then being collected as
+    garbage (in a circle, as an error's traceback makes one), Python closes the pipe as well, and
+    the second to close it may close a file of the program's that has the same number by then.
+    """
+    for queue in getattr(iterator, "_index_queues", ()):
+        with contextlib.suppress(AttributeError), queue._notempty:
+            if queue._thread is None:
+                queue._start_thread()
+    return iterator
 
 
 def _settings(loader: Any) -> tuple[Any, ...]:
