@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "strangers"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 BY_HAND = [name for name in NAMES if name.endswith("_by_hand")]
@@ -40,13 +38,24 @@ def losses(name: str) -> tuple[float, ...]:
     return tuple(map(float, found))
 
 
-@pytest.mark.parametrize("name", NAMES)
+FEW = ("kfold_float64", "private_sgd_vmap", "reinforce", "tabular_mlp")
+"""Of other styles, and quick; all of them with `make thorough`."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in FEW else pytest.mark.thorough)
+        for name in NAMES
+    ],
+)
 def test_prints_a_finite_loss_each_step(name: str) -> None:
     found = losses(name)
     assert len(found) == STEPS
     assert all(map(math.isfinite, found))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BY_HAND)
 def test_by_hand_begins_where_the_plain_script_begins(name: str) -> None:
     plain = losses(name.removesuffix("_by_hand"))
