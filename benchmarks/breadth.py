@@ -54,10 +54,15 @@ def main() -> None:
     parser.add_argument("--skip", action="append", default=[], help="a boost left out")
     parser.add_argument("names", nargs="*", default=[*strangers(), *JOB_NAMES])
     arguments = parser.parse_args()
-    rows = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name in arguments.names:
         rows[name] = one(name, arguments.budget, arguments.skip)
         sys.stderr.write(f"{name}: {rows[name]}\n")
+        write(rows, arguments)
+
+
+def write(rows: dict[str, dict[str, Any]], arguments: argparse.Namespace) -> None:
+    """The figures of the scripts so far: hours of them are not lost with the last one."""
     speeds = [row["speedup"] or 1.0 for row in rows.values()]
     shares = [row["share_of_hand"] for row in rows.values() if row["share_of_hand"]]
     hands = [row["by_hand"] for row in rows.values() if row["by_hand"]]

@@ -36,7 +36,7 @@ def bench(folder: Path, text: str) -> Bench:
 
 def run(folder: Path, text: str, *boosts: str, limit_s: float = 60.0) -> Outcome:
     chosen = tuple(PlannedBoost(boost) for boost in boosts)
-    return trial.run(bench(folder, text), "untouched-1", chosen, None, limit_s)
+    return trial.run(bench(folder, text), trial.FIRST, chosen, None, limit_s)
 
 
 def runs(pid: int) -> bool:
@@ -49,7 +49,7 @@ def runs(pid: int) -> bool:
 def test_the_figures_of_a_trial_and_its_twin(tmp_path: Path) -> None:
     table = bench(tmp_path, PLAIN)
     seen: list[wire.StepTaken] = []
-    first = trial.run(table, "untouched-1", (), None, 60.0, seen.append)
+    first = trial.run(table, trial.FIRST, (), None, 60.0, seen.append)
     assert (first.error, first.returncode, first.faults) == (None, 0, ())
     assert first.torch_seen
     assert first.measured is not None

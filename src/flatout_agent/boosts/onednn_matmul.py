@@ -122,6 +122,8 @@ def _why_not_here(torch: Any) -> str | None:
         return "the CPU is not x86: oneDNN would round factors to bfloat16"
     if not torch.backends.mkldnn.is_available():
         return "this torch was built without oneDNN"
+    if torch.cuda.is_available():
+        return "the setting holds for the GPU, too, and would let it round factors to TF32"
     if "AMX" in native_bf16(torch, "cpu")[1]:
         return "the CPU has AMX: oneDNN would round factors to bfloat16"
     return None

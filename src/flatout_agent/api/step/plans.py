@@ -19,7 +19,15 @@ from flatout_agent.job import Job
 
 VERSION = 1
 """The newest version of the file that is known here."""
-STARTED = ("allocator", "cpu-threads", "cudnn-benchmark", "gc-pause")
+STARTED = (
+    "allocator",
+    "cpu-threads",
+    "cudnn-benchmark",
+    "fast-dropout",
+    "gc-pause",
+    "onednn-matmul",
+    "passive-waiting",
+)
 """Boosts that hold for the whole process: `begin` applies them as `flatout run` does."""
 PRECISIONS = {
     "bf16-autocast": "bf16",
@@ -30,8 +38,10 @@ PRECISIONS = {
 """Boost -> precision of the step; of several in a plan the first one here holds."""
 LOADER = {"loader-pin-memory": "pin_memory", "device-prefetch": "device_prefetch"}
 NOT_OURS = {
+    "batch-fetch": "flatout.loader asks for whole batches by itself where the dataset gives them",
     "batch-size": "the batch size is the one given to the loader",
     "eval-without-grad": "the evaluation loop is the caller's: write it under torch.no_grad()",
+    "sample-cache": "flatout.loader keeps samples by itself: see its argument cache",
 }
 """Boosts for which a step has no place, and why."""
 
