@@ -172,6 +172,8 @@ def page(boost: KnownBoost) -> str:
     if boost.params:
         shown = [f"`{name}`: {_values(values)}" for name, values in boost.params.items()]
         facts.append(f"- Parameters (the default first): {'; '.join(shown)}")
+    if boost.covered_by:
+        facts.append(f"- Gains nothing beside {_links(sorted(boost.covered_by))}")
     if boost.conflicts:
         facts.append(f"- Never together with {_links(sorted(boost.conflicts))}")
     if boost.retry_after:

@@ -117,7 +117,7 @@ def test_shape(boost_id: str) -> None:
 @pytest.mark.parametrize("boost_id", NAMES)
 def test_names_only_boosts_that_exist(boost_id: str) -> None:
     boost = boosts.load(boost_id).BOOST
-    named = {*boost.conflicts, *boost.retry_after}
+    named = {*boost.conflicts, *boost.covered_by, *boost.retry_after}
     assert named - set(NAMES) == set()
     assert boost_id not in named
 

@@ -86,10 +86,26 @@ def test_swapping_the_two_turns_the_interval_round(found, own):
         assert swapped.verdict == "slower"
 
 
+SMALL = paired.CLEAR
+
+
 @settings(derandomize=True, deadline=None)
-@given(st.lists(st.floats(-1, 1), max_size=paired.FEWEST - 1), noises)
+@given(st.lists(st.floats(-SMALL, SMALL), max_size=paired.FEWEST - 1), noises)
 def test_no_answer_from_fewer_pairs_than_the_fewest(found, own):
     assert paired.answer(found, own).verdict == "unclear"
+
+
+@given(st.floats(-1, 1), noises)
+def test_one_pair_is_never_an_answer(ratio, own):
+    assert paired.answer([ratio], own).verdict == "unclear"
+
+
+def test_two_pairs_are_enough_for_a_large_difference_and_only_for_that():
+    calm = paired.Noise(0.02, 3)
+    assert paired.answer([0.5, 0.6], calm).verdict == "faster"
+    assert paired.answer([-0.5, -0.6], calm).verdict == "slower"
+    assert paired.answer([0.5, 0.1], calm).verdict == "unclear"
+    assert paired.answer([0.5, 0.6], paired.Noise(0.3, 3)).verdict == "unclear"
 
 
 @settings(derandomize=True, deadline=None)

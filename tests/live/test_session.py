@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from flatout_agent import wire
+from flatout_agent.live import paired
 from flatout_agent.live.blocks import Tick
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
@@ -44,6 +45,8 @@ class Program:
         self.records: list[wire.Record] = []
         self.taken = 0
         self.finite = True
+        self.unready: dict[str, int] = {}
+        """Boost -> the step from which it can show what it gains."""
         self.passes: list[float] = []
         self.checked: list[tuple[str, int]] = []
         self._on: list[wire.BoostOrder] = []
@@ -96,6 +99,9 @@ class Program:
 
     def idle(self) -> str | None:
         return None
+
+    def steps_to_ready(self, boost: str) -> int:
+        return max(0, self.unready.get(boost, 0) - self.taken)
 
     def buffered(self) -> int:
         return 0
@@ -150,7 +156,7 @@ def test_what_is_faster_stays_and_the_rest_goes() -> None:
     assert kept(session) == ["bf16-autocast", "channels-last"]
     decided = program.decided()
     assert decided["bf16-autocast"].gain == pytest.approx(1.8, rel=0.05)
-    assert decided["bf16-autocast"].pairs == 4, "a large gain takes the fewest pairs"
+    assert decided["bf16-autocast"].pairs == paired.CLEAR_AT, "a large gain takes the fewest pairs"
     assert decided["fused-optimizer"].verdict == "slower"
     assert decided["gc-pause"].verdict in ("same", "slower")
     assert [order.id for order in program.on()] == ["bf16-autocast", "channels-last"]
@@ -214,6 +220,49 @@ def test_boosts_that_exclude_each_other_are_never_on_together() -> None:
     session = tune(program, "bf16-autocast", "cpu-bf16")
     assert len(kept(session)) == 1
     assert "both cannot be" in " ".join(row.reason for row in program.decided().values())
+
+
+def test_what_another_leaves_nothing_for_is_not_tried() -> None:
+    facts = dataclasses.replace(FACTS, models=(dataclasses.replace(FACTS.models[0], matmul=4),))
+    program = Program({"bf16-autocast": 1.5, "onednn-matmul": 1.5})
+    program.facts = lambda: facts
+    assert kept(tune(program, "bf16-autocast", "onednn-matmul")) == ["bf16-autocast"]
+    row = program.decided()["onednn-matmul"]
+    assert (row.verdict, row.pairs) == ("declined", 0)
+    assert row.reason == "bf16-autocast is on and leaves nothing for it"
+
+
+def test_a_boost_that_gains_later_trains_until_it_can_show_it() -> None:
+    program = Program({})
+    program.speeds["fused-optimizer"] = lambda ids: 1.5 if program.taken > 200 else 1.0
+    program.unready = {"fused-optimizer": 200}
+    assert kept(tune(program, "fused-optimizer")) == ["fused-optimizer"]
+    first = next(
+        r for r in program.records if isinstance(r, wire.BlockRun) and "fused-optimizer" in r.on
+    )
+    assert first.step > 200
+
+
+def test_nobody_waits_for_a_boost_longer_than_the_time_allows() -> None:
+    program = Program({})
+    program.unready = {"fused-optimizer": 10**9}
+    session = tune(program, "fused-optimizer", budget_s=60.0)
+    assert session.state.settled
+
+
+def test_what_stayed_unclear_has_its_second_turn_after_all_others() -> None:
+    every = ("gc-pause", "fused-optimizer", "allocator")
+    program = Program(dict.fromkeys(every, 1.02), noise=0.02)
+    tune(program, *every, budget_s=6.0)
+    turns = [r.on[-1] for r in program.records if isinstance(r, wire.BlockRun) and r.on]
+    spells = [
+        boost for boost, before in zip(turns, [None, *turns], strict=False) if boost != before
+    ]
+    first = spells[0]
+    assert spells.count(first) == 2, "it had two turns ..."
+    assert set(spells[1 : spells.index(first, 1)]) >= set(every) - {first}, "... others in between"
+    told = [r for r in program.records if isinstance(r, wire.Decided) and r.id == first]
+    assert len(told) == 1, "it is told once, when its answer is there"
 
 
 def test_a_program_that_ends_early_keeps_what_was_found() -> None:

@@ -39,6 +39,8 @@ class LiveRun:
     summary: wire.LiveSummary | None = None
     ended: wire.Ended | None = None
     faults: list[str] = field(default_factory=list)
+    first_step: float | None = None
+    """When the first step was heard of, by this process's clock."""
 
     def add(self, pid: int, record: wire.Record) -> None:
         """Account for one record; only the process that decides counts."""
@@ -46,6 +48,8 @@ class LiveRun:
             self.pid = self.pid or pid
         if isinstance(record, wire.Fault):
             self.faults.append(f"{record.where}: {record.message}")
+        if isinstance(record, wire.StepTaken):
+            self.first_step = self.first_step or time.monotonic()
         if isinstance(record, wire.JobSeen):
             self.facts = record.facts
         if pid != self.pid:
@@ -193,6 +197,8 @@ class Tried:
     log: str
     wall_s: float
     redirected: tuple[str, ...] = ()
+    start_s: float = 0.0
+    """From the process's start to its first step."""
 
 
 def run(
@@ -229,6 +235,7 @@ def run(
         str(bench.folder / name / LOG),
         time.monotonic() - began,
         tuple(dict.fromkeys(path for item in ranks.values() for path in item.redirected)),
+        max(0.0, (found.first_step or began) - began),
     )
 
 

@@ -20,8 +20,8 @@ PAIRS = 4
 WORTH = 1.03
 """A boost that promises less is tried only where the time for it is plentiful."""
 PLENTIFUL = 6.0
-DUEL_RUNS = 2.5
-"""What a duel takes, in runs of the program as measured so far."""
+WARM_STEPS = 12
+"""Steps that each side of a duel takes beside those that are measured."""
 
 
 def try_starts(
@@ -32,12 +32,15 @@ def try_starts(
     deadline: float,
     limit_s: float,
 ) -> tuple[list[Trial], tuple[PlannedBoost, ...]]:
-    """(a row for each, what is kept now). The time that each may take is `limit_s` at most."""
+    """(a row for each, what is kept now). The time that each may take is `limit_s` at most.
+
+    bench: with the windows of a duel.
+    """
     kept = found.kept
     rows: list[Trial] = []
     for candidate in _waiting(found, choice):
         left_s = deadline - time.monotonic()
-        cost_s = DUEL_RUNS * found.run_s
+        cost_s = _cost_s(bench, found)
         dear = candidate.promise < WORTH and left_s < PLENTIFUL * cost_s
         if dear or left_s < 2 * cost_s:
             reason = f"no time left: it needs a fresh start, some {cost_s:.0f} s"
@@ -50,6 +53,13 @@ def try_starts(
                 kept = (*kept, _gained(candidate.variants[0], row.gain))
         observer.finished(rows[-1])
     return rows, kept
+
+
+def _cost_s(bench: Bench, found: Found) -> float:
+    """Seconds that a duel takes, as far as one can say before."""
+    step_s = (found.now_ms or found.written.step_ms) / 1000
+    window_s = max(bench.window_s, bench.min_steps * step_s)
+    return 2 * (found.start_s + WARM_STEPS * step_s + PAIRS * window_s)
 
 
 def _waiting(found: Found, choice: Choice) -> list[Candidate]:

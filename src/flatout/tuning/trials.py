@@ -47,7 +47,9 @@ class Found:
     run_steps: int | None = None
     """Steps of a whole run, where one came to its end."""
     run_s: float = 0.0
-    """Wall time of one process."""
+    """Wall time of one process ..."""
+    start_s: float = 0.0
+    """... and of its start, up to the first step."""
     redirected: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
     interrupted: bool = False
@@ -228,6 +230,7 @@ def _found(total: _Sum, refused: list[Trial]) -> Found:
         now_ms=end.now_ms if end is not None else None,
         run_steps=min(ended, default=None),
         run_s=max((tried.wall_s for tried in total.runs), default=0.0),
+        start_s=max((tried.start_s for tried in total.runs), default=0.0),
         redirected=tuple(dict.fromkeys(path for t in total.runs for path in t.redirected)),
         faults=tuple(dict.fromkeys(fault for t in total.runs for fault in t.run.faults)),
         interrupted=total.interrupted,

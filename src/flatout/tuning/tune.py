@@ -117,7 +117,8 @@ def _finish(
         return found, None, best
     try:
         limit_s = max(LEAST_CONFIRM_S, deadline - time.monotonic())
-        rows, kept = starts.try_starts(bench, found, choice, observer, deadline, limit_s)
+        windows = _windows(bench, found, settings)
+        rows, kept = starts.try_starts(windows, found, choice, observer, deadline, limit_s)
         told = {row.tried for row in rows}
         old = tuple(row for row in found.trials if row.tried not in told)
         found = dataclasses.replace(found, trials=(*old, *rows), kept=kept)
@@ -222,7 +223,7 @@ def _baseline(found: Found, confirmed: Confirmation | None) -> Measured:
 def _needed_s(found: Found) -> float:
     """For a look at the program, the fewest pairs of one boost, and the confirmation."""
     steps = FIRST_BOOST_STEPS if found.written.step_ms > 500 else 1.5 * FIRST_BOOST_STEPS
-    return (found.run_s + steps * found.written.step_ms / 1000) / (1 - trials.CONFIRM_SHARE)
+    return (found.start_s + steps * found.written.step_ms / 1000) / (1 - trials.CONFIRM_SHARE)
 
 
 def _notes(found: Found, settings: Settings) -> list[str]:

@@ -76,6 +76,8 @@ class Boost:
     """Parameter name -> values worth trying, the default first."""
     conflicts: tuple[str, ...] = ()
     """Boosts that cannot be on together with this one (naming it on one side is enough)."""
+    covered_by: tuple[str, ...] = ()
+    """Boosts that leave nothing for this one to gain: beside one of these it is not tried."""
     retry_after: tuple[str, ...] = ()
     """If dropped, worth a second try once one of these was kept."""
     redraws: bool = False

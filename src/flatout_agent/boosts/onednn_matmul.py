@@ -61,6 +61,7 @@ BOOST = Boost(
     moment=Moment.MODEL,
     switch=Switch.STEP,
     conflicts=("cpu-bf16",),
+    covered_by=("bf16-autocast",),
 )
 
 SHAPES = ((256, 1024, 256), (64, 4096, 128), (512, 64, 512))

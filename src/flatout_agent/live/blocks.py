@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 LEAST_STEPS = 4
 LEAST_S = 0.15
-LONG_STEP_S = 0.5
-"""Of steps this long two make a block: one alone is longer than what disturbs it."""
+LONG_STEP_S = 0.15
+"""Of steps this long two make a block: one alone is longer than most of what disturbs it."""
 AT_MOST_STEPS = 400
 DISTURBED = 2.0
 """A step that takes so many times the block's median ..."""

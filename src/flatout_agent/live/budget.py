@@ -34,6 +34,11 @@ class Budget:
         return time.perf_counter() - self.began
 
     @property
+    def left_s(self) -> float | None:
+        """Seconds left of the time that the user gave; None: there is no such limit."""
+        return None if self.limit_s is None else max(0.0, self.limit_s - self.elapsed_s)
+
+    @property
     def over(self) -> bool:
         """The time that the user gave is used up."""
         return self.limit_s is not None and self.elapsed_s > self.limit_s

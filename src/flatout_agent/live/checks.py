@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from flatout_agent import forward_state
 from flatout_agent.booster import Booster
 from flatout_agent.boosts import Declined, Moment, load
 from flatout_agent.job import Job
@@ -19,8 +18,10 @@ from flatout_agent.live import guard
 from flatout_agent.live.blocks import Tick
 from flatout_agent.live.calls import Made, Recorded, again, begin, finish
 from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.fence import CALLED, Fence, Unsound, first_line
 from flatout_agent.live.guard import Verdict
 from flatout_agent.live.updates import Before
+from flatout_agent.live.yardsticks import Yardsticks
 
 WAIT_UNITS = 12
 """Units that a check waits for calls that it can compare."""
@@ -28,10 +29,6 @@ FIRST_LOOK = 100
 """Steps after the last decision at which the guard looks again; then twice as many, and so on."""
 MOST_WAITING = 64
 """Calls kept that wait for their backward pass."""
-CALLED = (Moment.MODEL, Moment.START)
-"""Boosts of these moments act on what a call of the model computes."""
-
-Unsound = Callable[[Sequence[str], str, int], None]
 NOT_COMPARED = "the gradient was not compared: "
 BATCH, COMPARE = 1, 2
 """What a unit's calls are recorded for."""
@@ -44,7 +41,8 @@ class Checks:
         """unsound: told of boosts that must go, why, and of the last step that was sound."""
         self.job, self.booster, self._unsound = job, booster, unsound
         self.torch = job.torch
-        self.replaying = False
+        self._fence = Fence(job, booster, unsound)
+        self._replaying = False
         self.on = False
         """Some boost is on: a call that raises is made again as written."""
         self.idle: str | None = None
@@ -60,6 +58,7 @@ class Checks:
         """By model or optimizer."""
         self._not_compared: dict[int, str] = {}
         self._declined = ""
+        self._yardsticks = Yardsticks()
         self._before: Before | None = None
         self._kept: list[Candidate] = []
         self._next_look = 0
@@ -68,6 +67,11 @@ class Checks:
         """A boost that is found wrong goes at once."""
         self._waited = 0
         self._sound_step = 0
+
+    @property
+    def replaying(self) -> bool:
+        """A call is made again: it is none of the program's."""
+        return self._replaying or self._fence.replaying
 
     # Before a boost's first real step -----------------------------------------------------------
 
@@ -87,6 +91,13 @@ class Checks:
         return (yield from self._ask(called, True))
 
     def _ask(self, items: Sequence[Candidate], on: bool) -> Generator[None, Tick, Verdict]:
+        verdict = yield from self._look(items, on)
+        if not verdict.passed and verdict.yardstick is not None and self._yardsticks.reused:
+            self._yardsticks.forget()  # a boost is not refused by what was measured some steps ago
+            verdict = yield from self._look(items, on)
+        return verdict
+
+    def _look(self, items: Sequence[Candidate], on: bool) -> Generator[None, Tick, Verdict]:
         self._begin(items, on)
         updates = items[0].boost.moment is Moment.OPTIMIZER
         for _ in range(WAIT_UNITS):
@@ -98,7 +109,11 @@ class Checks:
         return verdict
 
     def _begin(self, items: Sequence[Candidate], on: bool) -> None:
-        self._items, self._they_are_on, self._recording = items, on, BATCH
+        known = bool(items) and self._yardsticks.cover(
+            self.job.models, _asked(items), self.job.steps
+        )
+        self._items, self._they_are_on = items, on
+        self._recording = COMPARE if known else BATCH
         self._calls, self._earlier, self._verdicts, self._not_compared = [], {}, {}, {}
         self._declined, self._looking = "", False
 
@@ -144,7 +159,7 @@ class Checks:
     def call(self, model: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A root model's call in training, recorded where that is asked for."""
         recorded = self._record(model, args, kwargs) if self._recording else None
-        output = self._fenced(model, call, args, kwargs) if self.on else call(*args, **kwargs)
+        output = self._fence.call(model, call, args, kwargs) if self.on else call(*args, **kwargs)
         if recorded is not None:
             try:
                 finish(self.torch, recorded, output)
@@ -160,42 +175,9 @@ class Checks:
                 return begin(self.torch, model, args, kwargs)
         except Exception as error:
             self.booster.recorder.fault("guard", error)
-            reason = _first_line(error)
+            reason = first_line(error)
         self._not_compared[id(model)] = reason
         return None
-
-    def _fenced(self, model: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A call that raises under a boost is made again as written: whose error is it?"""
-        drawn = forward_state.random_state(self.torch, [model])
-        try:
-            return call(*args, **kwargs)
-        except Exception as error:
-            reason = _first_line(error)
-        # Out here: the program's own error is not to have ours as its context, and what the failed
-        # call held is free.
-        drawn()
-        return self._as_written(model, args, kwargs, reason)
-
-    def _as_written(self, model: Any, args: Any, kwargs: Any, reason: str) -> Any:
-        orders = [
-            order
-            for order, module in self.booster.orders
-            if order.id in self.booster.applied and module.BOOST.moment in CALLED
-        ]
-        for order in reversed(orders):
-            self.booster.off(order.id)
-        self.replaying = True
-        try:
-            output = model(*args, **kwargs)
-        except BaseException:  # the program's own: the boosts are not at fault
-            for order in orders:
-                self.booster.on(order)
-            raise
-        finally:
-            self.replaying = False
-        boosts = [order.id for order in orders]
-        self._unsound(boosts, f"a call failed under it: {reason}", self.job.steps)
-        return output
 
     def backward_ended(self) -> None:
         """Gradients are there and the weights are the same: compare, if that was asked for."""
@@ -213,13 +195,13 @@ class Checks:
         ready = [recorded for recorded in ready if id(recorded.model) not in self._verdicts]
         if not ready or self._items[0].boost.moment not in CALLED:
             return
-        self.replaying = True
+        self._replaying = True
         try:
             verdict = self._judge(ready)
             if self._looking and verdict is not None and not verdict.passed:
                 self._drop(ready, verdict)
         finally:
-            self.replaying = False
+            self._replaying = False
         if verdict is not None:
             self._verdicts.update({id(recorded.model): verdict for recorded in ready})
 
@@ -236,7 +218,7 @@ class Checks:
             try:
                 verdict = self._judge_call(recorded)
             except Exception as error:
-                verdict, why = None, _first_line(error)
+                verdict, why = None, first_line(error)
             else:
                 why = "the model's call does not give the same twice"
             if verdict is None:
@@ -273,9 +255,13 @@ class Checks:
         boosted: Made | Verdict | None,
     ) -> Verdict:
         """The call as written beside the one under these boosts, made here where it is None."""
-        redraws, risk = any(item.boost.redraws for item in items), _highest(items)
-        other = self._earlier.get(id(recorded.model))
-        own = guard.yardstick(self.torch, recorded, written, other, redraws, risk != "exact")
+        (redraws, rounds), risk = _asked(items), _highest(items)
+        model, steps = recorded.model, self.job.steps
+        own = self._yardsticks.get(model, (redraws, rounds), steps)
+        if own is None:
+            other = self._earlier.get(id(model))
+            own = guard.yardstick(self.torch, recorded, written, other, redraws, rounds)
+            self._yardsticks.add(model, (redraws, rounds), steps, own)
         if boosted is None:
             boosted = self._boosted(recorded, items)
         if isinstance(boosted, Verdict):
@@ -292,7 +278,7 @@ class Checks:
             self.idle = self.booster.idle(items[0].id)
             return boosted
         except Exception as error:
-            return Verdict(False, f"failed: {_first_line(error)}")
+            return Verdict(False, f"failed: {first_line(error)}")
         finally:
             self._all_off(items)
 
@@ -327,7 +313,7 @@ class Checks:
             self._declined = str(reason)
             return
         except Exception as error:
-            verdict = Verdict(False, f"failed: {_first_line(error)}")
+            verdict = Verdict(False, f"failed: {first_line(error)}")
         if verdict is not None:
             self._verdicts[id(optimizer)] = verdict
 
@@ -352,6 +338,7 @@ class Checks:
                 self._looked()
         elif self.job.steps >= self._next_look and self._called():
             self._waited = 0
+            self._yardsticks.forget()
             self._begin(self._called(), True)
             self._looking = True
 
@@ -389,9 +376,9 @@ def _not_compared(risk: str, reason: str) -> Verdict:
     return Verdict(risk == "exact", f"{NOT_COMPARED}{reason}")
 
 
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+def _asked(items: Sequence[Candidate]) -> tuple[bool, bool]:
+    """(whether any draws other random numbers, whether any rounds)."""
+    return any(item.boost.redraws for item in items), _highest(items) != "exact"
 
 
 def _highest(items: Sequence[Candidate]) -> str:

@@ -20,7 +20,11 @@ ALPHA = 0.01
 TIGHTEST_AT = 8
 """The confidence sequence is tuned to be tightest after so many pairs."""
 FEWEST = 4
-"""No answer from fewer pairs than this, however clear."""
+"""No answer from fewer pairs than this ..."""
+CLEAR_AT = 2
+"""... but from so many where each of them shows ..."""
+CLEAR = math.log(1.3)
+"""... a difference like this: bursts of other programs have both signs."""
 MOST = 24
 """After so many pairs a difference that still cannot be seen is not worth more."""
 MATTERS = math.log(1.01)
@@ -92,7 +96,11 @@ def answer(ratios: list[float], own: Noise, most: int = MOST) -> Answer:
     half = half_width(count, spread)
     low, high = mean - half, mean + half
     verdict = "unclear"
-    if count >= FEWEST:
+    if count >= CLEAR_AT and low > 0 and min(ratios) > CLEAR:
+        verdict = "faster"
+    elif count >= CLEAR_AT and high < 0 and max(ratios) < -CLEAR:
+        verdict = "slower"
+    elif count >= FEWEST:
         if low > 0 and mean >= MATTERS:
             verdict = "faster"
         elif high < 0:

@@ -15,33 +15,30 @@ from dataclasses import replace
 
 from flatout_agent import wire
 from flatout_agent.boosts import Moment, Switch, load
-from flatout_agent.live import blocks, candidates, guard, paired
+from flatout_agent.live import blocks, candidates, decisions, evaluation, guard, paired
 from flatout_agent.live.blocks import Tick
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.costs import Costs
 from flatout_agent.live.machinery import Machinery, State, Story
-from flatout_agent.live.pairs import SKIP, Pairs
+from flatout_agent.live.pairs import Pairs
 
 Orders = list[wire.BoostOrder]
 
 WARM_UNITS = 5
 WARM_MOST_S = 20.0
-NOISE_PAIRS = 4
+NOISE_PAIRS, FEW_NOISE_PAIRS = 4, 3
+LONG_UNIT_S = 0.4
+"""Of units this long fewer pairs must do."""
 NEAR_AGAIN_STEPS = 30
 """Where the guard refused rounding near its limit, the boost gets its second look after so many
 steps: the error of a deep network falls fast in its first steps."""
-LOADER_BLOCK_S = 0.8
-"""Blocks of a boost that switches loading are longer: what workers have ready looks fast."""
-LITTLE_S, MOST_S = 5.0, 15.0
-"""Seconds that the pairs of one boost take at most: where it promises little, and much."""
+READY_S = 20.0
+"""A boost may take so long, in a throw-away run, until it can show what it gains."""
 FEW_PAIRS = 8
 """For the last look at what is kept: little hangs on it."""
 FAR_SLOWER = math.log(0.8)
 """A boost that is slower by so much in two pairs gets no third: it costs the run too much."""
-EVALUATIONS = 2
-"""Passes needed: the first one under a boost may only be watched."""
-WAIT_S = 20.0
-"""How long a throw-away run waits for them."""
 
 
 class Session:
@@ -53,13 +50,16 @@ class Session:
         self.budget = budget
         self.state = State()
         self.pairs = Pairs(machinery, self.state, budget, orders.seed)
+        self.costs = Costs(self.state, budget)
         self._verdicts: dict[str, str] = {}
         self._untried: list[Candidate] = []
+        self._open: dict[str, tuple[Candidate, paired.Answer]] = {}
+        """Tried, without a clear answer in their share of the time: others come first."""
         self._trying: Candidate | None = None
 
     def run(self, planned: Sequence[wire.BoostOrder]) -> Story:
         """Decide on every boost that may be tried, then look after those that are kept."""
-        yield from self._warm()
+        unit_s = yield from self._warm()
         facts = self.machinery.facts()
         self.pairs.accelerated = facts.device != "cpu"
         found, declined = candidates.candidates(facts, self.orders.allowed)
@@ -67,7 +67,7 @@ class Session:
         for row in declined:
             if row.id not in self.orders.settled:
                 self.machinery.tell(row)
-        yield from self._own_noise()
+        yield from self._own_noise(unit_s)
         self.machinery.report()
         found = yield from self._take_plan(found, planned)
         yield from self._try_all([item for item in found if not item.boost.evaluates])
@@ -88,29 +88,25 @@ class Session:
 
     # The program as written ---------------------------------------------------------------------
 
-    def _warm(self) -> Story:
-        """Wait until units take about the same time."""
-        times: list[float] = []
+    def _warm(self) -> Generator[None, Tick, float]:
+        """Wait until units take about the same time; returns how long one takes."""
+        ticks: list[Tick] = []
         began = time.perf_counter()
         while True:
-            times.append((yield).seconds)
-            last = times[-WARM_UNITS:]
-            steady = len(times) > WARM_UNITS and max(last) <= 1.5 * statistics.median(last)
+            ticks.append((yield))
+            last = [tick.seconds for tick in ticks[-WARM_UNITS:]]
+            steady = len(ticks) > WARM_UNITS and max(last) <= 1.5 * statistics.median(last)
             if self.pairs.agreed(steady or time.perf_counter() - began > WARM_MOST_S):
-                return
+                for tick in ticks[-WARM_UNITS:]:
+                    self.pairs.sizes.add(tick)
+                return statistics.median(last)
 
-    def _own_noise(self) -> Story:
+    def _own_noise(self, unit_s: float) -> Story:
         """The program against itself: how noisy a pair is, and how long a unit takes."""
         if self.pairs.switch(()):
             yield
-        learnt: list[float] = []
-        while len(learnt) < 3:
-            tick = yield
-            self.pairs.sizes.add(tick)
-            learnt.append(tick.seconds)
-        unit_s = statistics.median(learnt)
         times: list[float] = []
-        for _ in range(2 * NOISE_PAIRS):
+        for _ in range(2 * (NOISE_PAIRS if unit_s < LONG_UNIT_S else FEW_NOISE_PAIRS)):
             block = yield from self.pairs.block((), unit_s, blocks.LEAST_S, learn=True)
             times.append(block.seconds)
         pairs = zip(times[::2], times[1::2], strict=True)
@@ -153,6 +149,8 @@ class Session:
         for item in near:
             yield from self._train_on(NEAR_AGAIN_STEPS)
             yield from self._try(replace(item, again=True))
+        for item, _ in list(self._open.values()):
+            yield from self._try(replace(item, again=True))
         for item in candidates.retries(dropped, [kept.id for kept in self.state.kept]):
             yield from self._try(item)
         for item in variants:
@@ -167,8 +165,7 @@ class Session:
         self._trying = item
         reason = yield from self._worth(item)
         if reason is not None:
-            return self._tell(item, "untried" if "time" in reason or "cost" in reason
-                              else "declined", reason)  # fmt: skip
+            return self._not_now(item, reason)
         began, steps = time.perf_counter(), self.machinery.steps()
         self.pairs.switch(self._base(item))
         verdict = yield from self.machinery.check(item)
@@ -178,35 +175,65 @@ class Session:
         if not verdict.passed:
             return self._refused(item, verdict, began)
         trial = [*self._base(item), item.order]
-        answer = yield from self._compare(item, self.state.on, trial, self._most_pairs(item))
+        yield from self._get_ready(item, trial)
+        most = self.costs.most_pairs(item, self._untried)
+        answer = yield from self._compare(item, self.state.on, trial, most)
+        if self.pairs.agreed(self._stays_open(item, answer)):
+            self._open[item.id] = item, answer
+            self.pairs.switch(self.state.on)
+            return "open"
         return self._decide(item, answer, verdict, began, compile_s)
 
-    def _try_in_evaluation(self, item: Candidate) -> Story:
-        """What makes evaluation faster is measured there: a pass before, a pass after."""
-        self.pairs.switch(self.state.on)
-        before = self.machinery.evaluations()
-        began = time.perf_counter()
-        if before:
-            self.pairs.switch([*self.state.on, item.order])
-        while self.pairs.agreed(bool(before) and self._wait_for_evaluation(len(before), began)):
-            yield
-        after = self.machinery.evaluations()[len(before) + 1 :]
-        if not before or not after:
-            self.pairs.switch(self.state.on)
-            self._tell(item, "untried", "the program did not evaluate again in time", began=began)
-            return
-        gain = statistics.median(before) / statistics.median(after)
-        answer = paired.Answer("faster", gain, gain, gain, len(after))
-        if gain > 1 + paired.MATTERS:
-            self.state.kept.append(item)
-            self._tell(item, "kept", f"{gain:.2f}x in evaluation", answer, began)
-        else:
-            self._tell(item, "same", f"{gain:.2f}x in evaluation", answer, began)
-        self.pairs.switch(self.state.on)
+    def _not_now(self, item: Candidate, reason: str) -> str:
+        if item.id in self._open:
+            _, answer = self._open[item.id]
+            return self._tell(item, "same", decisions.why_not(answer), answer)
+        kind = "untried" if "time" in reason or "cost" in reason else "declined"
+        return self._tell(item, kind, reason)
 
-    def _wait_for_evaluation(self, before: int, began: float) -> bool:
-        waited_s = time.perf_counter() - began if self.budget.throw_away else 0.0
-        return len(self.machinery.evaluations()) < before + EVALUATIONS and waited_s < WAIT_S
+    def _get_ready(self, item: Candidate, trial: Orders) -> Story:
+        """A boost that gains nothing at first (samples are kept as they come) trains for a while.
+
+        In a run that is not thrown away it costs nothing, so that it may take its time.
+        """
+        self.pairs.switch(trial)
+        while self.pairs.agreed(self._may_get_ready(item)):
+            yield
+
+    def _may_get_ready(self, item: Candidate) -> bool:
+        steps = self.machinery.steps_to_ready(item.id)
+        if not steps or not self.budget.throw_away:
+            return bool(steps) and steps < self._steps_left() / 2
+        return steps * self._step_s() < min(READY_S, (self.budget.left_s or READY_S) / 2)
+
+    def _steps_left(self) -> float:
+        """Of a run of unknown length: as many as it has taken."""
+        taken = self.machinery.steps()
+        return taken if self.orders.steps is None else self.orders.steps - taken
+
+    def _stays_open(self, item: Candidate, answer: paired.Answer) -> bool:
+        """Whether more pairs are worth it once all others had their turn."""
+        return (
+            answer.verdict == "same"
+            and answer.pairs < paired.MOST
+            and answer.gain > 1 + paired.MATTERS
+            and not item.again
+            and self.budget.left_s is not None
+        )
+
+    def _try_in_evaluation(self, item: Candidate) -> Story:
+        began = time.perf_counter()
+        answer = yield from evaluation.compare(self.pairs, self.budget, item.order)
+        self.pairs.switch(self.state.on)
+        if answer is None:
+            reason = "the program did not evaluate again in time"
+            self._tell(item, "untried", reason, began=began)
+            return
+        kind = "kept" if answer.verdict == "faster" else "same"
+        if kind == "kept":
+            self.state.kept.append(item)
+            self.pairs.switch(self.state.on)
+        self._tell(item, kind, f"{answer.gain:.2f}x in evaluation", answer, began)
 
     def _hopeless(self, item: Candidate) -> bool:
         """Other parameters are tried where the first ones ran, and compiled anew where they won."""
@@ -221,29 +248,15 @@ class Session:
         for kept in self.state.kept:
             if item.id in kept.boost.conflicts or kept.id in item.boost.conflicts:
                 return f"{kept.id} is on, and both cannot be"
-        cost_s = self._cost_s(item)
+            if kept.id in item.boost.covered_by:
+                return f"{kept.id} is on and leaves nothing for it"
+        cost_s = self.costs.least_s(item)
         while not self.pairs.agreed(self.budget.ready(cost_s, item.boost.compiles)):
             yield from self._train_on(1)
         now = self.machinery.steps(), self._step_s()
         reason = self.budget.refuses(cost_s, item.promise, item.boost.compiles, *now)
         refused = self.pairs.agreed(reason is not None)
         return (reason or "the first rank has no time for it") if refused else None
-
-    def _cost_s(self, item: Candidate) -> float:
-        """What a try costs at least: the guard, and the fewest pairs."""
-        units = blocks.length(self.state.now_s, self._floor_s(item))
-        return (2 * paired.FEWEST * (units + SKIP / 2) + 4) * self.state.now_s
-
-    def _most_pairs(self, item: Candidate) -> int:
-        """Of a boost that promises little, a small gain is not worth minutes of long steps."""
-        pair_s = 2 * (blocks.length(self.state.now_s, self._floor_s(item)) + SKIP / 2)
-        allowed_s = min(MOST_S, LITTLE_S + 100 * (item.promise - 1))
-        pairs = int(allowed_s / max(pair_s * self.state.now_s, 1e-6))
-        return max(paired.FEWEST + 2, min(paired.MOST, pairs))
-
-    def _floor_s(self, item: Candidate) -> float:
-        loads = item.boost.switch is Switch.ITERATOR
-        return LOADER_BLOCK_S if loads else blocks.LEAST_S
 
     def _compare(
         self, item: Candidate, base: Orders, trial: Orders, most: int
@@ -252,7 +265,7 @@ class Session:
         ratios: list[float] = []
         loads = item.boost.switch is Switch.ITERATOR
         while True:
-            ratio = yield from self.pairs.pair(base, trial, self._floor_s(item), loads)
+            ratio = yield from self.pairs.pair(base, trial, self.costs.floor_s(item), loads)
             if not self.pairs.agreed(math.isfinite(ratio) and self.machinery.sound()):
                 return replace(paired.answer(ratios, self.state.own), verdict="broken")
             ratios.append(ratio)
@@ -300,7 +313,7 @@ class Session:
         elif answer.verdict == "faster":
             kind, reason = "kept", verdict.reason
         else:
-            kind, reason = answer.verdict, _why_not(answer)
+            kind, reason = answer.verdict, decisions.why_not(answer)
         kind = "same" if kind == "unclear" else kind
         if kind == "kept":
             self.state.kept = [kept for kept in self.state.kept if kept.id != item.id]
@@ -333,26 +346,14 @@ class Session:
     ) -> str:
         self._verdicts[item.id] = kind
         self._trying = None
-        own = guarded.yardstick if guarded is not None else None
-        compared = answer is not None and answer.pairs > 0
+        record = decisions.decided(item, kind, reason, answer, guarded)
         self.machinery.tell(
-            wire.Decided(
-                item.id,
-                kind,
-                reason,
-                params=item.params,
-                gain=answer.gain if answer is not None and compared else None,
-                low=answer.low if answer is not None and compared else None,
-                high=answer.high if answer is not None and compared else None,
-                pairs=answer.pairs if answer is not None else 0,
+            replace(
+                record,
                 step=self.machinery.steps(),
                 cost_s=time.perf_counter() - began if began is not None else 0.0,
                 compile_s=compile_s,
                 step_ms=1000 * self.state.now_s if kind == "kept" else None,
-                gradient_error=guarded.error if guarded is not None else None,
-                batch_noise=own.batch_noise if own is not None else None,
-                own_noise=own.own if own is not None else None,
-                again=item.again,
             )
         )
         return kind
@@ -364,7 +365,7 @@ class Session:
         for item in list(self.state.kept[:-1]):  # the last was measured beside all others
             if len(self.state.kept) < 2:
                 return
-            cost_s = self._cost_s(item)
+            cost_s = self.costs.least_s(item)
             if not self.pairs.agreed(self.budget.ready(cost_s, False) and not self.budget.over):
                 return
             on = self.state.on
@@ -391,10 +392,3 @@ class Session:
             self.state.kept.remove(item)
             self.state.now_s *= self.state.gains.pop(item.id, 1.0)
             self._tell(item, "dropped", f"together with the others: {verdict.reason}")
-
-
-def _why_not(answer: paired.Answer) -> str:
-    spread = f"{answer.low:.2f}-{answer.high:.2f}"
-    if answer.verdict == "slower":
-        return f"slower: {answer.gain:.2f}x [{spread}]"
-    return f"no difference that matters: {answer.gain:.2f}x [{spread}]"

@@ -307,6 +307,10 @@ class LiveWatch(RunWatch):
     def idle(self) -> str | None:
         return self._idle
 
+    def steps_to_ready(self, boost: str) -> int:
+        """Steps until this boost can show what it gains."""
+        return 0
+
     def buffered(self) -> int:
         """Batches that workers may have ready: the steps that they make look fast."""
         return sum(

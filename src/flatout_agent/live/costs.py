@@ -1,0 +1,68 @@
+"""What the try of one boost costs, and how much of the tuning's time it may take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flatout_agent.boosts import Switch
+from flatout_agent.live import blocks, paired
+from flatout_agent.live.budget import COMPILE_S, Budget
+from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.machinery import State
+from flatout_agent.live.pairs import SKIP
+
+LOADER_BLOCK_S = 0.8
+"""Blocks of a boost that switches loading are longer: what workers have ready looks fast."""
+LITTLE_S, MOST_S = 5.0, 15.0
+"""Seconds that the pairs of one boost take at most: where it promises little, and much."""
+GUARD_UNITS = 6
+"""What the guard takes, in units of work: it makes a call again both ways."""
+LEAST_WEIGHT, MOST_WEIGHT = 0.05, 0.3
+"""Promised gains that count when time is shared out: none is worth nothing, none all of it."""
+
+
+class Costs:
+    """Of one tuning, as it stands."""
+
+    def __init__(self, state: State, budget: Budget) -> None:
+        self._state = state
+        self._budget = budget
+
+    def floor_s(self, item: Candidate) -> float:
+        """Seconds that a block of this boost takes at least."""
+        return LOADER_BLOCK_S if item.boost.switch is Switch.ITERATOR else blocks.LEAST_S
+
+    def pair_s(self, item: Candidate) -> float:
+        """Seconds of one pair of blocks."""
+        units = blocks.length(self._state.now_s, self.floor_s(item))
+        return 2 * (units + SKIP / 2) * self._state.now_s
+
+    def least_s(self, item: Candidate) -> float:
+        """Seconds of a try at least: the guard, and the fewest pairs that may give an answer."""
+        return paired.CLEAR_AT * self.pair_s(item) + GUARD_UNITS * self._state.now_s
+
+    def most_pairs(self, item: Candidate, untried: Sequence[Candidate]) -> int:
+        """Of a boost that promises little, a small gain is not worth minutes of long steps.
+
+        Nor is any worth the time of those that had no turn yet.
+        """
+        allowed_s = min(MOST_S, LITTLE_S + 100 * (item.promise - 1))
+        left_s = self._budget.left_s
+        if left_s is not None:
+            allowed_s = min(allowed_s, self._share_s(item, untried, left_s))
+        pairs = int(allowed_s / max(self.pair_s(item), 1e-6))
+        return max(paired.FEWEST, min(paired.MOST, pairs))
+
+    def _share_s(self, item: Candidate, untried: Sequence[Candidate], left_s: float) -> float:
+        """A share of the time that is left, by what each of the others promises."""
+        waiting = [other for other in untried if other.variant == 0 and other is not item]
+        compiled = [other for other in waiting if other.boost.compiles]
+        if compiled and left_s > 2 * COMPILE_S:
+            left_s -= COMPILE_S
+        left_s -= sum(GUARD_UNITS * self._state.now_s for _ in waiting)
+        others = sum(map(_weight, waiting))
+        return max(0.0, left_s) * _weight(item) / (_weight(item) + others)
+
+
+def _weight(item: Candidate) -> float:
+    return min(MOST_WEIGHT, max(LEAST_WEIGHT, item.promise - 1))

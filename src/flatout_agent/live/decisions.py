@@ -1,0 +1,41 @@
+"""Decisions on boosts as the host reads them."""
+
+from __future__ import annotations
+
+from flatout_agent import wire
+from flatout_agent.live import guard, paired
+from flatout_agent.live.candidates import Candidate
+
+
+def decided(
+    item: Candidate,
+    verdict: str,
+    reason: str,
+    answer: paired.Answer | None,
+    guarded: guard.Verdict | None,
+) -> wire.Decided:
+    """The record of one decision, with what the pairs and the guard found."""
+    own = guarded.yardstick if guarded is not None else None
+    compared = answer is not None and answer.pairs > 0
+    return wire.Decided(
+        item.id,
+        verdict,
+        reason,
+        params=item.params,
+        gain=answer.gain if answer is not None and compared else None,
+        low=answer.low if answer is not None and compared else None,
+        high=answer.high if answer is not None and compared else None,
+        pairs=answer.pairs if answer is not None else 0,
+        gradient_error=guarded.error if guarded is not None else None,
+        batch_noise=own.batch_noise if own is not None else None,
+        own_noise=own.own if own is not None else None,
+        again=item.again,
+    )
+
+
+def why_not(answer: paired.Answer) -> str:
+    """What the pairs say of a boost that is not kept, in one line."""
+    spread = f"{answer.low:.2f}-{answer.high:.2f}"
+    if answer.verdict == "slower":
+        return f"slower: {answer.gain:.2f}x [{spread}]"
+    return f"no difference that matters: {answer.gain:.2f}x [{spread}]"
