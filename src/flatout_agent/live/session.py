@@ -33,8 +33,9 @@ LONG_UNIT_S = 0.4
 NEAR_AGAIN_STEPS = 30
 """Where the guard refused rounding near its limit, the boost gets its second look after so many
 steps: the error of a deep network falls fast in its first steps."""
-READY_S = 20.0
-"""A boost may take so long, in a throw-away run, until it can show what it gains."""
+READY_S, LIVE_READY_S = 20.0, 300.0
+"""A boost may take so long until it can show what it gains, in a throw-away run and in a real one,
+where waiting costs nothing."""
 FEW_PAIRS = 8
 """For the last look at what is kept: little hangs on it."""
 FAR_SLOWER = math.log(0.8)
@@ -202,14 +203,11 @@ class Session:
 
     def _may_get_ready(self, item: Candidate) -> bool:
         steps = self.machinery.steps_to_ready(item.id)
-        if not steps or not self.budget.throw_away:
-            return bool(steps) and steps < self._steps_left() / 2
-        return steps * self._step_s() < min(READY_S, (self.budget.left_s or READY_S) / 2)
-
-    def _steps_left(self) -> float:
-        """Of a run of unknown length: as many as it has taken."""
-        taken = self.machinery.steps()
-        return taken if self.orders.steps is None else self.orders.steps - taken
+        wait_s = steps * self._step_s()
+        if self.budget.throw_away:
+            return 0 < wait_s < min(READY_S, (self.budget.left_s or READY_S) / 2)
+        left = None if self.orders.steps is None else self.orders.steps - self.machinery.steps()
+        return 0 < wait_s < LIVE_READY_S and (left is None or steps < left / 2)
 
     def _stays_open(self, item: Candidate, answer: paired.Answer) -> bool:
         """Whether more pairs are worth it once all others had their turn."""
