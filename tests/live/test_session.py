@@ -97,6 +97,9 @@ class Program:
     def idle(self) -> str | None:
         return None
 
+    def steps_to_ready(self, boost: str) -> int:
+        return 0
+
     def buffered(self) -> int:
         return 0
 
