@@ -80,6 +80,12 @@ class Booster:
         if applied and load(boost).BOOST.switch is Switch.ITERATOR:
             self.recorder.safely(f"hand over {boost}", self.job.hand_over)
 
+    def forget(self, boost: str) -> None:
+        """Let go of what `undo` left, or will leave, for another time: there will be none."""
+        forget = getattr(load(boost), "forget", None)
+        if forget is not None:
+            self.recorder.safely(f"forget {boost}", forget, self.job)
+
     def _targets(self, moment: Moment) -> list[Any]:
         """What is there already of what a boost of this moment acts on."""
         present: dict[Moment, Iterable[Any]] = {
@@ -99,9 +105,16 @@ class Booster:
             return None
         return "; ".join(dict.fromkeys(text for _, text in known if text))
 
+    def steps_to_ready(self, boost: str) -> int:
+        """Steps that must pass under it before it can show what it gains; 0 while it is off."""
+        parts = self.applied.get(boost, [])
+        answers = [self.recorder.safely(f"ready {boost}", part.steps_to_ready) for part in parts]
+        return max((answer or 0 for answer in answers), default=0)
+
     def undo(self) -> None:
-        """Take every boost back, the last one first."""
+        """Take every boost back for good, the last one first."""
         for boost in reversed(list(self.applied)):
+            self.forget(boost)
             for applied in reversed(self.applied.pop(boost)):
                 self.recorder.safely(f"undo {boost}", applied.undo)
 

@@ -20,18 +20,23 @@ from torch.utils.data import (
     IterableDataset,
     StackDataset,
     Subset,
+    SubsetRandomSampler,
     TensorDataset,
     random_split,
 )
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from flatout_agent import samples
+from flatout_agent import kept_samples, samples
+from flatout_agent.booster import Booster
 from flatout_agent.boosts import Applied, Declined, Switch
 from flatout_agent.boosts import sample_cache as boost
 from flatout_agent.job import Job
+from flatout_agent.live.candidates import Candidate
+from flatout_agent.recorder import Recorder
 from flatout_agent.spare_memory import spare_memory
-from flatout_agent.wire import JobFacts, LoaderFacts
+from flatout_agent.watch.live import LiveWatch
+from flatout_agent.wire import BoostOrder, Decided, JobFacts, LiveOrders, LoaderFacts
 
 LOADER = LoaderFacts("Photos", False, 4, 100, 0, False, False, "fork", False)
 Pair = collections.namedtuple("Pair", "x y")
@@ -64,9 +69,20 @@ FILES: dict[int, float] = {}
 
 
 @pytest.fixture(autouse=True)
-def nothing_read_nor_kept() -> None:
+def nothing_read_nor_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the machine's memory is not looked up in dozens of files at each switch."""
     READ.clear()
-    boost._caches.clear()
+    kept_samples._kept.clear()
+    for module in (boost, kept_samples):
+        monkeypatch.setattr(module, "spare_memory", lambda: 1 << 30)
+
+
+def _kept(loader: Any) -> kept_samples.KeptSamples:
+    return kept_samples._kept[loader]
+
+
+def _no_samples() -> bool:
+    return all(not kept.samples for kept in kept_samples._kept.values())
 
 
 def _photo(index: int) -> Any:
@@ -195,27 +211,31 @@ def test_reads_each_sample_once_and_some_twice() -> None:
     READ.clear()
     for _ in range(3):
         list(_start(job, loader))
-    first = {640 * epoch + place for epoch in range(3) for place in range(boost.CHECKS)}
-    later = set(range(boost.CHECK_EVERY - 1, 3 * 640, boost.CHECK_EVERY))
+    first = {640 * epoch + place for epoch in range(3) for place in range(kept_samples.CHECKS)}
+    later = set(range(kept_samples.CHECK_EVERY - 1, 3 * 640, kept_samples.CHECK_EVERY))
     assert len(READ) == len(first | later)
     assert applied.engaged() == (True, f"{3 * 640}{SERVED} (0.3 MB)")
 
 
+SWITCHES = ["on", "off", "on", "off", "step", "step", "other", "change", "forget"]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
-    switches=st.lists(st.sampled_from(["on", "off", "step", "other"]), max_size=40),
+    switches=st.lists(st.sampled_from(SWITCHES), max_size=40),
     batch_size=st.integers(1, 5),
     copies=st.booleans(),
 )
 def test_switched_on_and_off_at_any_step(
     switches: list[str], batch_size: int, copies: bool
 ) -> None:
-    """Two epochs, nested iterators included: no sample is lost, repeated or changed."""
+    """Epochs under way and nested ones: no sample is lost, repeated, changed or out of date."""
 
     def run(boosted: bool) -> list[Any]:
         torch.manual_seed(1)
         options: dict[str, Any] = {"collate_fn": list} if copies else {}
-        loader = _loader(Photos(9), batch_size=batch_size, shuffle=True, **options)
+        dataset = Photos(9, DECODED["tensor"])
+        loader = _loader(dataset, batch_size=batch_size, shuffle=True, **options)
         job, applied, seen = Job(torch), None, []
         batches = _start(job, loader)
         for switch in [*switches, *["step"] * 12]:
@@ -226,6 +246,10 @@ def test_switched_on_and_off_at_any_step(
             elif switch == "off" and applied is not None:
                 applied.undo()
                 applied = None
+            elif switch == "change":
+                dataset.scale += 0.5
+            elif switch == "forget" and boosted:
+                boost.forget(job)
             elif switch == "step":
                 batch = next(batches, None)
                 if batch is None:
@@ -240,23 +264,253 @@ def test_it_can_be_switched_between_steps() -> None:
     assert boost.BOOST.switch is Switch.STEP
 
 
-def test_undo_in_the_middle_of_an_epoch_restores_all_and_drops_the_samples() -> None:
+def test_undo_in_the_middle_of_an_epoch_restores_all() -> None:
     loader = _loader()
     before = dict(vars(loader))
     job, applied = _apply(loader)
     list(_start(job, loader))
     batches = _start(job, loader)
     first = _seen(next(batches))
-    (cache,) = boost._caches
-    assert len(cache.samples) == 40
     applied.undo()
-    assert (cache.samples, cache.bytes) == ({}, 0)
     iterator = next(iter(job.iterators(loader)))
     assert type(iterator._dataset_fetcher) is _MapDatasetFetcher
     assert vars(loader) == before
     READ.clear()
     assert [first, *map(_seen, batches)] == [_seen(batch) for batch in _loader()]
     assert READ[:36] == list(range(4, 40))
+
+
+def _reads(job: Job, loader: Any) -> int:
+    """How many samples an epoch, the same as without, reads."""
+    expected = [_seen(batch) for batch in _loader(loader.dataset)]
+    READ.clear()
+    assert [_seen(batch) for batch in _start(job, loader)] == expected
+    return len(READ)
+
+
+def test_the_samples_are_there_when_it_is_switched_on_again() -> None:
+    job, applied = _apply(loader := _loader())
+    list(_start(job, loader))
+    for _ in range(3):
+        applied.undo()
+        assert _reads(job, loader) == 40
+        applied = boost.apply(job, loader, {})
+        assert _reads(job, loader) <= 4, "all from memory, some of them compared"
+    assert applied.engaged() == (True, f"120{SERVED} (0.0 MB)")
+
+
+def test_what_is_read_while_it_is_off_is_not_known() -> None:
+    job, applied = _apply(loader := _loader())
+    batches = _start(job, loader)
+    for _ in range(3):
+        next(batches)
+    applied.undo()
+    for _ in range(4):
+        next(batches)
+    boost.apply(job, loader, {})
+    list(batches)
+    assert sorted(_kept(loader).samples) == [*range(12), *range(28, 40)]
+    _reads(job, loader)
+    assert set(READ) >= set(range(12, 28))
+    assert _reads(job, loader) <= 4
+
+
+def test_attributes_that_are_changed_while_it_is_off() -> None:
+    dataset = Photos(40, DECODED["tensor"])
+    job, applied = _apply(loader := _loader(dataset))
+    list(_start(job, loader))
+    applied.undo()
+    dataset.scale = 2.0
+    boost.apply(job, loader, {})
+    assert _reads(job, loader) >= 40
+    assert _reads(job, loader) <= 4
+
+
+def test_files_that_are_rewritten_while_it_is_off() -> None:
+    FILES.update({index: float(index) for index in range(40)})
+    job, applied = _apply(loader := _loader(Photos(40, lambda index: FILES[index])))
+    list(_start(job, loader))
+    batches = _start(job, loader)
+    next(batches)
+    applied.undo()
+    FILES.update({index: index + 0.5 for index in range(40)})
+    applied = boost.apply(job, loader, {})
+    assert next(batches).tolist() == [4.5, 5.5, 6.5, 7.5]
+    assert applied.engaged() == (False, "sample 4 came out different when it was read again")
+
+
+def test_memory_that_becomes_scarce_while_it_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, applied = _apply(loader := _loader())
+    list(_start(job, loader))
+    applied.undo()
+    monkeypatch.setattr(kept_samples, "spare_memory", lambda: 0)
+    assert "may be taken" in boost.apply(job, loader, {}).engaged()[1]  # type: ignore[index]
+    assert _no_samples()
+
+
+def test_what_it_once_refused_it_does_not_take_up_again() -> None:
+    job, applied = _apply(loader := _loader(Photos(40, lambda index: random.random())))
+    list(_start(job, loader))
+    applied.undo()
+    again = boost.apply(job, loader, {})
+    READ.clear()
+    list(_start(job, loader))
+    assert len(READ) == 40
+    assert again.engaged() == (False, kept_samples.DRAWS)
+
+
+@pytest.mark.parametrize("off_first", [True, False])
+def test_for_good(off_first: bool) -> None:
+    """Forgotten, the samples are gone as soon as it is off, and it begins anew."""
+    job, applied = _apply(loader := _loader())
+    list(_start(job, loader))
+    for action in [applied.undo, lambda: boost.forget(job)][:: 1 if off_first else -1]:
+        action()
+    assert (_kept(loader).samples, _kept(loader).bytes) == ({}, 0)
+    boost.apply(job, loader, {})
+    assert _reads(job, loader) >= 40
+    assert _reads(job, loader) <= 4
+
+
+def test_another_program_finds_nothing() -> None:
+    job, applied = _apply(loader := _loader())
+    list(_start(job, loader))
+    applied.undo()
+    other, _ = _apply(loader)
+    assert _reads(other, loader) >= 40
+
+
+class Tuned:
+    """A loader, and a booster that switches on and off as a tuning does."""
+
+    def __init__(self, recorder: Recorder, *loaders: Any) -> None:
+        self.job = Job(torch)
+        for loader in loaders:
+            self.job.loaders.append(loader)
+        self.booster = Booster(self.job, (), recorder)
+
+    def on(self) -> None:
+        assert self.booster.on(BoostOrder("sample-cache")) is None
+
+    def off(self) -> None:
+        self.booster.off("sample-cache")
+
+    def forget(self) -> None:
+        self.booster.forget("sample-cache")
+
+    def left(self) -> int:
+        return self.booster.steps_to_ready("sample-cache")
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Iterator[Recorder]:
+    """Of the booster's records; there must be no fault among them."""
+    recorder = Recorder(str(tmp_path))
+    yield recorder
+    recorder._file.close()
+    (records,) = tmp_path.iterdir()
+    assert "fault" not in records.read_text()
+
+
+def test_the_booster_forgets_what_it_is_told_to(recorder: Recorder) -> None:
+    tuned = Tuned(recorder, loader := _loader())
+    tuned.on()
+    list(_start(tuned.job, loader))
+    tuned.off()
+    assert len(_kept(loader).samples) == 40
+    tuned.forget()
+    assert _no_samples()
+    tuned.on()
+    list(_start(tuned.job, loader))
+    tuned.booster.undo()
+    assert _no_samples()
+    tuned.booster.forget("gc-pause")  # has nothing to forget
+
+
+def test_the_tuning_forgets_what_it_does_not_keep(recorder: Recorder) -> None:
+    tuned = Tuned(recorder, loader := _loader())
+    watch = LiveWatch(tuned.job, tuned.booster, recorder, LiveOrders(allowed=("sample-cache",)))
+    item = Candidate("sample-cache", {}, boost.BOOST, 1.0)
+
+    def kept_through(then: Callable[[], None]) -> bool:
+        watch.switch([item.order])
+        list(_start(tuned.job, loader))
+        then()
+        watch.switch([])
+        return not _no_samples()
+
+    try:
+        assert kept_through(lambda: watch.tell(Decided("gc-pause", "same", "")))
+        assert not kept_through(lambda: watch.tell(Decided("sample-cache", "same", "")))
+        watch.session.state.kept.append(item)
+        assert kept_through(lambda: watch.tell(Decided("sample-cache", "kept", "")))
+        watch.session.state.kept.clear()
+        assert watch.steps_to_ready("sample-cache") == 0
+        watch._settled()  # with no word on it: a fault of our own ended the tuning
+        assert _no_samples()
+    finally:
+        watch._unwatch_saving()
+
+
+def test_the_steps_until_it_can_show_its_gain(recorder: Recorder) -> None:
+    tuned = Tuned(recorder, loader := _loader(shuffle=True), validation := _loader(Photos(400)))
+    batches = _start(tuned.job, loader)
+    tuned.on()
+    left = [tuned.left()]
+    for batch, _ in enumerate(batches):
+        left.append(tuned.left())
+        if batch == 4:  # half of them
+            tuned.off()
+            assert tuned.left() == 0
+        if batch == 6:
+            tuned.on()
+    assert left == [10, 9, 8, 7, 6, 5, 0, 0, 4, 3, 2]
+    for _ in _start(tuned.job, loader):
+        pass
+    assert tuned.left() == 0
+    next(_start(tuned.job, validation))
+    assert tuned.left() == 99, "of the loader that takes longest"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_size": None},
+        {"drop_last": True, "batch_size": 7},
+        {"sampler": SubsetRandomSampler(range(10))},
+        {"batch_size": 1, "batch_sampler": [[1, 2], [5], [4, 8, 9, 0]]},
+    ],
+    ids=["no batches", "drop last", "subset", "batch sampler"],
+)
+def test_a_pass_makes_it_ready(recorder: Recorder, options: dict[str, Any]) -> None:
+    tuned = Tuned(recorder, loader := _loader(**options))
+    batches = _start(tuned.job, loader)
+    tuned.on()
+    assert tuned.left() >= len(loader)
+    list(batches)
+    assert tuned.left() == 0
+
+
+def test_it_is_ready_where_nearly_all_is_known(recorder: Recorder) -> None:
+    sampler = [*range(8), *[index % 8 for index in range(200)], *range(8, 40)]
+    tuned = Tuned(recorder, loader := _loader(sampler=sampler))
+    batches = _start(tuned.job, loader)
+    tuned.on()
+    for _ in range(10):
+        next(batches)
+    assert tuned.left() == 8
+    for _ in range(12):
+        next(batches)
+    assert tuned.left() == 0
+
+
+def test_it_is_ready_once_it_has_switched_itself_off(recorder: Recorder) -> None:
+    tuned = Tuned(recorder, loader := _loader(Photos(40, lambda index: random.random())))
+    batches = _start(tuned.job, loader)
+    tuned.on()
+    assert tuned.left() == 10
+    next(batches)
+    assert tuned.left() == 0
 
 
 def test_what_the_program_does_to_a_sample_stays_in_that_batch() -> None:
@@ -278,8 +532,8 @@ def test_a_sample_that_draws_switches_it_off(drawn: Callable[[], float]) -> None
     def decode(index: int) -> Any:
         return drawn() if index == 30 else float(index)  # one of forty is augmented
 
-    assert _told(lambda: _loader(Photos(40, decode))) == (False, boost.DRAWS)
-    assert all(not cache.samples for cache in boost._caches)
+    assert _told(lambda: _loader(Photos(40, decode))) == (False, kept_samples.DRAWS)
+    assert _no_samples()
 
 
 def test_a_reseeded_generator_counts_as_drawn() -> None:
@@ -287,7 +541,7 @@ def test_a_reseeded_generator_counts_as_drawn() -> None:
         random.seed(index)
         return random.random()
 
-    assert _told(lambda: _loader(Photos(40, decode))) == (False, boost.DRAWS)
+    assert _told(lambda: _loader(Photos(40, decode))) == (False, kept_samples.DRAWS)
 
 
 def test_what_the_second_reading_draws_is_put_back() -> None:
@@ -304,7 +558,7 @@ def test_what_the_second_reading_draws_is_put_back() -> None:
     torch.manual_seed(0)
     iter(loader)  # draws the seed of its epoch
     assert torch.rand(1).tolist() == found
-    assert applied.engaged() == (False, boost.DRAWS)
+    assert applied.engaged() == (False, kept_samples.DRAWS)
 
 
 def test_other_samples_for_the_same_index_switch_it_off() -> None:
@@ -464,7 +718,7 @@ def test_images_of_pil() -> None:
 
 
 def test_more_than_may_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boost, "spare_memory", lambda: 400_000)
+    monkeypatch.setattr(kept_samples, "spare_memory", lambda: 400_000)
     dataset = Photos(1000, lambda index: torch.zeros(250))
     job, applied = _apply(loader := _loader(dataset))
     list(_start(job, loader))
@@ -475,14 +729,14 @@ def test_more_than_may_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_that_becomes_scarce(monkeypatch: pytest.MonkeyPatch) -> None:
     job, applied = _apply(loader := _loader())
     list(_start(job, loader))
-    monkeypatch.setattr(boost, "spare_memory", lambda: 0)
+    monkeypatch.setattr(kept_samples, "spare_memory", lambda: 0)
     assert [_seen(b) for b in _start(job, loader)] == [_seen(b) for b in loader]
     assert applied.engaged()[1].endswith("0 MB may be taken")  # type: ignore[index]
-    assert all(not cache.samples for cache in boost._caches)
+    assert _no_samples()
 
 
 def test_loaders_share_what_may_be_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boost, "spare_memory", lambda: 400_000)
+    monkeypatch.setattr(kept_samples, "spare_memory", lambda: 400_000)
     kept = []
     for _ in range(3):
         dataset = Photos(40, lambda index: torch.zeros(250))  # some 56 kB; 100 kB may be taken
@@ -586,7 +840,7 @@ def test_declines_where_memory_is_not_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_trouble_in_taking_over_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     job, applied = _apply(loader := _loader())
-    monkeypatch.setattr(boost, "Fetcher", None)
+    monkeypatch.setattr(kept_samples, "Fetcher", None)
     assert [_seen(b) for b in _start(job, loader)] == [_seen(b) for b in loader]
     assert applied.engaged() == (False, "TypeError: 'NoneType' object is not callable")
 
@@ -597,13 +851,15 @@ def test_a_dropped_loader_takes_its_samples_along() -> None:
     for _ in range(2):
         list(_start(job, loader))
     gone = weakref.ref(dataset), weakref.ref(loader)
+    kept = _kept(loader)
+    assert len(kept.samples) == 40
     gc.disable()  # not left to the collector
     try:
         del dataset, loader
         assert [reference() for reference in gone] == [None, None]
     finally:
         gc.enable()
-    assert all(not cache.samples for cache in boost._caches)
+    assert not kept.samples
     assert applied.engaged()[0]  # type: ignore[index]
     applied.undo()
 

@@ -108,6 +108,8 @@ def test_shape(boost_id: str) -> None:
     wanted = dict(SIGNATURES)
     if hasattr(module, "environment"):
         wanted["environment"] = ["facts", "params"]
+    if hasattr(module, "forget"):
+        wanted["forget"] = ["job"]
     for name, parameters in wanted.items():
         function = getattr(module, name)
         assert inspect.isfunction(function)

@@ -11,7 +11,9 @@ The file's name (underscores for hyphens) is the boost's id. A boost module has
 and may have `environment(facts, params) -> dict[str, str]`: variables that must be set before the
 process starts. `applies`, `promise`, `by_hand` and `environment` are pure and never import torch:
 the host calls them too. `apply` runs in the user's process, where torch is loaded, and may import
-torch inside the function. The module docstring is the boost's documentation page, with the headings
+torch inside the function. Where `undo` leaves something for another `apply` in the same program (a
+tuning switches on and off again and again), `forget(job)` lets go of it. The module docstring is
+the boost's documentation page, with the headings
 What it does / Why it is faster / When it does nothing / What it may change / How it is undone /
 References.
 """
@@ -92,6 +94,10 @@ def _engaged_by_default() -> tuple[bool, str] | None:
     return (True, "")
 
 
+def _at_once() -> int:
+    return 0
+
+
 @dataclass(frozen=True)
 class Applied:
     """What `apply` returns: how to take it back, and whether it really took hold."""
@@ -99,6 +105,8 @@ class Applied:
     undo: Undo
     engaged: Callable[[], tuple[bool, str] | None] = _engaged_by_default
     """Asked when the trial or the program ends: (took hold, detail); None: cannot be told."""
+    steps_to_ready: Callable[[], int] = _at_once
+    """Steps, as far as can be told, that must pass under it before it can show what it gains."""
 
 
 class BoostModule(Protocol):

@@ -9,6 +9,7 @@ from typing import Any
 
 from flatout_agent import wire
 from flatout_agent.booster import Booster
+from flatout_agent.boosts import names
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.job_facts import JobNotes
@@ -216,6 +217,7 @@ class LiveWatch(RunWatch):
         self._losses = []
         self._unwatch_saving()
         self.notes.close()
+        self._forget(names())
         self._settled_at = self.job.steps
         self.tell(self.summary())
         if self.orders.stop:
@@ -258,8 +260,17 @@ class LiveWatch(RunWatch):
         )
 
     def tell(self, record: wire.Record) -> None:
+        if isinstance(record, wire.Decided):
+            self._forget([record.id])
         if self.peers.first:
             self.recorder.write(record)
+
+    def _forget(self, boosts: Sequence[str]) -> None:
+        """Let go of what those of them that are not kept have ready for another time."""
+        kept = {item.id for item in self.session.state.kept}
+        for boost in boosts:
+            if boost not in kept:
+                self.recorder.safely(f"forget {boost}", self.booster.forget, boost)
 
     def report(self) -> None:
         """The program as written is known: tell what it is, and how long a step takes."""
@@ -308,8 +319,7 @@ class LiveWatch(RunWatch):
         return self._idle
 
     def steps_to_ready(self, boost: str) -> int:
-        """Steps until this boost can show what it gains."""
-        return 0
+        return self.booster.steps_to_ready(boost)
 
     def buffered(self) -> int:
         """Batches that workers may have ready: the steps that they make look fast."""
