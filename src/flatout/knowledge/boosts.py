@@ -28,6 +28,8 @@ class KnownBoost:
     """Parameter -> values worth trying, the default first."""
     conflicts: frozenset[str]
     """Boosts that cannot be on together with this one, whichever of the two says so."""
+    covered_by: tuple[str, ...]
+    """Boosts that leave nothing for this one to gain."""
     retry_after: tuple[str, ...]
     redraws: bool
     compiles: bool
@@ -100,6 +102,7 @@ def _known(boost_id: str, module: agent.BoostModule, conflicts: frozenset[str]) 
         moment=boost.moment,
         params=dict(boost.params),
         conflicts=conflicts,
+        covered_by=boost.covered_by,
         retry_after=boost.retry_after,
         redraws=boost.redraws,
         compiles=boost.compiles,
