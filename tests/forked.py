@@ -27,9 +27,10 @@ def serve():
 
 order = serve()
 if order is not None:
+    torch.seed()  # each process draws its own numbers, where the program chooses no seed
     os.chdir(order["folder"])
     for number, path in ((0, os.devnull), (1, order["out"]), (2, order["err"])):
-        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), number)
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), number)
     sys.argv[:] = order["argv"]
     sys.path[0] = os.path.dirname(sys.argv[0])
     runpy.run_path(sys.argv[0], run_name="__main__")
