@@ -57,7 +57,7 @@ def test_baseline_and_twin_agree_to_the_last_bit(run_agent):
     ],
 )
 def test_what_is_seen_of_each_style(run_agent, name, expected):
-    run = run_agent(job(name), trial=trial(max_steps=60, window_s=1.0, min_steps=40))
+    run = run_agent(job(name), trial=trial(min_steps=40, max_steps=40))
     facts = run.one(wire.JobSeen).facts
     assert expected(facts), facts
     assert run.one(wire.Ended).samples > 0
