@@ -39,8 +39,6 @@ class TrialOrders:
     """How to run one trial. The program is stopped when the window is complete."""
 
     seed: int = 0
-    guard_steps: int = 3
-    """First steps, taken at learning rate 0 so that all see the same weights."""
     min_steps: int = 8
     """The window holds at least this many steps ..."""
     max_steps: int = 50
@@ -49,10 +47,6 @@ class TrialOrders:
     """... and lasts this long in between."""
     warmup_max_s: float = 60.0
     """Give up waiting for stable step times after this long (compilation not counted)."""
-    reference: str | None = None
-    """Folder with the baseline's recorded batches and gradients; None: this is that baseline."""
-    noise_seed: int | None = None
-    """Reseed the forward pass with this one: measures what the program's own randomness does."""
     gates: int = 0
     """Pause after warm-up and after each of this many windows until the host opens the gate."""
     scratch: str = ""
@@ -220,7 +214,7 @@ class BoostNote:
 
 @dataclass(frozen=True)
 class StepTaken:
-    """One step in a trial. phase: guard | warmup | window."""
+    """One step in a trial. phase: warmup | window."""
 
     index: int
     phase: str
@@ -243,30 +237,8 @@ class AtGate:
 
 
 @dataclass(frozen=True)
-class GuardMeasured:
-    """Gradients of the first steps beside the baseline's; distances are L2 over sampled entries.
-
-    error: for each guard step that could be compared, |g - g_baseline| / |g_baseline|
-    noise: mean |g_i - g_j| / |g_i| over pairs of the baseline's own batches
-    """
-
-    error: tuple[float, ...]
-    noise: float | None
-    reason: str = ""
-    """Why fewer steps than asked for could be compared."""
-    finite: bool = True
-    worst_tensor: str = ""
-    """Name of the parameter whose gradient differs most, measured by its own batch noise."""
-    norm_ratio: float | None = None
-    """|g| / |g_baseline| over all compared steps: what is lost or added systematically."""
-    worst_ratio: float | None = None
-    """That parameter's error / noise; parameters with a negligible gradient are left out."""
-    kind: str = "guard"
-
-
-@dataclass(frozen=True)
 class LossesSeen:
-    """Loss per step, from the first guard step on; NaN and Inf as None."""
+    """Loss per step, from the first on; NaN and Inf as None."""
 
     losses: tuple[float | None, ...]
     kind: str = "losses"
@@ -322,7 +294,6 @@ Record = (
     | BoostNote
     | StepTaken
     | AtGate
-    | GuardMeasured
     | LossesSeen
     | Decided
     | BlockRun

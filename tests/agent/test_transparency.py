@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from agent.conftest import bare
 from flatout_agent import wire
 from job_steps import assert_steps
@@ -34,14 +35,18 @@ def one_thread(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def both(run_agent, argv, tmp_path):
+def both(run_agent, argv, tmp_path, without=bare):
     """The same program without and with the agent, side by side, each in its own folder."""
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir(), there.mkdir()
     with ThreadPoolExecutor(2) as pool:
-        without = pool.submit(bare, argv, here)
+        plain = pool.submit(without, argv, here)
         run = pool.submit(run_agent, argv, cwd=there)
-        return without.result(), run.result()
+        return plain.result(), run.result()
+
+
+def light(argv, folder):
+    return forked.bare(argv, folder, folder.parent)
 
 
 def assert_same(without, run):
@@ -59,7 +64,8 @@ def assert_same(without, run):
     ],
 )
 def test_same_output_and_losses(run_agent, tmp_path, name):
-    without, run = both(run_agent, [str(JOBS / f"{name}.py"), "--steps", "12"], tmp_path)
+    argv = [str(JOBS / f"{name}.py"), "--steps", "12"]
+    without, run = both(run_agent, argv, tmp_path, light)
     assert_same(without, run)
     assert_steps(without.stdout, 12)
     assert without.returncode == 0
@@ -73,7 +79,7 @@ def test_same_ending(run_agent, tmp_path, name):
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_same_losses_under_a_framework(run_agent, tmp_path, name):
     argv = [str(JOBS / f"{name}.py"), "--steps", "6"]
-    without, run = both(run_agent, argv, tmp_path)
+    without, run = both(run_agent, argv, tmp_path, light)
     assert_steps(without.stdout, 6)
     losses = [line for line in run.stdout.splitlines() if line.startswith("step ")]
     assert losses == [line for line in without.stdout.splitlines() if line.startswith("step ")]

@@ -214,7 +214,7 @@ def test_a_plan_that_cannot_be_written_there_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        [job("plain"), "--steps", "60000"],
+        pytest.param([job("plain"), "--steps", "60000"], marks=pytest.mark.thorough),
         ["-m", "pkg_module.train", "--steps", "60000"],
     ],
 )  # fmt: skip

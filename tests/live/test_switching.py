@@ -66,6 +66,9 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cpu_threads, "usable_cores", lambda: 2)
     monkeypatch.setattr(bf16_autocast, "native_bf16", lambda torch, device: (True, "here"))
     monkeypatch.setattr(DataLoader, "check_worker_number_rationality", lambda self: None)
+    # A whole collection goes through all that pytest has loaded: 0.3 s at each switch.
+    collect = gc.collect
+    monkeypatch.setattr(gc, "collect", lambda generation=0: collect(0))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -595,6 +598,6 @@ def test_copies_ahead_leave_every_bit(plan: Plan) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make", [Convolutions, Dropping])
+@pytest.mark.parametrize("make", [Convolutions, pytest.param(Dropping, marks=pytest.mark.thorough)])
 def test_compiled_in_between(make: Any) -> None:
     assert_as_never_switched(make, [(), ("compile",), ("compile",), (), ("compile",), ()])

@@ -27,7 +27,7 @@ WINDOW = [step(index, wall_s=time) for index, time in enumerate((0.1, 0.2, 0.3, 
 
 
 def test_only_the_window_counts() -> None:
-    figures = measured(rank(step(0, "guard", 9.0), step(4, "warmup", 9.0), *WINDOW), 1000)
+    figures = measured(rank(step(0, "warmup", 9.0), step(4, "warmup", 9.0), *WINDOW), 1000)
     assert figures is not None
     assert figures.step_ms == pytest.approx(200)
     assert figures.steps_ms == pytest.approx((100, 200, 300, 200))
@@ -44,7 +44,7 @@ def test_evaluation_is_told_apart_from_the_step() -> None:
 
 
 def test_compilation_is_what_the_first_steps_took_beyond_steady_ones() -> None:
-    first = [step(0, "guard", 5.2), step(1, "guard", 0.3), step(2, "warmup", 1.2)]
+    first = [step(0, "warmup", 5.2), step(1, "warmup", 0.3), step(2, "warmup", 1.2)]
     figures = measured(rank(*first, *WINDOW), None)
     assert figures is not None
     assert figures.compile_s == pytest.approx(6.0)
@@ -52,7 +52,7 @@ def test_compilation_is_what_the_first_steps_took_beyond_steady_ones() -> None:
 
 @pytest.mark.parametrize("count", range(LEAST_STEPS))
 def test_too_few_steps_are_no_measurement(count: int) -> None:
-    assert measured(rank(step(0, "guard"), *WINDOW[:count]), None) is None
+    assert measured(rank(step(0, "warmup"), *WINDOW[:count]), None) is None
 
 
 def test_without_samples_there_is_no_rate_and_waiting_is_at_most_all() -> None:

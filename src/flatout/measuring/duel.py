@@ -126,7 +126,7 @@ def fight(
         players: list[_Player] = []
         names = ("duel-untouched", "duel-plan") if not against else ("start-without", "start-with")
         for name, chosen in zip(names, (against, boosts), strict=True):
-            program = bench.program(name, chosen, facts, None, gates=pairs, guard_steps=0)
+            program = bench.program(name, chosen, facts, None, gates=pairs)
             players.append(_Player(stack.enter_context(program)))
             players[-1].reach(0, False, deadline)
             program.suspend()
@@ -171,7 +171,7 @@ def whole_runs(
     return _whole(sides[0]), _whole(sides[1])
 
 
-WHOLE: dict[str, Any] = {"guard_steps": 0, "min_steps": 10**9, "max_steps": 10**9}
+WHOLE: dict[str, Any] = {"min_steps": 10**9, "max_steps": 10**9}
 
 
 def _step_ms(outcome: Outcome) -> float:

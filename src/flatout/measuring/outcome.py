@@ -21,7 +21,6 @@ class Rank:
     torch: str | None = None
     facts: wire.JobFacts | None = None
     steps: list[wire.StepTaken] = field(default_factory=list)
-    guard: wire.GuardMeasured | None = None
     losses: tuple[float | None, ...] = ()
     notes: dict[str, wire.BoostNote] = field(default_factory=dict)
     redirected: list[str] = field(default_factory=list)
@@ -40,8 +39,6 @@ class Rank:
                 self.facts = record.facts
             case wire.StepTaken():
                 self.steps.append(record)
-            case wire.GuardMeasured():
-                self.guard = record
             case wire.LossesSeen():
                 self.losses = record.losses
             case wire.BoostNote():

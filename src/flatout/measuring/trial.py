@@ -37,7 +37,6 @@ class Bench:
     min_steps: int = 5
     max_steps: int = 50
     window_s: float = 3.0
-    guard_steps: int = 3
     protect: Path = field(default_factory=Path.cwd)
     compile_cache: Path = field(default_factory=lambda: Path(".flatout/cache/inductor").absolute())
 
@@ -50,11 +49,9 @@ class Bench:
         """The orders that all trials start from."""
         settings = {
             "seed": self.seed,
-            "guard_steps": self.guard_steps,
             "min_steps": self.min_steps,
             "max_steps": self.max_steps,
             "window_s": self.window_s,
-            "reference": None if folder == self.reference else str(self.reference),
             "scratch": str(folder / "scratch"),
             "prepared": None
             if folder == self.reference

@@ -21,15 +21,15 @@ class Verdict(enum.StrEnum):
 class Guard:
     """Whether a trial still learns the same as the untouched program, with the numbers.
 
-    Ratios are without unit. Source: gradients at unchanged weights on the first steps, and the
-    loss of each step of the window, paired by step with the untouched program's.
+    Ratios are without unit. Source: the gradients of single calls, made again at the same weights,
+    and the losses of the confirmation, paired by step with the untouched program's.
     """
 
     passed: bool
     reason: str
     """One line for people, numbers included."""
     gradient_error: float | None = None
-    """Worst |g - g_untouched| / |g_untouched| over the guard steps."""
+    """Worst |g - g_untouched| / |g_untouched| of the calls that were compared."""
     batch_noise: float | None = None
     """Mean |g_i - g_j| / |g_i| between the untouched program's own batches."""
     own_noise: float | None = None
@@ -49,7 +49,7 @@ class Measured:
     steps_ms: tuple[float, ...]
     """Each step of the window."""
     losses: tuple[float | None, ...]
-    """From the first guard step on."""
+    """From the first step on."""
     wait_share: float | None = None
     eval_ms: float | None = None
     """Per evaluation pass, when some were seen."""

@@ -152,7 +152,7 @@ def _losses(tuned: Tuned) -> Chart | None:
 
 
 def _loss_traces(tuned: Tuned) -> list[Trace | None]:
-    """The curves of the A/B runs where there are some: a trial's begins with the guard steps."""
+    """The curves of the A/B runs where there are some, else those of the trials."""
     confirmed = tuned.confirmation
     if confirmed is not None and confirmed.untouched_losses:
         return [

@@ -26,7 +26,7 @@ COLOURS = {
     Verdict.FAILED: "red",
     Verdict.SKIPPED: "dim",
 }
-PHASES = {"guard": "guard", "warmup": "warm-up", "window": "measuring"}
+PHASES = {"warmup": "warm-up", "window": "measuring"}
 NAME, STEP, GAIN, VERDICT = 36, 9, 7, 10
 """Widths of the columns; the reason takes what is left of the line."""
 

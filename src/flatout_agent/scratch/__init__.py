@@ -43,7 +43,7 @@ def install(
         except Exception:  # a report that fails is no reason for the program to fail
             return
 
-    own = (*keep, trial.reference or "", trial.prepared or "")
+    own = (*keep, trial.prepared or "")
     overlay = Overlay(trial.scratch, trial.protect, trial.prepared, own, tell)
     environment = trackers.set_environment(overlay.scratch)
     take_off = patches.put_on(overlay)

@@ -1,4 +1,4 @@
-"""Watch one trial: guard steps, warm-up, measured windows; then stop the program."""
+"""Watch one trial: warm-up, measured windows; then stop the program."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from flatout_agent.job import Job
 from flatout_agent.job_facts import JobNotes, world_size
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
-from flatout_agent.watch.guard import GradientGuard
-from flatout_agent.watch.replay import Replay
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, samples_in, synchronize, tensors_in
 from flatout_agent.watch.window import Window
@@ -37,14 +35,9 @@ class TrialWatch(Watcher):
         self.orders = orders
         self.torch = job.torch
         self.notes = JobNotes(job.torch)
-        self.guard = GradientGuard(job, orders, recorder.folder)
-        self.replay = Replay(job, orders, recorder.folder)
         self.window = Window(orders, lockstep=world_size() > 1)
         self.losses: list[list[Any]] = []
         self._step_losses: list[Any] = []
-        self._closures: set[int] = set()
-        self._inside_optimizer = False
-        self._reseeded = False
         self._last: float | None = None
         self._wait_s = 0.0
         self._eval_began: float | None = None
@@ -69,7 +62,7 @@ class TrialWatch(Watcher):
         if self._training_loader is None or loader is self._training_loader:
             self._wait_s += wait_s
             self._loader_samples += samples_in(self.torch, batch)
-        return self.replay.batch(loader, batch)
+        return batch
 
     def model_found(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.notes.model(model)
@@ -106,11 +99,6 @@ class TrialWatch(Watcher):
             self.notes.inputs(number, tuple(first.shape))
             if number == 0:
                 self._model_samples += int(first.shape[0]) if first.dim() else 0
-        if not self.replay.over:
-            self.guard.saw_inputs(args, kwargs)
-            if not self._reseeded:
-                self._reseed(self.orders.noise_seed)
-                self._reseeded = True
 
     def _evaluated(self, output: Any) -> None:
         self.notes.eval_seen = True
@@ -124,13 +112,10 @@ class TrialWatch(Watcher):
         self._step_losses.append(loss.detach().clone())
 
     def optimizer_starts(self, optimizer: Any) -> None:
-        self._inside_optimizer = True
         self._backwards_before = len(self._step_losses)
-        self.guard.optimizer_starts(optimizer)
 
     def optimizer_ends(self, optimizer: Any) -> None:
         closure = len(self._step_losses) > self._backwards_before
-        self.guard.optimizer_ends(optimizer)
         if len(self.notes.optimizers) < len(self.job.optimizers):
             self.notes.optimizer(optimizer, closure)
 
@@ -143,18 +128,13 @@ class TrialWatch(Watcher):
         index = self.job.steps - 1
         if index == 0:
             self._first_step()
-        phase = self.window.phase(index)
+        phase = self.window.phase()
         closing = phase == "window" and self.window.closes(now)
         if phase != "window" or closing:
             synchronize(self.torch, self.job.device)
             now = time.perf_counter()
         began = self._last if self._last is not None else now
         self._record(index, phase, now - began)
-        if phase == "guard":
-            if index == self.orders.guard_steps - 1:
-                self._guard_over()
-            self._reseed(None)
-            self._reseeded = False
         self._last = time.perf_counter()
         if self.window.step_ended(
             self._steps[-1], closing, self._buffered(), compile_counters()[0]
@@ -187,17 +167,6 @@ class TrialWatch(Watcher):
         self._step_losses = []
         self._wait_s = self._eval_s = 0.0
         self._loader_samples = self._model_samples = 0
-
-    def _guard_over(self) -> None:
-        self.replay.over = True
-        self.recorder.safely("guard", lambda: self.recorder.write(self.guard.finish()))
-
-    def _reseed(self, noise_seed: int | None) -> None:
-        """The same random numbers in each guard step, however many a boost has drawn before."""
-        from flatout_agent.session import seed_everything
-
-        seed = self.orders.seed if noise_seed is None else noise_seed
-        seed_everything(self.torch, (seed + 1) * 1000 + self.job.steps)
 
     def _buffered(self) -> int:
         """Batches that loader workers may have ready: the steps that they make look fast."""
@@ -237,8 +206,6 @@ class TrialWatch(Watcher):
 
     def _write_end(self, reason: str) -> None:
         self._over = True
-        if not self.replay.over and self.job.steps:
-            self._guard_over()
         self.booster.report()
         self.recorder.write(wire.LossesSeen(tuple(map(_mean, self.losses))))
         measured = [step for step in self._steps if step.phase == "window"] or self._steps[1:]

@@ -20,7 +20,7 @@ STEPS_AFTER_GATE = 1
 
 
 class Window:
-    """The phases of a trial: guard, warmup, window (once, or once per gate)."""
+    """The phases of a trial: warmup, window (once, or once per gate)."""
 
     def __init__(self, orders: wire.TrialOrders, lockstep: bool = False) -> None:
         """lockstep: several ranks take each step together, so that none may decide by its clock."""
@@ -36,10 +36,8 @@ class Window:
         self._taken = 0
         self._skip = 0
 
-    def phase(self, index: int) -> str:
-        """Of the step with this index, which has just ended: guard, warmup or window."""
-        if index < self.orders.guard_steps:
-            return "guard"
+    def phase(self) -> str:
+        """Of the step that has just ended: warmup or window."""
         return "window" if self._measuring and not self._skip else "warmup"
 
     def begins(self, now: float) -> None:
@@ -65,10 +63,6 @@ class Window:
         buffered: batches that loader workers may have ready, which make steps look fast.
         recompiles: how often torch.compile has compiled anew so far.
         """
-        if step.phase == "guard":
-            if step.index:
-                self._warmup.append(step.wall_s - step.eval_s)
-            return False
         if not self._measuring:
             return self._warm(step, buffered, recompiles)
         if self._skip:
@@ -85,15 +79,14 @@ class Window:
 
     def _warm(self, step: wire.StepTaken, buffered: int, recompiles: int) -> bool:
         if self.lockstep:
-            return step.index - self.orders.guard_steps + 1 >= LOCKSTEP_STEPS + buffered
+            return step.index + 1 >= LOCKSTEP_STEPS + buffered
         if recompiles != self._recompiles:
             self._recompiles = recompiles
             self._warmup, self._warmup_s = [], 0.0
             return False
         self._warmup.append(step.wall_s - step.eval_s)
         self._warmup_s += step.wall_s
-        count = step.index - self.orders.guard_steps + 1
-        if count < LEAST_WARMUP + buffered:
+        if step.index + 1 < LEAST_WARMUP + buffered:
             return False
         return stable(self._warmup) or self._warmup_s > self.orders.warmup_max_s
 

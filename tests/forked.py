@@ -1,0 +1,76 @@
+"""Programs without flatout, each in a fork of one process that has imported torch already.
+
+Importing torch and what its optimizers import is all that a small program takes time for.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+PARENT = """
+import json, os, runpy, sys
+import torch, torch._dynamo
+
+def serve():
+    for line in sys.stdin.buffer.raw:
+        order = json.loads(line)
+        if os.fork() == 0:
+            return order
+        _, status = os.wait()
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+order = serve()
+if order is not None:
+    torch.seed()  # each process draws its own numbers, where the program chooses no seed
+    os.chdir(order["folder"])
+    for number, path in ((0, os.devnull), (1, order["out"]), (2, order["err"])):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), number)
+    sys.argv[:] = order["argv"]
+    sys.path[0] = os.path.dirname(sys.argv[0])
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@dataclass
+class Done:
+    """How one program ended; a traceback in `stderr` has the lines of `runpy` in it."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def bare(argv: list[str], folder: Path, results: Path) -> Done:
+    """The script `argv` in `folder`; its output is kept in `results`, outside of it."""
+    out, err = results / "forked.out", results / "forked.err"
+    if not hasattr(os, "fork"):
+        done = subprocess.run(
+            [sys.executable, *argv], cwd=folder, capture_output=True, text=True, timeout=240
+        )
+        return Done(done.returncode, done.stdout, done.stderr)
+    parent = _parent()
+    assert parent.stdin is not None
+    assert parent.stdout is not None
+    order = {"argv": argv, "folder": str(folder), "out": str(out), "err": str(err)}
+    parent.stdin.write(json.dumps(order) + "\n")
+    parent.stdin.flush()
+    code = int(parent.stdout.readline())
+    return Done(code, out.read_text(), err.read_text())
+
+
+@functools.cache
+def _parent() -> subprocess.Popen[str]:
+    """Ends with the tests: its input does."""
+    return subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
