@@ -31,6 +31,8 @@ VERSION = 1
 ORDERS_ENV = "FLATOUT_ORDERS"
 """Environment variable that holds the path of the orders file."""
 
+LAST_GATE = "last"
+
 T = TypeVar("T")
 
 
@@ -229,7 +231,10 @@ class StepTaken:
 
 @dataclass(frozen=True)
 class AtGate:
-    """The program waits before window `number` until the host creates `gate-<number>`."""
+    """The program waits before window `number` until the host creates `gate-<number>`.
+
+    Where `LAST_GATE` stands in that file, no more windows are wanted.
+    """
 
     number: int
     path: str

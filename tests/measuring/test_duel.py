@@ -95,3 +95,28 @@ def test_a_duel_without_a_result_says_why_and_leaves_nothing(
 def test_a_program_that_never_trains_is_no_side(tmp_path: Path) -> None:
     with pytest.raises(DuelFailedError, match="ended early: done"):
         fight(tmp_path, "print('done')")
+
+
+@pytest.mark.parametrize(("enough", "expected"), [(3, 3), (5, 5), (99, 6)])
+def test_more_pairs_are_taken_while_it_is_unclear(
+    tmp_path: Path, enough: int, expected: int
+) -> None:
+    untouched, plan = duel.fight(
+        bench(tmp_path, SLOW_UNLESS_PAUSED),
+        PLAN,
+        None,
+        3,
+        60.0,
+        most=6,
+        unclear=lambda ratios: len(ratios) < enough,
+    )
+    assert len(untouched.windows_ms) == len(plan.windows_ms) == expected
+    assert len(untouched.losses) > 3 * expected, "each tells its losses at its end"
+    assert none_left(tmp_path)
+
+
+def test_a_program_that_ends_while_more_are_taken_gives_what_it_has(tmp_path: Path) -> None:
+    table = bench(tmp_path, at_each_step("time.sleep(0.02)\n    if step == 40: break"))
+    untouched, plan = duel.fight(table, PLAN, None, 2, 60.0, most=50, unclear=lambda ratios: True)
+    assert 2 <= len(untouched.windows_ms) == len(plan.windows_ms) < 50
+    assert none_left(tmp_path)

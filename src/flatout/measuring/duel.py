@@ -93,7 +93,19 @@ class _Player:
         if not last:
             self.program.suspend()
 
-    def side(self) -> Side:
+    def end(self, deadline: float) -> None:
+        """Let it end at its gate: no more windows are wanted."""
+        self.program.resume()
+        for rank in self.training():
+            if rank.gate is not None:
+                gate = Path(rank.gate.path)
+                text = gate.with_suffix(".text")
+                text.write_text(wire.LAST_GATE, encoding="utf-8")
+                text.replace(gate)  # it is there at once, with what stands in it
+        self.reach(0, True, deadline)
+
+    def side(self, count: int | None = None) -> Side:
+        """What its windows show, the first `count` of them."""
         rank = leading(self.ranks.values())
         if rank is None:
             raise DuelFailedError("no step was taken")
@@ -105,7 +117,7 @@ class _Player:
             1000 * statistics.mean(step.wall_s - step.eval_s for step in steps)
             for _, steps in sorted(windows.items())
         ]
-        return Side(tuple(means), rank.losses, rank)
+        return Side(tuple(means[:count]), rank.losses, rank)
 
 
 def fight(
@@ -116,27 +128,56 @@ def fight(
     limit_s: float,
     done: PairDone = lambda pair, ratio: None,
     against: tuple[PlannedBoost, ...] = (),
+    most: int | None = None,
+    unclear: Callable[[tuple[float, ...]], bool] = lambda ratios: False,
 ) -> tuple[Side, Side]:
     """The program under `against` (nothing: as written) and under `boosts`, `pairs` windows each.
 
+    While the ratios of the pairs are `unclear`, up to `most` pairs, as the time allows.
     Raises DuelFailedError when one of them fails.
     """
     deadline = time.monotonic() + limit_s
+    most = max(pairs, most or pairs)
+    ratios: list[float] = []
     with ExitStack() as stack:
         players: list[_Player] = []
         names = ("duel-untouched", "duel-plan") if not against else ("start-without", "start-with")
         for name, chosen in zip(names, (against, boosts), strict=True):
-            program = bench.program(name, chosen, facts, None, gates=pairs)
+            program = bench.program(name, chosen, facts, None, gates=most)
             players.append(_Player(stack.enter_context(program)))
             players[-1].reach(0, False, deadline)
             program.suspend()
-        for number in range(pairs):
-            done(number + 1, None)
+        try:
+            _windows(players, ratios, pairs, most, deadline, done, unclear)
+        except EndedEarlyError:
+            if len(ratios) < pairs:
+                raise
+        return players[0].side(len(ratios)), players[1].side(len(ratios))
+
+
+def _windows(
+    players: list[_Player],
+    ratios: list[float],
+    pairs: int,
+    most: int,
+    deadline: float,
+    done: PairDone,
+    unclear: Callable[[tuple[float, ...]], bool],
+) -> None:
+    """Add the ratio of each pair of windows, until there are enough."""
+    for number in range(most):
+        began = time.monotonic()
+        done(number + 1, None)
+        for player in players:
+            player.play(number, number == most - 1, deadline)
+        untouched, plan = (player.side().windows_ms[number] for player in players)
+        ratios.append(untouched / plan)
+        done(number + 1, ratios[-1])
+        late = deadline - time.monotonic() < 2 * (time.monotonic() - began)
+        if pairs <= number + 1 < most and (late or not unclear(tuple(ratios))):
             for player in players:
-                player.play(number, number == pairs - 1, deadline)
-            untouched, plan = (player.side().windows_ms[number] for player in players)
-            done(number + 1, untouched / plan)
-        return players[0].side(), players[1].side()
+                player.end(deadline)
+            return
 
 
 def whole_runs(

@@ -53,6 +53,11 @@ def _with_losses(guard: Guard, untouched: Side, plan: Side) -> Guard:
     )
 
 
+def unclear(ratios: tuple[float, ...]) -> bool:
+    """Whether more pairs may confirm what these cannot: faster in the middle, not beyond doubt."""
+    return statistics.median(ratios) > 1.01 and interval(ratios)[0] <= 1.0
+
+
 def interval(ratios: tuple[float, ...], level: float = LEVEL) -> tuple[float, float]:
     """Bootstrap interval of the median over the pairs; the same for the same ratios."""
     if len(ratios) < 2:

@@ -24,10 +24,10 @@ from flatout.running.folder import ROOT
 from flatout.running.process import end_all
 from flatout.tuning import planning, starts, trials
 from flatout.tuning.candidates import Choice, highest_risk
-from flatout.tuning.confirm import confirmation
+from flatout.tuning.confirm import confirmation, unclear
 from flatout.tuning.trials import Found
 
-PAIRS = 5
+PAIRS, MOST_PAIRS = 5, 11
 WHOLE_PAIRS = 3
 FIRST_BOOST_STEPS = 30
 """Steps that the guard and the fewest pairs of blocks of one boost take, where steps are long."""
@@ -151,7 +151,7 @@ def _confirm(
     plan, limit_s = found.kept, _confirm_limit_s(found, deadline)
 
     def done(pair: int, ratio: float | None) -> None:
-        observer.confirming(pair, settings.pairs, ratio)
+        observer.confirming(pair, max(pair, settings.pairs), ratio)
 
     best = Measured(found.now_ms, None, (), ()) if found.now_ms else None
     try:
@@ -184,7 +184,16 @@ def _duel(
     if not _too_short(found):
         windows = _windows(bench, found, settings)
         try:
-            return duel.fight(windows, found.kept, found.facts, settings.pairs, limit_s, done)
+            return duel.fight(
+                windows,
+                found.kept,
+                found.facts,
+                settings.pairs,
+                limit_s,
+                done,
+                most=max(MOST_PAIRS, settings.pairs),
+                unclear=unclear,
+            )
         except duel.EndedEarlyError:
             pass
     notes.append("the program is short: whole runs of it were compared")
