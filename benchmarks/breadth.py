@@ -2,6 +2,7 @@
 
 python benchmarks/breadth.py                       # benchmarks/strangers and tests/jobs: hours
 python benchmarks/breadth.py --budget 45s siren_image plain
+python benchmarks/breadth.py --add dcgan_digits    # beside the rows that are there
 
 Each script is tuned, then run for some steps as written and with the plan; the losses that both
 print are compared by the Guard's own measure. Where an expert's version stands beside it
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import math
 import os
 import re
@@ -52,9 +54,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", default="60s")
     parser.add_argument("--skip", action="append", default=[], help="a boost left out")
+    parser.add_argument("--add", action="store_true", help="keep the rows of earlier runs")
     parser.add_argument("names", nargs="*", default=[*strangers(), *JOB_NAMES])
     arguments = parser.parse_args()
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = earlier() if arguments.add else {}
     for name in arguments.names:
         rows[name] = one(name, arguments.budget, arguments.skip)
         sys.stderr.write(f"{name}: {rows[name]}\n")
@@ -77,12 +80,19 @@ def write(rows: dict[str, dict[str, Any]], arguments: argparse.Namespace) -> Non
             "geometric_mean_by_hand": round(geometric_mean(hands), 3) if hands else None,
             "geometric_mean_share_of_hand": round(geometric_mean(shares), 3) if shares else None,
             "failed_after_the_fact": [n for n, row in rows.items() if row["same_loss"] is False],
-            "budget": arguments.budget,
             "left_out": arguments.skip,
             "goal": {"geometric_mean": 1.8, "worst": 0.99, "share_of_hand": 0.85, "scripts": 50},
             "rows": rows,
         },
     )
+
+
+def earlier() -> dict[str, dict[str, Any]]:
+    """The rows of the results that are there: hours need not be spent in one go."""
+    path = record.RESULTS / "breadth.json"
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, Any]] = document["figures"]["rows"]
+    return found
 
 
 def strangers() -> list[str]:
@@ -125,6 +135,8 @@ def one(name: str, budget: str, skip: list[str]) -> dict[str, Any]:
         "same_loss": abs(sigma) <= SIGMAS if sigma is not None else None,
         "notes": document["notes"],
         "seconds": round(document["seconds"], 1),
+        "budget": budget,
+        "commit": record.commit(),
     }
 
 

@@ -30,7 +30,7 @@ def write(name: str, figures: dict[str, Any], folder: Path = RESULTS) -> Path:
         "machine": facts,
         "platform": platform.platform(),
         "flatout": flatout.__version__,
-        "commit": _commit(),
+        "commit": commit(),
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
@@ -47,7 +47,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit that was measured, marked where files differ from it."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:

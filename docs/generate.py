@@ -6,8 +6,10 @@ Run by `make docs`; `tests/law` fails where a page differs from what this would 
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import flatout
 from flatout.diagnosing.pages import Page
@@ -39,7 +41,47 @@ def pages() -> dict[Path, str]:
     findings = every_finding()
     found |= {DOCS / "findings" / f"{page.code}.md": finding(page) for page in findings}
     found[DOCS / "findings" / "README.md"] = finding_index(findings)
+    results = json.loads((DOCS.parent / "benchmarks/results/breadth.json").read_text("utf-8"))
+    found[DOCS / "breadth.md"] = breadth(results)
     return found | library() | errors("en", DOCS / "errors") | errors("zh", DOCS / "errors" / "zh")
+
+
+def breadth(results: dict[str, Any]) -> str:
+    """What `flatout tune` made of scripts of every style: a row for each."""
+    figures, machine = results["figures"], results["machine"]
+    head = [
+        "<!-- Made by `make docs` from benchmarks/results/breadth.json. -->",
+        "",
+        "# What tuning made of scripts of every style",
+        "",
+        f"Measured by `benchmarks/breadth.py` on {machine['cores']} cores of {machine['cpu']},"
+        f" torch {machine['torch']}, until {results['date'][:10]}: {figures['scripts']} scripts as"
+        " [strangers](../benchmarks/strangers/README.md) and"
+        " [tests](../tests/jobs/README.md) write them."
+        f" Geometric mean {figures['geometric_mean']:.2f}x, worst {figures['worst']:.2f}x;"
+        f" {figures['plans']} got a plan.",
+        "",
+        "The speed-up is that of fresh processes, as written and with the plan in turn, with its"
+        " 95 % interval; 1 where no plan was written. *By hand*: an expert's version of the same"
+        " script.",
+        "",
+        "| script | ms/step | speed-up | by hand | boosts | same losses |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows = sorted(figures["rows"].items(), key=lambda item: -(item[1]["speedup"] or 1.0))
+    return "\n".join([*head, *(_breadth_row(name, row) for name, row in rows)]) + "\n"
+
+
+def _breadth_row(name: str, row: dict[str, Any]) -> str:
+    speedup = "1"
+    if row["speedup"]:
+        low, high = row["interval"] or (None, None)
+        spread = f" ({low:.2f}-{high:.2f})" if low else ""
+        speedup = f"{row['speedup']:.2f}x{spread}"
+    same = {True: "yes", False: "**no**", None: ""}[row["same_loss"]]
+    hand = f"{row['by_hand']:.2f}x" if row.get("by_hand") else ""
+    boosts_on = ", ".join(row["boosts"])
+    return f"| `{name}` | {row['step_ms']:.3g} | {speedup} | {hand} | {boosts_on} | {same} |"
 
 
 def errors(language: str, folder: Path) -> dict[Path, str]:

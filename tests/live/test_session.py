@@ -312,6 +312,14 @@ def test_a_plan_is_taken_as_it_is_and_looked_at_once() -> None:
     assert session.state.gain == pytest.approx(1.6, rel=0.1)
 
 
+def test_blocks_fit_the_program_as_written_although_a_plan_is_on() -> None:
+    program = Program({"bf16-autocast": 20.0})
+    program.switch([wire.BoostOrder("bf16-autocast")])
+    tune(program, "bf16-autocast", planned=[wire.BoostOrder("bf16-autocast")])
+    blocks_as_written = [r for r in program.records if isinstance(r, wire.BlockRun) and not r.on]
+    assert max(block.steps for block in blocks_as_written[:8]) <= 5
+
+
 def test_a_plan_that_is_slower_here_is_tried_like_anything_else() -> None:
     program = Program({"bf16-autocast": 0.5})
     program.switch([wire.BoostOrder("bf16-autocast")])

@@ -27,6 +27,7 @@ Orders = list[wire.BoostOrder]
 
 WARM_UNITS = 5
 WARM_MOST_S = 20.0
+LEARN_UNITS = 3
 NOISE_PAIRS, FEW_NOISE_PAIRS = 4, 3
 LONG_UNIT_S = 0.4
 """Of units this long fewer pairs must do."""
@@ -104,8 +105,13 @@ class Session:
 
     def _own_noise(self, unit_s: float) -> Story:
         """The program against itself: how noisy a pair is, and how long a unit takes."""
-        if self.pairs.switch(()):
+        if self.pairs.switch(()):  # a plan is on, and units take another time without it
             yield
+            learnt = []
+            for _ in range(LEARN_UNITS):
+                tick = yield
+                learnt.append(tick.seconds)
+            unit_s = statistics.median(learnt)
         times: list[float] = []
         for _ in range(2 * (NOISE_PAIRS if unit_s < LONG_UNIT_S else FEW_NOISE_PAIRS)):
             block = yield from self.pairs.block((), unit_s, blocks.LEAST_S, learn=True)
