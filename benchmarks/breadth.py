@@ -42,10 +42,11 @@ JOB_NAMES = [
 ]  # fmt: skip
 JOB_STEPS = 20_000
 """A job of the tests takes milliseconds a step: enough of them for every decision."""
-COMPARED = 40
-"""Steps whose losses are compared."""
-TIMED = (10, 40)
-"""Of an expert's version and of the script as written, these steps are timed."""
+STEPS = 40
+"""Steps whose losses are compared, and that an expert's version is timed for; the first quarter is
+not timed ..."""
+FEWEST_STEPS, MOST_S = 8, 20.0
+"""... fewer of long steps: no more than take so many seconds as written."""
 PAIRS = 2
 STEP = re.compile(r"step (\d+) loss (\S+)")
 
@@ -110,18 +111,20 @@ def one(name: str, budget: str, skip: list[str]) -> dict[str, Any]:
     stranger = STRANGERS / f"{name}.py"
     script = [str(stranger if stranger.exists() else JOBS / f"{name}.py")]
     whole = script if stranger.exists() else [*script, "--steps", str(JOB_STEPS)]
-    short = [*script, "--steps", str(COMPARED)]
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         options = [word for boost in skip for word in ("--skip", boost)]
         document = tune(whole, place, "--budget", budget, *options)
         written = document["exit_code"] == 0
         sigma = None
+        fitting = MOST_S / (document["baseline"]["step_ms"] / 1000)
+        steps = int(min(STEPS, max(FEWEST_STEPS, fitting)))
         if written:
+            short = [*script, "--steps", str(steps)]
             plain = losses([sys.executable, *short], place)
             under = [sys.executable, "-m", "flatout", "run", "--quiet", *short]
             sigma = loss_sigma(losses(under, place), plain, 0)
-        hand = by_hand(stranger, place)
+        hand = by_hand(stranger, place, steps)
     speedup = document["speedup"] if written else None
     return {
         "plan_written": written,
@@ -146,18 +149,18 @@ def losses(command: list[str], folder: Path) -> tuple[float, ...]:
     return tuple(float(value) for _, value in STEP.findall(done.stdout))
 
 
-def by_hand(stranger: Path, folder: Path) -> float | None:
+def by_hand(stranger: Path, folder: Path, steps: int) -> float | None:
     """How many times as fast the expert's version is; None: there is none."""
     expert = stranger.with_name(f"{stranger.stem}_by_hand.py")
     if not expert.exists():
         return None
-    ratios = [step_s(stranger, folder) / step_s(expert, folder) for _ in range(PAIRS)]
+    ratios = [step_s(stranger, folder, steps) / step_s(expert, folder, steps) for _ in range(PAIRS)]
     return round(statistics.median(ratios), 3)
 
 
-def step_s(script: Path, folder: Path) -> float:
+def step_s(script: Path, folder: Path, steps: int) -> float:
     """Median time of a step, by when its line comes out."""
-    words = [sys.executable, "-u", str(script), "--steps", str(TIMED[1])]
+    words = [sys.executable, "-u", str(script), "--steps", str(steps)]
     times: list[float] = []
     with subprocess.Popen(
         words, cwd=folder, stdout=subprocess.PIPE, text=True, env={**os.environ}
@@ -165,7 +168,7 @@ def step_s(script: Path, folder: Path) -> float:
         assert process.stdout is not None
         for line in process.stdout:
             found = STEP.match(line)
-            if found and int(found[1]) >= TIMED[0]:
+            if found and int(found[1]) >= steps // 4:
                 times.append(time.perf_counter())
     return statistics.median(b - a for a, b in itertools.pairwise(times))
 
