@@ -47,7 +47,8 @@ def nothing():
 boosts = {f"nothing-{number}": nothing() for number in range(int(sys.argv[2]))}
 for name in ("candidates", "session", "checks"):
     sys.modules[f"flatout_agent.live.{name}"].load = boosts.__getitem__
-sys.modules["flatout_agent.live.candidates"].names = lambda: sorted(boosts)
+for name in ("live.candidates", "watch.live"):
+    sys.modules[f"flatout_agent.{name}"].names = lambda: sorted(boosts)
 sys.modules["flatout_agent.booster"].load = boosts.__getitem__
 
 class Words(torch.nn.Module):
