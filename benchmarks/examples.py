@@ -25,7 +25,7 @@ def main() -> None:
             document = tune([script], Path(folder), "--budget", arguments.budget)
         figures[name] = summary(document)
     record.write(
-        f"examples-{arguments.only}" if arguments.only else "examples",
+        "-".join(filter(None, ("examples", arguments.only, arguments.budget))),
         {"budget": arguments.budget, **figures},
     )
 

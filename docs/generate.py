@@ -42,7 +42,7 @@ def pages() -> dict[Path, str]:
     found |= {DOCS / "findings" / f"{page.code}.md": finding(page) for page in findings}
     found[DOCS / "findings" / "README.md"] = finding_index(findings)
     results = json.loads((DOCS.parent / "benchmarks/results/breadth.json").read_text("utf-8"))
-    found[DOCS / "breadth.md"] = breadth(results)
+    found[DOCS / "benchmarks" / "breadth.md"] = breadth(results)
     return found | library() | errors("en", DOCS / "errors") | errors("zh", DOCS / "errors" / "zh")
 
 
@@ -56,8 +56,8 @@ def breadth(results: dict[str, Any]) -> str:
         "",
         f"Measured by `benchmarks/breadth.py` on {machine['cores']} cores of {machine['cpu']},"
         f" torch {machine['torch']}, until {results['date'][:10]}: {figures['scripts']} scripts as"
-        " [strangers](../benchmarks/strangers/README.md) and"
-        " [tests](../tests/jobs/README.md) write them."
+        " [strangers](../../benchmarks/strangers/README.md) and"
+        " [tests](../../tests/jobs/README.md) write them."
         f" Geometric mean {figures['geometric_mean']:.2f}x, worst {figures['worst']:.2f}x;"
         f" {figures['plans']} got a plan.",
         "",
