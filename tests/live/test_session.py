@@ -174,10 +174,11 @@ def test_a_boost_that_learns_otherwise_is_never_switched_on() -> None:
     assert not any("bf16-autocast" in r.on for r in program.records if isinstance(r, wire.BlockRun))
 
 
-def test_rounding_near_its_limit_gets_a_second_look_some_steps_later() -> None:
+@pytest.mark.parametrize("boost", ["bf16-autocast", "channels-last"])
+def test_what_is_near_its_limit_gets_a_second_look_some_steps_later(boost: str) -> None:
     near = Verdict(False, "gradient error 80 % of batch noise", 0.8, near=True)
-    program = Program({"bf16-autocast": 2.0}, bf16_autocast=near)
-    assert kept(tune(program, "bf16-autocast")) == ["bf16-autocast"]
+    program = Program({boost: 2.0}, **{boost.replace("-", "_"): near})
+    assert kept(tune(program, boost)) == [boost]
     (_, first), (_, second) = program.checked
     assert second - first >= 30
 

@@ -312,7 +312,9 @@ def _exact(found: Comparison, own: Yardstick) -> Verdict:
     told = f"gradient error {found.error:.1e}, {own.reordered:.1e} by reordering alone"
     if not (found.error <= limit and found.output_error <= limit):
         shown = "" if not found.error <= limit else f", output error {found.output_error:.1e}"
-        return Verdict(False, f"{told}{shown}: more than {limit:.1e}", found.error, own)
+        reason = f"{told}{shown}: more than {limit:.1e}"
+        near = max(found.error, found.output_error) < 2 * limit
+        return Verdict(False, reason, found.error, own, near=near)
     if abs(found.projection - 1) > BIAS + _by_chance(found.error, found.entries):
         reason = f"{told}; gradients {percent(found.projection)} as long as they were"
         return Verdict(False, reason, found.error, own)

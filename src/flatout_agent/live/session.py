@@ -32,8 +32,8 @@ NOISE_PAIRS, FEW_NOISE_PAIRS = 4, 3
 LONG_UNIT_S = 0.4
 """Of units this long fewer pairs must do."""
 NEAR_AGAIN_STEPS = 30
-"""Where the guard refused rounding near its limit, the boost gets its second look after so many
-steps: the error of a deep network falls fast in its first steps."""
+"""Where the guard refused a boost near its limit, it gets its second look after so many steps: a
+deep network amplifies errors in its first steps, and soon much less."""
 READY_S, LIVE_READY_S = 20.0, 300.0
 """A boost may take so long until it can show what it gains, in a throw-away run and in a real one,
 where waiting costs nothing."""
@@ -289,7 +289,7 @@ class Session:
     # Deciding -----------------------------------------------------------------------------------
 
     def _refused(self, item: Candidate, verdict: guard.Verdict, began: float) -> str:
-        if self.pairs.agreed(verdict.near and not item.again and item.boost.risk.value != "exact"):
+        if self.pairs.agreed(verdict.near and not item.again):
             return "near"
         kind = "different" if verdict.error is not None else "declined"
         if verdict.reason.startswith("failed:"):
