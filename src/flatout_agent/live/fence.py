@@ -28,7 +28,7 @@ class Fence:
         """The call, made again without the boosts where it raises.
 
         Only torch's own generator is put back: reading those of Python, NumPy and the devices takes
-        some 50 microseconds in every step, and other numbers after an error do no harm.
+        some 60 microseconds in every step, and other numbers after an error do no harm.
         """
         torch = self.job.torch
         drawn = torch.get_rng_state()
