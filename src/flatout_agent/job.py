@@ -136,3 +136,8 @@ class Job:
     def iterators(self, loader: Any) -> Iterator[Any]:
         """The loader's own iterators that the program still holds, outside of any layer."""
         return iter(list(self._iterators.get(loader, ())))
+
+    def own_iterators(self, loader: Any) -> list[Any]:
+        """Those of them that fetch in this process, and in PyTorch's way."""
+        kind = self.torch.utils.data.dataloader._SingleProcessDataLoaderIter
+        return [iterator for iterator in self.iterators(loader) if type(iterator) is kind]

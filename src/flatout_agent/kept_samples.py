@@ -108,7 +108,7 @@ class KeptSamples:
         loader = self._loader()
         if loader is None or self.off is not None:
             return 0
-        if not self._batches and not any(self._iterators()):
+        if not self._batches and not self._iterators():
             return 0  # for validation, maybe: how long that takes does not depend on the steps
         asked, known = (sum(numbers) for numbers in zip(*self._lately, (0, 0), strict=True))
         if len(self._lately) == LATELY and known >= READY_SHARE * asked:
@@ -169,12 +169,9 @@ class KeptSamples:
         """Whether it is asked for samples at present."""
         return self.on and self.off is None
 
-    def _iterators(self) -> Iterator[Any]:
-        loader, single = self._loader(), self.torch.utils.data.dataloader
-        if loader is not None:
-            for iterator in self.job.iterators(loader):
-                if type(iterator) is single._SingleProcessDataLoaderIter:
-                    yield iterator
+    def _iterators(self) -> list[Any]:
+        loader = self._loader()
+        return self.job.own_iterators(loader) if loader is not None else []
 
     # Samples ----------------------------------------------------------------------------------
 

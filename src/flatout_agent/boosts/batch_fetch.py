@@ -217,13 +217,9 @@ class _Rows:
             return False, "the loader gave no batch after the first of an epoch"
         return True, f"{self.batches} batches with one index operation for each tensor"
 
-    def _iterators(self) -> Iterator[Any]:
-        """Those of the loader that fetch in this process, and in PyTorch's way."""
-        loader, single = self._loader(), self.torch.utils.data.dataloader
-        if loader is not None:
-            for iterator in self._job.iterators(loader):
-                if type(iterator) is single._SingleProcessDataLoaderIter:
-                    yield iterator
+    def _iterators(self) -> list[Any]:
+        loader = self._loader()
+        return self._job.own_iterators(loader) if loader is not None else []
 
 
 class Fetcher:

@@ -31,17 +31,19 @@ class Yardsticks:
 
     def get(self, model: Any, asked: tuple[bool, bool], step: int) -> Yardstick | None:
         """What is known of this model; None: it must be measured."""
-        taken, own = self._known.get(model, {}).get(asked, (0, None))
-        if own is None or step > GROWN * taken + AT_LEAST:
-            return None
-        self.reused = True
+        own = self._good(model, asked, step)
+        self.reused = self.reused or own is not None
         return own
 
     def cover(self, models: Iterable[Any], asked: tuple[bool, bool], step: int) -> bool:
         """Whether there is one for each of these models."""
-        return all(self.get(model, asked, step) is not None for model in models)
+        return all(self._good(model, asked, step) is not None for model in models)
 
     def forget(self) -> None:
         """Measure all of them anew."""
         self._known.clear()
         self.reused = False
+
+    def _good(self, model: Any, asked: tuple[bool, bool], step: int) -> Yardstick | None:
+        taken, own = self._known.get(model, {}).get(asked, (0, None))
+        return own if step <= GROWN * taken + AT_LEAST else None
