@@ -33,7 +33,7 @@ check: lint types
 	$(PYTEST) -m "not slow and not thorough"
 
 thorough: lint types
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile random
 
 lint: .venv/.for-development
 	$(BIN)/ruff check

@@ -1,4 +1,5 @@
-"""What all tests share: the repository's root, and GPU tests only where there is a GPU."""
+"""What all tests share: the repository's root, GPU tests only where there is a GPU, and the same
+examples in each run of a property test (`make thorough` draws new ones)."""
 
 from __future__ import annotations
 
@@ -6,8 +7,13 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).parent.parent
+
+settings.register_profile("same", derandomize=True)
+settings.register_profile("random", derandomize=False)
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")
