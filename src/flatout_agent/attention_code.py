@@ -1,0 +1,83 @@
+"""Finds the modules whose forward pass may compute attention, by the names in their code."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+DEEPEST = 3
+"""Functions that a forward calls are followed so far."""
+PRODUCTS = {"matmul", "bmm", "einsum", "__matmul__"}
+"""Names that multiply; `@` is found by its instruction."""
+
+
+def candidates(torch: Any, model: Any) -> list[Any]:
+    """The modules of the model whose own code takes a softmax and multiplies matrices."""
+    known: dict[type, bool] = {}
+    found = []
+    for module in model.modules():
+        kind = type(module)
+        if isinstance(module, torch.jit.ScriptModule) or kind.__module__.startswith("torch."):
+            continue
+        if kind not in known:
+            known[kind] = _names_both(kind)
+        softmax = known[kind] or (
+            any(isinstance(child, torch.nn.Softmax) for child in module.children())
+            and _multiplies(kind)
+        )
+        if softmax:
+            found.append(module)
+    return found
+
+
+def _names_both(kind: type) -> bool:
+    codes = list(_codes(kind))
+    return any(_softmax(code) for code in codes) and any(_product(code) for code in codes)
+
+
+def _multiplies(kind: type) -> bool:
+    return any(_product(code) for code in _codes(kind))
+
+
+def _softmax(code: CodeType) -> bool:
+    return any("softmax" in name.lower() and "log" not in name for name in code.co_names)
+
+
+def _product(code: CodeType) -> bool:
+    if not PRODUCTS.isdisjoint(code.co_names):
+        return True
+    return any(
+        item.argrepr == "@" or item.opname == "BINARY_MATRIX_MULTIPLY"
+        for item in dis.get_instructions(code)
+    )
+
+
+def _codes(kind: type) -> Iterator[CodeType]:
+    """The code of `forward`, and of the functions and methods of the program's that it names."""
+    seen: set[CodeType] = set()
+    waiting = [(getattr(kind, "forward", None), 0)]
+    while waiting:
+        func, depth = waiting.pop()
+        func = inspect.unwrap(func) if callable(func) else None
+        if not isinstance(func, FunctionType) or func.__code__ in seen:
+            continue
+        if (func.__module__ or "").startswith("torch."):
+            continue
+        for code in _nested(func.__code__):
+            seen.add(code)
+            yield code
+            if depth < DEEPEST:
+                names = code.co_names
+                waiting += [(func.__globals__.get(name), depth + 1) for name in names]
+                waiting += [(inspect.getattr_static(kind, name, None), depth + 1) for name in names]
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    """The code itself, and that of functions inside of it."""
+    yield code
+    for item in code.co_consts:
+        if isinstance(item, CodeType):
+            yield from _nested(item)
