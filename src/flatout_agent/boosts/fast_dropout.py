@@ -52,8 +52,9 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch, speedup
 from flatout_agent.chain import compiled_by_user
+from flatout_agent.stand_in import known_to_compilers
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -67,6 +68,8 @@ BOOST = Boost(
     redraws=True,
 )
 
+LEAST_SHARE = 0.005
+"""Of the step: with less there is nothing to gain."""
 SMALLEST = 4096
 """Elements: below that torch's own way costs less than the calls of this one."""
 SERIAL = 1 << 17
@@ -90,13 +93,15 @@ def applies(facts: JobFacts, params: Params) -> str | None:
         return "the model's forward pass draws no random numbers"
     if facts.models and all(model.compiled for model in facts.models):
         return "the model is compiled, and draws its masks itself"
+    if facts.shares and facts.shares.get("dropout", 1.0) < LEAST_SHARE:
+        return f"masks take {facts.shares['dropout']:.1%} of the step"
     return None
 
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Likely speed-up: an element of a mask takes as long as some hundred products."""
     wait = facts.wait_share or 0.0
-    return 1.0 / (wait + (1.0 - wait) / 1.15)
+    return speedup(facts, dropout=4.0) or 1.0 / (wait + (1.0 - wait) / 1.15)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
@@ -225,7 +230,7 @@ class StandIn:
         ):
             original = getattr(self.functional, name)
             replacement = functools.wraps(original)(make(original))
-            if _known_to_compilers(torch, original, replacement):
+            if known_to_compilers(torch, original, replacement):
                 self.pairs[name] = (original, replacement)
 
     def hold(self) -> None:
@@ -324,22 +329,6 @@ def _as_added(torch: Any, attn_mask: Any, query: Any) -> Any:
         return attn_mask
     zeros = torch.zeros_like(attn_mask, dtype=query.dtype)
     return zeros.masked_fill_(attn_mask.logical_not(), -float("inf"))
-
-
-def _known_to_compilers(torch: Any, original: Any, replacement: Any) -> bool:
-    """Make torch.jit.script and torch.compile take the original in its place.
-
-    Two marks that torch has for wrappers of its own; functions in C++ stand in a table.
-    """
-    replacement.__script_if_tracing_wrapper = True
-    replacement.__original_fn = original
-    try:
-        known = torch.jit._builtins._find_builtin(original)
-        if known is not None:
-            torch.jit._builtins._register_builtin(replacement, known)
-    except AttributeError:
-        return False
-    return True
 
 
 _stand_ins: list[StandIn] = []

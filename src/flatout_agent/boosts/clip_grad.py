@@ -1,0 +1,183 @@
+"""Leave gradients alone on a CPU when their norm is within the limit.
+
+## What it does
+
+Stands in for the body of `torch.nn.utils.clip_grad_norm_`, however the program imported it, for
+gradients on the CPU: where the norm is within the limit, they are left alone instead of multiplied
+by 1. The norm comes from the same operations as before, in the same order.
+
+## Why it is faster
+
+Whether a factor is 1 can be read on a CPU at no cost; on an accelerator that would be a wait, so
+torch always multiplies: a call and a pass over the memory for each parameter. Around that it sorts
+the gradients by device and precision, twice, and moves each norm to the device where it is.
+
+The gain is small. Measured in turns on one core of an AMD EPYC with torch 2.13, where nothing had
+to be clipped: clipping took 0.4 to 0.8 of the time, which is about one hundredth of a step of
+transformers of width 64 to 512 with 8 sequences in a batch, and some hundredths with one.
+
+## When it does nothing
+
+- The model is on an accelerator: torch has joined these operations there, and needs no wait.
+- The norm is above the limit in most steps: then nearly all of the work is left.
+- Gradients that are sparse, of several precisions, in a graph, or of other classes than torch's
+  own; other norms than the second; a limit that is a tensor; `foreach` chosen by the script; a norm
+  that is not finite where `error_if_nonfinite` asks for an error.
+- Compiled, traced or transformed calls.
+
+## What it may change
+
+No bit, neither of the gradients nor of the norm that is returned.
+
+## How it is undone
+
+The body of the function is put back.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.clip_grad_norm_.html
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.stand_in import StandIn, is_plain
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+    from flatout_agent.wire import JobFacts, Params
+
+BOOST = Boost(since="0.2.0", risk=Risk.EXACT, moment=Moment.START, switch=Switch.STEP)
+
+
+def applies(facts: JobFacts, params: Params) -> str | None:
+    """Why it does not apply to this job; None: it does."""
+    if facts.device != "cpu":
+        return f"the model is on {facts.device}, where torch clips all gradients in a few kernels"
+    return None
+
+
+def promise(facts: JobFacts, params: Params) -> float:
+    """Likely speed-up: about one hundredth where the program clips at all."""
+    return 1.005
+
+
+def apply(job: Job, target: Any, params: Params) -> Applied:
+    """Stand in for the body of clip_grad_norm_ from now on."""
+    torch = job.torch
+    clipping = _clipping(torch)
+    if clipping.body is None:
+        raise Declined("this version of torch clips gradients in another way")
+    calls, spared = clipping.calls, clipping.spared
+    clipping.body.hold()
+
+    def engaged() -> tuple[bool, str]:
+        count, left = clipping.calls - calls, clipping.spared - spared
+        if not count:
+            return False, "no gradients on the CPU were clipped"
+        return True, f"left alone in {left} of {count} calls"
+
+    return Applied(clipping.body.let_go, engaged)
+
+
+def by_hand(facts: JobFacts, params: Params) -> str:
+    """The same as plain PyTorch."""
+    return (
+        "grads = [p.grad for p in model.parameters() if p.grad is not None]\n"
+        "norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)))\n"
+        "if not norm + 1e-6 <= max_norm:\n"
+        "    torch._foreach_mul_(grads, max_norm / (norm + 1e-6))\n"
+    )
+
+
+class Clipping:
+    """Takes the calls that it makes faster, and passes on the others."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.calls = self.spared = 0
+        self.body = _body(torch, self._stand_in)
+
+    def _stand_in(self, original: Any) -> Any:
+        def clip_grad_norm_(
+            parameters: Any,
+            max_norm: Any,
+            norm_type: Any = 2.0,
+            error_if_nonfinite: bool = False,
+            foreach: bool | None = None,
+        ) -> Any:
+            ours = foreach is None and _number(max_norm) and _number(norm_type) and norm_type == 2
+            if not ours or self.torch.compiler.is_compiling():
+                return original(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+            listed = parameters
+            if isinstance(parameters, types.GeneratorType):
+                listed = list(parameters) or parameters  # the warning of an empty one is torch's
+            norm = self._clipped(listed, float(max_norm), error_if_nonfinite)
+            if norm is None:
+                return original(listed, max_norm, norm_type, error_if_nonfinite, foreach)
+            return norm
+
+        return clip_grad_norm_
+
+    def _clipped(self, parameters: Any, limit: float, finite: bool) -> Any:
+        """The norm, with the gradients clipped to the limit; None: not for us, nothing was done."""
+        torch = self.torch
+        if type(parameters) not in (list, tuple):
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else ()
+        grads = [item.grad for item in parameters if item.grad is not None]
+        if not self._takes(grads):
+            return None
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)), 2.0)
+        factor = torch.clamp(limit / (norm + 1e-6), max=1.0)
+        if finite and not bool(norm.isfinite()):
+            return None
+        self.calls += 1
+        if factor.item() == 1.0:
+            self.spared += 1
+        else:  # NaN, too
+            torch._foreach_mul_(grads, factor)
+        return norm
+
+    def _takes(self, grads: list[Any]) -> bool:
+        """Plain dense gradients on the CPU, of one precision, in no graph."""
+        torch = self.torch
+        if not grads or set(map(type, grads)) != {torch.Tensor} or not is_plain(torch, grads[0]):
+            return False
+        kind, strided = grads[0].dtype, torch.strided
+        return bool(kind.is_floating_point) and all(
+            item.dtype is kind and item.layout is strided and item.is_cpu
+            and not (item.requires_grad or item.is_nested)
+            for item in grads
+        )  # fmt: skip
+
+
+class Body(StandIn):
+    """What `clip_grad_norm_` calls inside `torch.no_grad`: its closure holds that function.
+
+    So programs are reached that imported `clip_grad_norm_` by name, at any time.
+    """
+
+
+def _body(torch: Any, make: Any) -> Body | None:
+    """None where this version of torch is built in another way."""
+    outer = torch.nn.utils.clip_grad.clip_grad_norm_
+    cells = getattr(outer, "__closure__", None) or ()
+    inner = getattr(outer, "__wrapped__", None)
+    for cell in cells:
+        if inner is not None and cell.cell_contents is inner:
+            return Body(cell, "cell_contents", functools.wraps(inner)(make(inner)))
+    return None
+
+
+def _number(value: Any) -> bool:
+    return type(value) in (float, int)
+
+
+@functools.cache
+def _clipping(torch: Any) -> Clipping:
+    """The one of this process."""
+    return Clipping(torch)

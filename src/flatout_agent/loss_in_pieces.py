@@ -1,0 +1,191 @@
+"""Cross entropy and its gradient in one pass over the logits, some rows at a time.
+
+The gradient of the logits is made together with the loss and kept until the backward pass, where it
+is multiplied by the gradient of the loss. It is a second output of the same node of the graph: so
+the graph knows how it depends on the logits, gradients of gradients come out right to any order,
+and the program may write into its logits after the loss, as it may with torch's own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+PIECE = 1 << 18
+"""Elements per thread and piece: logits and gradient together stay in a core's cache."""
+
+
+FAINTEST = 1e-30
+"""A share of the target that float32 still holds to all its digits."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Of one loss over rows of logits: what is wanted of each row, and what it counts."""
+
+    index: Any
+    """Column of the target per row, of shape (rows, 1); 0 where the row is ignored."""
+    counted: Any
+    amount: Any
+    """What each row counts; 0 where it is ignored."""
+    total: Any
+    """What the sum is divided by; None: it is not."""
+    smoothing: float
+
+    def scale(self, torch: Any) -> Any:
+        """What the loss grows by with the loss of each row."""
+        if self.total is None:
+            return self.amount
+        # Where nothing counts the loss is NaN, and yet the gradient is 0.
+        return torch.where(self.counted, self.amount / self.total, 0.0)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What one pass over the logits gave."""
+
+    loss: Any
+    gradient: Any
+    scale: Any
+    terms: Terms
+
+
+def terms(
+    torch: Any, logits: Any, target: Any, weight: Any, mean: bool, ignored: int, smoothing: float
+) -> Terms | None:
+    """What the targets ask for; None: one of them names no column."""
+    counted = (target != ignored).unsqueeze(1)
+    index = torch.where(counted, target.unsqueeze(1), 0)
+    if bool(((index < 0) | (index >= logits.shape[1])).any()):
+        return None
+    amount = counted.to(_wide(torch, logits.dtype))
+    if weight is not None:
+        amount = torch.where(counted, weight[index], 0.0)
+    return Terms(index, counted, amount, amount.sum() if mean else None, smoothing)
+
+
+def made(torch: Any, logits: Any, wanted: Terms) -> Made:
+    """Loss and gradient of logits of shape (rows, columns), in float32 at least within a piece."""
+    rows, columns = logits.shape
+    wide = _wide(torch, logits.dtype)
+    gradient = torch.empty(rows, columns, dtype=logits.dtype, device=logits.device)
+    scale = wanted.scale(torch)
+    shares = torch.empty(rows, 1, dtype=wide, device=logits.device)
+    above = torch.empty_like(shares) if wanted.smoothing else shares
+    step = torch.get_num_threads() * max(1, PIECE // columns)
+    spare = None
+    if logits.dtype is not wide:
+        shape = (min(step, rows), columns)
+        spare = [torch.empty(shape, dtype=wide, device=logits.device) for _ in range(2)]
+    whole = (logits, gradient, wanted.index, scale, shares, above)
+    for begin in range(0, rows, step):
+        pieces = [item[begin : begin + step] for item in whole] if rows > step else whole
+        _piece(torch, pieces, spare, wanted.smoothing)
+    losses = _losses(torch, logits, shares, above, wanted)
+    loss = losses.mul_(wanted.amount).sum()
+    return Made(loss if wanted.total is None else loss / wanted.total, gradient, scale, wanted)
+
+
+def _piece(torch: Any, pieces: Sequence[Any], spare: list[Any] | None, smoothing: float) -> None:
+    """The gradient of some rows; for each, its target's share and how far that is above all."""
+    logits, gradient, index, scale, target, above = pieces
+    shares = gradient
+    if spare is not None:
+        values, shares = (item[: len(logits)] for item in spare)
+        logits = values.copy_(logits)
+    if smoothing:
+        torch.sum(torch.sub(logits.gather(1, index), logits, out=shares), 1, True, out=above)
+    torch.ops.aten._softmax.out(logits, 1, False, out=shares)
+    torch.gather(shares, 1, index, out=target)
+    # Before the gradient is rounded to half precision: a share near 1 would leave nothing.
+    shares.scatter_(1, index, target - (1.0 - smoothing))
+    if smoothing:
+        shares.sub_(smoothing / logits.shape[1])
+    torch.mul(shares, scale, out=gradient)
+
+
+def _losses(torch: Any, logits: Any, shares: Any, above: Any, wanted: Terms) -> Any:
+    """The loss of each row, from the share of its target; 0 for those that do not count."""
+    columns, smoothing = logits.shape[1], wanted.smoothing
+    losses = shares.log().neg_()
+    if smoothing:
+        losses.add_(above, alpha=smoothing / columns)
+    faint = wanted.counted & ~(shares > FAINTEST)
+    if bool(faint.any()):  # a share that is too small for its logarithm, or NaN
+        rows = faint.squeeze(1).nonzero().squeeze(1)
+        logs = logits[rows].to(shares.dtype).log_softmax(1)
+        own = -logs.gather(1, wanted.index[rows])
+        losses[rows] = (
+            (1.0 - smoothing) * own - smoothing * logs.mean(1, True) if smoothing else own
+        )
+    return losses.masked_fill_(~wanted.counted, 0.0)
+
+
+def _wide(torch: Any, dtype: Any) -> Any:
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+@functools.cache
+def node(torch: Any) -> Any:
+    """The node of the graph: `apply(logits, made)` gives the loss and the gradient."""
+    base: Any = torch.autograd.Function
+
+    class LossInPieces(base):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, logits: Any, result: Made) -> Any:
+            ctx.set_materialize_grads(False)
+            ctx.smoothing = result.terms.smoothing
+            ctx.logits = None
+            if result.gradient.dtype is not result.scale.dtype:  # half precision: see _shares
+                ctx.logits = logits.detach()
+                ctx.version = logits._version
+            ctx.save_for_backward(result.gradient, result.terms.index, result.scale)
+            return result.loss, result.gradient
+
+        @staticmethod
+        def backward(ctx: Any, of_loss: Any, of_gradient: Any) -> Any:
+            gradient, index, scale = ctx.saved_tensors
+            if of_loss is None and of_gradient is None:
+                return None, None
+            if of_gradient is None and not torch.is_grad_enabled():
+                return _times(torch, gradient.detach(), of_loss), None
+            found = 0.0 if of_loss is None else gradient * of_loss
+            if of_gradient is not None:
+                shares = _shares(torch, ctx, gradient, index, scale)
+                mean = (shares * of_gradient).sum(1, keepdim=True)
+                found = found + (scale * shares * (of_gradient - mean)).to(gradient.dtype)
+            return found, None
+
+    return LossInPieces
+
+
+def _times(torch: Any, gradient: Any, factor: Any) -> Any:
+    """Where nobody needs it again, the gradient itself is handed on; usually the factor is 1."""
+    if torch.compiler.is_compiling() or type(factor) is not torch.Tensor or _kept(torch):
+        return gradient * factor
+    try:
+        one = factor.device.type == "cpu" and factor.item() == 1.0
+    except RuntimeError:  # many factors at once: vmap is about
+        return gradient * factor
+    return gradient if one else gradient.mul_(factor)
+
+
+def _kept(torch: Any) -> bool:
+    """Whether the backward pass under way keeps the graph for another one."""
+    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return asked is None or bool(asked())
+
+
+def _shares(torch: Any, ctx: Any, gradient: Any, index: Any, scale: Any) -> Any:
+    """The softmax of the logits, and how it depends on them, from the gradient."""
+    # A row that counts nothing has no gradient: any scale will do.
+    shares = gradient.to(scale.dtype) / torch.where(scale == 0, 1.0, scale)
+    target = torch.full_like(shares, ctx.smoothing / shares.shape[1])
+    shares = shares + target.scatter_add(1, index, torch.full_like(scale, 1.0 - ctx.smoothing))
+    if ctx.logits is not None and ctx.logits._version == ctx.version:
+        # A gradient in half precision holds small shares badly, and the logits are as they were.
+        exact = ctx.logits.to(scale.dtype).softmax(1)
+        shares = shares + (exact - shares).detach()
+    return shares

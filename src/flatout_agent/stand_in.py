@@ -1,0 +1,71 @@
+"""Put a function of ours in the place of a function of torch's, as long as somebody wants it.
+
+Whoever compiles, traces or transforms the program is to see torch's own function: `is_plain` says
+when a call is an ordinary call, and `known_to_compilers` makes torch.jit.script and torch.compile
+take the original.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class StandIn:
+    """`replacement` is what `owner.name` is while at least one holder wants it."""
+
+    def __init__(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
+        self.owner, self.name = owner, name
+        self.original = getattr(owner, name)
+        self.replacement = replacement
+        self.holders = 0
+
+    def hold(self) -> None:
+        """One holder more."""
+        self.holders += 1
+        if getattr(self.owner, self.name) is self.original:
+            setattr(self.owner, self.name, self.replacement)
+
+    def let_go(self) -> None:
+        """One holder fewer; a function that others have wrapped since stays, and passes on."""
+        self.holders -= 1
+        if not self.holders and getattr(self.owner, self.name) is self.replacement:
+            setattr(self.owner, self.name, self.original)
+
+
+def is_plain(torch: Any, *tensors: Any) -> bool:
+    """Dense tensors of torch's own class, in a call that nobody compiles, traces or transforms."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    own = (torch.Tensor, torch.nn.Parameter)
+    return (
+        all(type(item) in own and _is_dense(torch, item) for item in tensors)
+        and not torch.overrides.has_torch_function(tensors)
+        and not torch._C._len_torch_dispatch_stack()
+        and torch.autograd.forward_ad._current_level < 0
+    )
+
+
+def _is_dense(torch: Any, tensor: Any) -> bool:
+    return bool(
+        tensor.layout is torch.strided
+        and not tensor.is_nested
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    )
+
+
+def known_to_compilers(torch: Any, original: Any, replacement: Any) -> bool:
+    """Make torch.jit.script and torch.compile take the original in its place.
+
+    Two marks that torch has for wrappers of its own; functions in C++ stand in a table, which knows
+    them by their address: such a replacement must live as long as the process.
+    """
+    replacement.__script_if_tracing_wrapper = True
+    replacement.__original_fn = original
+    try:
+        known = torch.jit._builtins._find_builtin(original)
+        if known is not None:
+            torch.jit._builtins._register_builtin(replacement, known)
+    except AttributeError:
+        return False
+    return True
