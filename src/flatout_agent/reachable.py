@@ -19,6 +19,9 @@ DEPTH = 8
 SAMPLE = 64
 """Items looked at in one container: a list of a million file names is known by its first."""
 
+MOST_FUNCTIONS = 500
+"""Of the code of some objects, at most so many functions are looked at."""
+
 Step = tuple[str, Any]
 
 
@@ -34,6 +37,38 @@ def reachable(root: Any, name: str) -> Iterator[Step]:
         yield path, value
         if depth < DEPTH:
             queue.extend((inner, item, depth + 1) for inner, item in _parts(path, value))
+
+
+def globals_named(*roots: Any) -> Iterator[Step]:
+    """(name, value or None) of each global that the code of these objects names.
+
+    Their code: that of all that can be reached from them, of the classes of that, and of the
+    functions that are among these globals.
+    """
+    waiting: list[Any] = []
+    for root in roots:
+        for _, value in reachable(root, ""):
+            waiting.append(value)
+            if not isinstance(value, type):
+                waiting += [item for kind in type(value).__mro__ for item in vars(kind).values()]
+    seen: set[int] = set()
+    while waiting and len(seen) < MOST_FUNCTIONS:
+        function = waiting.pop()
+        function = getattr(function, "__func__", function)
+        if not isinstance(function, types.FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        for name in _names(function.__code__):
+            value = function.__globals__.get(name)
+            waiting.append(value)
+            yield name, value
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names(inner)
 
 
 def state(root: Any) -> list[tuple[str, Any]]:

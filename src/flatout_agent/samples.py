@@ -13,15 +13,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from flatout_agent import worker_safety
-from flatout_agent.reachable import reachable
+from flatout_agent.reachable import globals_named, reachable
 
 UNCHANGING = (type(None), bool, int, float, complex, str, bytes)
 ARRAY_KINDS = "biufcSUmM"
 """NumPy's kinds of data without references to Python objects."""
 OVERHEAD = 400
 """Bytes of a tensor, array or image beside its data, at most."""
-MOST_FUNCTIONS = 500
-"""Of the code that loads, at most so many functions are looked at."""
 
 
 class Uncopyable(Exception):  # noqa: N818 - a decision with its reason, not an error
@@ -208,31 +206,10 @@ class Glance:
 
 def names_generator(source: Any) -> bool:
     """Whether the code that loads names a global that is or holds a random generator."""
-    waiting: list[Any] = []
-    for _, value in reachable(source, "dataset"):
-        waiting.append(value)
-        if not isinstance(value, type):
-            waiting += [item for kind in type(value).__mro__ for item in vars(kind).values()]
-    seen: set[int] = set()
-    while waiting and len(seen) < MOST_FUNCTIONS:
-        function = waiting.pop()
-        function = getattr(function, "__func__", function)
-        if not isinstance(function, types.FunctionType) or id(function) in seen:
+    for _, value in globals_named(source):
+        if value is None or isinstance(value, (type, types.ModuleType, types.FunctionType)):
             continue
-        seen.add(id(function))
-        for name in _names(function.__code__):
-            value = function.__globals__.get(name)
-            waiting.append(value)
-            if isinstance(value, (type, types.ModuleType, types.FunctionType)):
-                continue
-            holder = types.SimpleNamespace(dataset=value, collate_fn=None)
-            if value is not None and worker_safety.random_generators(holder):
-                return True
+        holder = types.SimpleNamespace(dataset=value, collate_fn=None)
+        if worker_safety.random_generators(holder):
+            return True
     return False
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _names(inner)
