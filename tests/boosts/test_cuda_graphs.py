@@ -1,5 +1,6 @@
 """cuda-graphs: when to record and replay (a stand-in recorder), and the real one on a GPU."""
 
+import contextlib
 import copy
 
 import pytest
@@ -28,10 +29,11 @@ class Net(nn.Module):
 
 
 class Replayed(torch.autograd.Function):
-    """One node around the pass, like the real recording's."""
+    """One node around the pass, like the real recording's, with gradients in the same places."""
 
     @staticmethod
-    def forward(ctx, whole, x, *weights):
+    def forward(ctx, whole, places, x, *weights):
+        ctx.places = places
         with torch.enable_grad():
             ctx.inputs = x.detach(), *weights
             ctx.outputs = whole(ctx.inputs[0])
@@ -40,7 +42,9 @@ class Replayed(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gradients):
         found = torch.autograd.grad(ctx.outputs, ctx.inputs[1:], gradients)
-        return None, None, *found
+        for place, gradient in zip(ctx.places, found, strict=True):
+            place.copy_(gradient)
+        return None, None, None, *(place.detach() for place in ctx.places)
 
 
 @pytest.fixture
@@ -50,7 +54,8 @@ def calls():
     def capture(torch, whole, samples):
         recorded.append(samples)
         whole(*samples)
-        return lambda x: Replayed.apply(whole, x, *whole.parameters())
+        places = [torch.zeros_like(p) for p in whole.parameters()]
+        return lambda x: Replayed.apply(whole, places, x, *whole.parameters())
 
     model = Net()
     calls = cuda_graphs.GraphedCalls(torch, model, capture)
@@ -115,18 +120,66 @@ def test_a_forward_pass_that_is_thrown_away_does_not_block(calls):
     assert calls.eager == 0
 
 
-def test_kept_gradients_are_never_overwritten(calls):
+IDIOMS = {
+    "zero_grad before the call": lambda model, x, number: (
+        model.zero_grad(),
+        model(x)["out"].sum().backward(),
+    ),
+    "zero_grad after the call": lambda model, x, number: later(model, x),
+    "gradients set to zero": lambda model, x, number: (
+        model.zero_grad(set_to_none=False),
+        model(x)["out"].square().sum().backward(),
+    ),
+    "accumulated over three": lambda model, x, number: (
+        model.zero_grad() if number % 3 == 0 else None,
+        model(x)["out"].square().sum().backward(),
+    ),
+}
+
+
+def later(model, x):
+    loss = model(x)["out"].square().sum()
+    model.zero_grad()
+    loss.backward()
+
+
+@pytest.mark.parametrize("idiom", IDIOMS)
+def test_kept_gradients_are_never_overwritten(calls, idiom):
     plain = copy.deepcopy(calls.model)
-    for _ in range(5):
+    for number in range(9):
         x = torch.randn(4, 8)
         for model in (plain, calls.model):
-            model.zero_grad(set_to_none=False)
-            model(x)["out"].sum().backward()
-        assert torch.equal(calls.model.layer.weight.grad, plain.layer.weight.grad)
-    assert not calls.recorded
-    engaged, reason = calls.engaged()
-    assert not engaged
-    assert "kept between calls" in reason
+            IDIOMS[idiom](model, x, number)
+        assert torch.equal(calls.model.layer.weight.grad, plain.layer.weight.grad), number
+        assert torch.equal(calls.model.layer.bias.grad, plain.layer.bias.grad), number
+    assert calls.replayed == 7
+    assert calls.engaged() == (True, "recorded")
+
+
+def test_the_weights_version_changes_with_each_of_them():
+    model = nn.Sequential(Net(), nn.Linear(4, 4))
+    weights = cuda_graphs.Weights(model)
+    first = weights.version()
+    assert weights.version() == first
+    with torch.no_grad():
+        model[1].weight.add_(1.0)
+    assert weights.version() == first, "the same place"
+    changes = [
+        lambda: setattr(model[0].layer, "weight", nn.Parameter(torch.zeros(4, 8))),
+        lambda: setattr(model[1].weight, "data", torch.zeros(4, 4)),
+        lambda: model[1].bias.requires_grad_(False),
+        lambda: model.append(nn.Linear(4, 4)),
+        lambda: setattr(model[0], "layer", nn.Linear(8, 4)),
+        lambda: model[0].register_parameter("more", nn.Parameter(torch.zeros(1))),
+        lambda: delattr(model[0], "more"),
+        lambda: model.pop(2),
+    ]
+    seen = [first]
+    for change in changes:
+        change()
+        assert weights.version() not in seen
+        seen.append(weights.version())
+        assert weights.version() == seen[-1]
 
 
 def test_changed_weights_are_not_taken_for_the_recorded_ones(calls):
@@ -208,7 +261,6 @@ def model_facts(**change):
     [
         (FACTS, None),
         (facts(device="cpu"), "need a GPU"),
-        (facts(micro_steps=2.0), "accumulates"),
         (model_facts(compiled=True), "itself"),
         (model_facts(wrapped="DistributedDataParallel"), "Distributed"),
         (model_facts(has_hooks=True), "hooks"),
@@ -247,3 +299,39 @@ def test_training_on_the_gpu_is_the_same_and_statistics_are_taken_once(autocast)
         torch.testing.assert_close(one, two)
     torch.testing.assert_close(dict(model.state_dict()), dict(plain.state_dict()))
     assert applied.engaged() == (True, "recorded")
+
+
+class Recording:
+    """torch.cuda.graph, as it is where the recording fails: its own end is never reached."""
+
+    def __init__(self, graph, pool=None, **settings):
+        self.settings = settings
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *error):
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+
+def test_a_recording_that_fails_leaves_the_program_as_it_was(monkeypatch):
+    model, told = Net(), []
+
+    def graphed(whole, samples, **settings):
+        with torch.cuda.graph("graph", pool=(0, 7)):
+            model.layer.weight.sum().item()
+
+    def clean_up(torch, current, random, pools):
+        told.append((current, random, pools))
+
+    monkeypatch.setattr(torch.cuda, "graph", Recording)
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", graphed)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: "the state before")
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the stream before")
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(cuda_graphs.captures, "clean_up", clean_up)
+    with pytest.raises(RuntimeError, match="previous error during capture"):
+        cuda_graphs._capture(torch, model, ())
+    assert told == [("the stream before", "the state before", [(0, 7)])]
+    assert torch.cuda.graph is Recording

@@ -105,6 +105,13 @@ def _engaged(torch: Any) -> tuple[bool, str]:
     capability = torch.cuda.get_device_capability()
     if capability < (8, 0):
         return False, "TF32 needs compute capability 8.0, this GPU has {}.{}".format(*capability)
-    if not torch.backends.cuda.matmul.allow_tf32:
+    if not _is_allowed(torch):
         return False, "the script set the matmul precision itself"
     return True, "compute capability {}.{}".format(*capability)
+
+
+def _is_allowed(torch: Any) -> bool:
+    matmul = torch.backends.cuda.matmul
+    if hasattr(matmul, "fp32_precision"):  # since 2.9, where the older name warns when it is read
+        return bool(matmul.fp32_precision == "tf32")
+    return bool(matmul.allow_tf32)

@@ -82,3 +82,11 @@ def test_an_optimizers_own_zero_grad_is_called() -> None:
     Gradients(model, optimizer).clear()
     assert optimizer.cleared == 1
     assert model.weight.grad is None
+
+
+def test_the_norm_of_no_gradients_is_where_the_model_is() -> None:
+    """Beside a loss on a GPU, torch's own zero on the CPU could not be stacked."""
+    model = nn.Linear(2, 2, device="meta")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    norm, parts = Gradients(model, optimizer).norm([])
+    assert (norm.device.type, parts) == ("meta", None)

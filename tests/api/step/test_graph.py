@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from api.step.graph_fake import FakeRecorder
+from flatout_agent.api.step import plans
 from flatout_agent.api.step.graph import RECORDINGS, WholeStep
 from flatout_agent.api.step.graph_rates import Rates
+from flatout_agent.api.step.optimizing import fuse
+from flatout_agent.job import Job
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 WARM = 3
@@ -484,6 +488,58 @@ def test_hooks_of_torch_itself_only_compute_and_are_recorded() -> None:
     assert "hook" not in recorded.whole.reason
     for batch in batches(8):
         assert recorded(batch) == plain.eagerly(batch)
+
+
+@pytest.mark.parametrize("optimizer", ["adam-foreach", "sgd-plain"])
+def test_an_optimizer_that_flatout_made_fused_is_recorded(optimizer: str) -> None:
+    """The switch has a hook of its own on the optimizer."""
+    plain, recorded = a_run(optimizer), a_run(optimizer)
+    for run in (plain, recorded):
+        reason, _ = fuse(run.optimizer)
+        assert reason.startswith("fused")
+        run.__post_init__()
+    for batch in batches(12):
+        assert plain.eagerly(batch) == recorded(batch)
+    assert recorded.whole.reason == "recorded"
+    assert recorded.fake.replays == 12 - WARM
+
+
+def test_what_flatout_watches_counts_each_replay_as_one_step() -> None:
+    """gc-pause in a plan, and `flatout run` around a program that uses the library."""
+    run = a_run("sgd")
+    job = Job(torch)
+    counted: list[int] = []
+    job.step_callbacks.append(lambda: counted.append(run.fake.replays))
+    handle = register_optimizer_step_post_hook(plans._after_step(job))
+    try:
+        run.__post_init__()
+        for batch in batches(10):
+            run(batch)
+    finally:
+        handle.remove()
+    assert run.whole.reason == "recorded"
+    assert counted == [0] * WARM + list(range(1, 10 - WARM + 1)), "after it, once each"
+    for batch in batches(2):
+        run(batch)
+    assert len(counted) == 10, "the hook is gone"
+
+
+def test_a_checkpoint_of_a_recorded_run_is_that_of_a_plain_one() -> None:
+    """A saved capturable=True does not load where the parameters are on the CPU."""
+    run = a_run("adam-foreach")
+    run.eagerly(batches(1)[0])
+    expected = run.optimizer.state_dict()["param_groups"]
+    rates = Rates(run.optimizer, CPU)
+    rates.prepare()
+    assert run.optimizer.param_groups[0]["capturable"] is True
+    found = run.optimizer.state_dict()
+    assert found["param_groups"] == expected
+    run.optimizer.load_state_dict(found)
+    rates.prepare()
+    assert run.optimizer.param_groups[0]["capturable"] is True
+    assert run.optimizer.state_dict()["param_groups"] == expected
+    rates.undo()
+    assert run.optimizer.param_groups[0]["capturable"] is False
 
 
 def with_hooks_of_torch() -> nn.Module:

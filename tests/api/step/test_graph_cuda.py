@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
+import threading
 import warnings
 from typing import Any
 
 import pytest
 import torch
 
+from flatout_agent import captures
 from flatout_agent.api.step import graph_cuda
 
 
@@ -35,6 +38,27 @@ def test_a_wait_is_told_with_the_line_of_the_users_program(modes: list[Any]) -> 
     line = read_loss.__code__.co_firstlineno + 1
     assert found == [f"the step waits for the device at {__file__}:{line}"]
     assert modes == ["warn", 0]
+
+
+@pytest.mark.parametrize(
+    ("start", "waits"),
+    [
+        pytest.param(lambda run: threading.Thread(target=run).start(), 0, id="a loader's thread"),
+        pytest.param(lambda run: _thread.start_new_thread(run, ()), 1, id="one of autograd's"),
+    ],
+)
+def test_whose_waits_are_the_steps(modes: list[Any], start: Any, waits: int) -> None:
+    """A thread that Python's `threading` did not start stands in for those of autograd."""
+    over = threading.Event()
+
+    def run() -> None:
+        read_loss()
+        over.set()
+
+    with graph_cuda._waits() as found:
+        start(run)
+        assert over.wait(10)
+    assert len(found) == waits
 
 
 def test_other_warnings_are_shown_as_ever_and_errors_stop_the_watch(modes: list[Any]) -> None:
@@ -85,11 +109,7 @@ def test_after_a_failed_recording_everything_is_as_before(
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "default_generators", (stuck,))
     monkeypatch.setattr(torch, "Generator", Generator)
-    recorder = graph_cuda.CudaRecorder(torch.device("cuda", 0))
-    recorder._pool = (0, 7)
-    random: Any = "as before"
-    current: Any = "the stream before"
-    recorder._clean_up(current, random)
+    captures.clean_up(torch, "the stream before", "as before", [(0, 7)])
     assert stuck.state == "as before"
     freed = [] if cleans_up_itself else [("end", 0, (0, 7)), ("release", 0, (0, 7))]
     assert told == [("stream", "the stream before"), *freed]

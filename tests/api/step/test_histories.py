@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flatout_agent.api.step import histories
-from flatout_agent.api.step.histories import BLOCK, Histories
+from flatout_agent.api.step.histories import BLOCK, IN_FLIGHT, Histories
 
 CPU = torch.device("cpu")
 
@@ -50,6 +50,16 @@ def test_values_come_in_order_when_they_have_arrived() -> None:
     history.take()
     assert history.arrived == BLOCK * 2 + 1
     assert device.waited == 0
+
+
+def test_the_host_runs_ahead_by_a_few_blocks_at_most() -> None:
+    device = Late()
+    history = Histories(CPU, device)
+    for step in range(1, BLOCK * 10 + 1):
+        history.add(step, scalars(step), None)
+        history.take()
+        assert (device.waited > 0) == (step >= BLOCK * (IN_FLIGHT + 1))
+        device.here = device.waited > 0  # it has caught up
 
 
 def test_bad_steps_are_told_with_their_norms() -> None:

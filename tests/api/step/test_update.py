@@ -22,7 +22,7 @@ from flatout_agent.api.step.graph import WholeStep
 PLAIN: dict[str, Any] = {"precision": "fp32", "compile": False}
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd-fused": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True),
-    "adamw-fused": lambda p: torch.optim.AdamW(p, lr=1e-2, fused=True),
+    "adamw-fused": lambda p: torch.optim.AdamW(p, lr=3e-4, fused=True),
     "adagrad-fused": lambda p: torch.optim.Adagrad(p, lr=1e-2, fused=True),
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
     "sgd-foreach": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=True),
@@ -378,6 +378,57 @@ def test_the_step_as_one_recording(bad: tuple[int, ...], clip: float | None) -> 
     by_hand(twin, other, [batch for place, batch in enumerate(data) if place not in bad], clip)
     for found, expected in zip(snapshot(model, optimizer), snapshot(twin, other), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("kind", ["adamw-fused", "adagrad-fused"])
+def test_a_run_that_goes_on_from_a_checkpoint_repeats_a_recorded_one(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first steps are eager where the first run's were replays: on CUDA the rate's float32
+    shows in the weights, here in what the optimizer is given."""
+    data = batches(14)
+    rates: list[Any] = []
+    own = update.fitting.step_optimizer
+
+    def watched(optimizer: Any, take: Callable[[], Any]) -> Any:
+        rates.append(optimizer.param_groups[0]["lr"])
+        return own(optimizer, take)
+
+    monkeypatch.setattr(update.fitting, "step_optimizer", watched)
+
+    def trained(state: Any, data: list[Any]) -> tuple[nn.Module, torch.optim.Optimizer, Any]:
+        model, optimizer, step = made(kind)
+        recorder = FakeRecorder(lambda: [*model.state_dict(keep_vars=True).values(),
+                                         *state_tensors(optimizer)])  # fmt: skip
+        cpu = torch.device("cpu")
+        step._whole = WholeStep(step._body, model, optimizer, cpu, recorder=recorder)
+        if state is not None:
+            model.load_state_dict(state[0])
+            optimizer.load_state_dict(state[1])
+        for batch in data:
+            step(batch)
+        assert step.notes["graph"] == "recorded"
+        return model, optimizer, step
+
+    model, optimizer, _ = trained(None, data)
+    half, its_optimizer, _ = trained(None, data[:7])
+    state = copy.deepcopy((half.state_dict(), its_optimizer.state_dict()))
+    assert all(not group.get("capturable") for group in state[1]["param_groups"])
+    again, other, _ = trained(state, data[7:])
+    assert all(isinstance(rate, Tensor) and rate.dtype == torch.float32 for rate in rates)
+    for found, expected in zip(snapshot(again, other), snapshot(model, optimizer), strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.usefixtures("accelerator")
+def test_a_model_in_bfloat16_tells_its_loss_in_float32() -> None:
+    model = network().to(torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    step = flatout.train_step(model, F.cross_entropy, optimizer, **PLAIN)
+    outputs = step._body((torch.randn(8, 4).to(torch.bfloat16), torch.randint(0, 3, (8,))))
+    assert outputs["row"].dtype == outputs["loss"].dtype == torch.float32
+    assert step._after_graph(outputs).dtype == torch.float32
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:

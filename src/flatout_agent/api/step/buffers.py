@@ -6,6 +6,7 @@ a step that is left out for its NaN must not leave NaN in the statistics.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +35,7 @@ class Buffers:
             return
         live = self._live()
         if self._settled and self._same_shapes(live):
-            torch._foreach_copy_(self._kept, live)  # type: ignore[arg-type]
+            copy_all(self._kept, live)  # type: ignore[arg-type]
         else:
             self._kept = [None if each is None else each.clone() for each in live]
 
@@ -74,19 +75,40 @@ class Buffers:
         """Put them back where `found` (0-d) is not 0, without asking the device."""
         if self.none or not self._kept:
             return
-        kinds: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
-        for live, kept in zip(self._live(), self._kept, strict=True):
-            if live is not None and kept is not None and live.shape == kept.shape:
-                kinds.setdefault(live.dtype, []).append((live, kept))
+        pairs = [
+            (live, kept)
+            for live, kept in zip(self._live(), self._kept, strict=True)
+            if live is not None and kept is not None and live.shape == kept.shape
+        ]
         bad = found != 0
-        for pairs in kinds.values():
-            lives = [live for live, _ in pairs]
+        for lives, kepts in by_kind([live for live, _ in pairs], [kept for _, kept in pairs]):
             now = torch.cat([live.flatten() for live in lives])
-            before = torch.cat([kept.flatten() for _, kept in pairs])
+            before = torch.cat([kept.flatten() for kept in kepts])
             chosen = torch.where(bad.to(now.device), before, now)
             parts = torch.split(chosen, [live.numel() for live in lives])
             shaped = [part.view_as(live) for part, live in zip(parts, lives, strict=True)]
             torch._foreach_copy_(lives, shaped)
+
+
+def by_kind(
+    ones: Sequence[Tensor], others: Sequence[Tensor]
+) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+    """The pairs, those of one dtype and device together; the others' are moved to the ones' device.
+
+    torch's foreach kernels take mixed lists apart, tensor by tensor.
+    """
+    kinds: dict[tuple[torch.dtype, torch.device], tuple[list[Tensor], list[Tensor]]] = {}
+    for one, other in zip(ones, others, strict=True):
+        firsts, seconds = kinds.setdefault((one.dtype, one.device), ([], []))
+        firsts.append(one.detach())
+        seconds.append(other.detach().to(one.device))
+    yield from kinds.values()
+
+
+def copy_all(into: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy tensor by tensor, a launch for each dtype."""
+    for targets, sources in by_kind(into, values):
+        torch._foreach_copy_(targets, sources)
 
 
 def _equal(kept: Tensor | None, live: Tensor | None) -> bool:

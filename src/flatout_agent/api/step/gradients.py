@@ -94,6 +94,8 @@ class Gradients:
         if self.plain and grads:
             parts = torch.stack(torch._foreach_norm(grads))  # as in get_total_norm, in one group
             return torch.linalg.vector_norm(parts), parts
+        if not grads:  # torch's own zero would be on the CPU, whatever the model is on
+            return torch.zeros((), device=self.parameters[0].device), None
         total = torch.nn.utils.get_total_norm(grads)
         whole: Any = getattr(total, "full_tensor", None)  # of shards: a DTensor
         return (total if whole is None else whole()), None

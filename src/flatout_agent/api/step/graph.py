@@ -9,8 +9,9 @@ made and the reason is told.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Hashable, MutableMapping
+from collections.abc import Callable, Hashable, Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from flatout_agent import nests
 from flatout_agent.api.step.graph_cuda import CudaRecorder
-from flatout_agent.api.step.graph_host import HostState, Placement, refusal
+from flatout_agent.api.step.graph_host import HostState, Placement, Watchers, refusal
 from flatout_agent.api.step.graph_program import Program
 from flatout_agent.api.step.graph_rates import Rates
 from flatout_agent.api.step.out_of_memory import is_out_of_memory
@@ -103,6 +104,7 @@ class WholeStep:
         self._device = device
         self._recorder: Recorder = recorder or CudaRecorder(device)
         self._rates = Rates(optimizer, device)
+        self._watchers = Watchers(optimizer)
         self._placement: Placement | None = None
         self._recordings: dict[Key, _Recording] = {}
         self._counts: dict[Hashable, int] = {}
@@ -130,6 +132,20 @@ class WholeStep:
         recording.used += 1
         self.reason = "recorded"
         return self._replay(recording, batch)
+
+    @contextlib.contextmanager
+    def as_recorded(self) -> Iterator[None]:
+        """An optimizer's step within this rounds its rates to float32, as a replay does.
+
+        So a run that goes on from a checkpoint with eager steps takes those that were replayed.
+        """
+        if not self._over:
+            self._check_memory()
+        if self._over:
+            yield
+            return
+        with self._rates.as_tensors():
+            yield
 
     @property
     def note(self) -> str:
@@ -268,7 +284,7 @@ class WholeStep:
                 raise
 
         try:
-            with self._rates.as_tensors():
+            with self._rates.as_tensors(), self._watchers.away():
                 outputs, replay = self._recorder.record(run)
         except Exception as error:
             return _told(failed[0] if failed else error), {}, None
@@ -284,7 +300,8 @@ class WholeStep:
             ):
                 parameter.grad = grad
             self._active = recording
-        recording.replay()
+        with self._watchers.around():
+            recording.replay()
         return dict(recording.outputs)
 
     def _drop(self) -> None:

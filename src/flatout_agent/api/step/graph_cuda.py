@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from flatout_agent import captures
 from flatout_agent.api.step.out_of_memory import is_out_of_memory
 
 _SYNC = "called a synchronizing CUDA operation"
@@ -32,6 +34,8 @@ class CudaRecorder:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool: Any = None
+        self._side: torch.cuda.Stream | None = None
+        """Of all recordings: what one has given back is another's on the same stream only."""
 
     def refusal(self) -> str | None:
         """Why nothing can be recorded on this device; None: it can."""
@@ -46,7 +50,7 @@ class CudaRecorder:
         (gradient accumulators) must not hold on to the default one.
         """
         with torch.cuda.device(self._device):
-            stream, current = _stream(), torch.cuda.current_stream()
+            stream, current = self._stream(), torch.cuda.current_stream()
             random = torch.cuda.get_rng_state()
             stream.wait_stream(current)
             try:
@@ -73,43 +77,29 @@ class CudaRecorder:
             recording = torch.cuda.graph(
                 graph,
                 pool=self._pool,
-                stream=_stream(),
+                stream=self._stream(),
                 capture_error_mode="thread_local",
             )
             try:
                 with recording:
                     outputs = run()
             except BaseException:
-                self._clean_up(current, random)
+                captures.clean_up(torch, current, random, [self._pool])
+                self._pool = self._side = None
                 raise
             return outputs, graph.replay
 
-    def _clean_up(self, current: torch.cuda.Stream, random: torch.Tensor) -> None:
-        """After a failed recording: stream, allocator and random numbers as they were.
-
-        Up to torch 2.12, ending a failed capture raises before the allocator leaves the pool and
-        before the generator leaves its capturing state; then any dropout and any empty_cache()
-        after it would fail. Newer ones do this themselves, and the calls below refuse.
-        """
-        torch.cuda.set_stream(current)
-        index = torch.cuda.current_device()
-        with contextlib.suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(index, self._pool)
-            torch._C._cuda_releasePool(index, self._pool)
-        self._pool = None
-        fresh = torch.Generator(torch.device("cuda", index))
-        fresh.set_state(random)
-        torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
-
-
-def _stream() -> torch.cuda.Stream:
-    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    def _stream(self) -> torch.cuda.Stream:
+        if self._side is None:
+            self._side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        return self._side
 
 
 @contextlib.contextmanager
 def _waits() -> Iterator[list[str]]:
     """Collect where the host waits for the device, by torch's own watch for it."""
     found: list[str] = []
+    begun_by = threading.get_ident()
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.filterwarnings("always", message=_SYNC)
@@ -119,7 +109,8 @@ def _waits() -> Iterator[list[str]]:
         def show(message: Any, *args: Any, **kwargs: Any) -> None:
             text = str(message)
             if text.startswith(_SYNC):
-                found.append(f"the step waits for the device{_place()}")
+                if _is_of_step(begun_by):
+                    found.append(f"the step waits for the device{_place()}")
             elif not text.startswith(_PROTOTYPE):
                 shown(message, *args, **kwargs)
 
@@ -129,6 +120,15 @@ def _waits() -> Iterator[list[str]]:
             yield found
         finally:
             torch.cuda.set_sync_debug_mode(mode)
+
+
+def _is_of_step(begun_by: int) -> bool:
+    """Whether this thread works for the step: its own, or autograd's, which Python did not start.
+
+    Loaders' threads wait for copies of their own meanwhile.
+    """
+    thread = threading.current_thread()
+    return thread.ident == begun_by or isinstance(thread, threading._DummyThread)
 
 
 def _place() -> str:

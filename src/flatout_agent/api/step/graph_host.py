@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import sys
 from collections.abc import Hashable, Iterator
@@ -14,6 +15,8 @@ from torch.optim import optimizer as optimizers
 _SCALARS = (bool, int, float, str, type(None))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_EVERYWHERE = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+_TORCH, _OURS = "torch.", "flatout_agent."
 _WRAPPERS = ("torch.nn.parallel.", "torch.distributed.", "deepspeed.")
 
 
@@ -58,19 +61,58 @@ def _of_hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> str | None:
         if _foreign(parameter, _TENSOR_HOOKS):
             return f"{name} has a gradient hook, which a replay would not call"
     of_optimizer = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    everywhere = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
-    if _foreign(optimizer, of_optimizer) or _foreign(optimizers, everywhere):
+    if _foreign(optimizer, of_optimizer, known=(_TORCH, _OURS)) or _foreign(
+        optimizers, _EVERYWHERE, known=(_TORCH, _OURS)
+    ):
         return "the optimizer's step has a hook, which a replay would not call"
     return None
 
 
-def _foreign(owner: Any, names: tuple[str, ...]) -> bool:
-    for name in names:
-        for hook in (getattr(owner, name, None) or {}).values():
-            home = getattr(hook, "__module__", None) or type(hook).__module__
-            if not f"{home}.".startswith("torch."):
-                return True
-    return False
+def _foreign(owner: Any, names: tuple[str, ...], known: tuple[str, ...] = (_TORCH,)) -> bool:
+    hooks = [hook for name in names for hook in (getattr(owner, name, None) or {}).values()]
+    return not all(_home(hook).startswith(known) for hook in hooks)
+
+
+def _home(hook: Any) -> str:
+    return f"{getattr(hook, '__module__', None) or type(hook).__module__}."
+
+
+class Watchers:
+    """flatout's own hooks on every optimizer's step: they count steps, and act between two of them.
+
+    A recording is no step, and a replay is one although it runs no Python: so they are away while
+    a step is recorded, and are called around each replay.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+
+    @contextlib.contextmanager
+    def away(self) -> Iterator[None]:
+        """They are not called within this."""
+        held = [getattr(optimizers, name) for name in _EVERYWHERE]
+        taken = [{key: hooks.pop(key) for key in _own_keys(hooks)} for hooks in held]
+        try:
+            yield
+        finally:
+            for hooks, mine in zip(held, taken, strict=True):
+                hooks.update(mine)
+
+    @contextlib.contextmanager
+    def around(self) -> Iterator[None]:
+        """What is run within this is one step."""
+        before, after = (getattr(optimizers, name) for name in _EVERYWHERE)
+        self._call(before)
+        yield
+        self._call(after)
+
+    def _call(self, hooks: dict[int, Any]) -> None:
+        for key in _own_keys(hooks):
+            hooks[key](self._optimizer, (self._optimizer,), {})
+
+
+def _own_keys(hooks: dict[int, Any]) -> list[int]:
+    return [key for key, hook in hooks.items() if _home(hook).startswith(_OURS)]
 
 
 def _of_optimizer(optimizer: torch.optim.Optimizer, scheduler: Any) -> str | None:

@@ -31,6 +31,8 @@ class Rates:
         self._tensors: list[Tensor | None] = []
         self._sent: list[float | None] = []
         self._undo: list[Callable[[], None]] = []
+        self._switched: list[dict[str, Any]] = []
+        """Groups that were not capturable."""
 
     def prepare(self) -> None:
         """Before the first step, and again after the optimizer's state was replaced."""
@@ -39,10 +41,12 @@ class Rates:
         self._sent = [None] * len(groups)
         if not self._undo and any("capturable" in group for group in groups):
             self._silence()
+            self._undo.append(self._optimizer.register_state_dict_post_hook(self._saved).remove)
         for group in groups:
             # fused implementations count on the device anyway: as_tensors() is enough for them
             if group.get("capturable") is False and not group.get("fused"):
                 group["capturable"] = True
+                self._switched.append(group)
                 _move_counters(self._optimizer, group, self._device)
                 self._undo.append(lambda group=group: self._put_back(group))  # type: ignore[misc]
 
@@ -107,6 +111,19 @@ class Rates:
             return None
         return torch.zeros((), dtype=torch.float32, device=self._device)
 
+    def _saved(self, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+        """The state dict as it would be without recordings: it loads on the CPU as well."""
+        state = dict(saved["state"])
+        for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=True):
+            if not any(own is each for each in self._switched):
+                continue
+            group["capturable"] = False
+            for index in group["params"]:
+                values = state.get(index)
+                if isinstance(values, dict) and not isinstance(optimizer, torch.optim.ASGD):
+                    state[index] = {**values, **_counters(values, torch.device("cpu"))}
+        return {**saved, "state": state}
+
     def _silence(self) -> None:
         """Eager steps in between are meant: torch's warning of capturable=True says nothing new."""
         had = vars(self._optimizer).get(_WARNED)
@@ -122,6 +139,7 @@ class Rates:
 
     def _put_back(self, group: dict[str, Any]) -> None:
         group["capturable"] = False
+        self._switched = [each for each in self._switched if each is not group]
         if not isinstance(self._optimizer, torch.optim.ASGD):  # it counts on the device always
             _move_counters(self._optimizer, group, torch.device("cpu"))
 
@@ -131,9 +149,13 @@ def _move_counters(
 ) -> None:
     for parameter in group["params"]:
         state = optimizer.state.get(parameter, {})
-        for name in _COUNTERS:
-            if isinstance(state.get(name), Tensor):
-                state[name] = state[name].to(device)
+        state.update(_counters(state, device))
+
+
+def _counters(state: dict[str, Any], device: torch.device) -> dict[str, Tensor]:
+    return {
+        name: state[name].to(device) for name in _COUNTERS if isinstance(state.get(name), Tensor)
+    }
 
 
 def _plain(value: Any) -> Hashable:

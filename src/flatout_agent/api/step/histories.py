@@ -15,6 +15,8 @@ KEEP = 10_000
 """So many of the last values are kept."""
 BLOCK = 4
 """Steps whose values travel to the host together."""
+IN_FLIGHT = 3
+"""Blocks of them on their way at most: so far the host may run ahead of the device."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class Histories:
         block.parts.append(parts)
         if len(block.parts) == BLOCK:
             self.send()
+            self._hold_back()
 
     def send(self) -> None:
         """Start the way of what has collected."""
@@ -142,6 +145,15 @@ class Histories:
             self._block.read = self._copies.start(torch.stack(self._values))
             self._flying.append(self._block)
             self._values, self._block = [], None
+
+    def _hold_back(self) -> None:
+        """Let the device catch up where the host is far ahead.
+
+        A replay is one launch, and a device takes a thousand: batches would pile up on it, and a
+        step that is not finite would be heard of much later.
+        """
+        if len(self._flying) > IN_FLIGHT and self._flying[0].read is not None:
+            self._flying[0].read(True)
 
     def take(self, wait: bool = False) -> list[Bad]:
         """Take in what has arrived; returns the steps among it that were not finite."""

@@ -21,9 +21,11 @@ VERSION = 1
 """The newest version of the file that is known here."""
 STARTED = (
     "allocator",
+    "clip-grad",
     "cpu-threads",
     "cudnn-benchmark",
     "fast-dropout",
+    "fused-loss",
     "gc-pause",
     "onednn-matmul",
     "passive-waiting",
@@ -41,7 +43,11 @@ NOT_OURS = {
     "batch-fetch": "flatout.loader asks for whole batches by itself where the dataset gives them",
     "batch-size": "the batch size is the one given to the loader",
     "eval-without-grad": "the evaluation loop is the caller's: write it under torch.no_grad()",
+    "image-cache": "flatout.image_loader keeps decoded images by itself: see its argument cache",
+    "liger-kernels": "the model is the caller's: give it Liger's kernels before the step is made",
     "sample-cache": "flatout.loader keeps samples by itself: see its argument cache",
+    "scaled-jpeg": "flatout.image_loader decodes each image at the size that is needed by itself",
+    "sdpa-attention": "the model is the caller's: call scaled_dot_product_attention in it",
 }
 """Boosts for which a step has no place, and why."""
 

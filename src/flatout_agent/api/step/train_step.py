@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from flatout_agent.api.errors import NonfiniteError, UsageError
 from flatout_agent.api.step import compiling, loss_call, problems, ranks, step_state
 from flatout_agent.api.step.accumulation import Group, Weight
+from flatout_agent.api.step.averaging import Average
 from flatout_agent.api.step.buffers import Buffers
 from flatout_agent.api.step.choices import Choices
 from flatout_agent.api.step.fitting import Fit
@@ -221,7 +221,7 @@ class TrainStep:
         if self._whole is not None and self._passes.splits:
             self._close_graph("no: batches are split to fit into memory")
         try:
-            taken = self._update.take(loss, None)
+            taken = self._take(loss)
         except NonfiniteError:
             problems.check_filled(batch)  # the mean over nothing is NaN
             raise
@@ -249,11 +249,18 @@ class TrainStep:
         self._calls += 1
         self._checked = True
         if group.alone:
-            if self._update.take(loss, None):
+            if self._take(loss):
                 self._advance()
         elif group.count == group.every:
             self._end_group()
         return loss
+
+    def _take(self, loss: Tensor) -> bool:
+        """The update of a step that is not replayed; its rates round as a replay's would."""
+        if self._whole is None:
+            return self._update.take(loss, None)
+        with self._whole.as_recorded():
+            return self._update.take(loss, None)
 
     def _end_group(self) -> bool:
         group = self._group
@@ -297,9 +304,10 @@ class TrainStep:
         """One whole step on the device, for recording."""
         loss = self._passes.recordable(batch)
         norm, parts, _ = self._device_update().apply(loss, None)
-        row = torch.stack([loss.to(norm.dtype), norm])
+        wide = torch.promote_types(loss.dtype, norm.dtype)  # a loss is float32 at least
+        row = torch.stack([loss.to(wide), norm.to(wide)])
         if parts is not None:
-            row = torch.cat([row, parts])
+            row = torch.cat([row, parts.to(wide)])
         return {"loss": loss, "grad_norm": norm, "row": row}
 
     def _after_graph(self, done: dict[str, Tensor]) -> Tensor:
@@ -369,7 +377,7 @@ class TrainStep:
             self._whole, self._graph_note = None, reason
 
 
-def _average(model: nn.Module, bare: nn.Module, decay: float | None) -> AveragedModel | None:
+def _average(model: nn.Module, bare: nn.Module, decay: float | None) -> Average | None:
     if decay is None:
         return None
     found = ranks.of(model)
@@ -378,5 +386,4 @@ def _average(model: nn.Module, bare: nn.Module, decay: float | None) -> Averaged
             f"ema={decay} averages a copy of the model, and torch cannot copy one that fully_shard "
             "has sharded: leave ema out, or average the saved weights"
         )
-    average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-    return AveragedModel(bare, multi_avg_fn=average)
+    return Average(bare, decay)
