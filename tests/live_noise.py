@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Callable, Iterator
 
 from flatout_agent.live import paired
+from flatout_agent.live.pairs import REMEMBERED, TELLING
 from flatout_agent.live.session import NOISE_PAIRS
 
 Ratios = Iterator[float]
@@ -57,6 +59,14 @@ def calm_first(rng: random.Random) -> Ratios:
     yield from gauss(0.03)(rng)
 
 
+def restless_first(rng: random.Random) -> Ratios:
+    """The first steps, as most programs have them: ten times as restless as the later ones."""
+    for _ in range(NOISE_PAIRS):
+        yield rng.gauss(0, 0.2)
+    while True:
+        yield rng.gauss(0, 0.02)
+
+
 MODELS = {
     "gauss 1 %": gauss(0.01),
     "gauss 3 %": gauss(0.03),
@@ -65,15 +75,21 @@ MODELS = {
     "drift": drift,
     "bursts": bursts,
     "calm first": calm_first,
+    "restless first": restless_first,
 }
 
 
 def decide(stream: Ratios, gain: float = 1.0) -> paired.Answer:
-    """One decision as a session takes it."""
+    """One decision as a session takes it: between two pairs are two blocks that are alike."""
     own = paired.noise([next(stream) for _ in range(NOISE_PAIRS)])
     ratios: list[float] = []
+    alike: deque[float] = deque(maxlen=REMEMBERED)
     while True:
+        if ratios:
+            alike.append(next(stream))
         ratios.append(next(stream) + math.log(gain))
+        if len(alike) >= TELLING:
+            own = paired.noise(list(alike))
         answer = paired.answer(ratios, own)
         if answer.verdict != "unclear":
             return answer

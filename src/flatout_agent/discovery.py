@@ -44,6 +44,9 @@ class Discovery:
         self._unwatch_backward: Callable[[], None] | None = None
         self._removals: list[Callable[[], None]] = []
         self._leaving: Callable[[], None] | None = None
+        # In a plain run the watcher asks for neither, and each call that does nothing costs time.
+        self._tells_starts = _own(watcher, "optimizer_starts")
+        self._tells_ends = _own(watcher, "optimizer_ends")
 
     def install(self) -> None:
         """Put all hooks in place."""
@@ -113,6 +116,8 @@ class Discovery:
         torch = self.job.torch
         if not (model.training and torch.is_grad_enabled()):
             return
+        if self.job.inside_backward():  # activation checkpointing computes a part again
+            return
         if model not in self.job.models:
             if not any(parameter.requires_grad for parameter in model.parameters()):
                 return
@@ -125,9 +130,10 @@ class Discovery:
 
     def _optimizer_starts(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self.inside_optimizer += 1
-        if optimizer not in self.job.optimizers:
+        if optimizer is not self.lead and optimizer not in self.job.optimizers:
             self.recorder.safely("optimizer", self._optimizer_found, optimizer)
-        self.recorder.safely("optimizer", self.watcher.optimizer_starts, optimizer)
+        if self._tells_starts:
+            self.recorder.safely("optimizer", self.watcher.optimizer_starts, optimizer)
 
     def _optimizer_found(self, optimizer: Any) -> None:
         self.job.optimizers.append(optimizer)
@@ -142,7 +148,8 @@ class Discovery:
         if self._leaving is not None:
             return
         self.inside_optimizer -= 1
-        self.recorder.safely("optimizer", self.watcher.optimizer_ends, optimizer)
+        if self._tells_ends:
+            self.recorder.safely("optimizer", self.watcher.optimizer_ends, optimizer)
         if optimizer is self.lead:
             self._absent = 0
             self.recorder.safely("step", self._step)
@@ -168,10 +175,8 @@ class Discovery:
         autograd = self.job.torch.autograd
         original = autograd.backward
 
-        inside = getattr(self.job.torch._C, "_current_graph_task_id", lambda: -1)
-
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            if inside() != -1:  # checkpointing recomputes a part of a backward pass under way
+            if self.job.inside_backward():  # activation checkpointing has one within another
                 return original(tensors, *args, **kwargs)
             self.recorder.safely("backward", self._backward, tensors)
             result = original(tensors, *args, **kwargs)
@@ -239,6 +244,11 @@ class Discovery:
         self.job.loaders.append(loader)
         self.watcher.loader_found(loader)
         self.booster.at(Moment.LOADER, loader)
+
+
+def _own(watcher: Watcher, method: str) -> bool:
+    """Whether the watcher has a method of its own for this."""
+    return getattr(type(watcher), method, None) is not getattr(Watcher, method)
 
 
 def _same(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> bool:

@@ -141,3 +141,12 @@ class Job:
         """Those of them that fetch in this process, and in PyTorch's way."""
         kind = self.torch.utils.data.dataloader._SingleProcessDataLoaderIter
         return [iterator for iterator in self.iterators(loader) if type(iterator) is kind]
+
+    def inside_backward(self) -> bool:
+        """Whether a backward pass is under way in this thread.
+
+        Activation checkpointing computes parts of the model again in one, and the reentrant kind
+        has a backward pass of its own in it.
+        """
+        current = getattr(self.torch._C, "_current_graph_task_id", None)
+        return current is not None and current() != -1

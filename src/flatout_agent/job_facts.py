@@ -104,7 +104,12 @@ class JobNotes:
             shapes["x".join(map(str, shape))] = None
 
     def facts(
-        self, micro_steps: float, step_s: float | None, wait_share: float | None
+        self,
+        micro_steps: float,
+        step_s: float | None,
+        wait_share: float | None,
+        shares: dict[str, float] | None = None,
+        noise: float | None = None,
     ) -> wire.JobFacts:
         """Everything seen so far."""
         models = tuple(
@@ -130,6 +135,8 @@ class JobNotes:
             framework=self.framework,
             step_s=step_s,
             wait_share=wait_share,
+            shares=shares or {},
+            noise=noise,
         )
 
 
@@ -216,6 +223,7 @@ def machine_facts(torch: Any, device: str) -> dict[str, Any]:
         "bf16_inside_float32": bf16_inside_float32(torch, device),
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
+        "threads_named": threads_named(),
         "world_size": world_size(),
         "matmul_precision": matmul_precision(torch),
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
@@ -225,6 +233,12 @@ def machine_facts(torch: Any, device: str) -> dict[str, Any]:
         "triton": importlib.util.find_spec("triton") is not None,
         "compiler": has_compiler(device),
     }
+
+
+def threads_named() -> bool:
+    """Whether a variable names the number of threads, and not torchrun has set it."""
+    named = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
+    return named and world_size() == 1
 
 
 def world_size() -> int:

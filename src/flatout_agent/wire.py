@@ -14,7 +14,7 @@ import dataclasses
 import json
 import types
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from flatout_agent.wire_live import BlockRun as BlockRun
@@ -153,6 +153,8 @@ class JobFacts:
     """Cores this process may really use: affinity and cgroup quota."""
     threads: int = 1
     """torch.get_num_threads() when training began."""
+    threads_named: bool = False
+    """The user names a number of threads in the environment (OMP_NUM_THREADS)."""
     world_size: int = 1
     loaders: tuple[LoaderFacts, ...] = ()
     models: tuple[ModelFacts, ...] = ()
@@ -178,6 +180,11 @@ class JobFacts:
     step_s: float | None = None
     wait_share: float | None = None
     """Share of the step spent waiting for the loader."""
+    noise: float | None = None
+    """Standard deviation of the log of the time of some steps over that of their neighbours."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """Share of the step that each kind of operation takes (products, convolutions, attention,
+    dropout, norms, softmax, embeddings, others, optimizer); empty: not measured."""
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,8 @@ class LiveSummary:
     """Against the program as written, over the steps of this run; negative: it cost time."""
     lost_s: float = 0.0
     """Spent on guards, compilation and blocks that were slower."""
+    lost_late_s: float = 0.0
+    """Of that, beyond the first minute."""
     samples_per_s: float | None = None
     micro_steps: bool = False
     """Measured by micro-step: a step of this program is made of many."""

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,164 +17,15 @@ from torch.nn import functional as F
 
 from agent_paths import INJECT
 from flatout_agent import wire
-from flatout_agent.booster import Booster
 from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import load as load_real
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.live import checks
-from flatout_agent.live.blocks import Tick
-from flatout_agent.live.candidates import Candidate
-from flatout_agent.live.guard import Verdict
-from flatout_agent.recorder import Recorder
 from guarded import conv, cross_entropy, differences, everything, images, mlp, vectors
+from planted import Layer, Program, assert_unharmed, planted, times
 
-Layer = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-def planted(layer: Layer, risk: Risk = Risk.EXACT, moment: Moment = Moment.MODEL) -> Any:
-    """A boost that puts `layer` around the models' calls."""
-
-    def apply(job: Job, target: Any, params: Any) -> Applied:
-        return Applied(job.wrap_call(target, Depth.PRECISION, layer))
-
-    return types.SimpleNamespace(BOOST=Boost("0", risk, moment), apply=apply)
-
-
-class Program:
-    """A training loop with the guard around its calls, as `watch.live` has it."""
-
-    def __init__(self, folder: Path, model: nn.Module, data: Any, **boosts: Any) -> None:
-        self.model, self.data, self.boosts = model, data, boosts
-        self.optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-        self.optimizers: list[Any] = [self.optimizer]
-        self.job = Job(torch)
-        self.recorder = Recorder(str(folder))
-        self.booster = Booster(self.job, (), self.recorder)
-        self.unsound: list[tuple[list[str], str, int]] = []
-        self.kept: list[Candidate] = []
-        self.checks = checks.Checks(self.job, self.booster, self._unsound)
-        self.watch(model)
-        self.job.optimizers.append(self.optimizer)
-        self.losses: list[float] = []
-
-    def watch(self, model: nn.Module) -> None:
-        self.job.models.append(model)
-
-        def watched(call: Callable[..., Any]) -> Callable[..., Any]:
-            def run(*args: Any, **kwargs: Any) -> Any:
-                if self.checks.replaying:
-                    return call(*args, **kwargs)
-                return self.checks.call(model, call, args, kwargs)
-
-            return run
-
-        self.job.wrap_call(model, Depth.WATCH, watched)
-
-    def _unsound(self, ids: Any, reason: str, step: int) -> None:
-        self.unsound.append((list(ids), reason, step))
-        for boost in ids:
-            self.booster.off(boost)
-        self.kept[:] = [item for item in self.kept if item.id not in ids]
-
-    def candidate(self, name: str) -> Candidate:
-        return Candidate(name, {}, self.boosts[name].BOOST, 1.0)
-
-    def keep(self, *names: str) -> None:
-        for name in names:
-            self.kept.append(self.candidate(name))
-            assert self.booster.on(self.kept[-1].order) is None
-        self.checks.on = True
-        self.checks.look_after(self.kept)
-
-    def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
-        self.checks.backward_ended()
-
-    def step(self) -> None:
-        x, y = self.data()
-        loss = cross_entropy(self.model(x), y)
-        self.losses.append(loss.item())
-        self.backward(loss)
-        self.update()
-
-    def update(self) -> None:
-        for optimizer in self.optimizers:
-            self.checks.optimizer_starts(optimizer)
-            optimizer.step()
-            self.checks.optimizer_ends(optimizer)
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-        self.job.steps += 1
-        for callback in self.job.step_callbacks:
-            callback()
-
-    def ask(self, story: Any, step: Callable[[], None] | None = None) -> Verdict:
-        next(story)
-        for _ in range(checks.WAIT_UNITS):
-            (step or self.step)()
-            try:
-                story.send(Tick(0.01, 1, True))
-            except StopIteration as done:
-                return done.value
-        raise AssertionError("no verdict")
-
-    def check(self, name: str, step: Callable[[], None] | None = None) -> Verdict:
-        return self.ask(self.checks.check(self.candidate(name)), step)
-
-
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Program]]:
-    started: list[Program] = []
-
-    def start(model: nn.Module | None = None, data: Any = vectors, **boosts: Any) -> Program:
-        torch.manual_seed(0)
-
-        def load(name: str) -> Any:
-            return boosts[name] if name in boosts else load_real(name)
-
-        for module in ("flatout_agent.live.checks", "flatout_agent.booster"):
-            monkeypatch.setattr(f"{module}.load", load)
-        run = Program(tmp_path, model if model is not None else mlp(), data, **boosts)
-        started.append(run)
-        return run
-
-    yield start
-    for run in started:
-        run.recorder._file.close()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def times(factor: float) -> Layer:
-    return lambda call: lambda *args, **kwargs: call(*args, **kwargs) * factor
-
-
-def plain(steps: int) -> tuple[list[float], list[torch.Tensor]]:
-    """The same program without the guard."""
-    torch.manual_seed(0)
-    model, losses = mlp(), []
-    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-    for _ in range(steps):
-        x, y = vectors()
-        loss = cross_entropy(model(x), y)
-        losses.append(loss.item())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return losses, [p.detach() for p in model.parameters()]
-
-
-def assert_unharmed(run: Program) -> None:
-    losses, weights = plain(len(run.losses))
-    assert run.losses == losses
-    assert all(map(torch.equal, weights, run.model.parameters()))
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # Before the first real step -------------------------------------------------------------------
@@ -384,53 +235,6 @@ def test_all_that_is_kept_together(program):
 # Later looks ------------------------------------------------------------------------------------
 
 
-def late(job: list[Job], after: int, factor: float = 1.05) -> Layer:
-    def layer(call: Any) -> Any:
-        def run(*args: Any) -> Any:
-            return call(*args) * (factor if job[0].steps >= after else 1.0)
-
-        return run
-
-    return layer
-
-
-def test_one_that_becomes_wrong_is_taken_out_at_a_later_look(program):
-    job: list[Job] = []
-    run = program(late=planted(late(job, 200)), right=planted(times(1.0)))
-    job.append(run.job)
-    run.keep("right", "late")
-    while run.job.steps < 330 and not run.unsound:
-        run.step()
-    assert [ids for ids, _, _ in run.unsound] == [["late"]], "the other one stays"
-    _, reason, sound = run.unsound[0]
-    assert reason.startswith("the guard no longer holds: gradient error")
-    assert 100 <= sound < 110, "what was trained since the last look was trained under it"
-    assert 300 <= run.job.steps < 310
-    assert [item.id for item in run.kept] == ["right"]
-    assert list(run.booster.applied) == ["right"]
-
-
-def test_looks_leave_training_as_it_was(program):
-    run = program(right=planted(times(1.0)))
-    run.keep("right")
-    for _ in range(320):
-        run.step()
-    assert run.unsound == []
-    assert run.checks._sound_step > 300
-    assert_unharmed(run)
-
-
-def test_a_look_that_finds_nothing_to_compare_ends(program):
-    run = program(right=planted(times(1.0)))
-    run.keep("right")
-    run.model[0].register_forward_hook(lambda *args: None)
-    for _ in range(130):
-        run.step()
-    assert not run.checks._recording
-    assert run.unsound == []
-    assert run.checks._sound_step == 0, "nothing is known to be sound"
-
-
 # Errors under a boost ---------------------------------------------------------------------------
 
 
@@ -479,7 +283,7 @@ def test_a_call_that_fails_under_a_boost_is_made_again_as_written(program):
     run.checks.on = False
     assert torch.equal(output, run.model(x)), "the masks are those of the program"
     assert torch.equal(after, torch.get_rng_state())
-    ((ids, reason, _),) = run.unsound
+    ((ids, reason),) = run.unsound
     assert ids == ["flaky", "right"], "an optimizer's boost is not at fault"
     assert reason == "a call failed under it: OutOfMemoryError: no memory left"
     cross_entropy(output, y).backward()
@@ -697,13 +501,23 @@ def live(folder: Path, text: str, steps: int) -> tuple[Any, list[wire.Record]]:
     return done, [wire.record(line) for line in lines]
 
 
-def bare(folder: Path, steps: int) -> str:
+def bare(folder: Path, steps: int, text: str = BARE) -> str:
     script = folder / "bare.py"
-    script.write_text(BARE)
+    script.write_text(text)
     done = subprocess.run([sys.executable, str(script), str(steps)], capture_output=True,
                           text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
                           timeout=100, check=True)  # fmt: skip
     return done.stdout
+
+
+def checkpointed(text: str) -> str:
+    """The program with its layers computed again in the backward pass, where torch stops the
+    second computation by an exception."""
+    layers = "torch.nn.Sequential(torch.nn.LayerNorm(20), torch.nn.Linear(20, 10))"
+    called = "torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=False)"
+    text = text.replace("class Model", "import torch.utils.checkpoint\nclass Model")
+    text = text.replace("torch.nn.Linear(20, 10)", layers)
+    return text.replace("return self.body(x)", f"return {called}")
 
 
 RAISES_BACKWARD = """
@@ -763,6 +577,17 @@ def test_in_a_process_one_that_raises_later_is_dropped_and_the_program_goes_on(t
     last = decided(records)[-1]
     assert last.verdict == "dropped"
     assert "a call failed under it: OutOfMemoryError: no memory left" in last.reason
+
+
+@pytest.mark.slow
+def test_in_a_process_activation_checkpointing_goes_on_under_boosts(tmp_path):
+    text = checkpointed(PLANT + "fault = lambda output: output\n" + LOOP)
+    done, records = live(tmp_path, text, 900)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == bare(tmp_path, 900, checkpointed(BARE))
+    (seen,) = [record for record in records if isinstance(record, wire.JobSeen)]
+    assert [model.kind for model in seen.facts.models] == ["Model"], "its parts are none"
+    assert [record.verdict for record in decided(records)] == ["kept"]
 
 
 @pytest.mark.slow

@@ -44,6 +44,7 @@ def test_what_costs_a_little_is_not_kept(model):
         ("gauss 10 %", 2.0, 0.99),
         ("heavy tails", 1.1, 0.9),
         ("drift", 1.1, 0.9),
+        ("restless first", 1.05, 0.98),
         ("bursts", 1.1, 0.5),
         ("bursts", 2.0, 0.99),
     ],

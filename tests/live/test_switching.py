@@ -21,8 +21,16 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from attention_styles import Annotated, NanoGPT
+from flatout_agent import attention_watch
 from flatout_agent.booster import Booster
-from flatout_agent.boosts import bf16_autocast, cpu_threads, device_prefetch, loader_workers
+from flatout_agent.boosts import (
+    bf16_autocast,
+    cpu_threads,
+    device_prefetch,
+    fused_loss,
+    loader_workers,
+)
 from flatout_agent.discovery import Discovery
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
@@ -41,14 +49,24 @@ ORDERS = {
         BoostOrder("batch-fetch"),
         BoostOrder("sample-cache"),
         BoostOrder("fast-dropout"),
+        BoostOrder("fused-loss"),
+        BoostOrder("clip-grad"),
+        BoostOrder("sdpa-attention"),
         BoostOrder("eval-without-grad"),
         BoostOrder("loader-workers", {"workers": 1, "prefetch_factor": 2}),
         BoostOrder("device-prefetch"),
         BoostOrder("compile"),
     )
 }
-SAME_BITS = ("gc-pause", "allocator", "batch-fetch", "sample-cache", "eval-without-grad")
-REORDERS = ("channels-last", "fused-optimizer", "cpu-threads")
+SAME_BITS = (
+    "allocator",
+    "batch-fetch",
+    "clip-grad",
+    "eval-without-grad",
+    "gc-pause",
+    "sample-cache",
+)
+REORDERS = ("channels-last", "fused-loss", "fused-optimizer", "cpu-threads", "sdpa-attention")
 CHANGES = ("bf16-autocast", "fast-dropout")
 STEPS = 8
 Plan = list[tuple[str, ...]]
@@ -65,6 +83,9 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(loader_workers, "usable_cores", lambda: 2)
     monkeypatch.setattr(cpu_threads, "usable_cores", lambda: 2)
     monkeypatch.setattr(bf16_autocast, "native_bf16", lambda torch, device: (True, "here"))
+    monkeypatch.setattr(attention_watch, "SMALLEST", 1)
+    monkeypatch.setattr(fused_loss, "SMALLEST", 1)
+    monkeypatch.setattr(fused_loss, "COLUMNS", 2)
     monkeypatch.setattr(DataLoader, "check_worker_number_rationality", lambda self: None)
     # A whole collection goes through all that pytest has loaded: 0.3 s at each switch.
     collect = gc.collect
@@ -286,7 +307,18 @@ class Growing(Program):
             optimizer.load_state_dict(self.saved[1])
 
 
-PROGRAMS = [Convolutions, Recurrent, Dropping, Tied, Adversaries, Growing]
+class Attending(Program):
+    """Attention that is written out, and keeps its weights."""
+
+    shape = (5, 32)
+
+    def build(self) -> None:
+        model = nn.Sequential(Annotated(), NanoGPT(), nn.Flatten(), nn.Linear(160, 3))
+        self.models = [model]
+        self.optimizers = [torch.optim.SGD(model.parameters(), lr=0.05)]
+
+
+PROGRAMS = [Convolutions, Recurrent, Dropping, Tied, Adversaries, Growing, Attending]
 
 
 # The agent in this process --------------------------------------------------------------------
@@ -395,6 +427,8 @@ def path(program: Program) -> list[Any]:
         gc.get_threshold(),
         gc.get_freeze_count(),
         [getattr(nn.functional, name) for name in ("dropout", "scaled_dot_product_attention")],
+        torch._C._nn.cross_entropy_loss,
+        nn.utils.clip_grad_norm_.__closure__[0].cell_contents,
         [name in vars(torch.Tensor) for name in ("to", "cuda")],
         vars(program.loader).keys(),
         [program.loader.num_workers, program.loader.prefetch_factor, program.loader._iterator],
@@ -420,9 +454,9 @@ def path(program: Program) -> list[Any]:
 
 def assert_as_never_switched(make: Callable[[], Program], plan: Plan) -> None:
     """The same forms everywhere, and from equal numbers one step more gives equal bits."""
-    was = path(make())[:10]
+    was = path(make())[:12]
     program, _ = switched(make, plan)
-    assert path(program)[:10] == was
+    assert path(program)[:12] == was
     plain = make()
     plain.run(len(plan) + 2)
     for one, other in zip(path(program), path(plain), strict=True):

@@ -144,6 +144,17 @@ def load(boost_id: str) -> BoostModule:
     return cast(BoostModule, module)
 
 
+def speedup(facts: JobFacts, **factors: float) -> float | None:
+    """Likely speed-up where these kinds of operations become so many times as fast.
+
+    Kinds are those of `JobFacts.shares`; None: where the step's time goes was not measured.
+    """
+    if not facts.shares:
+        return None
+    left = sum(facts.shares.get(kind, 0.0) * (1 - 1 / by) for kind, by in factors.items())
+    return 1.0 / max(1.0 - left, 0.05)
+
+
 def default_params(boost: Boost) -> Params:
     """The first value of each parameter."""
     return {name: values[0] for name, values in boost.params.items()}

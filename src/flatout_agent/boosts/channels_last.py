@@ -43,7 +43,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent import forward_state, nests
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, speedup
 from flatout_agent.chain import Depth
 
 if TYPE_CHECKING:
@@ -73,6 +73,9 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Likely speed-up, for the order of trials."""
+    measured = speedup(facts, convolutions=1.5, norms=1.3, others=1.1)
+    if measured is not None:
+        return measured
     full = 1.3 if facts.device == "cpu" else 1.2
     return 1.0 / ((facts.wait_share or 0.0) + (1.0 - (facts.wait_share or 0.0)) / full)
 

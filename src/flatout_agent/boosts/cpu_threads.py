@@ -45,6 +45,8 @@ BOOST = Boost(
     params={"threads": ("auto", 0.75, 0.5, 0.25)},
     retry_after=("loader-workers",),
 )
+RESTLESS = 0.15
+"""Noise of neighbouring steps that tells of a machine on which others are busy."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
@@ -52,6 +54,8 @@ def applies(facts: JobFacts, params: Params) -> str | None:
     if facts.device != "cpu":
         return f"the model is on {facts.device}"
     chosen = _chosen_by_script(facts.threads, facts.cores, facts.world_size)
+    if facts.threads_named:
+        return f"the environment (OMP_NUM_THREADS) asks for {facts.threads} threads"
     if chosen is not None:
         return chosen
     workers = sum(loader.num_workers for loader in facts.loaders[:1])
@@ -74,6 +78,8 @@ def promise(facts: JobFacts, params: Params) -> float:
         return 1.5
     if params.get("threads", "auto") == "auto" and facts.threads < share:
         return min(2.0, share / facts.threads)
+    if facts.noise is not None and facts.noise > RESTLESS and facts.threads > 1:
+        return 1.3  # threads that wait for each other suffer most from busy neighbours
     return 1.02
 
 

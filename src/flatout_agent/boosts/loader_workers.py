@@ -75,6 +75,8 @@ OPEN_FILES = 65_536
 START_FAILURES = (OSError, RuntimeError, ValueError, TypeError, AttributeError, pickle.PickleError)
 
 _persistent: weakref.WeakSet[Any] = weakref.WeakSet()
+LEAST_WAIT = 0.03
+"""Share of the step: workers take cores, and a start of some tenths of a second in each epoch."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
@@ -89,6 +91,8 @@ def applies(facts: JobFacts, params: Params) -> str | None:
         return f"the same as auto here ({workers})"
     if not facts.loaders:
         return "no DataLoader was seen"
+    if facts.wait_share is not None and facts.wait_share < LEAST_WAIT:
+        return f"only {facts.wait_share:.1%} of the step is waiting for data"
     reasons = [_why_not(loader) for loader in facts.loaders]
     return None if None in reasons else reasons[0]
 

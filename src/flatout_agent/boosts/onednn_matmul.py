@@ -48,7 +48,7 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch, speedup
 from flatout_agent.precision import native_bf16, why_not_float32
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def promise(facts: JobFacts, params: Params) -> float:
     weights = sum(model.parameters for model in facts.models)
     full = 1.3 if weights > 300_000 else 1.01
     wait = facts.wait_share or 0.0
+    if facts.shares and weights > 300_000:
+        return speedup(facts, products=1.5) or 1.0
     return 1.0 / (wait + (1.0 - wait) / full)
 
 

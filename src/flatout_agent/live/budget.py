@@ -8,8 +8,6 @@ FREE_S = 60.0
 """The run's first minute may go into the tuning whole ..."""
 SHARE = 0.03
 """... later so much of the run at most."""
-COMPILE_S = 30.0
-"""What a compilation takes, as far as one can say before."""
 UNKNOWN_SHARE = 0.1
 """Where nobody knows how long the program trains, a single boost may cost this share of the time
 that it has trained already."""
@@ -26,7 +24,8 @@ class Budget:
         self.throw_away = throw_away
         self.lost_s = 0.0
         """What the tuning has cost the run so far."""
-        self._lost_late_s = 0.0
+        self.lost_late_s = 0.0
+        """Of that, beyond the first minute."""
 
     @property
     def elapsed_s(self) -> float:
@@ -47,27 +46,30 @@ class Budget:
         """Account for what the tuning has cost the run; a block that was faster gives some back."""
         self.lost_s += seconds
         if self.elapsed_s > FREE_S:
-            self._lost_late_s = max(0.0, self._lost_late_s + seconds)
+            self.lost_late_s = max(0.0, self.lost_late_s + seconds)
 
-    def ready(self, cost_s: float, compiles: bool) -> bool:
-        """Whether a try that costs so much may begin now; else the program trains on first."""
+    def ready(self, cost_s: float, compile_s: float) -> bool:
+        """Whether a try that costs so much may begin now; else the program trains on first.
+
+        `compile_s`: of that, for a compilation.
+        """
         if self.throw_away or (self.steps is not None and self.elapsed_s < FREE_S):
             return True
-        if self.steps is None and compiles:
-            return cost_s + COMPILE_S <= UNKNOWN_SHARE * self.elapsed_s
-        return self.elapsed_s < FREE_S or self._lost_late_s < SHARE * self.elapsed_s
+        if self.steps is None and compile_s:
+            return cost_s <= UNKNOWN_SHARE * self.elapsed_s
+        return self.elapsed_s < FREE_S or self.lost_late_s < SHARE * self.elapsed_s
 
     def refuses(
-        self, cost_s: float, gain: float, compiles: bool, taken: int, step_s: float
+        self, cost_s: float, gain: float, compile_s: float, taken: int, step_s: float
     ) -> str | None:
         """Why a try that costs so much is not worth it in this run; None: it may be.
 
-        `gain`: the likely speed-up. `taken`: steps taken. `step_s`: what one takes now.
+        `compile_s`: of that, for a compilation. `gain`: the likely speed-up. `taken`: steps taken.
+        `step_s`: what one takes now.
         """
-        cost_s += COMPILE_S if compiles else 0.0
         if self.limit_s is not None and self.elapsed_s + cost_s > self.limit_s:
             return f"no time left: it would take about {cost_s:.0f} s more"
-        if self.steps is None or (self.throw_away and not compiles):
+        if self.steps is None or (self.throw_away and not compile_s):
             return None
         left = max(0, self.steps - taken)
         earned_s = left * step_s * (1 - 1 / max(gain, 1.001))

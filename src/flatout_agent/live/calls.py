@@ -144,12 +144,6 @@ def not_repeatable(torch: Any, model: Any) -> str | None:
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def inside_backward(torch: Any) -> bool:
-    """A backward pass within a backward pass: reentrant checkpointing has one."""
-    current = getattr(torch._C, "_current_graph_task_id", None)
-    return current is not None and current() != -1
-
-
 def _note_gradient(torch: Any, tensor: Any, recorded: Recorded, position: int) -> None:
     reference = weakref.ref(recorded)
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from flatout_agent import wire
 from flatout_agent.boosts import Boost, BoostModule, Switch, load, names
 
+LEAST_PROMISE = 1.004
+"""Where the step's time is known, a boost that promises less gets no turn."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -55,8 +58,10 @@ def _variants(
     for values in itertools.product(*boost.params.values()):
         params = dict(zip(boost.params, values, strict=True))
         refusal = module.applies(facts, params) or _needs_start(module, facts, params)
+        promise = module.promise(facts, params) if refusal is None else 1.0
+        if refusal is None and facts.shares and promise < LEAST_PROMISE:
+            refusal = "what it makes faster takes next to nothing of the step"
         if refusal is None:
-            promise = module.promise(facts, params)
             found.append(Candidate(boost_id, params, boost, promise, len(found)))
         reason = reason or refusal
     return found, reason

@@ -25,20 +25,19 @@ from flatout_agent.live.yardsticks import Yardsticks
 
 WAIT_UNITS = 12
 """Units that a check waits for calls that it can compare."""
-FIRST_LOOK = 100
-"""Steps after the last decision at which the guard looks again; then twice as many, and so on."""
 MOST_WAITING = 64
 """Calls kept that wait for their backward pass."""
 NOT_COMPARED = "the gradient was not compared: "
-BATCH, COMPARE = 1, 2
+BATCH, COMPARE, GIVE = 1, 2, 3
 """What a unit's calls are recorded for."""
+Use = Callable[[list[Recorded]], None]
 
 
 class Checks:
     """Records calls when asked to, and compares them when their gradients are there."""
 
     def __init__(self, job: Job, booster: Booster, unsound: Unsound) -> None:
-        """unsound: told of boosts that must go, why, and of the last step that was sound."""
+        """unsound: told of boosts that must go, and why."""
         self.job, self.booster, self._unsound = job, booster, unsound
         self.torch = job.torch
         self._fence = Fence(job, booster, unsound)
@@ -60,18 +59,33 @@ class Checks:
         self._declined = ""
         self._yardsticks = Yardsticks()
         self._before: Before | None = None
-        self._kept: list[Candidate] = []
-        self._next_look = 0
-        self._look_every = FIRST_LOOK
         self._looking = False
-        """A boost that is found wrong goes at once."""
-        self._waited = 0
-        self._sound_step = 0
+        """A later look at what is kept: where it is not sound, each boost is asked about alone."""
+        self._wrong: tuple[list[str], str] = [], ""
+        self._use: Use = lambda calls: None
+        self._given = False
 
     @property
     def replaying(self) -> bool:
         """A call is made again: it is none of the program's."""
         return self._replaying or self._fence.replaying
+
+    def give_calls(self, use: Use) -> Generator[None, Tick, None]:
+        """Hand the calls of one unit to `use`, each when its gradient is there."""
+        self._begin((), False)
+        self._recording, self._use, self._given = GIVE, use, False
+        for _ in range(WAIT_UNITS):
+            yield
+            if self._given:
+                break
+            self._calls = []
+        self._end()
+
+    def _give(self, calls: list[Recorded]) -> None:
+        if calls:
+            self._given = self._replaying = True
+            self.booster.recorder.safely("give calls", self._use, calls)
+            self._replaying = False
 
     # Before a boost's first real step -----------------------------------------------------------
 
@@ -115,7 +129,7 @@ class Checks:
         self._items, self._they_are_on = items, on
         self._recording = COMPARE if known else BATCH
         self._calls, self._earlier, self._verdicts, self._not_compared = [], {}, {}, {}
-        self._declined, self._looking = "", False
+        self._declined, self._looking, self._wrong = "", False, ([], "")
 
     def _end(self) -> None:
         self._begin((), False)
@@ -181,13 +195,16 @@ class Checks:
 
     def backward_ended(self) -> None:
         """Gradients are there and the weights are the same: compare, if that was asked for."""
-        if not self._recording or self.replaying or replays.inside_backward(self.torch):
+        if not self._recording or self.replaying or self.job.inside_backward():
             return
         used = [recorded for recorded in self._calls if recorded.used]
         self._calls = [recorded for recorded in self._calls if not recorded.used]
         refused = {id(recorded.model): recorded.refusal for recorded in used}
         self._not_compared.update({key: why for key, why in refused.items() if why is not None})
         ready = [recorded for recorded in used if recorded.refusal is None]
+        if self._recording == GIVE:
+            self._give(ready)
+            return
         if self._recording == BATCH:
             for recorded in ready:
                 self._earlier.setdefault(id(recorded.model), recorded)
@@ -199,7 +216,7 @@ class Checks:
         try:
             verdict = self._judge(ready)
             if self._looking and verdict is not None and not verdict.passed:
-                self._drop(ready, verdict)
+                self._find_wrong(ready, verdict)
         finally:
             self._replaying = False
         if verdict is not None:
@@ -245,7 +262,7 @@ class Checks:
             reason = self._all_on(self._items)
             if reason is not None:
                 ids = [item.id for item in self._items]
-                self._unsound(ids, f"it does not come back: {reason}", self.job.steps)
+                self._unsound(ids, f"it does not come back: {reason}")
 
     def _compared(
         self,
@@ -319,37 +336,25 @@ class Checks:
 
     # Looking after a run ------------------------------------------------------------------------
 
-    def look_after(self, kept: list[Candidate]) -> None:
-        """From now on look again at steps spaced twice as far each time, while any is kept."""
-        self._kept = kept
-        self._sound_step = self.job.steps
-        self._next_look = self.job.steps + self._look_every
-        if self._called():
-            self.job.after_step(self._step)
+    def look_at(self, kept: Sequence[Candidate]) -> None:
+        """Compare the next calls, made under all of these, with the program as written."""
+        self._yardsticks.forget()
+        self._begin(kept, True)
+        self._looking = bool(kept)
 
-    def _called(self) -> list[Candidate]:
-        """What is kept and acts on the model's calls."""
-        return [item for item in self._kept if item.boost.moment in CALLED]
+    def answered(self) -> bool:
+        """Whether the look has its answer; asked at the end of each unit."""
+        return not self._looking or self._unit_ended(False)
 
-    def _step(self) -> None:
-        if self._items:
-            self._waited += 1
-            if self._unit_ended(False) or self._waited > WAIT_UNITS:
-                self._looked()
-        elif self.job.steps >= self._next_look and self._called():
-            self._waited = 0
-            self._yardsticks.forget()
-            self._begin(self._called(), True)
-            self._looking = True
-
-    def _looked(self) -> None:
-        if self._verdicts and all(verdict.passed for verdict in self._verdicts.values()):
-            self._sound_step = self.job.steps
-        self._look_every *= 2
-        self._next_look = self.job.steps + self._look_every
+    def looked(self) -> tuple[bool, list[str], str]:
+        """End the look: (whether all was seen to be sound, boosts that are wrong, why)."""
+        verdicts = list(self._verdicts.values())
+        passed = bool(verdicts) and all(verdict.passed for verdict in verdicts)
+        wrong, reason = self._wrong
         self._end()
+        return passed, wrong, reason
 
-    def _drop(self, calls: list[Recorded], verdict: Verdict) -> None:
+    def _find_wrong(self, calls: list[Recorded], verdict: Verdict) -> None:
         """What is kept is no longer sound together: each for itself tells which are wrong."""
         if verdict.error is None:
             return
@@ -360,8 +365,7 @@ class Checks:
             wrong = [item.id for item in kept if not self._sound_alone(calls, item)]
         finally:
             self._all_on(kept)
-            reason = f"the guard no longer holds: {verdict.reason}"
-            self._unsound(wrong or [item.id for item in kept], reason, self._sound_step)
+            self._wrong = wrong or [item.id for item in kept], verdict.reason
 
     def _sound_alone(self, calls: list[Recorded], item: Candidate) -> bool:
         """One boost against the program as written, on calls that were made under several."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from flatout_agent.boosts import Switch
 from flatout_agent.live import blocks, paired
-from flatout_agent.live.budget import COMPILE_S, Budget
+from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.machinery import State
 from flatout_agent.live.pairs import SKIP
@@ -15,6 +15,9 @@ LOADER_BLOCK_S = 0.8
 """Blocks of a boost that switches loading are longer: what workers have ready looks fast."""
 LITTLE_S, MOST_S = 5.0, 15.0
 """Seconds that the pairs of one boost take at most: where it promises little, and much."""
+COMPILE_S, COMPILE_LAYER_S, COMPILE_MOST_S = 12.0, 1.0, 60.0
+"""What a first compilation takes, as far as one can say before: at least, for each layer more, and
+at most."""
 GUARD_UNITS = 6
 """What the guard takes, in units of work: it makes a call again both ways."""
 LEAST_WEIGHT, MOST_WEIGHT = 0.05, 0.3
@@ -27,6 +30,8 @@ class Costs:
     def __init__(self, state: State, budget: Budget) -> None:
         self._state = state
         self._budget = budget
+        self.layers = 0
+        """Convolution and matrix layers of the program's models."""
 
     def floor_s(self, item: Candidate) -> float:
         """Seconds that a block of this boost takes at least."""
@@ -39,7 +44,14 @@ class Costs:
 
     def least_s(self, item: Candidate) -> float:
         """Seconds of a try at least: the guard, and the fewest pairs that may give an answer."""
-        return paired.CLEAR_AT * self.pair_s(item) + GUARD_UNITS * self._state.now_s
+        pairs_s = paired.CLEAR_AT * self.pair_s(item)
+        return pairs_s + GUARD_UNITS * self._state.now_s + self.compile_s(item)
+
+    def compile_s(self, item: Candidate) -> float:
+        """Of that, seconds of a compilation; 0: it compiles nothing."""
+        if not item.boost.compiles:
+            return 0.0
+        return min(COMPILE_MOST_S, COMPILE_S + COMPILE_LAYER_S * self.layers)
 
     def most_pairs(self, item: Candidate, untried: Sequence[Candidate]) -> int:
         """Of a boost that promises little, a small gain is not worth minutes of long steps.
@@ -56,9 +68,9 @@ class Costs:
     def _share_s(self, item: Candidate, untried: Sequence[Candidate], left_s: float) -> float:
         """A share of the time that is left, by what each of the others promises."""
         waiting = [other for other in untried if other.variant == 0 and other is not item]
-        compiled = [other for other in waiting if other.boost.compiles]
-        if compiled and left_s > 2 * COMPILE_S:
-            left_s -= COMPILE_S
+        compile_s = max(map(self.compile_s, waiting), default=0.0)
+        if left_s > 2 * compile_s:
+            left_s -= compile_s
         left_s -= sum(GUARD_UNITS * self._state.now_s for _ in waiting)
         others = sum(map(_weight, waiting))
         return max(0.0, left_s) * _weight(item) / (_weight(item) + others)

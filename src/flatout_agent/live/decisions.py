@@ -6,6 +6,9 @@ from flatout_agent import wire
 from flatout_agent.live import guard, paired
 from flatout_agent.live.candidates import Candidate
 
+WIDE = 1.2
+"""An interval whose ends are so many times apart says little."""
+
 
 def decided(
     item: Candidate,
@@ -33,9 +36,16 @@ def decided(
     )
 
 
+def unclear(answer: paired.Answer) -> str:
+    """What the pairs say so far of a boost on which more of them would decide."""
+    return f"{answer.gain:.2f}x so far [{answer.low:.2f}-{answer.high:.2f}]"
+
+
 def why_not(answer: paired.Answer) -> str:
     """What the pairs say of a boost that is not kept, in one line."""
     spread = f"{answer.low:.2f}-{answer.high:.2f}"
+    if answer.low < 1 < answer.high and answer.high > WIDE * answer.low:
+        return f"no clear answer in {answer.pairs} pairs: {answer.gain:.2f}x [{spread}]"
     if answer.verdict == "slower":
         return f"slower: {answer.gain:.2f}x [{spread}]"
     return f"no difference that matters: {answer.gain:.2f}x [{spread}]"

@@ -12,14 +12,15 @@ from flatout_agent.job import Job
 CALLED = (Moment.MODEL, Moment.START)
 """Boosts of these moments act on what a call of the model computes."""
 
-Unsound = Callable[[Sequence[str], str, int], None]
+Unsound = Callable[[Sequence[str], str], None]
+"""Told of boosts that must go, and why."""
 
 
 class Fence:
     """Stands around the calls of root models while some boost is on."""
 
     def __init__(self, job: Job, booster: Booster, unsound: Unsound) -> None:
-        """unsound: told of boosts that must go, why, and of the last step that was sound."""
+        """unsound: told of boosts that must go, and why."""
         self.job, self.booster, self._unsound = job, booster, unsound
         self.replaying = False
         """A call is being made again."""
@@ -59,7 +60,7 @@ class Fence:
         finally:
             self.replaying = False
         boosts = [order.id for order in orders]
-        self._unsound(boosts, f"a call failed under it: {reason}", self.job.steps)
+        self._unsound(boosts, f"a call failed under it: {reason}")
         return output
 
 

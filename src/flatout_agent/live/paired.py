@@ -31,6 +31,11 @@ MATTERS = math.log(1.01)
 """A boost that gains less than 1 % is not worth a line of a plan."""
 LEAST_NOISE = 0.003
 """Standard deviation of one log-ratio taken at least: clocks and schedulers are no better."""
+ENOUGH = 10
+"""So many pairs of its own tell a boost's deviation better than the program's first steps, which
+are often restless."""
+ALONE = 2.3
+"""By how much a deviation of few pairs is widened where it is larger than the program's own."""
 HOPELESS = 1.7
 """Standard errors below what matters at which more pairs are given up. It costs power, never a
 false keep, so it need not hold at all times at once."""
@@ -77,13 +82,16 @@ def half_width(pairs: int, deviation: float, alpha: float = ALPHA) -> float:
 
 def deviation(ratios: list[float], own: Noise) -> float:
     """Standard deviation of one log-ratio, pooled with the program's own noise and widened."""
-    freedom = min(own.freedom, 6)  # the program's noise may change: its own pairs weigh more
+    freedom = min(own.freedom, 6) if len(ratios) < ENOUGH else 0
     mean = sum(ratios) / len(ratios)
     squares = sum((ratio - mean) ** 2 for ratio in ratios)
     total = freedom + len(ratios) - 1
     pooled = math.sqrt((freedom * own.deviation**2 + squares) / total) if total else own.deviation
-    alone = math.sqrt(squares / (len(ratios) - 1)) if len(ratios) >= FEWEST else 0.0
-    return max(pooled, alone, LEAST_NOISE) * (1 + 3 / max(1, total))
+    widened = max(pooled, LEAST_NOISE) * (1 + 3 / max(1, total))
+    if len(ratios) < FEWEST:
+        return widened
+    alone = math.sqrt(squares / (len(ratios) - 1))
+    return max(widened, alone * (1 + ALONE / (len(ratios) - 1)))
 
 
 def answer(ratios: list[float], own: Noise, most: int = MOST) -> Answer:

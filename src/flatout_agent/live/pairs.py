@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from flatout_agent import wire
-from flatout_agent.live import blocks
+from flatout_agent.live import blocks, paired
 from flatout_agent.live.blocks import Block, Sizes, Tick
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.machinery import Machinery, State
 
+REMEMBERED, TELLING = 8, 3
+"""Neighbouring blocks alike that tell the noise: the last so many, and so many at least."""
 SKIP = 1
 """Units not counted after a switch: caches are cold."""
 SETTLE_MOST = 12
@@ -27,8 +30,18 @@ class Pairs:
         self.sizes = Sizes()
         self.accelerated = False
         """The device runs behind the host, and is waited for at a block's ends."""
+        self.broken_by_trial = False
+        self._was_sound = True
+        self._before: tuple[list[wire.BoostOrder], float] | None = None
+        """The block that has just ended: its boosts, and seconds of a unit."""
+        self._alike: deque[float] = deque(maxlen=REMEMBERED)
+        """Log-ratios of neighbouring blocks under the same boosts."""
         self._random = random.Random(seed)
         self._flip = False
+
+    def begin(self) -> None:
+        """Before the first step under another boost: what is not sound by now is not its fault."""
+        self._was_sound = self.agreed(self.machinery.sound())
 
     def pair(
         self,
@@ -37,7 +50,13 @@ class Pairs:
         floor_s: float = blocks.LEAST_S,
         loads: bool = False,
     ) -> Generator[None, Tick, float]:
-        """Log-ratio of two neighbouring blocks; A B B A, so that every other needs no switch."""
+        """Log-ratio of two neighbouring blocks; A B B A, so that every other needs no switch.
+
+        NaN where a loss was not finite or a call raised: `broken_by_trial` tells in which of them.
+        """
+        self.broken_by_trial = self._was_sound and self.last_on(trial)
+        if not self.agreed(self.machinery.sound()):
+            return math.nan
         if self._flip:
             order = [trial, base] if self.last_on(trial) else [base, trial]
         else:
@@ -47,6 +66,9 @@ class Pairs:
         for on in order:
             block = yield from self.block(on, self.state.now_s, floor_s, loads=loads)
             seconds[id(on)] = block.seconds
+            if not self.agreed(self.machinery.sound()):
+                self.broken_by_trial = self._was_sound and on is trial
+                return math.nan
         base_s, trial_s = seconds[id(base)], seconds[id(trial)]
         if not self.state.kept and not base:
             self.state.written_s = base_s
@@ -67,6 +89,8 @@ class Pairs:
     ) -> Generator[None, Tick, Block]:
         """One block under these boosts; one that was disturbed is taken again, once."""
         skip = self.switch(on)
+        if skip or learn:
+            self._before = None
         if loads and skip:
             skip += 2 + self.machinery.buffered()
         units = int(self.machinery.agree(blocks.length(unit_s, floor_s), "first"))
@@ -81,11 +105,29 @@ class Pairs:
                 break
             skip = SETTLE_MOST if compiled else 0
         block = replace(block, seconds=self.machinery.agree(block.seconds, "max"))
+        self._compare_alike(on, block.seconds)
         step = self.machinery.steps()
         self.machinery.tell(
             wire.BlockRun(max(1, step - block.units + 1), block.units, 1000 * block.seconds,
                           tuple(order.id for order in on)))  # fmt: skip
         return block
+
+    def _compare_alike(self, on: Sequence[wire.BoostOrder], seconds: float) -> None:
+        """Of two pairs in turn (A B, B A) the middle blocks are alike: what differs is noise."""
+        before, self._before = self._before, (list(on), seconds)
+        if before is not None and before[0] == list(on) and min(seconds, before[1]) > 0:
+            self._alike.append(math.log(before[1] / seconds))
+
+    def noise(self) -> paired.Noise | None:
+        """The program against itself in the last pairs; None: too few to tell.
+
+        The machine may have been restless at the program's start, or be so only now.
+        """
+        return paired.noise(list(self._alike)) if len(self._alike) >= TELLING else None
+
+    def forget_noise(self) -> None:
+        """It has been measured on purpose."""
+        self._alike.clear()
 
     def switch(self, on: Sequence[wire.BoostOrder]) -> int:
         """Make these boosts be on; returns how many units are not to be counted then."""

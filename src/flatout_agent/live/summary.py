@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from flatout_agent import wire
 from flatout_agent.live.session import Session
 
 
+@dataclass
+class Spent:
+    """What the units took while boosts were tried, all that the tuning did in them included.
+
+    Those with evaluation, saving or a new epoch in them are left out: they say nothing.
+    """
+
+    units: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.units += 1
+        self.seconds += seconds
+
+
 def summarise(
-    session: Session, steps_since_settled: int, samples_per_s: float | None, by_micro_step: bool
+    session: Session,
+    spent: Spent,
+    steps_since_settled: int,
+    samples_per_s: float | None,
+    by_micro_step: bool,
 ) -> wire.LiveSummary:
     """The record. Step times are those of units: steps, or micro-steps where those are measured."""
     state, machinery = session.state, session.machinery
     written_s, now_s = state.written_s, state.written_s / state.gain
     known = math.isfinite(written_s)
-    saved_s = -session.budget.lost_s
+    saved_s = 0.0
     if known:
+        saved_s = spent.units * written_s - spent.seconds
         saved_s += steps_since_settled * machinery.units_per_step() * (written_s - now_s)
     together = state.together
     own = together.yardstick if together is not None else None
@@ -26,10 +47,11 @@ def summarise(
         steps=machinery.steps(),
         written_ms=1000 * written_s if known else None,
         now_ms=1000 * now_s if known else None,
-        noise=state.own.deviation if state.own.freedom else None,
+        noise=state.noise,
         noise_pairs=state.own.freedom + 1 if state.own.freedom else 0,
         saved_s=saved_s,
         lost_s=session.budget.lost_s,
+        lost_late_s=session.budget.lost_late_s,
         samples_per_s=samples_per_s,
         micro_steps=by_micro_step,
         guard=together.reason if together is not None else "",

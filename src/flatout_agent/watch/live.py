@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+import sys
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -13,14 +16,17 @@ from flatout_agent.boosts import names
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.job_facts import JobNotes
-from flatout_agent.live import checks, peers
+from flatout_agent.live import checks, looks, op_shares, peers, run_length
+from flatout_agent.live.aside import Aside
 from flatout_agent.live.blocks import Tick
 from flatout_agent.live.budget import Budget
+from flatout_agent.live.calls import Recorded, again
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.guard import Verdict
 from flatout_agent.live.session import Session
-from flatout_agent.live.summary import summarise
+from flatout_agent.live.summary import Spent, summarise
 from flatout_agent.recorder import Recorder
+from flatout_agent.watch.interruptions import Evaluations, watch_saving
 from flatout_agent.watch.run import RunWatch, compile_counters
 from flatout_agent.watch.tensors import synchronize, tensors_in
 
@@ -58,25 +64,31 @@ class LiveWatch(RunWatch):
         self.story: Generator[None, Tick, None] | None = self.session.run(tuple(self._on))
         self.checks = checks.Checks(job, booster, self._unsound)
         self.peers = peers.Peers(job.torch)
+        self.looks = looks.Looks(job, self.checks, self.agree, self._unsound)
         self.recompiles = 0
-        self._losses: list[Any] = []
-        self._backwards = 0
-        self._micro_steps: list[int] = []
         self._by_call = False
         self._last: float | None = None
-        self._clean = True
-        self._size = 0
-        self._evaluating: float | None = None
-        self._evaluated_calls = 0
-        self._evaluations: list[float] = []
-        self._eval_with_grad = False
+        self._count_from_here()
+        self._evaluations = Evaluations(job.torch)
         self._step_s: list[float] = []
+        self._shares: dict[str, float] = {}
+        self._updates = op_shares.Updates()
+        self.aside = Aside(job.torch)
         self._idle: str | None = None
         self._raised = False
         self._settled_at: int | None = None
-        self._unwatch_saving = _watch_saving(job.torch, self._dirty)
+        self._spent = Spent()
+        self._unwatch_saving = watch_saving(job.torch, self._dirty)
         self._report_at = NEVER  # a report lets go of the boosts that took hold
         job.handovers = weakref.WeakSet()
+
+    def _count_from_here(self) -> None:
+        """What is counted for the unit and the step under way."""
+        self._losses: list[Any] = []
+        self._backwards = 0
+        self._micro_steps: list[int] = []
+        self._clean = True
+        self._size = 0
 
     # What discovery tells -----------------------------------------------------------------------
 
@@ -94,7 +106,7 @@ class LiveWatch(RunWatch):
 
     def _watched(self, model: Any, number: int, call: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
-            if self.checks.replaying:
+            if self.checks.replaying or self.job.inside_backward():
                 return call(*args, **kwargs)
             if not (model.training and self.torch.is_grad_enabled()):
                 return self._evaluated(call, args, kwargs)
@@ -107,8 +119,7 @@ class LiveWatch(RunWatch):
         return watched
 
     def _training_begins(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._evaluating is not None:
-            self._evaluation_over()
+        self._evaluations.end()
         first = next(tensors_in(self.torch, (args, kwargs)), None)
         if self._by_call and number == 0 and self._last is not None:
             self._unit_ended()
@@ -117,24 +128,12 @@ class LiveWatch(RunWatch):
             self._size += first.numel()
 
     def _evaluated(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        began = time.perf_counter()
-        output = call(*args, **kwargs)
         self._clean = False
         self.notes.eval_seen = True
-        self._evaluating = (self._evaluating or 0.0) + time.perf_counter() - began
-        self._evaluated_calls += 1
-        if any(tensor.requires_grad for tensor in tensors_in(self.torch, output)):
-            self._eval_with_grad = True
-        return output
-
-    def _evaluation_over(self) -> None:
-        assert self._evaluating is not None
-        self._evaluations.append(self._evaluating / max(1, self._evaluated_calls))
-        self.notes.eval_with_grad = self.notes.eval_with_grad or self._eval_with_grad
-        self._evaluating, self._evaluated_calls, self._eval_with_grad = None, 0, False
+        return self._evaluations.call(call, args, kwargs)
 
     def backward(self, loss: Any) -> None:
-        self._eval_with_grad = False  # a loss in evaluation mode that is trained on
+        self._evaluations.backward()  # a loss in evaluation mode that is trained on
         self._backwards += 1
         if self.story is not None and len(self._losses) < 10_000:
             self._losses.append(loss.detach().clone())
@@ -144,9 +143,12 @@ class LiveWatch(RunWatch):
 
     def optimizer_starts(self, optimizer: Any) -> None:
         self._backwards_before = self._backwards
+        self._updates.begin()
         self.checks.optimizer_starts(optimizer)
 
     def optimizer_ends(self, optimizer: Any) -> None:
+        if self._backwards == self._backwards_before:  # no closure that computes the loss
+            self._updates.end()
         self.checks.optimizer_ends(optimizer)
         if len(self.notes.optimizers) < len(self.job.optimizers):
             self.notes.optimizer(optimizer, self._backwards > self._backwards_before)
@@ -160,6 +162,7 @@ class LiveWatch(RunWatch):
         super().step()
         if self._scratch and self.job.steps <= FIRST_STEPS:
             self._first_steps()
+        self._updates.step()
         self._micro_steps.append(max(1, self._backwards))
         self._backwards = 0
         if self.job.steps == JOB_STEPS and self.story is not None:
@@ -193,6 +196,8 @@ class LiveWatch(RunWatch):
             clean = self._clean and recompiles == self.recompiles
             self.recompiles = recompiles
             tick = Tick(now - self._last, self._size, clean)
+            if self._clean and math.isfinite(self.session.state.written_s):
+                self._spent.add(tick.seconds)
             self._step_s = [*self._step_s[-19:], tick.seconds]
             self._send(tick)
         elif self.story is not None:
@@ -222,14 +227,12 @@ class LiveWatch(RunWatch):
         self.tell(self.summary())
         if self.orders.stop:
             self._stop()
-        if self.peers.world == 1:  # ranks would have to agree on each look, at every step
-            self.checks.look_after(self.session.state.kept)
+        self.looks.begin(self.session.state.kept)
 
     def _stop(self) -> None:
         """End the program at once: it was started for the answer alone."""
         import multiprocessing
         import os
-        import sys
 
         super().program_ends()
         for child in multiprocessing.active_children():
@@ -239,6 +242,7 @@ class LiveWatch(RunWatch):
         os._exit(0)
 
     def program_ends(self) -> None:
+        self.aside.end()
         if self.story is not None:
             self.session.left_over("the program ended before it could be tried")
         if self.job.steps:
@@ -247,16 +251,29 @@ class LiveWatch(RunWatch):
 
     # What the session asks for ------------------------------------------------------------------
 
+    def look_inside(self) -> Generator[None, Tick, None]:
+        """Find out where the time of a step goes: the facts tell it from then on."""
+        seconds = yield from op_shares.of_a_unit(self.checks)
+        if self.agree(float(bool(seconds)), "min"):
+            unit_s = statistics.median(self._step_s)
+            seconds["optimizer"] = self._updates.seconds / self.units_per_step()
+            shares = op_shares.shares(seconds, unit_s)
+            self._shares = {kind: self.agree(share, "first") for kind, share in shares.items()}
+
     def facts(self) -> wire.JobFacts:
         micro = self._micro_steps or [1]
-        step_s = (
-            self.units_per_step() * sum(self._step_s) / len(self._step_s) if self._step_s else None
-        )
+        unit_s = sum(self._step_s) / max(1, len(self._step_s))
+        step_s = self.units_per_step() * unit_s
         trained_s = self.ended - self.began if self.began is not None else 0.0
+        wait_share = min(1.0, self.wait_s / trained_s) if trained_s > 0 else 0.0
+        # All ranks must try the same boosts in the same order, which the facts decide.
+        self.notes.eval_with_grad = self._evaluations.with_grad
         return self.notes.facts(
             micro_steps=sum(micro) / len(micro),
-            step_s=step_s,
-            wait_share=min(1.0, self.wait_s / trained_s) if trained_s > 0 else None,
+            step_s=self.agree(step_s, "max") or None,
+            wait_share=self.agree(wait_share, "max"),
+            shares=self._shares,
+            noise=self.agree(self.session.state.noise or 0.0, "max") or None,
         )
 
     def tell(self, record: wire.Record) -> None:
@@ -280,6 +297,11 @@ class LiveWatch(RunWatch):
     def steps(self) -> int:
         return self.job.steps
 
+    def planned_steps(self) -> int | None:
+        """Of the whole run; it is asked within a step, under the trainer that makes it."""
+        left = run_length.steps_left(sys._getframe())
+        return self.job.steps + left if left is not None else None
+
     def units_per_step(self) -> float:
         """Units that make a step: its micro-steps, where those are measured."""
         return sum(self._micro_steps) / max(1, len(self._micro_steps)) if self._by_call else 1.0
@@ -297,6 +319,19 @@ class LiveWatch(RunWatch):
                 self.booster.on(order)
         self._on = list(on)
         self.checks.on = bool(on)
+
+    def compile_aside(self, item: Candidate) -> Generator[None, Tick, tuple[int, float]]:
+        """Compile beside the program, where that can be; (units trained meanwhile, seconds)."""
+
+        def compiled(recorded: list[Recorded]) -> None:
+            self.booster.on(item.order)
+            for call in recorded:
+                again(self.torch, call)
+
+        if self.peers.world > 1 or not self.aside.possible(self.job.device):
+            return 0, 0.0
+        yield from self.checks.give_calls(lambda calls: self.aside.begin(lambda: compiled(calls)))
+        return (yield from self.aside.wait())
 
     def check(self, candidate: Candidate) -> Generator[None, Tick, Verdict]:
         """Let the guard look at this boost before its first real step."""
@@ -328,7 +363,7 @@ class LiveWatch(RunWatch):
         )
 
     def evaluations(self) -> list[float]:
-        return list(self._evaluations)
+        return list(self._evaluations.means_s)
 
     def sound(self) -> bool:
         """Whether since the last question no loss was NaN or Inf, and no call raised."""
@@ -345,21 +380,15 @@ class LiveWatch(RunWatch):
 
     # Looking after the run ----------------------------------------------------------------------
 
-    def _unsound(self, boosts: Sequence[str], reason: str, sound_step: int) -> None:
+    def _unsound(self, boosts: Sequence[str], reason: str) -> None:
         """The guard no longer holds for these boosts: take them out and say so."""
         state, self._raised = self.session.state, True
         for item in [kept for kept in state.kept if kept.id in boosts]:
             state.kept.remove(item)
-            self.tell(
-                wire.Decided(
-                    item.id,
-                    "dropped",
-                    f"{reason}; the weights of steps {sound_step + 1} to {self.job.steps} were"
-                    " trained under it",
-                    params=item.params,
-                    step=self.job.steps,
-                )
+            dropped = wire.Decided(
+                item.id, "dropped", reason, params=item.params, step=self.job.steps
             )
+            self.tell(dropped)
         self.switch(state.on)
         self.tell(self.summary())
 
@@ -368,22 +397,4 @@ class LiveWatch(RunWatch):
         trained_s = self.ended - self.began if self.began is not None else 0.0
         rate = self.samples / trained_s if trained_s and self.samples else None
         since = self.job.steps - self._settled_at if self._settled_at is not None else 0
-        return summarise(self.session, since, rate, self._by_call)
-
-
-def _watch_saving(torch: Any, saved: Callable[[], None]) -> Callable[[], None]:
-    """Be told when the program saves; returns the way back."""
-    own = torch.save
-
-    def save(*args: Any, **kwargs: Any) -> Any:
-        saved()
-        return own(*args, **kwargs)
-
-    save.__wrapped__ = own  # type: ignore[attr-defined]
-    torch.save = save
-
-    def stop() -> None:
-        if torch.save is save:
-            torch.save = own
-
-    return stop
+        return summarise(self.session, self._spent, since, rate, self._by_call)

@@ -28,6 +28,9 @@ def tensors_in(torch: Any, nest: Any, depth: int = 0) -> Iterator[Any]:
 
 def samples_in(torch: Any, nest: Any) -> int:
     """First dimension of the first tensor that has one; 0 where there is none."""
+    first = nest[0] if type(nest) in (list, tuple) and nest else nest
+    if type(first) is torch.Tensor and first.ndim:  # nearly always, and in every step
+        return int(first.shape[0])
     for tensor in tensors_in(torch, nest):
         if tensor.dim():
             return int(tensor.shape[0])

@@ -1,0 +1,162 @@
+"""Compile in a copy of this process, so that the program trains on meanwhile.
+
+The copy (a fork) repeats one call of the model under the boost, which leaves the compiled code in
+torch's cache on disk, and ends. When the program then makes the same call, torch finds the code
+there. Only on Linux and for models on the CPU: an accelerator cannot be used in a forked process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Generator
+from typing import Any
+
+from flatout_agent.cores import usable_cores
+from flatout_agent.live.blocks import Tick
+from flatout_agent.spare_memory import spare_memory
+
+MOST_S = 300.0
+"""A copy that takes longer is ended: what it has compiled by then stays in the cache."""
+LINUX_ALONE = "copies are made on Linux alone"
+DIES_WITH_PARENT = 1
+"""prctl's PR_SET_PDEATHSIG."""
+
+
+class Aside:
+    """Copies of this process at work beside it."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self._pids: list[int] = []
+        self._began = 0.0
+
+    def possible(self, device: str) -> bool:
+        """Whether a copy can be made and leaves the program enough cores and memory."""
+        if sys.platform != "linux" or device != "cpu" or usable_cores() < 2:
+            return False
+        if any(self._in_use(name) for name in ("cuda", "xpu")):
+            return False
+        spare, own = spare_memory(), _resident_bytes()
+        return spare is not None and own is not None and 2 * own < spare
+
+    def _in_use(self, name: str) -> bool:
+        module = getattr(self.torch, name, None)
+        return module is not None and bool(module.is_initialized())
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Have `work` done in a copy; nothing of what it changes comes back but files."""
+        if sys.platform != "linux":
+            raise RuntimeError(LINUX_ALONE)
+        threads, own_pid = self.torch.get_num_threads(), os.getpid()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python 3.12 warns of threads: see `_only_this`
+            pid = os.fork()
+        if pid == 0:
+            try:
+                _end_with(own_pid)
+                _only_this(self.torch, threads)
+                work()
+            finally:
+                os._exit(0)  # nothing is flushed, closed or cleaned up twice
+        self._pids.append(pid)
+        self._began = time.perf_counter()
+
+    @property
+    def running(self) -> bool:
+        """Whether any is still at work."""
+        if self._pids and time.perf_counter() - self._began > MOST_S:
+            self.end()
+        self._pids = [pid for pid in self._pids if not _ended(pid)]
+        return bool(self._pids)
+
+    def end(self) -> None:
+        """End them at once, if they still run."""
+        for pid in self._pids:
+            _kill(pid)
+        self._pids = []
+
+    def wait(self) -> Generator[None, Tick, tuple[int, float]]:
+        """Let the program train on until the copy has ended; (units, seconds) that took.
+
+        Meanwhile it leaves the copy one core: threads that share a core hold all others up.
+        """
+        threads, units, seconds = self.torch.get_num_threads(), 0, 0.0
+        fewer = max(1, threads - 1) if threads >= usable_cores() else threads
+        self.torch.set_num_threads(fewer)
+        try:
+            while self.running:
+                tick = yield
+                units, seconds = units + 1, seconds + tick.seconds
+        finally:
+            if self.torch.get_num_threads() == fewer:  # else the program has chosen meanwhile
+                self.torch.set_num_threads(threads)
+        return units, seconds
+
+
+def _ended(pid: int) -> bool:
+    if sys.platform != "linux":
+        raise RuntimeError(LINUX_ALONE)
+    try:
+        return os.waitpid(pid, os.WNOHANG) != (0, 0)
+    except ChildProcessError:  # the program has waited for all of its children
+        return True
+
+
+def _kill(pid: int) -> None:
+    if sys.platform != "linux":
+        raise RuntimeError(LINUX_ALONE)
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _end_with(parent: int) -> None:
+    """In the copy: do not outlive the program."""
+    if sys.platform != "linux":
+        raise RuntimeError(LINUX_ALONE)
+    ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _only_this(torch: Any, threads: int) -> None:
+    """In the copy: one thread, no word to anybody, none of the program's handlers, no return.
+
+    OpenMP's threads are not copied, and to wait for them would last forever; so torch must not
+    start any, and the compiler must be told how many the program has.
+    """
+    if sys.platform != "linux":
+        raise RuntimeError(LINUX_ALONE)
+    for number in signal.valid_signals():
+        with contextlib.suppress(OSError, ValueError):
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+    silence = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(silence, descriptor)
+    gc.disable()  # what the program no longer holds is not to be finalized here as well
+    torch.set_num_threads(1)
+    import torch._inductor.codecache
+    import torch._inductor.codegen.cpp
+
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch._inductor") and hasattr(module, "parallel_num_threads"):
+            vars(module)["parallel_num_threads"] = lambda: threads
+
+
+def _resident_bytes() -> int | None:
+    """Memory of this process that a copy may come to need a second time."""
+    if sys.platform != "linux":
+        return None
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,105 @@
+"""After the last decision the Guard looks again, for as long as the run lasts.
+
+At steps spaced twice as far each time, on all ranks at the same ones. What a look finds wrong is
+taken out, and the weights go back to those of the last sound step, where they could be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from flatout_agent.job import Job
+from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.checks import WAIT_UNITS, Checks
+from flatout_agent.live.fence import CALLED, Unsound
+from flatout_agent.live.snapshot import Snapshot
+
+FIRST_LOOK = 100
+"""Steps after the last decision at which the guard looks again; then twice as many ..."""
+FARTHEST = 2000
+"""... up to so many: a look takes some four steps, and what a boost spoils until it is seen is at
+most so much training."""
+NO_LONGER = "the guard no longer holds: "
+
+Agree = Callable[[float, str], float]
+
+
+class Looks:
+    """Those at what is kept in one run."""
+
+    def __init__(self, job: Job, checks: Checks, agree: Agree, unsound: Unsound) -> None:
+        self.job, self.checks = job, checks
+        self._agree, self._unsound = agree, unsound
+        self.sound_step = 0
+        self._kept: list[Candidate] = []
+        self._ids: list[str] = []
+        self._every = FIRST_LOOK
+        self._next = 0
+        self._looking = False
+        self._waited = 0
+        self._snapshot = Snapshot(job.torch, job.models, job.optimizers)
+        self._stop: Callable[[], None] = lambda: None
+
+    def begin(self, kept: list[Candidate]) -> None:
+        """From now on, while any of `kept`, which others may shorten, acts on the model's calls."""
+        self._kept = kept
+        self._ids = [item.id for item in self._called()]
+        if self._ids:
+            self._sound()
+            self._next = self.job.steps + self._every
+            self._stop = self.job.after_step(self._step)
+
+    def _called(self) -> list[Candidate]:
+        return [item for item in self._kept if item.boost.moment in CALLED]
+
+    def _step(self) -> None:
+        """At the end of each step. Ranks ask each other at the same steps, the same questions."""
+        try:
+            if self._looking:
+                self._waited += 1
+                ended = self.checks.answered() or self._waited >= WAIT_UNITS
+                if self._agree(float(ended), "min"):
+                    self._looked()
+            elif self.job.steps >= self._next:
+                self._looking, self._waited = True, 0
+                self.checks.look_at(self._called())
+        except Exception:
+            self._end()  # the other ranks cannot be reached: nobody looks any more
+            raise
+
+    def _looked(self) -> None:
+        passed, wrong, reason = self.checks.looked()
+        self._looking = False
+        ids = [boost for boost in self._ids if self._agree(float(boost in wrong), "max")]
+        if ids:
+            self._take_out(ids, reason or "on another rank")
+        elif self._agree(float(passed), "min"):
+            self._sound()
+        self._every = min(2 * self._every, FARTHEST)
+        self._next = self.job.steps + self._every
+        if not self._ids:
+            self._end()
+
+    def _take_out(self, ids: Sequence[str], reason: str) -> None:
+        self._ids = [boost for boost in self._ids if boost not in ids]
+        first, last = self.sound_step + 1, self.job.steps
+        kept = self._snapshot.step if self._snapshot.whole else None
+        if kept is not None:
+            first = kept + 1
+        end = "were trained under it"
+        if kept is not None:
+            end += f", so the weights and the optimizer are those of step {kept} again"
+        self._unsound(ids, f"{NO_LONGER}{reason}; the weights of steps {first} to {last} {end}")
+        if kept is not None:
+            self._snapshot.put_back()
+        self.sound_step = last
+
+    def _sound(self) -> None:
+        """What stands there now was trained soundly."""
+        self.sound_step = self.job.steps
+        if self._agree(float(self._snapshot.fits()), "min"):
+            self._snapshot.take(self.job.steps)
+
+    def _end(self) -> None:
+        self._stop()
+        self._snapshot.drop()

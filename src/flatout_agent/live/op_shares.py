@@ -1,0 +1,117 @@
+"""Where the time of a step goes, from one call of the model made again operation by operation.
+
+It gives the order in which boosts are tried. Only on a CPU: accelerators run behind the program, so
+that a clock around an operation says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections import deque
+from collections.abc import Generator, Mapping
+from typing import Any
+
+from flatout_agent.chain import compiled_by_user
+from flatout_agent.live import calls
+from flatout_agent.live.blocks import Tick
+from flatout_agent.live.checks import Checks
+
+KINDS = {
+    "attention": r"_?scaled_dot_product|_flash_attention|_efficient_attention",
+    "products": r"(add|b|addb|badd|baddb)?(mm|mv)(_|$)|dot$|(mkldnn_)?linear|mkldnn_rnn",
+    "convolutions": r"(mkldnn_|_)?convolution|_?slow_conv|conv_depthwise",
+    "dropout": r"bernoulli|native_dropout",
+    "norms": r"(native_|cudnn_|_)?(batch|layer|group)_norm|_fused_rms_norm",
+    "softmax": r"_softmax|_log_softmax|nll_loss",
+    "embeddings": r"embedding",
+}
+"""Kind -> what the names of its operations begin with; all others are `others`."""
+NAMES = (*KINDS, "others", "optimizer")
+
+
+def of_a_unit(checks: Checks) -> Generator[None, Tick, dict[str, float]]:
+    """Seconds of each kind in the models' part of one unit; empty: it cannot be told."""
+    total: dict[str, float] = {}
+
+    def add(recorded: list[calls.Recorded]) -> None:
+        for call in recorded:
+            for kind, seconds in (measure(checks.torch, call) or {}).items():
+                total[kind] = total.get(kind, 0.0) + seconds
+
+    yield from checks.give_calls(add)
+    return total
+
+
+def measure(torch: Any, recorded: calls.Recorded) -> dict[str, float] | None:
+    """Seconds of each kind in one forward and backward pass; None: it cannot be told."""
+    model = recorded.model
+    first = next(iter(model.parameters()), None)
+    if first is None or first.device.type != "cpu" or compiled_by_user(model):
+        return None
+    clock = _clock(torch)
+    with clock:
+        calls.again(torch, recorded)
+    return dict(clock.seconds)
+
+
+class Updates:
+    """How long a step's updates of the weights take, of all optimizers together."""
+
+    def __init__(self) -> None:
+        self._began = self._this_step_s = 0.0
+        self._last_s: deque[float] = deque(maxlen=20)
+
+    def begin(self) -> None:
+        """An optimizer's step begins ..."""
+        self._began = time.perf_counter()
+
+    def end(self) -> None:
+        """... and has ended."""
+        self._this_step_s += time.perf_counter() - self._began
+
+    def step(self) -> None:
+        """The step is over."""
+        self._last_s.append(self._this_step_s)
+        self._this_step_s = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """In the middle one of the last steps."""
+        return statistics.median(self._last_s) if self._last_s else 0.0
+
+
+def shares(seconds: Mapping[str, float], step_s: float) -> dict[str, float]:
+    """Of a step that takes `step_s`, at most all of it."""
+    whole_s = max(step_s, sum(seconds.values()))
+    return {kind: seconds.get(kind, 0.0) / whole_s for kind in NAMES} if whole_s > 0 else {}
+
+
+def kind_of(name: str) -> str:
+    """The kind of `aten::name`."""
+    for kind, pattern in KINDS.items():
+        if re.match(pattern, name):
+            return kind
+    return "others"
+
+
+def _clock(torch: Any) -> Any:
+    """A mode that times each operation below autograd, forward and backward."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Clock(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]
+            self.seconds: dict[str, float] = {}
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            began = time.perf_counter()
+            result = func(*args, **(kwargs or {}))
+            kind = kind_of(func.overloadpacket.__name__)
+            self.seconds[kind] = self.seconds.get(kind, 0.0) + time.perf_counter() - began
+            return result
+
+    return Clock()

@@ -1,0 +1,131 @@
+"""Weights, buffers and optimizer state of a sound step, kept in memory to go back to.
+
+What the program keeps beside them (a learning rate schedule, a loss scaler, averaged weights) is
+not in it: the program goes on from where it is, with the weights of then.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from flatout_agent.spare_memory import spare_memory
+
+SHARE = 0.25
+"""Of the memory that is free: more is not taken from the program."""
+
+
+class Snapshot:
+    """The one of a job; each `take` overwrites it."""
+
+    def __init__(self, torch: Any, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
+        self.torch = torch
+        self.models, self.optimizers = models, optimizers
+        self.step: int | None = None
+        """The step after which it was taken; None: there is none."""
+        self._weights: list[tuple[weakref.ref[Any], Any]] = []
+        """Each tensor, which is the program's to drop, with its copy in host memory."""
+        self._states: list[tuple[weakref.ref[Any], list[tuple[weakref.ref[Any], Any]]]] = []
+        """Each optimizer with a copy of its state, by parameter."""
+
+    def fits(self) -> bool:
+        """Whether a copy of everything takes little of the memory that is free."""
+        if self.step is not None:
+            return True  # it is overwritten
+        plain = (self.torch.Tensor, self.torch.nn.Parameter)
+        size, spare = 0, spare_memory()
+        for tensor in [*self._model_tensors(), *self._state_tensors()]:
+            if type(tensor) not in plain or tensor.layout is not self.torch.strided:
+                return False  # a sharded or quantized one: its copy may need other ranks
+            size += tensor.numel() * tensor.element_size()
+        return spare is not None and size <= SHARE * spare
+
+    def take(self, step: int) -> None:
+        """Keep what stands there now, after this step."""
+        self.step = None  # not whole until the end
+        known = {id(tensor()): kept for tensor, kept in self._weights if tensor() is not None}
+        self._weights = []
+        for tensor in self._model_tensors():
+            kept = known.get(id(tensor))
+            if kept is not None and kept.shape == tensor.shape and kept.dtype == tensor.dtype:
+                kept.copy_(tensor.detach())
+            else:
+                kept = tensor.detach().to("cpu", copy=True)
+            self._weights.append((weakref.ref(tensor), kept))
+        self._states = [
+            (
+                weakref.ref(optimizer),
+                [(weakref.ref(p), self._copied(values)) for p, values in optimizer.state.items()],
+            )
+            for optimizer in self.optimizers
+        ]
+        self.step = step
+
+    @property
+    def whole(self) -> bool:
+        """Whether it holds all that is trained now: a program may go on with another model."""
+        kept = {id(tensor()) for tensor, _ in self._weights if tensor() is not None}
+        optimizers = [optimizer() for optimizer, _ in self._states]
+        return (
+            self.step is not None
+            and all(id(tensor) in kept for tensor in self._model_tensors())
+            and all(any(own is known for known in optimizers) for own in self.optimizers)
+        )
+
+    def put_back(self) -> None:
+        """Make everything as it was."""
+        with self.torch.no_grad():
+            for reference, kept in self._weights:
+                tensor = reference()
+                if tensor is not None and tensor.shape == kept.shape:
+                    tensor.copy_(kept)
+            for owner, state in self._states:
+                optimizer = owner()
+                if optimizer is not None:
+                    self._put_state(optimizer, state)
+
+    def drop(self) -> None:
+        """Let go of the memory."""
+        self.step, self._weights, self._states = None, [], []
+
+    def _model_tensors(self) -> Iterator[Any]:
+        """Weights and buffers of the models, and what else the optimizers update; each once."""
+        tensors = [t for model in self.models for t in (*model.parameters(), *model.buffers())]
+        for optimizer in self.optimizers:
+            tensors += [p for group in optimizer.param_groups for p in group["params"]]
+        yield from {id(tensor): tensor for tensor in tensors}.values()
+
+    def _state_tensors(self) -> Iterator[Any]:
+        for optimizer in self.optimizers:
+            for values in optimizer.state.values():
+                yield from (v for v in values.values() if isinstance(v, self.torch.Tensor))
+
+    def _copied(self, values: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: value.detach().to("cpu", copy=True)
+            if isinstance(value, self.torch.Tensor)
+            else copy.deepcopy(value)
+            for name, value in values.items()
+        }
+
+    def _put_state(self, optimizer: Any, state: list[tuple[weakref.ref[Any], Any]]) -> None:
+        kept_of = {parameter(): values for parameter, values in state}
+        for parameter in [p for p in optimizer.state if p not in kept_of]:
+            del optimizer.state[parameter]
+        for parameter, values in kept_of.items():
+            if parameter is not None:
+                self._put_values(optimizer.state[parameter], values, parameter)
+
+    def _put_values(self, now: dict[str, Any], values: dict[str, Any], parameter: Any) -> None:
+        for name in [name for name in now if name not in values]:
+            del now[name]
+        for name, kept in values.items():
+            own = now.get(name)
+            if not isinstance(kept, self.torch.Tensor):
+                now[name] = copy.deepcopy(kept)
+            elif isinstance(own, self.torch.Tensor) and own.shape == kept.shape:
+                own.copy_(kept)  # the very tensor: a recorded graph may hold it
+            else:
+                now[name] = kept.to(parameter.device, copy=True)

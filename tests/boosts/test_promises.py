@@ -1,0 +1,99 @@
+"""What boosts promise where the time of a step is known: the order in which they are tried."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from flatout_agent.boosts import default_params, load, names, speedup
+from flatout_agent.live import candidates, op_shares
+from flatout_agent.wire import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
+
+MODEL = ModelFacts("Net", 1_000_000, "float32", "cpu", matmul=8, conv2d=4, random_forward=True)
+FACTS = JobFacts(
+    "2.13.0",
+    "3.11",
+    "linux",
+    "cpu",
+    bf16=True,
+    models=(MODEL,),
+    optimizers=(OptimizerFacts("AdamW", True, 1_000_000, 40, "float32", None, None),),
+    compiler=True,
+    step_s=0.05,
+    wait_share=0.1,
+)
+
+
+def with_shares(**shares: float) -> JobFacts:
+    return dataclasses.replace(
+        FACTS, shares={kind: shares.get(kind, 0.0) for kind in op_shares.NAMES}
+    )
+
+
+def promise(boost: str, facts: JobFacts) -> float:
+    module = load(boost)
+    return module.promise(facts, default_params(module.BOOST))
+
+
+@pytest.mark.parametrize(
+    ("boost", "kind"),
+    [
+        ("bf16-autocast", "products"),
+        ("cpu-bf16", "products"),
+        ("onednn-matmul", "products"),
+        ("channels-last", "convolutions"),
+        ("fast-dropout", "dropout"),
+        ("fused-optimizer", "optimizer"),
+        ("compile", "others"),
+    ],
+)
+def test_a_boost_promises_more_where_its_operations_take_more(boost: str, kind: str) -> None:
+    little, much = (
+        promise(boost, with_shares(**{kind: 0.1})),
+        promise(boost, with_shares(**{kind: 0.8})),
+    )
+    assert 1.0 <= little < much < 4.0
+
+
+def test_no_promise_is_below_one_or_beyond_reason() -> None:
+    every = [with_shares(**{kind: 1.0}) for kind in op_shares.NAMES]
+    loader = LoaderFacts("Data", False, 8, 100, 0, False, False, "fork", True)
+    for facts in (FACTS, with_shares(), *every):
+        for boost in names():
+            value = promise(boost, dataclasses.replace(facts, loaders=(loader,)))
+            assert 1.0 <= value < 40.0, boost
+
+
+def test_what_takes_nothing_of_the_step_is_not_tried() -> None:
+    dropout = load("fast-dropout")
+    assert dropout.applies(with_shares(dropout=0.004), {}) == "masks take 0.4% of the step"
+    assert dropout.applies(with_shares(dropout=0.01), {}) is None
+    assert dropout.applies(FACTS, {}) is None
+
+
+def test_speedup_is_amdahls() -> None:
+    assert speedup(FACTS, products=2.0) is None
+    facts = with_shares(products=0.5, others=0.25)
+    assert speedup(facts, products=2.0) == pytest.approx(1 / 0.75)
+    assert speedup(facts, products=2.0, others=5.0) == pytest.approx(1 / 0.55)
+
+
+def test_a_live_tuning_leaves_out_what_can_gain_nothing() -> None:
+    allowed = ("onednn-matmul", "sdpa-attention", "bf16-autocast", "gc-pause")
+    facts = dataclasses.replace(with_shares(convolutions=0.8, others=0.1), threads=1)
+    kept, declined = candidates.candidates(facts, allowed)
+    assert [item.id for item in kept] == ["bf16-autocast", "gc-pause"]
+    reasons = {row.id: row.reason for row in declined}
+    assert reasons["sdpa-attention"] == "softmax takes 0.0% of the step"
+    assert "onednn-matmul" in reasons
+    attention = with_shares(products=0.6, softmax=0.1, others=0.2)
+    kept, _ = candidates.candidates(attention, ("sdpa-attention",))
+    assert [item.id for item in kept] == ["sdpa-attention"]
+
+
+def test_workers_are_not_tried_where_the_step_hardly_waits() -> None:
+    loader = LoaderFacts("Data", False, 8, 100, 0, False, False, "fork", True)
+    for wait, reason in ((0.02, "only 2.0% of the step is waiting for data"), (0.2, None)):
+        facts = dataclasses.replace(FACTS, cores=4, loaders=(loader,), wait_share=wait)
+        assert load("loader-workers").applies(facts, {"workers": "auto"}) == reason

@@ -1,0 +1,128 @@
+"""Where the time of a step goes: kinds of operations, and their shares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from flatout_agent.live import calls, op_shares
+from guarded import everything, mlp, vectors
+from planted import assert_unharmed, planted, times
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(30, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, dropout=0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(self.embed(x))
+        return out
+
+
+def recorded(model: nn.Module, x: torch.Tensor) -> calls.Recorded:
+    call = calls.begin(torch, model, (x,), {})
+    output = model(x)
+    calls.finish(torch, call, output)
+    output.square().mean().backward()
+    return call
+
+
+MODELS: dict[str, tuple[Any, Any, set[str]]] = {
+    "layers": (mlp, lambda: torch.randn(8, 20), {"products"}),
+    "images": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()),
+        lambda: torch.randn(2, 3, 9, 9),
+        {"convolutions", "norms", "others"},
+    ),
+    "attention": (
+        Attention,
+        lambda: torch.randint(30, (3, 7)),
+        {"products", "norms", "dropout", "embeddings", "others"},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_operation_has_its_kind_forward_and_backward(kind: str) -> None:
+    make, data, kinds = MODELS[kind]
+    seconds = op_shares.measure(torch, recorded(make(), data()))
+    assert seconds is not None
+    assert kinds <= set(seconds)
+    assert all(value > 0 for value in seconds.values())
+
+
+def test_measuring_leaves_no_trace() -> None:
+    model = Attention()
+    call = recorded(model, torch.randint(30, (3, 7)))
+    before = everything(model)
+    op_shares.measure(torch, call)
+    after = everything(model)
+    assert str(before) == str(after)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("addmm", "products"),
+        ("bmm", "products"),
+        ("baddbmm", "products"),
+        ("mv", "products"),
+        ("mul", "others"),
+        ("mkldnn_rnn_layer_backward", "products"),
+        ("convolution_backward", "convolutions"),
+        ("native_layer_norm_backward", "norms"),
+        ("native_batch_norm", "norms"),
+        ("_softmax_backward_data", "softmax"),
+        ("_scaled_dot_product_flash_attention_for_cpu_backward", "attention"),
+        ("embedding_dense_backward", "embeddings"),
+        ("bernoulli_", "dropout"),
+        ("native_dropout_backward", "dropout"),
+        ("dot_product", "others"),
+        ("mmap", "others"),
+        ("normal_", "others"),
+    ],
+)
+def test_kinds(name: str, kind: str) -> None:
+    assert op_shares.kind_of(name) == kind
+
+
+def test_shares_are_of_the_step_and_at_most_all_of_it() -> None:
+    seconds = {"products": 0.02, "optimizer": 0.01}
+    half = op_shares.shares(seconds, 0.06)
+    assert set(half) == set(op_shares.NAMES)
+    assert (half["products"], half["optimizer"], half["dropout"]) == pytest.approx(
+        (1 / 3, 1 / 6, 0)
+    )
+    whole = op_shares.shares(seconds, 0.01)  # a clock around each operation costs time as well
+    assert sum(whole.values()) == pytest.approx(1.0)
+    assert op_shares.shares({}, 0.0) == {}
+
+
+def test_a_running_program_tells_them_and_trains_on_as_it_would(program) -> None:
+    run = program(right=planted(times(1.0)), data=vectors)
+    story = op_shares.of_a_unit(run.checks)
+    next(story)
+    seconds: dict[str, float] = {}
+    for _ in range(5):
+        run.step()
+        try:
+            story.send(None)
+        except StopIteration as done:
+            seconds = done.value
+            break
+    assert seconds["products"] > 0
+    assert not run.checks._recording
+    assert_unharmed(run)
+
+
+def test_a_model_that_cannot_be_called_again_tells_nothing(program) -> None:
+    run = program(right=planted(times(1.0)))
+    run.model[0].register_forward_hook(lambda *args: None)
+    assert run.ask(op_shares.of_a_unit(run.checks)) == {}

@@ -1,0 +1,151 @@
+"""A training loop under the guard, and planted boosts that are right or wrong."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from flatout_agent.booster import Booster
+from flatout_agent.boosts import Applied, Boost, Moment, Risk
+from flatout_agent.chain import Depth
+from flatout_agent.job import Job
+from flatout_agent.live import checks, looks
+from flatout_agent.live.blocks import Tick
+from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.guard import Verdict
+from flatout_agent.recorder import Recorder
+from guarded import cross_entropy, mlp, vectors
+
+Layer = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def planted(layer: Layer, risk: Risk = Risk.EXACT, moment: Moment = Moment.MODEL) -> Any:
+    """A boost that puts `layer` around the models' calls."""
+
+    def apply(job: Job, target: Any, params: Any) -> Applied:
+        return Applied(job.wrap_call(target, Depth.PRECISION, layer))
+
+    return types.SimpleNamespace(BOOST=Boost("0", risk, moment), apply=apply)
+
+
+class Program:
+    """A training loop with the guard around its calls, as `watch.live` has it."""
+
+    def __init__(self, folder: Path, model: nn.Module, data: Any, **boosts: Any) -> None:
+        self.model, self.data, self.boosts = model, data, boosts
+        self.optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        self.optimizers: list[Any] = [self.optimizer]
+        self.job = Job(torch)
+        self.recorder = Recorder(str(folder))
+        self.booster = Booster(self.job, (), self.recorder)
+        self.unsound: list[tuple[list[str], str]] = []
+        self.kept: list[Candidate] = []
+        self.checks = checks.Checks(self.job, self.booster, self._unsound)
+        self.looks = looks.Looks(self.job, self.checks, lambda value, how: value, self._unsound)
+        self.watch(model)
+        self.job.optimizers.append(self.optimizer)
+        self.losses: list[float] = []
+
+    def watch(self, model: nn.Module) -> None:
+        self.job.models.append(model)
+
+        def watched(call: Callable[..., Any]) -> Callable[..., Any]:
+            def run(*args: Any, **kwargs: Any) -> Any:
+                if self.checks.replaying:
+                    return call(*args, **kwargs)
+                return self.checks.call(model, call, args, kwargs)
+
+            return run
+
+        self.job.wrap_call(model, Depth.WATCH, watched)
+
+    def _unsound(self, ids: Any, reason: str) -> None:
+        self.unsound.append((list(ids), reason))
+        for boost in ids:
+            self.booster.off(boost)
+        self.kept[:] = [item for item in self.kept if item.id not in ids]
+
+    def candidate(self, name: str) -> Candidate:
+        return Candidate(name, {}, self.boosts[name].BOOST, 1.0)
+
+    def keep(self, *names: str) -> None:
+        for name in names:
+            self.kept.append(self.candidate(name))
+            assert self.booster.on(self.kept[-1].order) is None
+        self.checks.on = True
+        self.looks.begin(self.kept)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+        self.checks.backward_ended()
+
+    def step(self) -> None:
+        x, y = self.data()
+        loss = cross_entropy(self.model(x), y)
+        self.losses.append(loss.item())
+        self.backward(loss)
+        self.update()
+
+    def update(self) -> None:
+        for optimizer in self.optimizers:
+            self.checks.optimizer_starts(optimizer)
+            optimizer.step()
+            self.checks.optimizer_ends(optimizer)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self.job.steps += 1
+        for callback in self.job.step_callbacks:
+            callback()
+
+    def ask(self, story: Any, step: Callable[[], None] | None = None) -> Verdict:
+        next(story)
+        for _ in range(checks.WAIT_UNITS):
+            (step or self.step)()
+            try:
+                story.send(Tick(0.01, 1, True))
+            except StopIteration as done:
+                return done.value
+        raise AssertionError("no verdict")
+
+    def check(self, name: str, step: Callable[[], None] | None = None) -> Verdict:
+        return self.ask(self.checks.check(self.candidate(name)), step)
+
+
+def times(factor: float) -> Layer:
+    return lambda call: lambda *args, **kwargs: call(*args, **kwargs) * factor
+
+
+def plain(steps: int) -> tuple[list[float], list[torch.Tensor]]:
+    """The same program without the guard."""
+    torch.manual_seed(0)
+    model, losses = mlp(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    for _ in range(steps):
+        x, y = vectors()
+        loss = cross_entropy(model(x), y)
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, [p.detach() for p in model.parameters()]
+
+
+def assert_unharmed(run: Program) -> None:
+    losses, weights = plain(len(run.losses))
+    assert run.losses == losses
+    assert all(map(torch.equal, weights, run.model.parameters()))
+
+
+def late(job: list[Job], after: int, factor: float = 1.05) -> Layer:
+    def layer(call: Any) -> Any:
+        def run(*args: Any) -> Any:
+            return call(*args) * (factor if job[0].steps >= after else 1.0)
+
+        return run
+
+    return layer
