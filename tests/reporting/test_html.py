@@ -101,6 +101,7 @@ def test_each_answer_has_its_own_headline() -> None:
     assert titles["nothing"] == titles["refuted"] == "Nothing faster was found"
     assert titles["unlike"] == "Nothing faster that learns the same"
     assert titles["statistical"] == "3.67× faster, no difference in the losses"
+    assert titles["small"] == "1.03× faster, measured within one run"
     assert titles["interrupted"] == "2.81× faster, not confirmed"
 
 

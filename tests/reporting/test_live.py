@@ -31,6 +31,10 @@ KEPT = Trial(
             "allocator malloc=glibc-keep off, 0.90x [0.80-0.97], 6 pairs, 3.1 s",
         ),
         (
+            dataclasses.replace(KEPT, verdict=Verdict.SLOWER, gain=1.1, interval=(0.9, 1.35)),
+            "bf16-autocast off, no clear gain, 1.10x [0.90-1.35], 6 pairs, 3.1 s",
+        ),
+        (
             Trial((), "channels-last", verdict=Verdict.DIFFERENT, reason="gradient error 3 %"),
             "channels-last off, learns differently, gradient error 3 %",
         ),
@@ -85,10 +89,12 @@ def test_the_closing_lines_tell_gain_time_saved_and_files() -> None:
 
 def test_a_run_that_won_nothing_says_so() -> None:
     costly = live.closing_lines(tuned(saved_s=-4.0))[0][0]
-    assert "the tuning cost about 4.0 s more than this run won" in costly
+    assert "finding that cost about 4.0 s more than this run has won back" in costly
     nothing = live.closing_lines(tuned(best=None, plan=None))[0][0]
     assert nothing == "nothing made this program faster; it runs as written"
-    short = live.closing_lines(tuned(best=None, plan=None, tried=False))[0][0]
+    stopped = live.closing_lines(tuned(best=None, plan=None, tried=False, interrupted=True))[0][0]
+    assert stopped == "stopped before anything faster was found"
+    short = live.closing_lines(tuned(best=None, plan=None, trials=(), tried=False))[0][0]
     assert short == "nothing could be tried: the program ended too soon"
 
 

@@ -40,6 +40,8 @@ def anything(hint: Any) -> st.SearchStrategy[Any]:
         return st.none() | anything(args[0])
     if origin is tuple and args[-1] is Ellipsis:
         return st.lists(anything(args[0]), max_size=2).map(tuple)
+    if origin is dict:
+        return st.dictionaries(anything(args[0]), anything(args[1]), max_size=2)
     if origin is tuple:
         return st.tuples(*map(anything, args))
     if dataclasses.is_dataclass(hint):

@@ -95,6 +95,12 @@ def test_interrupted_is_told_and_not_confirmed() -> None:
     assert "interrupted:" in text
 
 
+def test_a_gain_too_small_for_ab_runs_is_told_with_what_they_gave() -> None:
+    text = printed(tuned_examples.small())
+    assert "1.03x faster  (in one run; A/B x 3 cannot tell, 0.97-1.09)" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_faults_and_leaked_files_are_told_without_a_flood() -> None:
     lines = printed(tuned_examples.faulty()).splitlines()
     assert sum("error inside flatout" in line for line in lines) == 1

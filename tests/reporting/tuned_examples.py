@@ -191,6 +191,20 @@ def refuted() -> Tuned:
     return dataclasses.replace(won, best=None, plan=None, plan_path=None, confirmation=confirmation)
 
 
+def small() -> Tuned:
+    """A gain within one run that is too small for A/B runs to tell."""
+    won = refuted()
+    assert won.confirmation is not None
+    kept = (PlannedBoost("fused-optimizer", {}, 1.03, "exact"),)
+    ratios = (1.02, 0.97, 1.09)
+    confirmation = dataclasses.replace(
+        won.confirmation, ratios=ratios, speedup=1.02, interval=(0.97, 1.09)
+    )
+    return dataclasses.replace(
+        won, best=measured(40.1), plan=Plan(kept, speedup=1.03), confirmation=confirmation
+    )
+
+
 def unlike() -> Tuned:
     """Faster in the A/B runs, but the guard said no."""
     won = good()
@@ -290,6 +304,7 @@ ALL = {
     "good": good,
     "nothing": nothing,
     "refuted": refuted,
+    "small": small,
     "unlike": unlike,
     "unproven": unproven,
     "statistical": statistical,

@@ -256,6 +256,32 @@ def test_a_full_disk_costs_the_boosts_and_not_the_run(flatout: Flatout) -> None:
     assert b"flatout could write nowhere" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("boost", "there", "own", "expected"),
+    [
+        ("compile", True, None, "tuned"),
+        ("compile", True, "mine", "mine"),
+        ("compile", False, None, "None"),
+        ("gc-pause", True, None, "None"),
+    ],
+)
+def test_a_plan_that_compiles_finds_what_the_tuning_compiled(
+    flatout: Flatout, boost: str, there: bool, own: str | None, expected: str
+) -> None:
+    flatout.script("import os; print(os.environ.get('TORCHINDUCTOR_CACHE_DIR'))")
+    (flatout.folder / "flatout.toml").write_text(f"version = 1\n[boosts.{boost}]\n")
+    cache = flatout.folder / ".flatout" / "cache" / "inductor"
+    if there:
+        cache.mkdir(parents=True)
+    variables = {k: v for k, v in os.environ.items() if k != "TORCHINDUCTOR_CACHE_DIR"}
+    if own is not None:
+        variables["TORCHINDUCTOR_CACHE_DIR"] = own
+    done = flatout.run("run", "train.py", env=variables)
+    assert done.returncode == 0, done.stderr
+    wanted = str(cache.resolve()) if expected == "tuned" else expected
+    assert done.stdout.decode().strip() == wanted
+
+
 def test_damaged_records_cost_the_summary_and_not_the_run(flatout: Flatout) -> None:
     flatout.script("""
 import sys

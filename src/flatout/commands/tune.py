@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ import typer
 from flatout import commands
 from flatout.commands import SCRIPT_CONTEXT, program
 from flatout.nouns.errors import UserError
+from flatout.nouns.plan import Plan
 from flatout.nouns.tuned import Tuned
 
 CONTEXT = SCRIPT_CONTEXT
@@ -43,7 +45,7 @@ def command(
     from flatout.reporting.terminal import TuneView
     from flatout.running import command as command_line
     from flatout.running import folder
-    from flatout.tuning import candidates, tune
+    from flatout.tuning import candidates, plan_file, tune
 
     resolved = command_line.resolve(*program(ctx.args), python)
     _check_place(plan)
@@ -54,7 +56,8 @@ def command(
     )
     with TuneView() as observer:
         tuned = tune.tune(resolved, choice, asked, here, observer)
-    return _report(_with_plan(tuned, plan, here), here / "report.html", as_json)
+    tuned = _with_plan(tuned, plan, here, plan_file.write)
+    return _report(tuned, here / "report.html", as_json)
 
 
 def _check_place(plan: Path) -> None:
@@ -65,18 +68,22 @@ def _check_place(plan: Path) -> None:
         raise UserError(f"--plan {plan}: there is no folder {plan.parent}", "make it first")
 
 
-def _with_plan(tuned: Tuned, path: Path, run_folder: Path) -> Tuned:
-    """Write the plan, beside the report where it cannot be at `path`: it took minutes to find."""
+def _with_plan(
+    tuned: Tuned, path: Path, run_folder: Path, write: Callable[[Plan, Path], None]
+) -> Tuned:
+    """Write the plan, beside the report where it cannot be at `path`: it took minutes to find.
+
+    write: imported before those minutes, in case what it needs is not installed.
+    """
     from flatout.reporting import terminal
-    from flatout.tuning import plan_file
 
     if tuned.plan is None:
         return tuned
     try:
-        plan_file.write(tuned.plan, path)
+        write(tuned.plan, path)
     except UserError as error:
         path = run_folder / path.name
-        plan_file.write(tuned.plan, path)
+        write(tuned.plan, path)
         terminal.warn(f"{error.message}; it is at {path}: flatout run --plan {path} ...")
     return dataclasses.replace(tuned, plan_path=str(path))
 

@@ -24,11 +24,15 @@ def values(job: JobFacts | Mapping[str, Any]) -> dict[str, Any]:
     return _short(known)
 
 
+MEASURED = ("shares", "noise")
+"""Fields that only order the trials of one tuning: a plan is the same without them."""
+
+
 def _short(value: Any) -> dict[str, Any]:
     found = {}
     for item in dataclasses.fields(value):
         own = getattr(value, item.name)
-        if own is not None and own != item.default:
+        if own is not None and own != item.default and item.name not in MEASURED:
             nested = isinstance(own, tuple) and bool(own) and dataclasses.is_dataclass(own[0])
             found[item.name] = [_short(each) for each in own] if nested else own
     return found
@@ -46,7 +50,7 @@ def _completed(cls: type[Any], raw: Mapping[str, Any], where: str) -> dict[str, 
                     _completed(typing.cast("type[Any]", inner[0]), each, f"{where}.{item.name}")
                     for each in raw[item.name]
                 ]
-        elif item.default is dataclasses.MISSING:
+        elif item.default is dataclasses.MISSING and item.name not in MEASURED:
             if not _optional(hints[item.name]):
                 raise ValueError(f"{where}.{item.name} is missing")
             found[item.name] = None

@@ -1,11 +1,12 @@
 """The untouched program and the plan, run in turn on the same machine at the same time of day.
 
-Both are started once and pause at a gate between two steps; then A runs a window while B is
+Both are started at once and pause at a gate between two steps; then A runs a window while B is
 suspended, and the other way round. What drifts (clocks, neighbours, temperature) drifts for both.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -130,23 +131,28 @@ def fight(
     against: tuple[PlannedBoost, ...] = (),
     most: int | None = None,
     unclear: Callable[[tuple[float, ...]], bool] = lambda ratios: False,
+    name: str = "duel",
 ) -> tuple[Side, Side]:
     """The program under `against` (nothing: as written) and under `boosts`, `pairs` windows each.
 
+    name: of the two trials' folders; each duel has its own.
     While the ratios of the pairs are `unclear`, up to `most` pairs, as the time allows.
-    Raises DuelFailedError when one of them fails.
+    A suspended program keeps its device memory: where the device is crowded, each window is one of
+    a process of its own. Raises DuelFailedError when one of them fails.
     """
+    if bench.crowded:
+        return _apart(bench, name, (against, boosts), facts, pairs, limit_s, done, {})
     deadline = time.monotonic() + limit_s
     most = max(pairs, most or pairs)
     ratios: list[float] = []
     with ExitStack() as stack:
         players: list[_Player] = []
-        names = ("duel-untouched", "duel-plan") if not against else ("start-without", "start-with")
-        for name, chosen in zip(names, (against, boosts), strict=True):
-            program = bench.program(name, chosen, facts, None, gates=most)
+        for side, chosen in (("without", against), ("with", boosts)):
+            program = bench.program(f"{name}-{side}", chosen, facts, None, gates=most)
             players.append(_Player(stack.enter_context(program)))
-            players[-1].reach(0, False, deadline)
-            program.suspend()
+        for player in players:  # both start at once: most of that is one thread's work
+            player.reach(0, False, deadline)
+            player.program.suspend()
         try:
             _windows(players, ratios, pairs, most, deadline, done, unclear)
         except EndedEarlyError:
@@ -187,29 +193,47 @@ def whole_runs(
     pairs: int,
     limit_s: float,
     done: PairDone = lambda pair, ratio: None,
+    enough_s: float = math.inf,
 ) -> tuple[Side, Side]:
-    """For programs too short for windows: whole runs in turn, as many pairs as the time allows.
+    """For programs too short for windows: whole runs in turn, as many pairs as `enough_s` holds.
 
-    What is compared is the mean step of each run beyond its warm-up. Raises DuelFailedError.
+    What is compared is the mean step of each run beyond its warm-up. limit_s: what the first pair
+    may take (it may compile). Raises DuelFailedError.
     """
+    both = (), boosts
+    return _apart(bench, "whole", both, facts, pairs, limit_s, done, WHOLE, enough_s)
+
+
+def _apart(
+    bench: Bench,
+    name: str,
+    plans: tuple[tuple[PlannedBoost, ...], tuple[PlannedBoost, ...]],
+    facts: wire.JobFacts | None,
+    pairs: int,
+    limit_s: float,
+    done: PairDone,
+    orders: dict[str, Any],
+    enough_s: float = math.inf,
+) -> tuple[Side, Side]:
+    """One process after the other, each measured once; as many pairs as the time allows."""
     deadline = time.monotonic() + limit_s
+    enough = time.monotonic() + min(limit_s, enough_s)
     sides: tuple[list[Outcome], list[Outcome]] = ([], [])
     for number in range(pairs):
         began = time.monotonic()
         done(number + 1, None)
-        for side, (name, chosen) in zip(
-            sides, (("whole", ()), ("whole-plan", boosts)), strict=True
-        ):
+        for outcomes, side, chosen in zip(sides, ("without", "with"), plans, strict=True):
             left_s = deadline - time.monotonic()
-            outcome = trial.run(bench, f"{name}-{number + 1}", chosen, facts, left_s, **WHOLE)
+            folder = f"{name}-{side}-{number + 1}"
+            outcome = trial.run(bench, folder, chosen, facts, left_s, **orders)
             if outcome.measured is None:
                 raise DuelFailedError(outcome.error or "no step was measured")
-            side.append(outcome)
+            outcomes.append(outcome)
         ratio = _step_ms(sides[0][-1]) / _step_ms(sides[1][-1])
         done(number + 1, ratio)
-        if deadline - time.monotonic() < 1.2 * (time.monotonic() - began):
+        if enough - time.monotonic() < 1.2 * (time.monotonic() - began):
             break
-    return _whole(sides[0]), _whole(sides[1])
+    return _together(sides[0]), _together(sides[1])
 
 
 WHOLE: dict[str, Any] = {"min_steps": 10**9, "max_steps": 10**9}
@@ -220,7 +244,7 @@ def _step_ms(outcome: Outcome) -> float:
     return outcome.measured.step_ms
 
 
-def _whole(outcomes: list[Outcome]) -> Side:
+def _together(outcomes: list[Outcome]) -> Side:
     last = outcomes[-1]
     assert last.measured is not None
     assert last.rank is not None

@@ -39,6 +39,8 @@ class Bench:
     window_s: float = 3.0
     protect: Path = field(default_factory=Path.cwd)
     compile_cache: Path = field(default_factory=lambda: Path(".flatout/cache/inductor").absolute())
+    crowded: bool = False
+    """The device's memory does not hold two of these programs: they run one after the other."""
 
     @property
     def reference(self) -> Path:
@@ -71,9 +73,12 @@ class Bench:
     ) -> Program:
         """Start the user's program as the trial `name`.
 
-        `record`: to be profiled, not timed; `live`: to be tuned while it trains.
+        `record`: to be profiled, not timed; `live`: to be tuned while it trains. Raises ValueError
+        where there was a trial of that name: what it told would be taken for this one's.
         """
         folder = self.folder / name
+        if any(folder.glob("*.jsonl")):
+            raise ValueError(f"there was a trial {name} already, in {folder}")
         orders = wire.Orders(
             records=str(folder),
             boosts=tuple(wire.BoostOrder(boost.id, boost.params) for boost in boosts),

@@ -26,6 +26,11 @@ class Confirmation:
     """Of each step of the untouched program in these runs, from the first on."""
     plan_losses: tuple[float | None, ...] = ()
 
+    @property
+    def faster(self) -> bool:
+        """The plan is faster over the whole interval."""
+        return self.interval[0] > 1.0
+
 
 @dataclass(frozen=True)
 class Tuned:
@@ -61,6 +66,10 @@ class Tuned:
     """Tuned within a run that the user wanted anyway; its own figures are the result."""
     saved_s: float | None = None
     """Time that such a run took less than it would have as written."""
+    lost_s: float | None = None
+    """What the tuning cost such a run, faster blocks set off against it ..."""
+    lost_late_s: float | None = None
+    """... and of that, beyond its first minute."""
     tried: bool = True
     """At least one boost was tried fairly, or none applies."""
     needed_s: float | None = None

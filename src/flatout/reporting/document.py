@@ -89,6 +89,8 @@ def _live(tuned: Tuned) -> dict[str, Any]:
         "baseline_step_ms": tuned.baseline.step_ms,
         "step_ms": tuned.best.step_ms if tuned.best else None,
         "saved_s": tuned.saved_s,
+        "lost_s": tuned.lost_s,
+        "lost_late_s": tuned.lost_late_s,
         "noise": tuned.noise,
         "trials": [_trial(trial) for trial in tuned.trials],
         "guard": tuned.live_guard,

@@ -122,7 +122,8 @@ def headline_words(head: Headline, tuned: Tuned) -> str:
         return "Nothing faster that learns the same" if different else "Nothing faster was found"
     faster = f"{times(head.speedup)} faster"
     if head.answer is Answer.UNCONFIRMED:
-        return f"{faster}, not confirmed"
+        within = tuned.confirmation is not None
+        return f"{faster}, measured within one run" if within else f"{faster}, not confirmed"
     return {
         outcome.Learning.SAME: f"{faster}, and it learns the same",
         outcome.Learning.STATISTICAL: f"{faster}, no difference in the losses",

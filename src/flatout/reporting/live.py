@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from flatout.nouns import units
 from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Tuned
-from flatout.reporting import plain
+from flatout.reporting import outcome, plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +45,8 @@ def decision_words(trial: Trial) -> str:
     if trial.verdict is Verdict.KEPT:
         return ", ".join([f"{name} on", *figures])
     if trial.verdict is Verdict.SLOWER and trial.pairs:
-        return ", ".join([f"{name} off", *figures])
+        unclear = ["no clear gain"] if trial.gain is not None and trial.gain > 1 else []
+        return ", ".join([f"{name} off", *unclear, *figures])
     kind = "learns differently" if trial.verdict is Verdict.DIFFERENT else str(trial.verdict)
     why = plain.last_line(trial.reason)
     return ", ".join([f"{name} off", *([kind] if trial.verdict is not Verdict.SLOWER else []), why])
@@ -83,7 +84,7 @@ def closing_lines(tuned: Tuned) -> list[tuple[str, str]]:
     elif tuned.tried:
         lines.append(("nothing made this program faster; it runs as written", "yellow"))
     else:
-        lines.append(("nothing could be tried: the program ended too soon", "yellow"))
+        lines.append((outcome.why_nothing(tuned), "yellow"))
     lines += [(f"note: {plain.one_line(note)}", "") for note in tuned.notes]
     if tuned.plan_path:
         path = plain.one_line(tuned.plan_path)
@@ -98,7 +99,7 @@ def _saved(seconds: float | None) -> str:
         return ""
     if seconds > 0:
         return f"; this run took about {units.duration(seconds)} less"
-    return f"; the tuning cost about {units.duration(-seconds)} more than this run won"
+    return f"; finding that cost about {units.duration(-seconds)} more than this run has won back"
 
 
 def _interval(trial: Trial) -> str:

@@ -22,7 +22,7 @@ class Answer(enum.StrEnum):
 
     FASTER = "faster"  # confirmed in A/B runs
     LIVE = "live"  # measured while it trained, by switching between its steps
-    UNCONFIRMED = "unconfirmed"  # stopped before the A/B runs
+    UNCONFIRMED = "unconfirmed"  # no A/B runs, or they cannot tell so small a gain
     NOTHING = "nothing"  # no plan
 
 
@@ -63,7 +63,7 @@ def headline(tuned: Tuned) -> Headline:
     if tuned.plan is None:
         return Headline(Answer.NOTHING, untouched, Side())
     plan = _side(plan_measured(tuned), confirmed.plan_ms if confirmed else ())
-    if confirmed is None:
+    if confirmed is None or not confirmed.faster:
         speedup = tuned.plan.speedup or quotient(untouched.step_ms, plan.step_ms)
         answer = Answer.LIVE if tuned.live else Answer.UNCONFIRMED
         return Headline(answer, untouched, plan, speedup)
@@ -91,6 +91,8 @@ def why_nothing(tuned: Tuned) -> str:
     if tuned.interrupted:
         return "stopped before anything faster was found"
     if not tuned.tried:
+        if tuned.live and tuned.trials:
+            return "no boost could be tried to its end before the program ended"
         if tuned.live:
             return "nothing could be tried: the program ended too soon"
         needed = units.duration(tuned.needed_s) if tuned.needed_s is not None else "more time"

@@ -56,6 +56,9 @@ def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
         how = f"(95% interval {low}-{high}, A/B x {head.pairs})"
     elif head.answer is Answer.LIVE:
         how = "(measured while it trained)"
+    elif tuned.confirmation is not None:
+        low, high = (units.ratio(v).removesuffix("x") for v in tuned.confirmation.interval)
+        how = f"(in one run; A/B x {tuned.confirmation.pairs} cannot tell, {low}-{high})"
     else:
         how = "(not confirmed by A/B runs)"
     whole = f"{plan}    {faster}  {how}"

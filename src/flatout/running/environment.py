@@ -29,6 +29,12 @@ def for_program(
     return environment
 
 
+def share_compiled(variables: dict[str, str], cache: Path) -> None:
+    """Start with what a tuning in this folder has compiled; the user's own cache goes first."""
+    if cache.is_dir():
+        variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.absolute()))
+
+
 def for_trial(
     orders: Path,
     boosts: Mapping[str, str],

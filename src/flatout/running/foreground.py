@@ -75,6 +75,8 @@ def run(
     with _ready() as signals:
         orders = _prepare(boosts, profile, live, warn)
         env = None if orders is None else environment.for_program(orders, boosts_environment)
+        if env is not None and any(order.id == "compile" for order in boosts):
+            environment.share_compiled(env, folder.ROOT / "cache" / "inductor")
         # All file descriptors stay: `--data <(zcat data.gz)` is one.
         options: dict[str, Any] = {"close_fds": False}
         if stdout_to_stderr:

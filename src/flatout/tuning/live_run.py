@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from flatout.knowledge import boosts as known
 from flatout.measuring import live
 from flatout.measuring.live import LiveRun
 from flatout.nouns.plan import Plan
-from flatout.nouns.trial import Measured, Trial
+from flatout.nouns.trial import Measured, Trial, Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.probing.identity import identity
 from flatout.running.command import Command
@@ -23,6 +24,10 @@ from flatout.tuning.trials import UNTRIED
 from flatout_agent import wire
 
 POLL_S = 0.2
+INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT, 0xC000013A)
+"""Exit codes after Ctrl-C: by the signal, by Python's or a shell's own way, on Windows."""
+FAIRLY = (Verdict.DIFFERENT, Verdict.FAILED)
+"""Verdicts that need no pairs: the Guard's."""
 
 
 class LiveTuning:
@@ -46,6 +51,8 @@ class LiveTuning:
         self.boosts = tuple(boost for boost in plan.boosts if boost.id in allowed)
         self.orders = wire.LiveOrders(allowed=tuple(allowed), steps=steps_left)
         self.run = LiveRun()
+        self.interrupted = False
+        """The program was ended by Ctrl-C."""
         self._began = time.monotonic()
 
     def __call__(self, records: Path, process: subprocess.Popen[bytes]) -> None:
@@ -53,6 +60,7 @@ class LiveTuning:
         tail, told = Tail(records), 0
         while True:
             ended = process.poll() is not None
+            self.interrupted = process.returncode in INTERRUPTED
             for pid, record in tail.new():
                 self.run.add(pid, record)
             rows = live.rows(self.run, [boost.id for boost in self.boosts])
@@ -96,12 +104,24 @@ class LiveTuning:
             live_guard=live.guard(run),
             live=True,
             saved_s=summary.saved_s,
-            tried=bool(summary.kept) or any(row.pairs for row in rows) or not left,
+            lost_s=summary.lost_s,
+            lost_late_s=summary.lost_late_s,
+            tried=bool(summary.kept) or any(map(_tried, rows)) or not left,
+            interrupted=self.interrupted,
         )
 
 
+def _tried(row: Trial) -> bool:
+    return bool(row.pairs) or row.verdict in FAIRLY
+
+
 def _notes(summary: wire.LiveSummary, left: list[str]) -> list[str]:
-    notes = [f"not tried in this run: {', '.join(left)}"] if left else []
+    notes = []
+    if left:
+        notes.append(
+            f"not tried: {', '.join(left)}: this run was too short for them; `flatout tune` tries"
+            " them in runs of its own"
+        )
     if summary.micro_steps:
         notes.append("measured by micro-step: a step of this program is made of many")
     return notes

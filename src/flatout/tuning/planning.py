@@ -27,12 +27,15 @@ def plan(
 ) -> Plan | None:
     """The plan; None where nothing was kept, or the confirmation speaks against it.
 
-    Without a confirmation (the program is too short for one, or was interrupted) the plan tells the
-    gain of the pairs.
+    Without a confirmation (the program is too short for one, or was interrupted), and where it
+    cannot tell, the plan tells the gain of the pairs.
     """
     if not found.kept:
         return None
-    if confirmed is not None and (confirmed.interval[0] <= 1.0 or not confirmed.guard.passed):
+    if confirmed is not None and not confirmed.guard.passed:
+        return None
+    clear = confirmed if confirmed is not None and confirmed.faster else None
+    if confirmed is not None and clear is None and not agrees(confirmed, found.speedup):
         return None
     pays, compile_s = _pays_after(found.trials, found.kept, found.written.step_ms, found.now_ms)
     return Plan(
@@ -41,13 +44,45 @@ def plan(
         script_sha256=script_sha256(command.script),
         job=dataclasses.asdict(found.facts),
         machine=machine,
-        speedup=confirmed.speedup if confirmed is not None else found.speedup,
-        speedup_interval=confirmed.interval if confirmed is not None else None,
-        pairs=confirmed.pairs if confirmed is not None else None,
+        speedup=clear.speedup if clear is not None else found.speedup,
+        speedup_interval=clear.interval if clear is not None else None,
+        pairs=clear.pairs if clear is not None else None,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         pays_after_steps=pays,
         compile_s=compile_s,
     )
+
+
+def paying(found: Found, steps: int | None) -> Found:
+    """Without what is compiled, where a run of so many steps would not win its time back."""
+    written_ms, now_ms = found.written.step_ms, found.now_ms
+    pays, compile_s = _pays_after(found.trials, found.kept, written_ms, now_ms)
+    if steps is None or pays is None or pays <= steps:
+        return found
+    dear = {boost.id: boost.gain or 1.0 for boost in found.kept if known.get(boost.id).compiles}
+    reason = f"compiling takes {compile_s:.0f} s, which a run of {steps:,} steps does not win back"
+    rows = tuple(
+        dataclasses.replace(row, verdict=Verdict.SLOWER, reason=reason)
+        if row.tried in dear and row.verdict is Verdict.KEPT
+        else row
+        for row in found.trials
+    )
+    return dataclasses.replace(
+        found,
+        trials=rows,
+        kept=tuple(boost for boost in found.kept if boost.id not in dear),
+        now_ms=now_ms * math.prod(dear.values()) if now_ms is not None else None,
+    )
+
+
+def agrees(confirmed: Confirmation, gain: float | None) -> bool:
+    """Whether fresh processes, which cannot tell a small gain from none, do not deny this one.
+
+    Two processes differ by more than two neighbouring blocks of one. What was kept there was faster
+    beyond doubt, each boost by itself.
+    """
+    low, high = confirmed.interval
+    return gain is not None and low <= gain <= high and confirmed.speedup >= 1.0
 
 
 def of_run(command: Command, run: LiveRun, machine: Identity, before: Plan) -> Plan | None:

@@ -87,7 +87,15 @@ def _duel(
 ) -> Trial:
     row = Trial(boosts=(*(b.id for b in kept), boost.id), tried=boost.id, params=boost.params)
     try:
-        before, after = duel.fight(bench, (*kept, boost), found.facts, PAIRS, limit_s, against=kept)
+        before, after = duel.fight(
+            bench,
+            (*kept, boost),
+            found.facts,
+            PAIRS,
+            limit_s,
+            against=kept,
+            name=f"start-{boost.id}",
+        )
     except duel.DuelFailedError as error:
         return _with(row, Verdict.FAILED, str(error))
     note = after.rank.notes.get(boost.id)

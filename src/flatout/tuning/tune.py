@@ -33,6 +33,8 @@ FIRST_BOOST_STEPS = 30
 """Steps that the guard and the fewest pairs of blocks of one boost take, where steps are long."""
 NOISY = 0.25
 """Noise of the program against itself beyond which the user is told."""
+CROWDED_SHARE = 0.4
+"""Of a GPU's memory: tensors of this much, with what each process needs beside them, fill half."""
 LEAST_CONFIRM_S = 60.0
 """The confirmation may overrun the budget by so much ..."""
 COMPILE_S = 600.0
@@ -116,9 +118,10 @@ def _finish(
         notes.append("interrupted: the best so far was not confirmed")
         return found, None, best
     try:
+        found = planning.paying(found, settings.steps_left or found.run_steps)
         limit_s = max(LEAST_CONFIRM_S, deadline - time.monotonic())
-        windows = _windows(bench, found, settings)
-        rows, kept = starts.try_starts(windows, found, choice, observer, deadline, limit_s)
+        bench = _windows(bench, found, settings)
+        rows, kept = starts.try_starts(bench, found, choice, observer, deadline, limit_s)
         told = {row.tried for row in rows}
         old = tuple(row for row in found.trials if row.tried not in told)
         found = dataclasses.replace(found, trials=(*old, *rows), kept=kept)
@@ -155,7 +158,7 @@ def _confirm(
 
     best = Measured(found.now_ms, None, (), ()) if found.now_ms else None
     try:
-        untouched, planned = _duel(bench, found, settings, limit_s, done, notes)
+        untouched, planned = _duel(bench, found, settings, limit_s, deadline, done, notes)
     except duel.DuelFailedError as error:
         notes.append(f"not confirmed by fresh processes ({error}): the gains are its pairs'")
         return None, best
@@ -177,15 +180,15 @@ def _duel(
     found: Found,
     settings: Settings,
     limit_s: float,
+    deadline: float,
     done: duel.PairDone,
     notes: list[str],
 ) -> tuple[duel.Side, duel.Side]:
     """Windows in turn; whole runs in turn where the program is too short for them."""
     if not _too_short(found):
-        windows = _windows(bench, found, settings)
         try:
             return duel.fight(
-                windows,
+                bench,
                 found.kept,
                 found.facts,
                 settings.pairs,
@@ -198,7 +201,8 @@ def _duel(
             pass
     notes.append("the program is short: whole runs of it were compared")
     pairs = min(WHOLE_PAIRS, settings.pairs)
-    return duel.whole_runs(bench, found.kept, found.facts, pairs, limit_s, done)
+    enough_s = max(LEAST_CONFIRM_S, deadline - time.monotonic())
+    return duel.whole_runs(bench, found.kept, found.facts, pairs, limit_s, done, enough_s)
 
 
 def _too_short(found: Found) -> bool:
@@ -218,9 +222,21 @@ def _windows(bench: Bench, found: Found, settings: Settings) -> Bench:
     """Windows of a second: there are several on each side."""
     if settings.steps is not None:
         steps = max(3, settings.steps)
-        return dataclasses.replace(bench, min_steps=steps, max_steps=steps, window_s=0.0)
+        return dataclasses.replace(
+            bench, min_steps=steps, max_steps=steps, window_s=0.0, crowded=_crowded(found)
+        )
     steps = max(3, math.ceil(0.5 / (found.written.step_ms / 1000)))
-    return dataclasses.replace(bench, min_steps=min(bench.min_steps, steps), window_s=1.0)
+    return dataclasses.replace(
+        bench, min_steps=min(bench.min_steps, steps), window_s=1.0, crowded=_crowded(found)
+    )
+
+
+def _crowded(found: Found) -> bool:
+    """Whether two of the program, one of them suspended, may not fit into a GPU's memory."""
+    if found.facts.device != "cuda" or found.written.peak_bytes is None:
+        return False
+    known_bytes = [gpu.memory_bytes for gpu in identity().gpus if gpu.memory_bytes]
+    return found.written.peak_bytes > CROWDED_SHARE * min(known_bytes, default=math.inf)
 
 
 def _baseline(found: Found, confirmed: Confirmation | None) -> Measured:

@@ -40,6 +40,8 @@ def like(hint: Any, draw: random.Random) -> Any:
         return like(draw.choice(args), draw)
     if origin is tuple and args[-1] is Ellipsis:
         return tuple(like(args[0], draw) for _ in range(draw.randrange(4)))
+    if origin is dict:
+        return {like(args[0], draw): like(args[1], draw) for _ in range(draw.randrange(4))}
     if origin is tuple:
         return tuple(like(arg, draw) for arg in args)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):

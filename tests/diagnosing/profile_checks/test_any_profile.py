@@ -59,6 +59,8 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
         return st.none() | of(next(arg for arg in args if arg is not type(None)))
     if origin is tuple and args[-1] is Ellipsis:
         return st.lists(of(args[0]), max_size=3).map(tuple)
+    if origin is dict:
+        return st.dictionaries(of(args[0]), of(args[1]), max_size=3)
     if origin is tuple:
         return st.tuples(*map(of, args))
     if hint is Anatomy:

@@ -24,7 +24,8 @@ def few(workers: int, busy_ms: float | None, **changes: Any) -> Profile:
 
 
 def test_without_workers() -> None:
-    profile = made.profile(WAITING, job__loaders__0__num_workers=0, job__cores=16)
+    changes = {"job__loaders__0__num_workers": 0, "job__cores": 16, "job__wait_share": 0.72}
+    profile = made.profile(WAITING, **changes)
     finding = made.only("loader-without-workers", profile)
     assert (finding.code, finding.severity) == ("DATA001", Severity.WARNING)
     assert finding.where == "train.py:80"

@@ -1,0 +1,84 @@
+"""From what was kept and confirmed to a plan."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from flatout.nouns.identity import Identity
+from flatout.nouns.plan import PlannedBoost
+from flatout.nouns.trial import Guard, Measured, Trial, Verdict
+from flatout.nouns.tuned import Confirmation
+from flatout.running.command import Command
+from flatout.tuning import planning
+from flatout.tuning.trials import Found
+from flatout_agent import wire
+
+COMMAND = Command(("python", "train.py"), None, "python", ("train.py",))
+MACHINE = Identity("Linux", "CPU", 2, None, (), "3.11.7", "2.13.0")
+FOUND = Found(
+    wire.JobFacts("2.13.0", "3.11", "linux", "cpu"),
+    Measured(10.0, None, (), ()),
+    kept=(PlannedBoost("fused-optimizer", {}, 1.03, "exact"),),
+    now_ms=9.7,
+)
+
+
+def confirmed(low: float, middle: float, high: float, passed: bool = True) -> Confirmation:
+    guard = Guard(passed, "as far as the losses tell")
+    return Confirmation(3, (low, middle, high), middle, (low, high), (10.0,), (9.7,), guard)
+
+
+def test_the_speed_of_a_plan_is_that_of_its_confirmation() -> None:
+    plan = planning.plan(COMMAND, FOUND, confirmed(1.01, 1.05, 1.09), MACHINE)
+    assert plan is not None
+    assert (plan.speedup, plan.speedup_interval, plan.pairs) == (1.05, (1.01, 1.09), 3)
+
+
+def test_where_fresh_processes_cannot_tell_the_pairs_of_one_process_do() -> None:
+    plan = planning.plan(COMMAND, FOUND, confirmed(0.97, 1.02, 1.09), MACHINE)
+    assert plan is not None
+    assert plan.speedup == pytest.approx(1.03)
+    assert (plan.speedup_interval, plan.pairs) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "against",
+    [
+        pytest.param(confirmed(0.90, 0.95, 1.09), id="slower in the middle"),
+        pytest.param(confirmed(0.99, 1.00, 1.02), id="the gain is out of reach"),
+        pytest.param(confirmed(1.01, 1.05, 1.09, passed=False), id="learns otherwise"),
+    ],
+)
+def test_a_confirmation_that_denies_the_gain_leaves_no_plan(against: Confirmation) -> None:
+    assert planning.plan(COMMAND, FOUND, against, MACHINE) is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [(None, ["fused-optimizer", "compile"]), (9000, ["fused-optimizer", "compile"]),
+     (900, ["fused-optimizer"])],
+)  # fmt: skip
+def test_what_a_whole_run_does_not_win_back_is_not_kept(steps: int | None, kept: list[str]) -> None:
+    """Compiling takes 10 s; the step falls from 10 to 8 ms."""
+    compiled = Measured(8.0, None, (), (), compile_s=10.0)
+    both, gain = ("fused-optimizer", "compile"), 9.7 / 8.0
+    row = Trial(both, "compile", verdict=Verdict.KEPT, measured=compiled, gain=gain)
+    boosts = (*FOUND.kept, PlannedBoost("compile", {}, row.gain, "rounding"))
+    found = dataclasses.replace(FOUND, kept=boosts, trials=(row,), now_ms=8.0)
+    left = planning.paying(found, steps)
+    assert [boost.id for boost in left.kept] == kept
+    if "compile" not in kept:
+        assert left.now_ms == pytest.approx(9.7)
+        assert left.trials[0].verdict is Verdict.SLOWER
+        assert left.trials[0].reason == (
+            "compiling takes 10 s, which a run of 900 steps does not win back"
+        )
+
+
+def test_without_any_gain_of_pairs_only_the_confirmation_counts() -> None:
+    kept = (PlannedBoost("fused-optimizer", {}, None, "exact"),)
+    found = dataclasses.replace(FOUND, kept=kept)
+    assert planning.plan(COMMAND, found, confirmed(0.97, 1.02, 1.09), MACHINE) is None
+    assert planning.plan(COMMAND, found, None, MACHINE) is not None
