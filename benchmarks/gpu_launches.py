@@ -2,7 +2,7 @@
 
 Batches of 1 to 8 in float32, a loop by hand, `train_step` without and with the graph, in turn in
 one process, no compiler. And what `step()` costs beyond the
-same calls by hand at about 5 ms a step. `python gpu_launches.py <part>` prints one line of JSON.
+same calls by hand at about 4 ms a step. `python gpu_launches.py <part>` prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ def by_hand(
 
 
 def overhead(small: bool) -> dict[str, Any]:
-    """Share of a step of about 5 ms that `step()` takes beyond the same calls by hand."""
+    """Share of a step of about 4 ms that `step()` takes beyond the same calls by hand."""
     device = flatout.device()
-    width, rows = (64, 8) if small else (4096, 4096)
+    width, rows = (64, 8) if small else (2048, 2048)
     model = nn.Sequential(*[nn.Linear(width, width) for _ in range(4)]).to(device)
     x, y = torch.randn(rows, width, device=device), torch.randint(0, 9, (rows,), device=device)
     loss_fn = nn.CrossEntropyLoss()

@@ -114,7 +114,7 @@ def options(model: torch.nn.Module) -> dict[str, Any]:
     """Everything as it is chosen by itself; on the CPU no compiler, to see that it runs."""
     if next(model.parameters()).device.type == "cpu":
         return {"compile": False}
-    torch.backends.cudnn.benchmark = True  # as the recipes have it: shapes do not change
+    torch.backends.cudnn.benchmark = True  # shapes do not change
     return {"precision": "bf16"}
 
 

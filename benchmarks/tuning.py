@@ -17,7 +17,7 @@ def tune(
     command = [sys.executable, "-m", "flatout", "tune", "--json", *options, *words]
     began = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=timeout_s)
-    if done.returncode not in (0, 1) or not done.stdout:
+    if done.returncode not in (0, 1, 2) or not done.stdout.startswith("{"):
         raise SystemExit(f"{' '.join(command)}\nexit code {done.returncode}\n{done.stderr}")
     document: dict[str, Any] = json.loads(done.stdout)
     return {**document, "seconds": time.perf_counter() - began, "exit_code": done.returncode}

@@ -62,11 +62,13 @@ def breadth(results: dict[str, Any]) -> str:
         f" {figures['plans']} got a plan.",
         "",
         "The speed-up is that of fresh processes, as written and with the plan in turn, with its"
-        " 95 % interval; 1 where no plan was written. *By hand*: an expert's version of the same"
-        " script.",
+        " 95 % interval; without one, that of a single pair of whole runs (`nano_gpt`), or of"
+        " neighbouring steps in one process, where fresh ones differ by too much to tell; 1 where"
+        " no plan was written. *By hand*: an expert's version of the same script. *Budget*: seconds"
+        " given to `flatout tune`; compiling takes most of so little and was hardly ever tried.",
         "",
-        "| script | ms/step | speed-up | by hand | boosts | same losses |",
-        "|---|---|---|---|---|---|",
+        "| script | ms/step | budget | speed-up | by hand | boosts | same losses |",
+        "|---|---|---|---|---|---|---|",
     ]
     rows = sorted(figures["rows"].items(), key=lambda item: -(item[1]["speedup"] or 1.0))
     return "\n".join([*head, *(_breadth_row(name, row) for name, row in rows)]) + "\n"
@@ -76,12 +78,13 @@ def _breadth_row(name: str, row: dict[str, Any]) -> str:
     speedup = "1"
     if row["speedup"]:
         low, high = row["interval"] or (None, None)
-        spread = f" ({low:.2f}-{high:.2f})" if low else ""
+        spread = f" ({low:.2f}-{high:.2f})" if low and low != high else ""
         speedup = f"{row['speedup']:.2f}x{spread}"
     same = {True: "yes", False: "**no**", None: ""}[row["same_loss"]]
     hand = f"{row['by_hand']:.2f}x" if row.get("by_hand") else ""
     boosts_on = ", ".join(row["boosts"])
-    return f"| `{name}` | {row['step_ms']:.3g} | {speedup} | {hand} | {boosts_on} | {same} |"
+    times = f"{row['step_ms']:.3g} | {row['budget'].removesuffix('s')}"
+    return f"| `{name}` | {times} | {speedup} | {hand} | {boosts_on} | {same} |"
 
 
 def errors(language: str, folder: Path) -> dict[Path, str]:

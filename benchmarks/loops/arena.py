@@ -6,6 +6,7 @@ A round is one turn of each contender, in an order that rotates. Ratios are take
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -37,7 +38,12 @@ class Contender:
         words = [sys.executable, str(CONTENDER), job, loop, *(["quick"] if quick else [])]
         with log.open("w", encoding="utf-8") as errors:
             self.process = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},  # all loops on the CPU
             )
         self.own = psutil.Process(self.process.pid)
 
