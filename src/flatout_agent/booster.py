@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from flatout_agent import wire
-from flatout_agent.boosts import Applied, BoostModule, Declined, Moment, Switch, load
+from flatout_agent.boosts import Applied, Boost, BoostModule, Declined, Moment, Switch, load
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 
@@ -85,6 +85,10 @@ class Booster:
         forget = getattr(load(boost), "forget", None)
         if forget is not None:
             self.recorder.safely(f"forget {boost}", forget, self.job)
+
+    def active(self) -> dict[str, Boost]:
+        """The boosts that are on and took hold somewhere."""
+        return {order.id: module.BOOST for order, module in self.orders if order.id in self.applied}
 
     def _targets(self, moment: Moment) -> list[Any]:
         """What is there already of what a boost of this moment acts on."""

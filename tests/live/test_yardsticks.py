@@ -6,11 +6,32 @@ import gc
 
 from torch import nn
 
+from flatout_agent.boosts import Boost, load
+from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.guard import Yardstick
-from flatout_agent.live.yardsticks import Yardsticks
+from flatout_agent.live.yardsticks import Asked, Yardsticks, asked
 
 OWN = Yardstick(1e-6, 0.5, None)
-EXACT, ROUNDS = (False, False), (False, True)
+EXACT, ROUNDS = Asked(False, False, 0.0), Asked(False, True, 0.0)
+
+
+def candidate(boost: str) -> Candidate:
+    return Candidate(boost, {}, load(boost).BOOST, 1.0)
+
+
+def on(*boosts: str) -> dict[str, Boost]:
+    return {boost: load(boost).BOOST for boost in boosts}
+
+
+def test_what_it_is_for() -> None:
+    bf16, layout = candidate("bf16-autocast"), candidate("channels-last")
+    assert asked([layout], on("gc-pause")) == EXACT
+    assert asked([bf16], {}) == ROUNDS
+    assert asked([candidate("fast-dropout")], {}).redraws
+    # An exact boost on top of one that rounds reorders what is rounded; its own rounding is what
+    # is asked about.
+    assert asked([layout], on("bf16-autocast", "tf32")) == Asked(False, False, 2.0**-9)
+    assert asked([layout, bf16], on("bf16-autocast", "tf32")) == Asked(False, True, 2.0**-12)
 
 
 def test_it_is_known_for_the_same_model_and_question() -> None:

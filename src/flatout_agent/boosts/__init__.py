@@ -88,6 +88,8 @@ class Boost:
     """It makes evaluation faster, not the steps."""
     compiles: bool = False
     """Its first steps are slow because something is compiled or captured."""
+    rounds_by: float = 0.0
+    """Largest error, as a share, of rounding the factors of products under it; 0: not rounded."""
 
 
 def _engaged_by_default() -> tuple[bool, str] | None:

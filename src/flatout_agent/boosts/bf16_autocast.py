@@ -55,6 +55,7 @@ BOOST = Boost(
     risk=Risk.ROUNDING,
     moment=Moment.MODEL,
     conflicts=("fp16-autocast",),
+    rounds_by=2.0**-9,
 )
 
 

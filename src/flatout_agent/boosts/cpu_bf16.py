@@ -47,6 +47,7 @@ BOOST = Boost(
     risk=Risk.ROUNDING,
     moment=Moment.START,
     conflicts=("bf16-autocast",),
+    rounds_by=2.0**-9,
 )
 
 

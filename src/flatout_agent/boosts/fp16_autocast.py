@@ -54,6 +54,7 @@ BOOST = Boost(
     risk=Risk.ROUNDING,
     moment=Moment.MODEL,
     conflicts=("bf16-autocast",),
+    rounds_by=2.0**-12,
 )
 FIRST_SCALE = 2.0**12
 GROW_AFTER = 2000

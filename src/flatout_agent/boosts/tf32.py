@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
-BOOST = Boost(since="0.1.0", risk=Risk.ROUNDING, moment=Moment.START)
+BOOST = Boost(since="0.1.0", risk=Risk.ROUNDING, moment=Moment.START, rounds_by=2.0**-12)
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:

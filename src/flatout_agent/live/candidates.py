@@ -32,6 +32,12 @@ class Candidate:
         return wire.BoostOrder(self.id, self.params)
 
 
+def highest_risk(items: Iterable[Candidate]) -> str:
+    """The highest risk among these boosts; "exact" without any."""
+    risks = ("exact", "rounding", "semantics")
+    return max((item.boost.risk.value for item in items), key=risks.index, default="exact")
+
+
 def candidates(
     facts: wire.JobFacts, allowed: Collection[str], known: Iterable[str] | None = None
 ) -> tuple[list[Candidate], list[wire.Decided]]:

@@ -17,11 +17,11 @@ from flatout_agent.live import calls as replays
 from flatout_agent.live import guard
 from flatout_agent.live.blocks import Tick
 from flatout_agent.live.calls import Made, Recorded, again, begin, finish
-from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.candidates import Candidate, highest_risk
 from flatout_agent.live.fence import CALLED, Fence, Unsound, first_line
 from flatout_agent.live.guard import Verdict
 from flatout_agent.live.updates import Before
-from flatout_agent.live.yardsticks import Yardsticks
+from flatout_agent.live.yardsticks import Yardsticks, asked
 
 WAIT_UNITS = 12
 """Units that a check waits for calls that it can compare."""
@@ -123,9 +123,8 @@ class Checks:
         return verdict
 
     def _begin(self, items: Sequence[Candidate], on: bool) -> None:
-        known = bool(items) and self._yardsticks.cover(
-            self.job.models, _asked(items), self.job.steps
-        )
+        purpose = asked(items, self.booster.active())
+        known = bool(items) and self._yardsticks.cover(self.job.models, purpose, self.job.steps)
         self._items, self._they_are_on = items, on
         self._recording = COMPARE if known else BATCH
         self._calls, self._earlier, self._verdicts, self._not_compared = [], {}, {}, {}
@@ -146,7 +145,7 @@ class Checks:
 
     def _together(self) -> Verdict:
         """The worst verdict on any model; what could not be compared must be exact."""
-        risk = _highest(self._items)
+        risk = highest_risk(self._items)
         verdicts = list(self._verdicts.values())
         failed = next((verdict for verdict in verdicts if not verdict.passed), None)
         if failed is not None:
@@ -227,7 +226,7 @@ class Checks:
 
         None: they cannot be compared.
         """
-        risk = _highest(self._items)
+        risk = highest_risk(self._items)
         worst: Verdict | None = None
         for recorded in calls:
             if recorded.twice and risk != "exact":
@@ -272,18 +271,20 @@ class Checks:
         boosted: Made | Verdict | None,
     ) -> Verdict:
         """The call as written beside the one under these boosts, made here where it is None."""
-        (redraws, rounds), risk = _asked(items), _highest(items)
+        purpose, risk = asked(items, self.booster.active()), highest_risk(items)
         model, steps = recorded.model, self.job.steps
-        own = self._yardsticks.get(model, (redraws, rounds), steps)
+        own = self._yardsticks.get(model, purpose, steps)
         if own is None:
             other = self._earlier.get(id(model))
-            own = guard.yardstick(self.torch, recorded, written, other, redraws, rounds)
-            self._yardsticks.add(model, (redraws, rounds), steps, own)
+            own = guard.yardstick(self.torch, recorded, written, other, *purpose)
+            self._yardsticks.add(model, purpose, steps, own)
         if boosted is None:
             boosted = self._boosted(recorded, items)
         if isinstance(boosted, Verdict):
             return boosted
-        return guard.judge(guard.compare(written, boosted, own.tensor_noise), own, risk, redraws)
+        return guard.judge(
+            guard.compare(written, boosted, own.tensor_noise), own, risk, purpose.redraws
+        )
 
     def _boosted(self, recorded: Recorded, items: Sequence[Candidate]) -> Made | Verdict:
         """The call under these boosts; why that cannot be."""
@@ -378,14 +379,3 @@ class Checks:
 def _not_compared(risk: str, reason: str) -> Verdict:
     """No call could be compared: only what cannot change the arithmetic may go on."""
     return Verdict(risk == "exact", f"{NOT_COMPARED}{reason}")
-
-
-def _asked(items: Sequence[Candidate]) -> tuple[bool, bool]:
-    """(whether any draws other random numbers, whether any rounds)."""
-    return any(item.boost.redraws for item in items), _highest(items) != "exact"
-
-
-def _highest(items: Sequence[Candidate]) -> str:
-    """The highest risk among these boosts."""
-    risks = ("exact", "rounding", "semantics")
-    return max((item.boost.risk.value for item in items), key=risks.index, default="exact")

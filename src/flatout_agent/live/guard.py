@@ -120,9 +120,15 @@ def yardstick(
     other: Recorded | None,
     redraws: bool,
     rounds: bool = False,
+    rounded_by: float = 0.0,
 ) -> Yardstick:
-    """Measure what the program does to itself. `other`: a call on another batch."""
-    unit = HALF if _low_precision(torch, recorded) else UNITS * ULP
+    """Measure what the program does to itself.
+
+    other: a call on another batch. rounded_by: what factors are rounded by as the call is made now:
+    less than that a reordering does not do.
+    """
+    rounded_by = HALF if _low_precision(torch, recorded) else rounded_by
+    unit = max(UNITS * ULP, rounded_by)
     with _other_order(torch, recorded.model, unit):
         reordered = distance(again(torch, recorded).gradients, written.gradients)[0] / REORDERED
     noise: float | None = None
