@@ -5,6 +5,7 @@
 # make thorough   all of it and the many that are alike: some minutes more
 # make docs    the reference pages, from the boosts' own documentation
 # make bench   the measured claims, one after the other; see benchmarks/
+# make gpu-wheels   what benchmarks/gpu.sh may lack on a machine without network, into .gpu-wheels
 
 PYTHON ?= python3
 ifeq ($(OS),Windows_NT)
@@ -16,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 BUDGET ?= 210s
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 
-.PHONY: setup demo test check thorough lint types docs bench clean
+.PHONY: setup demo test check thorough lint types docs bench gpu-wheels clean
 
 setup: .venv/.for-demo
 
@@ -51,7 +52,18 @@ docs: .venv/.for-development
 
 bench: .venv/.for-development
 	set -e; for file in benchmarks/*.py; do \
-	  case $$file in */record.py|*/tuning.py|*/gpu.py|*/mangling.py) ;; *) $(BIN)/python $$file ;; esac; done
+	  case $$file in */record.py|*/tuning.py|*/gpu*.py|*/mangling.py) ;; *) $(BIN)/python $$file ;; esac; done
+
+# For Python 3.12 on Linux, without what they need: typer's is named as well, torch's is there.
+GPU_PACKAGES := google-re2 msgspec plotly tomlkit typer click rich shellingham markdown-it-py mdurl \
+	pygments annotated-doc jinja2 markupsafe nvidia-ml-py psutil packaging \
+	pytest pytest-timeout pluggy iniconfig hypothesis sortedcontainers
+GPU_PLATFORMS := $(foreach version,2_28 2_27 2_26 2_24 2_17,--platform manylinux_$(version)_x86_64) \
+	--platform manylinux2014_x86_64 --platform manylinux2010_x86_64
+
+gpu-wheels: .venv/.for-development
+	$(PIP) download -c constraints.txt --no-deps --only-binary=:all: --python-version 3.12 \
+	  --implementation cp $(GPU_PLATFORMS) --dest .gpu-wheels $(GPU_PACKAGES)
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

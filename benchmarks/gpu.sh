@@ -1,27 +1,26 @@
 #!/usr/bin/env bash
-# GPU tests and GPU benchmarks on one CUDA machine, within 10 minutes; figures as JSON.
-# Needs torch with CUDA, numpy and pillow there; no network. Usage: benchmarks/gpu.sh [folder]
-set -uo pipefail
+# GPU tests and GPU figures on a machine with one CUDA device, in three calls of under ten minutes:
+#   benchmarks/gpu.sh tests; benchmarks/gpu.sh rates; benchmarks/gpu.sh commands
+# Options and parts: benchmarks/gpu.sh --help, --list. No network; needs torch with CUDA, numpy and
+# pillow. Other packages that are missing there: `make gpu-wheels` beforehand, and take the folder
+# .gpu-wheels along. Ctrl-C or SIGTERM ends it with what there is.
+set -euo pipefail
 cd "$(dirname "$0")/.."
-out=${1:-${OUT:-benchmarks/results}}
 python=${PYTHON:-python3}
-mkdir -p "$out"
-export PYTHONPATH="$PWD/src${PYTHONPATH:+:$PYTHONPATH}"
+packages=${TMPDIR:-/tmp}/flatout-gpu-packages
 
-"$python" - <<'PY' || exit 1
-import sys, torch
-sys.exit(0 if torch.cuda.is_available() else "no CUDA device here")
-PY
+export PYTHONPATH="$PWD/src:$packages${PYTHONPATH:+:$PYTHONPATH}"
 
-# Only the modules that have GPU tests: others need packages that such a machine may lack. SIGINT,
-# so that pytest still tells its failures; a compiler's warnings are no failures here.
-mapfile -t modules < <(grep -rlE 'mark\.gpu\b' tests --include='test_*.py')
-timeout -s INT -k 20 240 "$python" -m pytest "${modules[@]}" -m gpu -p no:cacheprovider -q \
-  --continue-on-collection-errors --override-ini addopts=--import-mode=importlib \
-  --override-ini filterwarnings=default 2>&1 | tee "$out/gpu-tests.txt"
-tests=${PIPESTATUS[0]}
-
-status=0
-left=$((585 - SECONDS))
-timeout "$left" "$python" benchmarks/gpu.py --out "$out" --seconds "$((left - 10))" || status=$?
-exit $((tests ? tests : status))
+# Only what is missing: the machine's own versions are those that its torch was tried with.
+missing='import sys; from importlib.metadata import distributions
+there = {d.name.lower().replace("-", "_") for d in distributions()}
+print(*(w for w in sys.argv[1:] if w.split("/")[-1].split("-")[0].lower() not in there), sep="\n")'
+if compgen -G '.gpu-wheels/*.whl' >/dev/null; then
+  # One by one: a wheel for another Python is no reason to go without the others.
+  for wheel in $("$python" -c "$missing" .gpu-wheels/*.whl); do
+    "$python" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --upgrade \
+      --disable-pip-version-check --root-user-action ignore --target "$packages" "$wheel" ||
+      echo "not installed: ${wheel##*/}" >&2
+  done
+fi
+exec "$python" benchmarks/gpu.py "$@"
