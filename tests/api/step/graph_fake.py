@@ -6,6 +6,7 @@ before as it was, and a replay runs the recorded kernels only: Python's numbers 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,6 +24,7 @@ class FakeRecorder:
         self.rehearsals = self.recordings = self.replays = 0
         self.waits: str | None = None
         self.error: Exception | None = None
+        self._generation = Generation()
 
     def refusal(self) -> str | None:
         return None
@@ -37,10 +39,13 @@ class FakeRecorder:
         self.recordings += 1
         before = [(tensor, tensor.detach().clone()) for tensor in self._tensors()]
         random = torch.get_rng_state()
-        kernels = Kernels()
+        graph = Graph(self._generation)
         try:
-            with kernels:
+            with graph.kernels:
                 outputs = run()
+        except Exception:
+            self.renew()
+            raise
         finally:
             for tensor, value in before:
                 tensor.data.copy_(value)
@@ -48,9 +53,42 @@ class FakeRecorder:
 
         def replay() -> None:
             self.replays += 1
-            kernels.play()
+            graph.replay()
 
         return outputs, replay
+
+    def renew(self) -> None:
+        self._generation = Generation()
+
+
+class Generation:
+    """Recordings of one pool and one stream."""
+
+    def __init__(self) -> None:
+        self.alive = self.freed = 0
+
+    def enter(self, graph: Graph) -> None:
+        if self.freed and not self.alive:
+            raise RuntimeError("use_count > 0 INTERNAL ASSERT FAILED")
+        self.alive += 1
+        weakref.finalize(graph, self._free)
+
+    def _free(self) -> None:
+        self.alive -= 1
+        self.freed += 1
+
+
+class Graph:
+    """One recording; the first of a generation that is freed takes what all have recorded."""
+
+    def __init__(self, generation: Generation) -> None:
+        self.kernels, self._generation = Kernels(), generation
+        generation.enter(self)
+
+    def replay(self) -> None:
+        if self._generation.freed:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+        self.kernels.play()
 
 
 class Kernels(TorchDispatchMode):

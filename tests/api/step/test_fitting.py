@@ -96,6 +96,24 @@ def test_the_gradient_of_a_split_step_is_that_of_the_whole(rows: int) -> None:
     assert memory.held == 0
 
 
+def test_memory_that_others_give_back_is_asked_for_before_a_batch_is_split() -> None:
+    memory = Memory(200)
+    loop = Loop(sequence(memory))
+    held = [memory.take(torch.empty(128))]
+
+    def free() -> bool:
+        gives = bool(held)
+        held.clear()
+        return gives
+
+    loop.fit.free = free
+    loop(batch_of(16))
+    assert loop.tries == [[16], [16]]
+    assert loop.fit.note == "everything fitted"
+    loop(batch_of(32))
+    assert loop.tries[2:] == [[32], [16, 16]], "there is nothing more to give"
+
+
 class Failing(torch.autograd.Function):
     """Runs out of memory in the forward or the backward pass of more than `limit` samples."""
 

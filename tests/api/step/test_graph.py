@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from api.step.graph_fake import FakeRecorder
@@ -175,6 +178,60 @@ def test_gradients_belong_to_the_last_step_whichever_recording_ran() -> None:
         assert recorded(batch) == plain.eagerly(batch)
         for one, other in zip(recorded.model.parameters(), plain.model.parameters(), strict=True):
             assert torch.equal(one.grad, other.grad)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_gradients_stay_readable_in_programs_that_clear_them_between_steps(optimizer: str) -> None:
+    plain, recorded = a_run(optimizer), a_run(optimizer)
+    for batch in batches(10):
+        for run in (plain, recorded):
+            run.optimizer.zero_grad()
+        assert recorded(batch) == plain.eagerly(batch)
+        for one, other in zip(recorded.model.parameters(), plain.model.parameters(), strict=True):
+            assert torch.equal(one.grad, other.grad)
+    assert recorded.fake.replays == 10 - WARM
+
+
+class Scaled(Model):
+    factor = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.factor
+
+
+def test_what_is_outdated_is_dropped_with_all_that_was_recorded_on_its_stream() -> None:
+    """A graph that is freed takes what the others of its stream still use."""
+    plain, recorded = a_run(of=Scaled), a_run(of=Scaled)
+    for factor in (1.0, 2.0):
+        for place in range(60):
+            batch = batches(1, 3 + place % 3)[0]
+            for run in (plain, recorded):
+                run.model.factor = factor
+            assert recorded(batch) == plain.eagerly(batch), (factor, place)
+    assert recorded.fake.recordings == 3 + 1 + 3  # what made no room before it was recorded again
+    assert recorded.whole.reason == "recorded"
+
+
+def test_a_recording_that_is_not_used_lives_as_long_as_the_others() -> None:
+    """A loader's thread draws a number while the second shape is recorded."""
+    draws: list[bool] = []
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        if draws:
+            draws.pop()
+            random.random()
+        return squared(model, batch)
+
+    plain, recorded = a_run(), a_run(loss=loss)
+    for place in range(24):
+        batch = batches(1, 3 + place % 2)[0]
+        if place == 2 * WARM + 1:
+            draws.append(True)
+        assert recorded(batch) == plain.eagerly(batch)
+    assert recorded.fake.recordings == 3
+    gone = weakref.ref(recorded.whole._unused[0])
+    recorded.whole.close()
+    assert gone() is None
 
 
 def test_nests_of_any_kind_and_plain_values_are_batches() -> None:
@@ -356,6 +413,33 @@ def test_memory_that_runs_out_on_the_side_stream_leaves_the_step_to_the_caller(
     assert recorded.whole.note.startswith("no: ")
 
 
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("out of memory"), RuntimeError("operation not permitted")]
+)
+def test_a_recording_that_fails_holds_nothing_of_the_step(error: Exception) -> None:
+    seen: list[weakref.ref[Tensor]] = []
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        activation = model(batch["x"]).squeeze(1)
+        if recorded.fake.recordings:
+            seen.append(weakref.ref(activation))
+            raise type(error)(str(error))
+        return (activation - batch["y"]).square().mean()
+
+    recorded = a_run(loss=loss)
+    data = batches(1 + WARM)
+    for batch in data[:WARM]:
+        recorded(batch)
+    gc.collect()
+    gc.disable()
+    try:
+        assert recorded.whole.run(data[WARM]) is None
+        assert [ref() for ref in seen] == [None]
+    finally:
+        gc.enable()
+    assert recorded.whole.reason == f"it cannot be recorded: {error}"
+
+
 def test_the_users_errors_pass_through() -> None:
     def loss(model: nn.Module, batch: Any) -> Tensor:
         return squared(model, batch) * (1 // batch["divisor"])
@@ -481,6 +565,64 @@ def test_what_cannot_be_recorded_is_refused_at_once(case: str) -> None:
     whole = WholeStep(lambda _: {}, model, optimizer, CPU, scheduler, recorder=fake)
     assert reason in whole.reason
     assert whole.run(None) is None
+
+
+def of_the_optimizer(run: Run, hook: Any) -> Any:
+    return run.optimizer.register_step_post_hook(hook)
+
+
+def of_every_optimizer(run: Run, hook: Any) -> Any:
+    return register_optimizer_step_post_hook(hook)
+
+
+def of_a_module(run: Run, hook: Any) -> Any:
+    return run.model.inner.register_forward_hook(hook)
+
+
+def of_every_module(run: Run, hook: Any) -> Any:
+    return register_module_forward_hook(lambda module, *_: hook() if module is run.model else None)
+
+
+def of_a_gradient(run: Run, hook: Any) -> Any:
+    return run.model.inner.weight.register_hook(hook)
+
+
+@pytest.mark.parametrize(
+    "register", [of_the_optimizer, of_every_optimizer, of_a_module, of_every_module, of_a_gradient]
+)
+def test_hooks_that_come_after_a_recording_are_called_in_each_step(
+    register: Any, request: pytest.FixtureRequest
+) -> None:
+    plain, recorded = a_run("sgd"), a_run("sgd")
+    begun: list[int] = []
+    called: list[int] = []
+    data = batches(20)
+    for place, batch in enumerate(data):
+        begun.append(place)
+        if place == 8:
+            handle = register(recorded, lambda *_: called.append(begun[-1]))
+            request.addfinalizer(handle.remove)
+        if place == 14:
+            handle.remove()
+        assert recorded(batch) == plain.eagerly(batch)
+        if 8 <= place < 14:
+            assert "hook, which a replay would not call" in recorded.whole.note
+    if register is not of_every_optimizer:  # which is called for the plain run's as well
+        assert called == list(range(8, 14))
+    assert set(called) == set(range(8, 14))
+    assert recorded.whole.reason == "recorded"
+    assert recorded.fake.recordings == 1
+    assert recorded.fake.replays == len(data) - WARM - 6
+
+
+def test_replays_do_not_look_through_all_modules_for_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = a_run()
+    for batch in batches(6):
+        recorded(batch)
+    monkeypatch.setattr(recorded.whole._hooks, "_places", lambda: pytest.fail("it was looked"))
+    for batch in batches(6):
+        recorded(batch)
+    assert recorded.fake.replays == 12 - WARM
 
 
 def test_hooks_of_torch_itself_only_compute_and_are_recorded() -> None:

@@ -10,6 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import flatout
+from api.step.graph_fake import FakeRecorder
+from api.step.limited_memory import Held, Memory
+from flatout_agent.api.step import train_step, update
+from flatout_agent.api.step.graph import WholeStep
 
 PLAIN: dict[str, Any] = {"precision": "fp32", "compile": False}
 
@@ -152,6 +156,71 @@ def test_a_split_batch_weighs_its_parts_by_their_tokens() -> None:
     whole.backward()
     torch.testing.assert_close(loss, whole.detach(), rtol=1e-12, atol=0)
     assert_alike(model, twin)
+
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes steps as on CUDA, with tensors on the CPU and a stand-in for the graphs."""
+    monkeypatch.setattr(train_step, "HostUpdate", update.DeviceUpdate)
+
+    def made(model: nn.Module) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=True)
+        step = flatout.train_step(model, F.cross_entropy, optimizer, **PLAIN)
+        cpu, step.device = step.device, torch.device("cuda")
+        on_cuda = step._make_whole()
+        step.device = cpu
+        assert on_cuda is not None
+        step._whole = WholeStep(
+            step._body,
+            model,
+            optimizer,
+            cpu,
+            recorder=FakeRecorder(lambda: model.state_dict(keep_vars=True).values()),
+            undo=on_cuda._undo,
+        )
+        return step
+
+    return made
+
+
+def test_memory_that_ends_beside_a_recording_is_taken_from_it(recording: Any) -> None:
+    """Each batch fits, but none fits beside the activations that the recording keeps."""
+    memory = Memory(8 * 20)
+    model = nn.Sequential(nn.Linear(8, 8), Held(memory), nn.Tanh(), nn.Linear(8, 3)).double()
+    step = recording(model)
+    one, other = (
+        (torch.randn(rows, 8, dtype=torch.float64), torch.randint(0, 3, (rows,)))
+        for rows in (16, 12)
+    )
+    for _ in range(6):
+        step(one)
+    assert step.notes["graph"] == "recorded"
+    assert memory.held == 8 * 16
+    for batch in (other, one, other):
+        step(batch)
+    assert step.metrics().splits == 0
+    assert memory.held == 0
+    assert step.notes["graph"] == (
+        "no: a step of another kind did not fit into memory beside the recorded"
+    )
+    assert step.notes["memory"] == "everything fitted"
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_a_rehearsal_that_runs_out_of_memory_counts_its_batch_once(
+    recording: Any, where: str
+) -> None:
+    plain, batch = network(OutAt(), norm=True), batches(1)[0]
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.125)  # as float32 the same
+    expected = flatout.train_step(plain, F.cross_entropy, optimizer, **PLAIN)
+    model = network(OutAt(**{where: (4,)}), norm=True)
+    step = recording(model)
+    for _ in range(6):
+        assert step(batch).item() == pytest.approx(expected(batch).item(), rel=1e-12)
+    assert step.notes["graph"] == "no: memory ran out on the side stream"
+    assert model[1].num_batches_tracked.item() == 6
+    assert_alike(model, plain)
+    assert step.metrics().splits == 0
 
 
 def test_other_errors_are_the_users_own() -> None:

@@ -61,6 +61,9 @@ class Fit:
         self._policy: recomputation.Policy | None = None
         self._stop: Callable[[], None] = _nothing
         self._unsplit = False
+        self.free: Callable[[], bool] = lambda: False
+        """Gives back memory that steps do not need, to be asked before anything is split; False:
+        there was none."""
         self._enter(self._plain)
 
     def run(self, batch: Any, attempt: Attempt, undo: Callable[[], None]) -> Tensor:
@@ -92,6 +95,8 @@ class Fit:
             _set_random_states(self._device, random)
             if not memory:
                 way.given_up = _told(failure)
+            elif self.free():
+                pass  # once more as it is: how much fits without what was held is still unknown
             elif repeated or share > way.most or self._unsplit:
                 self._too_large(failure, way, batch, parts, share)
             else:

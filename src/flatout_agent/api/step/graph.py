@@ -10,8 +10,8 @@ made and the reason is told.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Hashable, Iterator, MutableMapping
+import functools
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,10 +20,11 @@ from torch import Tensor, nn
 
 from flatout_agent import nests
 from flatout_agent.api.step.graph_cuda import CudaRecorder
-from flatout_agent.api.step.graph_host import HostState, Placement, Watchers, refusal
+from flatout_agent.api.step.graph_host import Hooks, HostState, Placement, Watchers, refusal
+from flatout_agent.api.step.graph_kinds import describe, difference
 from flatout_agent.api.step.graph_program import Program
 from flatout_agent.api.step.graph_rates import Rates
-from flatout_agent.api.step.out_of_memory import is_out_of_memory
+from flatout_agent.api.step.out_of_memory import is_out_of_memory, let_go
 
 Body = Callable[[Any], dict[str, Tensor]]
 Key = tuple[Hashable, int]
@@ -40,7 +41,6 @@ _MOVES = 8
 much, until recording anew is given up."""
 _TRIES = 3
 """Recordings tried while something on the host moves: a loader's thread may draw random numbers."""
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
 class Recorder(Protocol):
@@ -49,13 +49,15 @@ class Recorder(Protocol):
     def refusal(self) -> str | None: ...
     def rehearse(self, run: Callable[[], Any]) -> tuple[Any, str | None]: ...
     def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]: ...
+    def renew(self) -> None: ...
 
 
 @dataclass
 class _Recording:
     inputs: list[Tensor]
     outputs: dict[str, Tensor]
-    gradients: list[Tensor | None]
+    gradients: Sequence[tuple[Tensor, Tensor | None]]
+    """Of each parameter the tensor that a replay writes its gradient to."""
     replay: Callable[[], None]
     used: int = 0
 
@@ -65,6 +67,17 @@ class _Recording:
             self.inputs[0].copy_(given[0], non_blocking=True)
         elif given:
             torch._foreach_copy_(self.inputs, given, non_blocking=True)
+
+    def has_gradients(self) -> bool:
+        """Whether they stand in `.grad`; the first tells, since `zero_grad` takes all away."""
+        for parameter, gradient in self.gradients:
+            if gradient is not None:
+                return parameter.grad is gradient
+        return True
+
+    def put_gradients(self) -> None:
+        for parameter, gradient in self.gradients:
+            parameter.grad = gradient
 
 
 class WholeStep:
@@ -82,7 +95,8 @@ class WholeStep:
     Another shape, another value of another hyper-parameter, `model.eval()` of a part, a frozen
     parameter or another value of what model and loss read (see `graph_program`) make another
     recording, up to four; a `load_state_dict` of the optimizer or a moved model makes all anew.
-    Gradients stay readable in `.grad` after each call.
+    Gradients stay readable in `.grad` after each call. While model, gradients or optimizer have
+    hooks of the program's, which a replay would not call, steps are left to the caller.
 
     Read `reason` for what happens now: "recorded", or why not. `close()` frees the recordings and
     puts the optimizer's flags back.
@@ -98,19 +112,24 @@ class WholeStep:
         *,
         loss_fn: Any = None,
         recorder: Recorder | None = None,
+        undo: Callable[[], None] | None = None,
     ) -> None:
         self._body, self._model, self._optimizer = body, model, optimizer
         self._program = Program(model, loss_fn)
         self._device = device
         self._recorder: Recorder = recorder or CudaRecorder(device)
         self._rates = Rates(optimizer, device)
-        self._watchers = Watchers(optimizer)
+        self._watchers, self._hooks = Watchers(optimizer), Hooks(model, optimizer)
+        self._refusal = functools.partial(refusal, model, optimizer, device, scheduler)
+        self._undo = undo or functools.partial(optimizer.zero_grad, set_to_none=True)
         self._placement: Placement | None = None
         self._recordings: dict[Key, _Recording] = {}
+        self._unused: list[Callable[[], None]] = []
+        """Recorded, but not to be replayed: freed with the others (see `CudaRecorder.renew`)."""
         self._counts: dict[Hashable, int] = {}
         self._active: _Recording | None = None
         self._moves = self._tries = self._wasted = 0
-        found = self._recorder.refusal() or refusal(model, optimizer, device, scheduler)
+        found = self._recorder.refusal() or self._refusal()
         self._over = found is not None
         self.reason = found or "not yet: no step was run"
 
@@ -119,7 +138,7 @@ class WholeStep:
         if self._over:
             return None
         self._check_memory()
-        signature = None if self._over else self._signature(batch)
+        signature = None if self._over or self._has_hooks() else self._signature(batch)
         if signature is None:
             self._active = None
             return None
@@ -153,6 +172,11 @@ class WholeStep:
         runs = self.reason == "recorded" or self.reason.startswith("not yet")
         return self.reason if runs else f"no: {self.reason}"
 
+    @property
+    def holds_memory(self) -> bool:
+        """Whether there are recordings, each with its activations and gradients."""
+        return bool(self._recordings or self._unused)
+
     def close(self) -> None:
         """Free the recordings and put the optimizer's flags back; from now on `run` is None."""
         if not self._over:
@@ -172,6 +196,12 @@ class WholeStep:
         self._rates.prepare()
         self._placement = Placement(self._model, self._optimizer)
 
+    def _has_hooks(self) -> bool:
+        """The program's, which a replay would not call: while there are any, steps run eagerly."""
+        problem = self._hooks.problem()
+        self.reason = problem or self.reason
+        return problem is not None
+
     def _flags(self) -> Hashable:
         placement = self._placement
         assert placement is not None
@@ -180,7 +210,7 @@ class WholeStep:
     def _signature(self, batch: Any) -> Hashable | None:
         """The batch's structure, shapes and plain values; None: it cannot be recorded."""
         parts: list[Hashable] = []
-        problem = _describe(batch, self._device, parts)
+        problem = describe(batch, self._device, parts)
         if problem is not None:
             self.reason = problem
             return None
@@ -208,9 +238,19 @@ class WholeStep:
         return self._record(key, batch)
 
     def _drop_outdated(self, key: Key) -> None:
-        """Make room: what was recorded with other values of the program's may never come again."""
-        for other in [each for each in self._recordings if each[1] != key[1]]:
-            self._wasted += self._recordings.pop(other).used < _PATIENCE
+        """Make room: what was recorded with other values of the program's may never come again.
+
+        The others go with it, since one alone must not be freed; each is recorded again, after a
+        rehearsal on its new stream.
+        """
+        outdated = [each for other, each in self._recordings.items() if other[1] != key[1]]
+        if not outdated:
+            return
+        self._wasted += sum(each.used < _PATIENCE for each in outdated)
+        counts = {kind: min(count, EAGER_STEPS) for kind, count in self._counts.items()}
+        counts |= {kind: EAGER_STEPS for kind, number in self._recordings if number == key[1]}
+        self._drop()
+        self._counts = counts
         if self._wasted > _MOVES:
             changed = self._program.changed
             self._give_up(f"{changed}, which the model or the loss reads, changes again and again")
@@ -218,7 +258,7 @@ class WholeStep:
     def _stop_looking(self) -> None:
         """Hardly any step is like another: name what differs."""
         first, second = list(self._counts)[-2:]
-        reason = _difference(first, second)
+        reason = difference(first, second)
         if self._recordings:
             self._counts.clear()
             self.reason = reason
@@ -228,6 +268,7 @@ class WholeStep:
     def _rehearse(self, batch: Any) -> dict[str, Tensor] | None:
         """A real step on a side stream; where it waits for the device, it cannot be recorded."""
         begun: list[bool] = []
+        failure: Exception | None = None
         handle = self._optimizer.register_step_pre_hook(lambda *_: begun.append(True))
         try:
             with self._rates.as_tensors():
@@ -235,12 +276,15 @@ class WholeStep:
         except Exception as error:
             if begun or not is_out_of_memory(error):
                 raise
-            # nothing was applied: the caller does this step, with its own ways out
-            self._optimizer.zero_grad(set_to_none=True)
-            self._give_up("memory ran out on the side stream")
-            return None
+            failure = error
         finally:
             handle.remove()
+        if failure is not None:
+            # nothing was applied: the caller does this step, with its own ways out
+            self._undo()
+            self._give_up("memory ran out on the side stream")
+            let_go(failure, self._device)
+            return None
         if waits is not None:
             self._give_up(waits)
         else:
@@ -248,7 +292,7 @@ class WholeStep:
         return dict(outputs)
 
     def _record(self, key: Key, batch: Any) -> dict[str, Tensor] | None:
-        problem = self._rates.on_host()
+        problem = self._rates.on_host() or self._refusal()
         if problem is not None:
             self._give_up(problem)
             return None
@@ -260,12 +304,13 @@ class WholeStep:
         if problem is not None or moved is not None or replay is None:
             host.restore()
             self._tries += 1
-            if problem is not None or self._tries == _TRIES:
+            if problem is not None or replay is None or self._tries == _TRIES:
                 self._give_up(problem or moved or "")
             else:
+                self._unused.append(replay)
                 self.reason = f"not yet: {moved}"
             return None
-        gradients = [parameter.grad for parameter in host.parameters]
+        gradients = [(parameter, parameter.grad) for parameter in host.parameters]
         made = self._recordings[key] = _Recording(inputs, outputs, gradients, replay)
         self._counts.pop(key[0])
         self._active = made
@@ -274,40 +319,45 @@ class WholeStep:
 
     def _capture(self, static: Any) -> tuple[str | None, Any, Callable[[], None] | None]:
         """What stood in the way (None: nothing), the static outputs, and how to replay."""
-        failed: list[Exception] = []
+        told: list[str] = []  # not the error, which would hold this frame, and all that it recorded
+        failure: Exception | None = None
 
         def run() -> Any:
             try:
                 return self._body(static)
             except Exception as error:
-                failed.append(error)  # the recorder's own clean-up error may hide it
+                told.append(_told(error))  # the recorder's own clean-up error may hide it
                 raise
 
         try:
             with self._rates.as_tensors(), self._watchers.away():
                 outputs, replay = self._recorder.record(run)
         except Exception as error:
-            return _told(failed[0] if failed else error), {}, None
-        return None, outputs, replay
+            told.append(_told(error))
+            failure = error
+        if failure is None:
+            return None, outputs, replay
+        let_go(failure, self._device)
+        return told[0], {}, None
 
     def _replay(self, recording: _Recording, batch: Any) -> dict[str, Tensor]:
         recording.fill(batch)
         self._rates.send()
-        if self._active is not recording:
-            assert self._placement is not None
-            for parameter, grad in zip(
-                self._placement.parameters, recording.gradients, strict=True
-            ):
-                parameter.grad = grad
+        if self._active is not recording or not recording.has_gradients():
+            recording.put_gradients()
             self._active = recording
         with self._watchers.around():
             recording.replay()
         return dict(recording.outputs)
 
     def _drop(self) -> None:
-        self._recordings.clear()
-        self._counts.clear()
+        """Free all recordings at once: one that is freed takes along what others still use."""
         self._active = None
+        self._counts.clear()
+        if self.holds_memory:
+            self._recordings.clear()
+            self._unused.clear()
+            self._recorder.renew()
 
     def _give_up(self, reason: str) -> None:
         self._over = True
@@ -319,62 +369,6 @@ class WholeStep:
 def _buffer(tensor: Tensor, made: list[Tensor]) -> Tensor:
     made.append(torch.empty_like(tensor).copy_(tensor))
     return made[-1]
-
-
-def _describe(value: Any, device: torch.device, parts: list[Hashable]) -> str | None:
-    """Append what a recording fixes of this nest; what it cannot fix is returned as the reason."""
-    if isinstance(value, Tensor):
-        if value.device.type != device.type:
-            return f"the batch has a tensor on {value.device}: move it there with flatout.to_device"
-        if value.requires_grad:
-            return "the batch has a tensor that requires a gradient"
-        if value.layout is not torch.strided:
-            return f"the batch has a tensor of layout {value.layout}"
-        parts.append((value.shape, value.stride(), value.dtype))
-        return None
-    if isinstance(value, _PLAIN):
-        parts.append((type(value), value))
-        return None
-    items = _items(value)
-    if items is None:
-        return f"the batch holds a {type(value).__name__}, which cannot be compared"
-    parts.append((type(value), len(items)))
-    for name, item in items:
-        parts.append(name)
-        problem = _describe(item, device, parts)
-        if problem is not None:
-            return problem
-    return None
-
-
-def _items(value: Any) -> list[tuple[Any, Any]] | None:
-    """Names and members of one nest, as `nests` walks it; None: it is none."""
-    if isinstance(value, MutableMapping):
-        return list(value.items())
-    if isinstance(value, list | tuple):
-        return list(enumerate(value))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
-    return None
-
-
-def _difference(first: Any, second: Any) -> str:
-    if first[1] != second[1]:
-        found = sorted({name for pair in _unequal(first[1], second[1]) for name, _ in pair})
-        names = ", ".join(repr(name) for name in found)
-        return f"the optimizer's {names} changes from step to step"
-    if first[2] != second[2]:
-        return "training mode or requires_grad changes from step to step"
-    return "the batches differ too often in shape or in values that are no tensors"
-
-
-def _unequal(first: Any, second: Any) -> list[Any]:
-    return [
-        (old, new)
-        for group, other in zip(first, second, strict=False)
-        for old, new in zip(group, other, strict=False)
-        if old != new
-    ]
 
 
 def _told(error: Exception) -> str:

@@ -35,7 +35,8 @@ class CudaRecorder:
         self._device = device
         self._pool: Any = None
         self._side: torch.cuda.Stream | None = None
-        """Of all recordings: what one has given back is another's on the same stream only."""
+        """Of all recordings of a generation: what one has given back is another's on the same
+        stream only."""
 
     def refusal(self) -> str | None:
         """Why nothing can be recorded on this device; None: it can."""
@@ -72,6 +73,7 @@ class CudaRecorder:
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
+            begun: torch.cuda.CUDAGraph | None = None
             current, random = torch.cuda.current_stream(), torch.cuda.get_rng_state()
             # thread_local: loader threads may go on pinning memory and copying batches
             recording = torch.cuda.graph(
@@ -82,12 +84,23 @@ class CudaRecorder:
             )
             try:
                 with recording:
+                    begun = graph
                     outputs = run()
             except BaseException:
-                captures.clean_up(torch, current, random, [self._pool])
-                self._pool = self._side = None
+                captures.clean_up(torch, current, random, [self._pool], begun)
+                self.renew()
                 raise
             return outputs, graph.replay
+
+    def renew(self) -> None:
+        """All recordings are dropped: the next generation has a pool and a stream of its own.
+
+        A pool that its last graph has left cannot be entered again. And from torch 2.12 on, a graph
+        that is freed takes the cuBLAS workspaces of its stream along, whoever else recorded their
+        addresses (pytorch#193402): so no graph may be freed before all others of its stream are out
+        of use.
+        """
+        self._pool = self._side = None
 
     def _stream(self) -> torch.cuda.Stream:
         if self._side is None:

@@ -10,14 +10,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as every_module
 from torch.optim import optimizer as optimizers
+from torch.utils.hooks import RemovableHandle
 
 _SCALARS = (bool, int, float, str, type(None))
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+_STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _EVERYWHERE = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+_OF_EVERY_MODULE = tuple(f"_global{name}" for name in _HOOKS)
 _TORCH, _OURS = "torch.", "flatout_agent."
 _WRAPPERS = ("torch.nn.parallel.", "torch.distributed.", "deepspeed.")
+
+HookPlace = tuple[str, Any, tuple[str, ...], tuple[str, ...]]
+"""What is told of it, who holds the hooks, in which dicts, and the modules whose hooks may stay."""
 
 
 def refusal(
@@ -27,7 +34,7 @@ def refusal(
     return (
         _of_modules(model)
         or _of_parameters(model, device)
-        or _of_hooks(model, optimizer)
+        or Hooks(model, optimizer).problem()
         or _of_optimizer(optimizer, scheduler)
     )
 
@@ -52,23 +59,39 @@ def _of_parameters(model: nn.Module, device: torch.device) -> str | None:
     return None
 
 
-def _of_hooks(model: nn.Module, optimizer: torch.optim.Optimizer) -> str | None:
-    """A replay runs no Python: hooks would fall silent. Those of torch itself only compute."""
-    for name, module in model.named_modules():
-        if _foreign(module, _HOOKS):
-            return f"{name or 'the model'} has a hook, which a replay would not call"
-    for name, parameter in model.named_parameters():
-        if _foreign(parameter, _TENSOR_HOOKS):
-            return f"{name} has a gradient hook, which a replay would not call"
-    of_optimizer = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-    if _foreign(optimizer, of_optimizer, known=(_TORCH, _OURS)) or _foreign(
-        optimizers, _EVERYWHERE, known=(_TORCH, _OURS)
-    ):
-        return "the optimizer's step has a hook, which a replay would not call"
-    return None
+class Hooks:
+    """The hooks that a replay, which runs no Python, would not call. Torch's own only compute.
+
+    torch numbers the hooks of a process as they are registered, wherever that is. So a look at all
+    modules is needed only where the number has moved on, and else a look costs a comparison.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        self._model, self._optimizer = model, optimizer
+        self._number = -1
+        self._found: HookPlace | None = None
+
+    def problem(self) -> str | None:
+        """Which hook there is; None: none."""
+        if self._found is not None and not _foreign(*self._found[1:]):
+            self._found, self._number = None, -1  # it is gone, and there may be others
+        if self._number != RemovableHandle.next_id:
+            self._number = RemovableHandle.next_id
+            self._found = next((place for place in self._places() if _foreign(*place[1:])), None)
+        return None if self._found is None else f"{self._found[0]}, which a replay would not call"
+
+    def _places(self) -> Iterator[HookPlace]:
+        for name, module in self._model.named_modules():
+            yield f"{name or 'the model'} has a hook", module, _HOOKS, (_TORCH,)
+        for name, parameter in self._model.named_parameters():
+            yield f"{name} has a gradient hook", parameter, _TENSOR_HOOKS, (_TORCH,)
+        yield "every module has a hook", every_module, _OF_EVERY_MODULE, (_TORCH,)
+        known = (_TORCH, _OURS)
+        yield "the optimizer's step has a hook", self._optimizer, _STEP_HOOKS, known
+        yield "the optimizer's step has a hook", optimizers, _EVERYWHERE, known
 
 
-def _foreign(owner: Any, names: tuple[str, ...], known: tuple[str, ...] = (_TORCH,)) -> bool:
+def _foreign(owner: Any, names: tuple[str, ...], known: tuple[str, ...]) -> bool:
     hooks = [hook for name in names for hook in (getattr(owner, name, None) or {}).values()]
     return not all(_home(hook).startswith(known) for hook in hooks)
 

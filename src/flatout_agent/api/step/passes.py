@@ -85,9 +85,10 @@ class Passes:
                     raise
                 failure = error
             self._light = False
-            self._undo()
+            self.undo()
+            self._fit.free()
             let_go(failure, self._group.device)
-        loss = self._fit.run(batch, self._attempt, self._undo)
+        loss = self._fit.run(batch, self._attempt, self.undo)
         if self._parts > 1:
             self.splits += 1
         return loss
@@ -188,7 +189,8 @@ class Passes:
             together = divided(together, added(weights))
         return together if isinstance(together, Tensor) else loss
 
-    def _undo(self) -> None:
+    def undo(self) -> None:
+        """Take back what a failed pass did to gradients and buffers."""
         base = self._group.base
         self._gradients.clear()
         if base is not None:

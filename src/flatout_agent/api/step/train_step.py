@@ -141,7 +141,7 @@ class TrainStep:
         self._options, self._choices, self._loss_fn = options, choices, loss_fn
         self._bare = ranks.bare(model)
         self._pair = loss_fn is not None and not loss_call.takes_model(loss_fn)
-        choices.keep_memory(self.device)
+        choices.begin_settings(model, self.device)
         self._layout = choices.place(model)
         self._place = None if self._layout.name == "contiguous" else self._layout.place
         self.ema = _average(model, self._bare, options.ema)
@@ -198,7 +198,8 @@ class TrainStep:
             self._graph_note = f"no: compile={self._choices.compile!r} records graphs of its own"
         else:
             parts = (self.model, self.optimizer, self.device, self.scheduler)
-            return WholeStep(self._body, *parts, loss_fn=self._loss_fn)
+            undo, self._fit.free = self._passes.undo, self._free_graph
+            return WholeStep(self._body, *parts, loss_fn=self._loss_fn, undo=undo)
         return None
 
     def __call__(self, batch: Any) -> Tensor:
@@ -370,6 +371,13 @@ class TrainStep:
         self._close_graph("no: closed")
         self._choices.undo()
         self._fit.close()  # once more: a step that goes on after close() begins anew
+
+    def _free_graph(self) -> bool:
+        """Where memory ran out beside recordings, they go, rather than that batches are split."""
+        if self._whole is None or not self._whole.holds_memory:
+            return False
+        self._close_graph("no: a step of another kind did not fit into memory beside the recorded")
+        return True
 
     def _close_graph(self, reason: str) -> None:
         if self._whole is not None:

@@ -1,0 +1,69 @@
+"""Kinds of step: what a recording fixes of a batch, and in what two of them differ."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+
+
+def describe(value: Any, device: torch.device, parts: list[Hashable]) -> str | None:
+    """Append what a recording fixes of this nest; what it cannot fix is returned as the reason."""
+    if isinstance(value, Tensor):
+        if value.device.type != device.type:
+            return f"the batch has a tensor on {value.device}: move it there with flatout.to_device"
+        if value.requires_grad:
+            return "the batch has a tensor that requires a gradient"
+        if value.layout is not torch.strided:
+            return f"the batch has a tensor of layout {value.layout}"
+        parts.append((value.shape, value.stride(), value.dtype))
+        return None
+    if isinstance(value, _PLAIN):
+        parts.append((type(value), value))
+        return None
+    items = _items(value)
+    if items is None:
+        return f"the batch holds a {type(value).__name__}, which cannot be compared"
+    parts.append((type(value), len(items)))
+    for name, item in items:
+        parts.append(name)
+        problem = describe(item, device, parts)
+        if problem is not None:
+            return problem
+    return None
+
+
+def _items(value: Any) -> list[tuple[Any, Any]] | None:
+    """Names and members of one nest, as `nests` walks it; None: it is none."""
+    if isinstance(value, MutableMapping):
+        return list(value.items())
+    if isinstance(value, list | tuple):
+        return list(enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
+    return None
+
+
+def difference(first: Any, second: Any) -> str:
+    """In what two kinds of step differ, in words."""
+    if first[1] != second[1]:
+        found = sorted({name for pair in _unequal(first[1], second[1]) for name, _ in pair})
+        names = ", ".join(repr(name) for name in found)
+        return f"the optimizer's {names} changes from step to step"
+    if first[2] != second[2]:
+        return "training mode or requires_grad changes from step to step"
+    return "the batches differ too often in shape or in values that are no tensors"
+
+
+def _unequal(first: Any, second: Any) -> list[Any]:
+    return [
+        (old, new)
+        for group, other in zip(first, second, strict=False)
+        for old, new in zip(group, other, strict=False)
+        if old != new
+    ]
