@@ -103,7 +103,8 @@ def _graph(here: Here, device: str, count: int) -> Any:
         values.add_(1.0)  # what is captured must have run once
     torch.cuda.current_stream(device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # Not on torch's own stream for captures: that is of the device that it was first made on.
+    with torch.cuda.graph(graph, stream=side):
         for _ in range(count):
             values.add_(1e-6)
     return graph

@@ -73,7 +73,7 @@ class Cuda:
         yield
 
     def Stream(self, device: str) -> Any:  # noqa: N802 - torch's name
-        return self.current_stream(device)
+        return SimpleNamespace(**vars(self.current_stream(device)), aside=device)
 
     def current_stream(self, device: str) -> Any:
         assert device in CARDS
@@ -84,7 +84,9 @@ class Cuda:
         yield
 
     @contextlib.contextmanager
-    def graph(self, graph: Graph) -> Iterator[None]:
+    def graph(self, graph: Graph, stream: Any) -> Iterator[None]:
+        # torch's own stream for captures is of the device that it was first made on.
+        assert stream.aside in CARDS
         self.captured += 1
         yield
 

@@ -3,6 +3,8 @@ import enum
 import functools
 import io
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,19 @@ from torch.optim import lr_scheduler
 
 from flatout_agent.api.checkpoint.states import Staging
 from flatout_agent.api.errors import CheckpointError
+
+
+def test_torch_before_2_5_has_no_class_for_buffers():
+    program = """
+import torch
+del torch.nn.Buffer
+from flatout_agent.api.checkpoint.states import Staging
+staging = Staging()
+staging.begin()
+print(staging.copy(torch.ones(2), "thing").tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[1.0, 1.0]", done.stderr
 
 
 def through_a_file(value):

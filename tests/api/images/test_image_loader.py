@@ -22,9 +22,9 @@ from torch import Tensor
 import flatout
 from api.images.pictures import encoded, folder, picture, reference
 from flatout_agent.api.errors import UsageError
-from flatout_agent.api.images import device_decoding
+from flatout_agent.api.images import device_decoding, finishing
 from flatout_agent.api.images import image_loader as images
-from flatout_agent.api.images.decoding import open_picture
+from flatout_agent.api.images.decoding import CorruptError, open_picture
 from flatout_agent.api.images.device_decoding import DeviceDecoder
 from flatout_agent.api.images.image_loader import ImageLoader, image_loader
 from flatout_agent.api.loader.sampling import World
@@ -463,19 +463,64 @@ def test_decoding_and_keeping_on_a_device_gives_the_same_batches(
     assert one.state_dict()["decoder"] == "fake:device"
 
 
+def one_that_differs(root: Path) -> int:
+    """The length of a file that no other has."""
+    lengths = [path.stat().st_size for path in sorted(root.rglob("*.jpg"))]
+    return next(length for length in lengths if lengths.count(length) == 1)
+
+
+def test_what_the_device_cannot_decode_is_decoded_on_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = folder(tmp_path, 2, 8)
+    wanted = passed(loader(root, cache=False, train=False))
+    monkeypatch.setattr(device_decoding, "candidates", fake({one_that_differs(root)}))
+    one = loader(root, decoder="fake:device", cache=False, train=False)
+    assert same(passed(one), wanted, LEVEL)
+    assert len(one.skipped) == 0
+
+
 @pytest.mark.parametrize("train", [True, False])
-def test_what_the_device_cannot_decode_is_skipped_and_named(
+def test_what_neither_can_decode_is_skipped_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, train: bool
 ) -> None:
     root = folder(tmp_path, 2, 8)
-    lengths = [path.stat().st_size for path in sorted(root.rglob("*.jpg"))]
-    bad = next(length for length in lengths if lengths.count(length) == 1)
+    bad = one_that_differs(root)
+
+    def opened(data: bytes, decoder: Any) -> Any:
+        if len(data) == bad:
+            raise CorruptError("no Huffman table")
+        return open_picture(data, decoder)
+
     monkeypatch.setattr(device_decoding, "candidates", fake({bad}))
+    monkeypatch.setattr(finishing, "open_picture", opened)
     one = loader(root, decoder="fake:device", cache=False, train=train)
-    with pytest.warns(UserWarning, match="RuntimeError: nvjpegDecode failed: 6"):
+    with pytest.warns(UserWarning, match="no Huffman table"):
         batches = passed(one)
     assert sum(len(labels) for _, labels in batches) == (16 if train else 15)
     assert len(one.skipped) == 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error while decoding JPEG images: CUDA out of memory. Tried to allocate 1 GiB",
+        "CUDA error: an illegal memory access was encountered",
+    ],
+)
+def test_the_devices_own_trouble_is_no_fault_of_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    def decode(files: list[Tensor]) -> list[Tensor]:
+        raise RuntimeError(said)
+
+    monkeypatch.setattr(
+        device_decoding, "candidates", lambda *given: [DeviceDecoder("fake:device", decode)]
+    )
+    one = loader(folder(tmp_path, 2, 8), decoder="fake:device", cache=False)
+    with pytest.raises(RuntimeError, match=said[-20:]):
+        passed(one)
+    assert len(one.skipped) == 0
 
 
 @pytest.mark.gpu

@@ -141,6 +141,36 @@ def test_a_side_stream_copies_waits_and_tells_the_allocator(
     assert module.calls == ["aside", "back", "wait for event 1"]
 
 
+class Encoding:
+    """Hides its tensors and moves itself, as Hugging Face's BatchEncoding."""
+
+    def __init__(self, module: FakeModule) -> None:
+        self.module = module
+
+    def to(self, device: torch.device) -> Encoding:
+        self.module.calls.append("moved")
+        return self
+
+
+def test_what_the_allocator_cannot_be_told_of_is_moved_where_it_is_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = FakeModule()
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+
+    def record_stream(tensor: torch.Tensor, stream: Any) -> None:
+        if tensor.layout is not torch.strided:
+            raise NotImplementedError("record_stream of SparseCUDA")
+
+    monkeypatch.setattr(torch.Tensor, "record_stream", record_stream)
+    side = prefetching.SideStream(torch.device("meta"), 2)
+    batch = {"own": Encoding(module), "sparse": torch.eye(2).to_sparse(), "plain": torch.ones(2)}
+    copied = side.finish(side.start(batch))
+    assert copied["plain"].is_meta
+    assert copied["sparse"].is_meta
+    assert module.calls == ["aside", "back", "wait for event 1", "moved"]
+
+
 @pytest.mark.gpu
 def test_on_cuda_batches_arrive_whole_while_the_device_is_busy() -> None:
     device = torch.device("cuda", 0)

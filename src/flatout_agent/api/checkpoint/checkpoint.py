@@ -59,8 +59,10 @@ class Checkpoint:
         and dicts of them; files are read with `weights_only=True`, so that they can run no code.
 
     Saving stops the training only for as long as the copy to host memory takes (on CUDA not even
-    that: the copies are queued on the device). That memory is kept: as much as the state has. A
-    thread writes; a save that comes before it is done waits for it: raise `every` then.
+    that: the copies are queued on the device). That memory is kept: as much as the state has; on
+    CUDA it is page-locked, and torch rounds each tensor's up to a power of two, so that it may be
+    nearly twice as much. A thread writes; a save that comes before it is done waits for it: raise
+    `every` then.
 
     Under torch.distributed all ranks make it, with the same arguments, and call each method at the
     same steps. What all have alike is written by rank 0, sharded tensors, random states, loaders

@@ -23,6 +23,7 @@ MARK = "flatout.sharded"
 
 _LARGEST_INT_BITS = 2000  # the reader takes integers of up to 255 bytes
 _ATOMS = frozenset({float, complex, str, bytes, bool, type(None), torch.Size, torch.dtype})
+_PLAIN = (Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", Tensor))  # Buffer: torch 2.5
 _CURES = {
     "tuple": "store a plain tuple or dict of its fields",
     "dict": "store dict(...) of it",
@@ -161,8 +162,7 @@ def _key(key: Any, where: str) -> Any:
 def _check_class(tensor: Tensor, where: str) -> None:
     if tensor.device.type == "meta":
         raise _refusal(where, "is on the meta device and has no values", "move the model first")
-    plain = type(tensor) in (Tensor, torch.nn.Parameter, torch.nn.Buffer)
-    if not plain and type(tensor) not in torch.serialization.get_safe_globals():
+    if type(tensor) not in _PLAIN and type(tensor) not in torch.serialization.get_safe_globals():
         cure = "register its class with torch.serialization.add_safe_globals, or store parts of it"
         raise _refusal(where, _is_a(tensor), cure)
 

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from flatout_agent.api.images import augmenting
 from flatout_agent.api.images.augmenting import Cuts, Normalise
+from flatout_agent.api.images.decoding import open_picture
 from flatout_agent.api.images.device_decoding import DecodedPicture, DeviceDecoder, parts
 from flatout_agent.api.images.reading import Item, Reader, box_on_canvas, told
+from flatout_agent.api.step.out_of_memory import is_out_of_memory
 
 
 @dataclass
@@ -85,10 +87,9 @@ class Finisher:
             try:
                 pixels = self.decoder.decode([_file(read, place) for place in here])
                 found.update(zip(here, pixels, strict=True))
-            except torch.OutOfMemoryError:
-                raise
-            except Exception:  # one of them is corrupt: which?
-                for place in here:
+            except Exception as error:
+                _raise_trouble(error)
+                for place in here:  # the device cannot decode one of them: which?
                     self._alone(read, place, found)
         return found
 
@@ -103,14 +104,22 @@ class Finisher:
             read.items[place] = self.reader.read(item.index, draws, read.slots[place])
 
     def _one(self, item: Item) -> Tensor | None:
+        """Its pixels; None: it is skipped, since the host cannot decode it either.
+
+        nvJPEG knows fewer kinds of JPEG (of chroma sampling, of coding) than a decoder on the host.
+        """
         assert self.decoder is not None and item.encoded is not None
         try:
             return self.decoder.decode([item.encoded])[0]
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:
-            self.reader.skip(item.index, f"{self.decoder.name} cannot decode it: {told(error)}")
+            _raise_trouble(error)
+        try:
+            picture = open_picture(item.encoded.numpy().tobytes(), self.reader.decoder)
+            pixels = picture.region(None, 1.0).permute(2, 0, 1)
+        except Exception as error:
+            self.reader.skip(item.index, told(error))
             return None
+        return pixels.to(self.device)
 
     def _from_slots(self, read: Read, kept: list[int], decoded: dict[int, Tensor]) -> Tensor:
         """uint8 [n, 3, size, size], channels last."""
@@ -197,6 +206,15 @@ class Finisher:
             where = flips.to(self.device, non_blocking=True).view(-1, 1, 1, 1)
             batch = torch.where(where, batch.flip(2), batch)
         return batch.permute(0, 3, 1, 2)
+
+
+def _raise_trouble(error: Exception) -> None:
+    """Raise it again where it is the device's, not the picture's.
+
+    torchvision wraps whatever happens in a RuntimeError: only the text tells.
+    """
+    if is_out_of_memory(error) or "CUDA error" in str(error):
+        raise error
 
 
 def _item(read: Read, place: int) -> Item:

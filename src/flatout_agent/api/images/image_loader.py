@@ -261,7 +261,8 @@ class ImageLoader:
         self._resolve(state["canvas"])
         if (here := self.state_dict()["decoder"]) != state["decoder"]:
             self.notes["resume"] = (
-                f"decoded by {state['decoder']} then and by {here} now: pixels may differ by 1 or 2"
+                f"decoded by {state['decoder']} then and by {here} now: pixels differ, on a GPU "
+                f"also by more than 1 or 2 where colours change (nvJPEG does not smooth chroma)"
             )
         self._go_to(int(state["epoch"]), int(state["position"]))
 

@@ -56,8 +56,14 @@ class Parcel:
 
 
 def pinned(leaf: Any) -> Any:
-    """The tensor, or the object that can pin itself, in page-locked memory."""
-    return leaf.pin_memory() if hasattr(leaf, "pin_memory") else leaf
+    """The tensor, or the object that can pin itself, in page-locked memory.
+
+    What is on a device already stays there: torch refuses to pin it.
+    """
+    device = getattr(getattr(leaf, "data", leaf), "device", None)  # `data`: of a PackedSequence
+    if not hasattr(leaf, "pin_memory") or getattr(device, "type", "cpu") != "cpu":
+        return leaf
+    return leaf.pin_memory()
 
 
 class Fetcher(Dataset[Parcel]):

@@ -56,16 +56,34 @@ class SideStream:
         _, copied, event = started
         stream = self._module.current_stream(self._device)
         stream.wait_event(event)
-        change(copied, lambda leaf: _record(leaf, self._device, stream))
-        return copied
+        return change(copied, lambda leaf: self._taken(leaf, stream))
 
     def _copied(self, leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor) or leaf.layout is not torch.strided:
+        if not _told_of_streams(leaf):
+            return leaf
+        if not isinstance(leaf, torch.Tensor):
             return to_device(leaf, self._device)
         if leaf.device == self._device:
             return leaf
         # Not by Tensor.to: under `flatout run` the device-prefetch boost would copy it once more.
         return torch.empty_like(leaf, device=self._device).copy_(leaf, non_blocking=True)
+
+    def _taken(self, leaf: Any, stream: Any) -> Any:
+        """On the stream that uses it: also what could not be copied aside."""
+        if not _told_of_streams(leaf):
+            return to_device(leaf, self._device)
+        return _record(leaf, self._device, stream)
+
+
+def _told_of_streams(leaf: Any) -> bool:
+    """Whether the allocator can be told which streams use its memory (`record_stream`).
+
+    What moves itself and hides its tensors (Hugging Face's `BatchEncoding`), and sparse and nested
+    tensors, cannot: copied aside, their memory would be used again while it is still read.
+    """
+    if isinstance(leaf, torch.Tensor):
+        return leaf.layout is torch.strided
+    return hasattr(leaf, "record_stream") or hasattr(leaf, "_asdict")
 
 
 def _record(leaf: Any, device: torch.device, stream: Any) -> Any:

@@ -51,8 +51,12 @@ def read(device: torch.device) -> Counters:
 
 def live(device: torch.device) -> int | None:
     """Bytes in use now, cheap enough for each step."""
-    if device.type in ("cuda", "xpu"):
-        return int(getattr(torch, device.type).memory_allocated(device))
+    if device.type == "cuda":
+        # Not memory_allocated: that flattens and sorts all counters of the allocator.
+        counters = torch.cuda.memory_stats_as_nested_dict(device)
+        return int(counters["allocated_bytes"]["all"]["current"]) if counters else 0
+    if device.type == "xpu":
+        return int(torch.xpu.memory_allocated(device))
     if device.type == "cpu" and _malloc_counts():
         return _in_malloc()
     return read(device).allocated

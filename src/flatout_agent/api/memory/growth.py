@@ -80,7 +80,7 @@ class LeakCheck:
         self._before: Counter[Kind] | None = None
 
     def check(self) -> None:
-        """Call it once per step, always at the same point; about 5 us, no synchronisation."""
+        """Call it once per step, always at the same point; microseconds, no synchronisation."""
         self._calls += 1
         if self._calls % (self._every * self._stride):
             return
