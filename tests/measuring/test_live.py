@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from flatout.measuring import live
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Verdict
@@ -95,3 +97,16 @@ def test_the_guard_of_the_whole_plan() -> None:
     assert guard is not None
     assert (guard.passed, guard.gradient_compared, guard.gradient_error) == (True, True, 0.02)
     assert live.guard(run(summary())) is None
+
+
+def test_all_steps_are_counted_not_only_those_that_are_told_one_by_one() -> None:
+    rank = SimpleNamespace(steps=[1] * 8)
+    program = SimpleNamespace(log_tail=lambda lines: [])
+
+    def error(*records: wire.Record) -> str | None:
+        return live._error(run(*records), rank, program, False, 9.0, 0)  # type: ignore[arg-type]
+
+    assert error() == "the program ended by itself after 8 steps: too few to measure"
+    ended = wire.Ended("", 40, 0, 1.0, 0.0)
+    whole = wire.LiveSummary((), False, 40)
+    assert error(whole, ended) == "the program ended by itself after 40 steps: too few to measure"

@@ -153,6 +153,21 @@ def test_notes_say_what_is_missing() -> None:
     assert profiling_records.notes([whole], whole, wire.ProfileOrders(steps=6)) == ()
 
 
+def test_a_gpus_job_whose_trace_holds_no_gpu_is_no_job_of_the_cpu(root: Path) -> None:
+    """CUPTI was taken, or this torch was built without it."""
+    found = process(trace=str(TRACES / "text_cpu.json.gz"))
+    version = {"torch": "2.13.0", "python": "3.11", "system": "linux"}
+    found.facts = wire.JobFacts(**version, device="cuda", device_name="NVIDIA H100")
+    command = resolve([str(JOBS / "plain.py")])
+    with pytest.raises(UserError, match="nothing of what NVIDIA H100 did") as raised:
+        profiling.analysed(command, [found], ())
+    assert "CUPTI" in (raised.value.next_step or "")
+    found.facts = wire.JobFacts(**version, device="cpu")
+    profile = profiling.analysed(command, [found], ())
+    assert profile is not None
+    assert profile.anatomy.device == "cpu"
+
+
 def test_traces_that_exist(tmp_path: Path) -> None:
     recorded = profiling.from_traces([TRACES / "a100_train.json.gz"])
     assert recorded.profile.anatomy.device == "cuda"

@@ -282,7 +282,7 @@ def _error(
     """Why the program as written is not known; None: it is."""
     if found.facts is not None:
         return None
-    steps = len(rank.steps) if rank is not None else 0
+    steps = _steps_seen(found, rank)
     if late:
         return f"stopped after {limit_s:.0f} s with {steps} steps taken"
     tail = next((line.strip() for line in reversed(program.log_tail(20)) if line.strip()), "")
@@ -290,6 +290,13 @@ def _error(
         how = f"killed by signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
         return f"{tail} ({how})" if tail else how
     return f"the program ended by itself after {steps} steps: too few to measure"
+
+
+def _steps_seen(found: LiveRun, rank: Rank | None) -> int:
+    """Steps that the program took, as far as was told: only the first ones are told one by one."""
+    one_by_one = len(rank.steps) if rank is not None else 0
+    whole = [record.steps for record in (found.ended, found.summary) if record is not None]
+    return max(one_by_one, *whole, 0)
 
 
 def steps_of(tried: Tried) -> int | None:

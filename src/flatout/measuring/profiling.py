@@ -185,6 +185,13 @@ def analysed(
     detail = reading.read([Path(seen.detail_trace)])[0] if seen.detail_trace else None
     found = analysing.analyse(recording, detail, step_ms=1000 * seen.step_s, roots=roots)
     facts = leading.facts
+    if facts is not None and facts.device in ("cuda", "xpu") and found.anatomy.device == "cpu":
+        raise UserError(
+            f"the recording holds nothing of what {facts.device_name or 'the GPU'} did",
+            "another profiler may be using CUPTI (only one can), or this torch was built without "
+            "it: torch.profiler.supported_activities() must name the GPU",
+            exit_code=1,
+        )
     whole = dataclasses.replace(
         found,
         command=command.display,

@@ -72,6 +72,16 @@ def test_a_host_that_runs_ahead_loses_no_work(tmp_path):
     assert parts(found) == {Kind.TENSOR_CORES: 1.0}
 
 
+def test_work_from_before_whose_launch_is_not_recorded_is_not_the_steps(tmp_path):
+    """As a profiler's warm-up leaves it: its calls are dropped, its kernels still run."""
+    trace = Trace().steps(0, 100, 200)
+    trace.work("kernel", GEMM, 0, 300, correlation=900)
+    trace.kernel(GEMM, 300, 1300, 10).kernel(GEMM, 1300, 2300, 110)
+    found = anatomy(look(trace.recording(tmp_path)))
+    assert found.step_ms == pytest.approx(1.0)
+    assert parts(found) == {Kind.TENSOR_CORES: 1.0}
+
+
 def test_what_runs_in_the_optimizers_step_is_the_optimizers(tmp_path):
     trace = Trace().steps(0, 1000).mark("Optimizer.step#AdamW.step", 100, 200)
     trace.op("aten::_foreach_add_", 110, 150).kernel(RELU, 150, 250, 120)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flatout.measuring.trace import intervals, kinds
 from flatout.measuring.trace.host import Host
 from flatout.measuring.trace.intervals import NOBODY, Segments
-from flatout.measuring.trace.recording import DEVICE, Category, Ints, Recording
+from flatout.measuring.trace.recording import DEVICE, Category, Flags, Ints, Recording
 from flatout.nouns.anatomy import Kind
 
 ORDER = (
@@ -46,6 +46,9 @@ class Work:
     """Row of the innermost operator or annotation that launched it."""
     launched: Ints
     """When; NOBODY: not recorded."""
+    orphaned: Flags
+    """The runtime's calls are recorded, but not the one that launched it: it was in the queue when
+    the recording began. Nothing waits for the device between a warm-up and the recording."""
 
     def held(self, recording: Recording, low: int, high: int) -> Segments:
         """Who holds each instant of [low, high): ranks of ORDER, or NOBODY when it is idle."""
@@ -60,7 +63,9 @@ def work(recording: Recording, host: Host) -> Work:
     launched = np.where(call >= 0, recording.events.begin[call], NOBODY)
     fallback = (call < 0) & (operator >= 0)
     launched = np.where(fallback, recording.events.begin[operator], launched)
-    return Work(rows, _ranks(recording, host, rows, operator), call, operator, launched)
+    recorded = bool(len(recording.rows(Category.RUNTIME)))
+    orphaned = (launched < 0) & recorded
+    return Work(rows, _ranks(recording, host, rows, operator), call, operator, launched, orphaned)
 
 
 def _busiest(recording: Recording, rows: Ints) -> Ints:

@@ -79,7 +79,8 @@ class Seen:
         work, begin = self.work, self.recording.events.begin
         if not self.window.marks:
             return np.ones(len(work.rows), np.bool_)
-        return self.window.inside(np.where(work.launched >= 0, work.launched, begin[work.rows]))
+        when = np.where(work.launched >= 0, work.launched, begin[work.rows])
+        return self.window.inside(when) & ~work.orphaned
 
     @cached_property
     def rows(self) -> Ints:
@@ -155,7 +156,7 @@ def look(
     """Understand a recording. `span`: take this time (ns) for the window instead of the steps."""
     found = host(recording)
     work = device.work(recording, found)
-    steps = window.window(recording, found, work.rows, work.launched)
+    steps = window.window(recording, found, work)
     if span is not None:
         steps = Window(*span, ())
     main = processor.main_thread(recording, found)

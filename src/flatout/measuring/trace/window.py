@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatout.measuring.trace import operators
+from flatout.measuring.trace.device import Work
 from flatout.measuring.trace.host import Host
 from flatout.measuring.trace.recording import Category, Flags, Ints, Recording
 
@@ -66,20 +67,20 @@ def marks(recording: Recording, host: Host) -> tuple[tuple[int, int], ...]:
     return tuple(found[whole[0] : whole[-1] + 1])
 
 
-def window(recording: Recording, host: Host, work: Ints, launched: Ints) -> Window:
-    """The window of this recording. `work`: rows of the device's work; `launched`: when, or -1."""
+def window(recording: Recording, host: Host, work: Work) -> Window:
+    """The window of this recording, with the device's `work`."""
     events = recording.events
     found = marks(recording, host)
-    if not len(work):
+    if not len(work.rows):
         if found:
             return Window(found[0][0], found[-1][1], found)
         rows = host.rows if len(host.rows) else np.arange(len(events))
         return Window(int(events.begin[rows].min()), int(events.end[rows].max()), ())
-    begin, end = events.begin[work], events.end[work]
-    when = np.where(launched >= 0, launched, begin)
+    begin, end = events.begin[work.rows], events.end[work.rows]
+    when = np.where(work.launched >= 0, work.launched, begin)
     if not found:
         return Window(int(min(when.min(), begin.min())), int(end.max()), ())
     low, high = found[0][0], found[-1][1]
-    earlier, later = end[when < low], end[when < high]
+    earlier, later = end[(when < low) | work.orphaned], end[when < high]
     first, last = max(low, earlier.max(initial=low)), max(high, later.max(initial=high))
     return Window(int(first), int(last), found) if first < last else Window(low, high, found)
