@@ -5,6 +5,7 @@ import torch
 
 from flatout_agent.boosts import Declined, cudnn_benchmark
 from flatout_agent.job import Job
+from flatout_agent.live.candidates import NEEDS_START, candidates
 from flatout_agent.wire import JobFacts, ModelFacts
 
 MODEL = ModelFacts("Net", 9, "float32", "cuda", conv2d=1)
@@ -36,6 +37,12 @@ def test_engaged_sees_what_the_script_did(applied, monkeypatch):
     assert "deterministic" in applied.engaged()[1]
     torch.backends.cudnn.benchmark = False
     assert applied.engaged() == (False, "the script turned it off")
+
+
+def test_in_a_running_program_all_shapes_have_their_plans_already():
+    found, declined = candidates(FACTS, ["cudnn-benchmark"])
+    assert found == []
+    assert [(item.id, item.reason) for item in declined] == [("cudnn-benchmark", NEEDS_START)]
 
 
 def test_declined(monkeypatch):

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -44,7 +44,9 @@ BOOST = Boost(
     since="0.1.0",
     risk=Risk.EXACT,
     moment=Moment.START,
-    retry_after=("bf16-autocast", "fp16-autocast", "channels-last"),
+    # cuDNN's plans are kept by shape, whether they were measured or guessed: in a running program
+    # all shapes have theirs already (run_single_conv in ATen/native/cudnn/Conv_v8.cpp).
+    switch=Switch.START,
 )
 MANY_SHAPES = 4
 """Shapes in the first steps from which on measuring each again costs more than it saves."""

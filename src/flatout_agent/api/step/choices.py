@@ -15,6 +15,7 @@ from flatout_agent.api.step import layout as layouts
 from flatout_agent.api.step.layout import Layout
 from flatout_agent.api.step.precision import Precision
 from flatout_agent.api.step.precision import choose as choose_precision
+from flatout_agent.api.step.update import let_round
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Choices:
     compile: str | bool
     layout: str
     graph: str | bool
+    accumulate: int = 1
     unfused: str | None = None
     """Why the optimizer keeps its own kernel; None: it gets the fused one."""
     notes: dict[str, str] = field(default_factory=dict)
@@ -50,14 +52,24 @@ class Choices:
         told = "; ".join(f"{name}: {reason}" for name, reason in unused.items())
         self.notes["plan"] = f"{path} (not used: {told})" if told else str(path)
 
-    def keep_memory(self, device: torch.device) -> None:
-        """On the CPU, where no plan decides: freed memory is kept for the next step."""
-        if device.type != "cpu" or "plan" in self.notes:
+    def begin_settings(self, model: nn.Module, device: torch.device) -> None:
+        """What a process is told once, where no plan decides.
+
+        On the CPU freed memory is kept for the next step. On CUDA cuDNN measures which kernels are
+        fastest for each shape of a convolution, unless each bit is to stay.
+        """
+        if "plan" in self.notes:
             return
-        started = plans.begin(plans.StepPlan(starts=(("allocator", {}),)))
+        if device.type == "cpu":
+            self._begin("allocator", "glibc keeps freed memory")
+        elif device.type == "cuda" and self.unfused is None and layouts.convolves(model):
+            self._begin("cudnn-benchmark", "the fastest for each shape are measured")
+
+    def _begin(self, boost: str, done: str) -> None:
+        started = plans.begin(plans.StepPlan(starts=((boost, {}),)))
         self.undos.append(started)
-        reason = started.declined.get("allocator")
-        self.notes["allocator"] = f"as it is: {reason}" if reason else "glibc keeps freed memory"
+        reason = started.declined.get(boost)
+        self.notes[boost] = f"as it is: {reason}" if reason else done
 
     def place(self, model: nn.Module) -> Layout:
         """The memory layout."""
@@ -80,7 +92,7 @@ class Choices:
         reason, undo = optimizing.fuse(optimizer)
         self.notes["optimizer"] = reason
         self._unfuse = undo
-        self.undos.append(undo)
+        self.undos += [undo, let_round(optimizer)]
 
     def unfuse(self, reason: str) -> None:
         """Give the optimizer its own kernel back, before its first step."""
@@ -92,7 +104,7 @@ class Choices:
         self, model: nn.Module, call: Callable[[Any], Tensor], device: torch.device
     ) -> compiling.Compiled:
         """The call, compiled."""
-        chosen = compiling.choose(self.compile, model, call, device)
+        chosen = compiling.choose(self.compile, model, call, device, self.accumulate)
         self.undos.append(chosen.undo)
         return chosen
 

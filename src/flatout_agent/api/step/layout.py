@@ -67,6 +67,12 @@ def choose(asked: str, model: nn.Module) -> Layout:
     )
 
 
+def convolves(model: nn.Module) -> bool:
+    """Whether the model convolves images or volumes."""
+    kinds = tuple(kind for group in CONVOLUTIONS.values() for kind in group)
+    return any(isinstance(module, kinds) for module in model.modules())
+
+
 def _contiguous(reason: str) -> Layout:
     return Layout(
         "contiguous",

@@ -23,6 +23,7 @@ STARTED = (
     "allocator",
     "clip-grad",
     "cpu-threads",
+    "cudnn-attention",
     "cudnn-benchmark",
     "fast-dropout",
     "fused-loss",
