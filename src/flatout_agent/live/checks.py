@@ -14,7 +14,7 @@ from flatout_agent.booster import Booster
 from flatout_agent.boosts import Declined, Moment, load
 from flatout_agent.job import Job
 from flatout_agent.live import calls as replays
-from flatout_agent.live import guard
+from flatout_agent.live import guard, headroom
 from flatout_agent.live.blocks import Tick
 from flatout_agent.live.calls import Made, Recorded, again, begin, finish
 from flatout_agent.live.candidates import Candidate, highest_risk
@@ -50,6 +50,8 @@ class Checks:
         """The boosts that are asked about ..."""
         self._they_are_on = False
         """... which are off or on in the calls that are recorded."""
+        self._updates = False
+        """They act on the optimizers: an update is compared without any call."""
         self._calls: list[Recorded] = []
         self._earlier: dict[int, Recorded] = {}
         """A call on another batch, by model."""
@@ -72,6 +74,8 @@ class Checks:
 
     def give_calls(self, use: Use) -> Generator[None, Tick, None]:
         """Hand the calls of one unit to `use`, each when its gradient is there."""
+        if self.job.device != "cpu":
+            return  # nobody has a use for them there, and they hold memory
         self._begin((), False)
         self._recording, self._use, self._given = GIVE, use, False
         for _ in range(WAIT_UNITS):
@@ -113,10 +117,9 @@ class Checks:
 
     def _look(self, items: Sequence[Candidate], on: bool) -> Generator[None, Tick, Verdict]:
         self._begin(items, on)
-        updates = items[0].boost.moment is Moment.OPTIMIZER
         for _ in range(WAIT_UNITS):
             yield
-            if self._unit_ended(updates):
+            if self._unit_ended():
                 break
         verdict = self._together()
         self._end()
@@ -126,20 +129,21 @@ class Checks:
         purpose = asked(items, self.booster.active())
         known = bool(items) and self._yardsticks.cover(self.job.models, purpose, self.job.steps)
         self._items, self._they_are_on = items, on
-        self._recording = COMPARE if known else BATCH
+        self._updates = bool(items) and items[0].boost.moment is Moment.OPTIMIZER
+        asks = bool(items) and not self._updates
+        self._recording = 0 if not asks else COMPARE if known else BATCH
         self._calls, self._earlier, self._verdicts, self._not_compared = [], {}, {}, {}
         self._declined, self._looking, self._wrong = "", False, ([], "")
 
     def _end(self) -> None:
         self._begin((), False)
-        self._recording = 0
 
-    def _unit_ended(self, updates: bool) -> bool:
+    def _unit_ended(self) -> bool:
         """Whether there is an answer."""
         if self._verdicts or self._declined:
             return True
         self._calls = []
-        if self._recording == BATCH and (self._earlier or updates):
+        if self._recording == BATCH and self._earlier:
             self._recording = COMPARE
         return False
 
@@ -174,23 +178,32 @@ class Checks:
         recorded = self._record(model, args, kwargs) if self._recording else None
         output = self._fence.call(model, call, args, kwargs) if self.on else call(*args, **kwargs)
         if recorded is not None:
-            try:
-                finish(self.torch, recorded, output)
-                self._calls = [*self._calls[-MOST_WAITING:], recorded]
-            except Exception as error:
-                self.booster.recorder.fault("guard", error)
+            self.booster.recorder.safely("guard", self._finish, recorded, output)
         return output
 
     def _record(self, model: Any, args: Any, kwargs: Any) -> Recorded | None:
         try:
             reason = replays.not_repeatable(self.torch, model)
-            if reason is None:
+            reason = reason or headroom.lack_for_call(self.torch, model)
+            if not self._refused(model, reason):
                 return begin(self.torch, model, args, kwargs)
         except Exception as error:
             self.booster.recorder.fault("guard", error)
-            reason = first_line(error)
-        self._not_compared[id(model)] = reason
+            self._refused(model, first_line(error))
         return None
+
+    def _finish(self, recorded: Recorded, output: Any) -> None:
+        """Keep the call for its backward pass, where there is room for it."""
+        reason = headroom.lack_for_call(self.torch, recorded.model, output, self._calls)
+        if not self._refused(recorded.model, reason):
+            finish(self.torch, recorded, output, values=self._recording == COMPARE)
+            self._calls = [*self._calls[-MOST_WAITING:], recorded]
+
+    def _refused(self, target: Any, reason: str | None) -> bool:
+        """Whether there is a reason why this model or optimizer is not compared; it is noted."""
+        if reason is not None:
+            self._not_compared[id(target)] = reason
+        return reason is not None
 
     def backward_ended(self) -> None:
         """Gradients are there and the weights are the same: compare, if that was asked for."""
@@ -198,9 +211,7 @@ class Checks:
             return
         used = [recorded for recorded in self._calls if recorded.used]
         self._calls = [recorded for recorded in self._calls if not recorded.used]
-        refused = {id(recorded.model): recorded.refusal for recorded in used}
-        self._not_compared.update({key: why for key, why in refused.items() if why is not None})
-        ready = [recorded for recorded in used if recorded.refusal is None]
+        ready = [call for call in used if not self._refused(call.model, call.refusal)]
         if self._recording == GIVE:
             self._give(ready)
             return
@@ -209,7 +220,7 @@ class Checks:
                 self._earlier.setdefault(id(recorded.model), recorded)
             return
         ready = [recorded for recorded in ready if id(recorded.model) not in self._verdicts]
-        if not ready or self._items[0].boost.moment not in CALLED:
+        if not ready:
             return
         self._replaying = True
         try:
@@ -292,6 +303,10 @@ class Checks:
         if reason is not None:
             return Verdict(False, reason)
         try:
+            for _ in range(4):  # what must see some calls first is not compared before it has
+                if not any(self.booster.steps_to_ready(item.id) for item in items):
+                    break
+                again(self.torch, recorded)
             boosted = again(self.torch, recorded)
             self.idle = self.booster.idle(items[0].id)
             return boosted
@@ -312,8 +327,10 @@ class Checks:
 
     def optimizer_starts(self, optimizer: Any) -> None:
         """Keep the weights where a boost of the update is to be compared."""
-        if self._items and self._items[0].boost.moment is Moment.OPTIMIZER:
-            self._before = Before(self.torch, optimizer)
+        if self._updates:
+            reason = headroom.lack_for_update(self.torch, optimizer)
+            if not self._refused(optimizer, reason):
+                self._before = Before(self.torch, optimizer)
 
     def optimizer_ends(self, optimizer: Any) -> None:
         """The program's own update is done: do it again under the boost, and compare."""
@@ -345,7 +362,7 @@ class Checks:
 
     def answered(self) -> bool:
         """Whether the look has its answer; asked at the end of each unit."""
-        return not self._looking or self._unit_ended(False)
+        return not self._looking or self._unit_ended()
 
     def looked(self) -> tuple[bool, list[str], str]:
         """End the look: (whether all was seen to be sound, boosts that are wrong, why)."""
