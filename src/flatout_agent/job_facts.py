@@ -89,7 +89,7 @@ class JobNotes:
     def _random_states(self, number: int) -> list[Any]:
         states = [self.torch.get_rng_state()]
         if self.models[number].device == "cuda":
-            states.append(self.torch.cuda.get_rng_state())
+            states += self.torch.cuda.get_rng_state_all()
         return states
 
     def optimizer(self, optimizer: Any, closure: bool) -> None:

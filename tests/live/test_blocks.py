@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
+import dataclasses
+import itertools
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 import pytest
 
@@ -160,9 +162,97 @@ def test_the_clock_is_asked_twice_and_tells_the_time_of_all():
     assert not block.disturbed
 
 
-def test_on_a_device_what_was_left_out_takes_its_share_of_the_time():
-    times = iter([0.0, 3.0])
-    ticks = [*steady(2), *steady(1, 0.2, clean=False), *steady(2)]
-    block, _ = collect(4, ticks, clock=lambda: next(times))
-    assert block.seconds == pytest.approx(3.0 * 0.1 / 0.6)
-    assert block.disturbed, "a device runs behind: what was left out cannot be told apart"
+class Device:
+    """Runs behind a host that only queues work; a unit that is not clean waits for all of it."""
+
+    HOST_S, UNIT_S = 0.002, 0.010
+
+    def __init__(self, other: Callable[[int], bool], beside_s: float = 0.0) -> None:
+        """other: whether the unit of this number has something beside training in it, which takes
+        `beside_s`."""
+        self.other, self.beside_s = other, beside_s
+        self.now = self.done = 0.0
+        self.asked = 0
+
+    def ticks(self) -> Iterator[Tick]:
+        for number in itertools.count():
+            began = self.now
+            self.now += self.HOST_S
+            self.done = max(self.done, self.now) + self.UNIT_S
+            if self.other(number):
+                self.now = self.done = max(self.now, self.done) + self.beside_s
+            yield Tick(self.now - began, 32, not self.other(number))
+
+    def clock(self) -> float:
+        self.asked += 1
+        self.now = max(self.now, self.done)
+        return self.now
+
+    def block(self, units: int, most: int) -> Block:
+        return collect(units, itertools.islice(self.ticks(), most), clock=self.clock)[0]
+
+
+def test_what_waits_for_a_device_takes_no_time_from_the_others():
+    device = Device(lambda number: number == 10)
+    block = device.block(20, 31)
+    assert block.seconds == pytest.approx(0.010, rel=0.03), "by the host's time it is 2 ms"
+    assert (block.units, block.disturbed) == (20, False)
+    assert device.asked == 3
+    assert block.wall_s == pytest.approx(0.120 + 20 * 0.002, rel=0.1)
+
+
+@pytest.mark.parametrize("epoch", [8, 10, 19, 21])
+def test_on_a_device_epochs_may_be_shorter_than_a_block(epoch):
+    device = Device(lambda number: number % epoch == 0, beside_s=1.0)
+    block = device.block(20, 80)
+    assert block.seconds == pytest.approx(0.010, rel=0.05)
+    assert block.units >= 20
+    assert not block.disturbed
+    assert device.asked < 15
+
+
+def test_on_a_device_an_epoch_ends_in_a_small_batch():
+    sizes = learnt(steady(20, size=32))
+    device = Device(lambda number: number % 12 == 0, beside_s=0.5)
+
+    def ticks() -> Iterator[Tick]:
+        for number, tick in enumerate(device.ticks()):
+            yield dataclasses.replace(tick, size=7) if number % 12 == 11 else tick
+
+    waiting = blocks.collect(20, 0, sizes, device.clock)
+    block, _ = run(waiting, itertools.islice(ticks(), 80))
+    assert block.seconds == pytest.approx(0.010, rel=0.05)
+    assert (block.units, block.disturbed) == (20, False)
+
+
+def test_on_a_device_where_no_unit_is_clean_all_of_them_count():
+    device = Device(lambda number: True, beside_s=0.030)
+    block = device.block(20, 27)
+    assert block.seconds == pytest.approx(0.042)
+    assert (block.units, block.disturbed) == (20, False)
+    assert device.asked < 10, "not at each unit"
+
+
+def test_on_a_device_that_is_hardly_ever_left_alone_a_block_ends_and_is_disturbed():
+    device = Device(lambda number: number % 3 == 0, beside_s=0.030)
+    block = device.block(20, 60)
+    assert block.seconds == pytest.approx(0.010 + 0.030 / 3, rel=0.2)
+    assert (block.units, block.disturbed) == (20, True)
+    assert device.asked < 10
+
+
+def test_on_a_device_what_was_measured_is_used_where_the_rest_cannot_be():
+    device = Device(lambda number: number == 5 or number > 25, beside_s=0.030)
+    block = device.block(40, 200)
+    assert block.units == 40, "too little was measured, so that all count"
+    device = Device(lambda number: number in (6, 28) or number > 50, beside_s=0.030)
+    block = device.block(40, 200)
+    assert block.seconds == pytest.approx(0.010, rel=0.05)
+    assert (block.units, block.disturbed) == (21, True)
+
+
+def test_on_a_device_sizes_that_vary_are_made_even():
+    sizes = learnt(Tick(0.001 * size, size, True) for size in [100, 200, 300, 400] * 5)
+    times = iter([0.0, 4.0])
+    block, _ = collect(4, [Tick(0.4, 400, True)] * 4, sizes=sizes, clock=lambda: next(times))
+    assert block.seconds == pytest.approx(sizes.usual / 400)

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from flatout_agent import forward_state
 from flatout_agent.live import calls, guard
 from flatout_agent.live.calls import Made
 from guarded import (
@@ -113,6 +114,24 @@ def test_dropout_draws_the_same_masks_and_other_ones_when_asked():
 def test_a_model_that_draws_nothing():
     (x, y), model = vectors(), mlp()
     assert not record(model, labels_loss(y), x).drew
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_random_numbers_of_an_accelerator_are_noticed_whatever_draws_them(monkeypatch, draws):
+    generator = torch.Generator().manual_seed(3)
+    monkeypatch.setattr(forward_state, "devices", lambda models: [torch.device("cuda", 0)])
+    monkeypatch.setattr(forward_state, "_of_device", lambda torch, device: generator)
+
+    class DropPath(nn.Module):
+        def forward(self, x: Any) -> Any:
+            if not draws:
+                return x
+            return x * (torch.rand(len(x), 1, generator=generator) > 0.3) / 0.7
+
+    (x, y), model = vectors(), nn.Sequential(mlp(), DropPath())
+    recorded = record(model, labels_loss(y), x)
+    assert recorded.drew is draws
+    assert_repeats(model, recorded)
 
 
 @pytest.mark.parametrize("uses_loss", [True, False])
@@ -222,6 +241,62 @@ def test_autocast_that_is_open_only_where_the_call_is_made_again():
     recorded = record(model, labels_loss(y), x)
     with torch.autocast("cpu", torch.bfloat16):
         assert_repeats(model, recorded)
+
+
+def test_weights_that_are_put_off_are_seen_within_the_programs_own_autocast():
+    (x, y), model = vectors(), mlp()
+    with torch.autocast("cpu", torch.bfloat16):
+        recorded = record(model, labels_loss(y), x)
+        written = calls.again(torch, recorded)
+        own = guard.yardstick(torch, recorded, written, None, False, rounds=True)
+        assert torch.equal(model(x), recorded.outputs[0]), "nor does the program find them there"
+        with guard._weights_off(torch, model, guard.HALF):  # the program's are remembered by now
+            off = calls.again(torch, recorded)
+    assert guard.distance(off.gradients, written.gradients)[0] > 1e-4
+    assert own.reordered > guard.LEAST_REORDERED
+    assert own.rounded is not None
+    assert own.rounded > 1e-4
+
+
+def test_weights_used_twice_under_autocast_have_the_programs_very_gradients():
+    """What comes back at a weight that is remembered as cast is added up in 16 bits."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(20, 20)
+
+        def forward(self, x: Any) -> Any:
+            return self.linear(self.linear(x).tanh())
+
+    (x, y), model = vectors(), Twice()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_repeats(model, record(model, labels_loss(y), x))
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_what_code_is_compiled_for_is_as_it_was_in_the_call(cache):
+    found: list[Any] = []
+
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(20, 10)
+
+        def forward(self, x: Any) -> Any:
+            found.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
+                          torch.is_autocast_cache_enabled()))  # fmt: skip
+            return self.linear(x)
+
+    (x, y), model = vectors(), Asks()
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=cache):
+        recorded = calls.begin(torch, model, (x,), {})
+        output = model(x)
+        calls.finish(torch, recorded, output)
+    cross_entropy(output, y).backward()
+    assert_repeats(model, recorded)
+    assert set(found) == {(True, torch.bfloat16, cache)}, "else it is compiled twice"
+    assert torch.is_autocast_cache_enabled()
 
 
 def test_gradient_accumulation_is_left_alone():
@@ -335,6 +410,17 @@ def test_two_backward_passes_through_one_graph():
     (cross_entropy(output, y) + output.square().mean()).backward()
     for gradient, parameter in zip(made.gradients, model.parameters(), strict=True):
         torch.testing.assert_close(gradient, parameter.grad)
+
+
+def test_what_a_call_gave_is_kept_only_where_it_is_asked_for():
+    (x, y), model = vectors(), mlp()
+    recorded = calls.begin(torch, model, (x,), {})
+    output = model(x)
+    calls.finish(torch, recorded, output, values=False)
+    cross_entropy(output, y).backward()
+    assert recorded.outputs == []
+    made = calls.again(torch, recorded)
+    assert all(map(torch.equal, made.gradients, [p.grad for p in model.parameters()]))
 
 
 def test_gradients_of_gradients_are_compared_too():
@@ -456,6 +542,43 @@ def test_a_function_with_its_own_backward():
 
     (x, y), model = vectors(), Model()
     assert_repeats(model, record(model, labels_loss(y), x))
+
+
+class Replayed(torch.autograd.Function):
+    """As a recorded graph: its gradients always stand in the same memory."""
+
+    memory = torch.empty(10, 20)
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return (x @ weight.T).square()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        Replayed.memory.copy_((2 * (x @ weight.T) * gradient).T @ x)
+        return None, Replayed.memory
+
+
+def test_gradients_of_a_replay_are_not_written_over_by_the_next(monkeypatch):
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(10, 20) / 5)
+
+        def forward(self, x: Any) -> Any:
+            return Replayed.apply(x, self.weight)
+
+    monkeypatch.setattr(calls, "ACCELERATORS", ("cpu",))
+    (x, y), model = vectors(), Model()
+    recorded = record(model, labels_loss(y), x)
+    written = calls.again(torch, recorded)
+    before = [gradient.clone() for gradient in written.gradients]
+    with guard._weights_off(torch, model, 0.1):
+        other = calls.again(torch, recorded)
+    assert all(map(torch.equal, before, written.gradients))
+    assert guard.distance(other.gradients, written.gradients)[0] > 0.01
 
 
 def test_a_later_backward_pass_still_finds_what_it_saved():

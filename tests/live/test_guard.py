@@ -6,6 +6,7 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -406,3 +407,20 @@ def test_an_exact_boost_on_top_of_bf16_reorders_what_is_rounded(seed: int) -> No
     longer = [None if g is None else g * 1.01 for g in written.gradients]
     biased = calls.Made(written.outputs, longer, written.names)
     assert not guard.judge(guard.compare(written, biased), own, "exact", False).passed
+
+
+def test_on_cuda_float32_may_be_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    on_cuda = SimpleNamespace(
+        device=torch.device("cuda"), dtype=torch.float32, is_floating_point=lambda: True
+    )
+    for weights, tf32, expected in (
+        ([on_cuda], True, 2.0**-12), ([on_cuda], False, 0.0), ([weight], True, 0.0),
+    ):  # fmt: skip
+        recorded = SimpleNamespace(
+            model=SimpleNamespace(parameters=lambda weights=weights: weights), autocast={}
+        )
+        monkeypatch.setattr(guard, "rounds_to_tf32", lambda torch, tf32=tf32: tf32)
+        assert guard._rounded_by(torch, recorded) == expected  # type: ignore[arg-type]
+    recorded = SimpleNamespace(model=nn.Linear(2, 2), autocast={"cpu": torch.bfloat16})
+    assert guard._rounded_by(torch, recorded) == guard.HALF  # type: ignore[arg-type]

@@ -6,13 +6,18 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LEAST_STEPS = 4
 LEAST_S = 0.15
 LONG_STEP_S = 0.15
 """Of steps this long two make a block: one alone is longer than most of what disturbs it."""
 AT_MOST_STEPS = 400
+MOST_LOST = 6
+"""Stretches in a row that are broken off on a device: the small last batch of an epoch breaks one
+off, and the first of the next epoch another."""
+FEWEST_OF = 10
+"""A stretch there has at least this part of a block: the device stands still at its ends."""
 DISTURBED = 2.0
 """A step that takes so many times the block's median ..."""
 DISTURBED_SHARE = 0.2
@@ -109,28 +114,90 @@ def collect(
 
     Where hardly a unit is clean (a program that saves or evaluates at each step) all of them count.
 
-    `clock`: waits for the accelerator and tells the time. Asked twice a block, never per step: the
-    units then share the block's time as they share the host's.
+    `clock`: waits for the accelerator and tells the time; never asked at each unit.
     """
     wall_s = 0.0
     for _ in range(skip):
         wall_s += (yield).seconds
-    began = clock() if clock is not None else 0.0
+    counted = _on_host(units, sizes) if clock is None else _on_device(units, sizes, clock)
+    block = yield from counted
+    return replace(block, wall_s=wall_s + block.wall_s)
+
+
+def _on_host(units: int, sizes: Sizes) -> Generator[None, Tick, Block]:
     seconds: list[float] = []
     others: list[float] = []
-    host_s = 0.0
+    wall_s = 0.0
     while len(seconds) < units and len(others) < 3 * units + 8:
         tick = yield
         wall_s += tick.seconds
-        host_s += tick.seconds
-        (seconds if tick.clean and sizes.fits(tick) else others).append(sizes.even(tick))
-    left_out = bool(others)
+        (seconds if _counts(tick, sizes) else others).append(sizes.even(tick))
     if len(seconds) < units / 2:
-        seconds, left_out = seconds + others, False
-    mean_s = statistics.fmean(seconds)
-    if clock is None:
-        return Block(mean_s, len(seconds), _disturbed(seconds), wall_s)
-    return Block(mean_s * (clock() - began) / host_s, len(seconds), left_out, wall_s)
+        seconds += others
+    return Block(statistics.fmean(seconds), len(seconds), _disturbed(seconds), wall_s)
+
+
+def _on_device(
+    units: int, sizes: Sizes, clock: Callable[[], float]
+) -> Generator[None, Tick, Block]:
+    """Stretches of units that count, each between two questions of the clock.
+
+    The host runs ahead of a device. A unit that does not count (with an evaluation, a save) is the
+    one that waits for all that is queued, so that its share cannot be told by the host's time: the
+    stretch that it breaks off is lost. Where epochs are shorter than a block, the next stretch ends
+    before it comes.
+    """
+    timed: list[Tick] = []
+    run: list[Tick] = []
+    device_s = wall_s = 0.0
+    stretch, lost, whole = units, 0, False
+    began = clock()
+    while len(timed) < units and lost <= MOST_LOST:
+        tick = yield
+        wall_s += tick.seconds
+        counts = _counts(tick, sizes)
+        if counts:
+            run.append(tick)
+            if len(run) < stretch:
+                continue
+        elif whole and run:  # all that stands between two units that do not count
+            least = min(units, max(LEAST_STEPS, units // FEWEST_OF))
+            stretch = max(least, min(stretch, len(run)))
+        now = clock()
+        if counts:
+            device_s += now - began
+            timed += run
+        lost, whole = (0, False) if counts else (lost + 1, True)
+        began, run = now, []
+    if len(timed) >= units / 2:
+        return _block(timed, sizes, device_s, lost > MOST_LOST, wall_s)
+    block = yield from _all(units, sizes, clock, began)
+    return replace(block, wall_s=wall_s + block.wall_s)
+
+
+def _all(
+    units: int, sizes: Sizes, clock: Callable[[], float], began: float
+) -> Generator[None, Tick, Block]:
+    """Units of all kinds; disturbed where most would count, and another try may find them alone."""
+    ticks: list[Tick] = []
+    while len(ticks) < units:
+        ticks.append((yield))
+    most = sum(_counts(tick, sizes) for tick in ticks) > units / 2
+    wall_s = sum(tick.seconds for tick in ticks)
+    return _block(ticks, sizes, clock() - began, most, wall_s)
+
+
+def _block(
+    ticks: list[Tick], sizes: Sizes, device_s: float, disturbed: bool, wall_s: float
+) -> Block:
+    """`device_s` is of all these units together."""
+    host_s = sum(tick.seconds for tick in ticks)
+    even = sum(map(sizes.even, ticks)) / host_s if host_s > 0 else 1.0
+    return Block(even * device_s / len(ticks), len(ticks), disturbed, wall_s)
+
+
+def _counts(tick: Tick, sizes: Sizes) -> bool:
+    return tick.clean and sizes.fits(tick)
 
 
 def _disturbed(seconds: list[float]) -> bool:

@@ -16,7 +16,8 @@ from typing import Any
 
 from flatout_agent import forward_state, nests
 
-DEVICES = ("cpu", "cuda", "xpu", "mps")
+ACCELERATORS = ("cuda", "xpu", "mps")
+DEVICES = ("cpu", *ACCELERATORS)
 
 
 @dataclass
@@ -34,31 +35,39 @@ class Recorded:
     weights: list[int]
     """... and of the weights."""
     outputs: list[Any] = field(default_factory=list)
-    """Detached: the values of the tensors that require gradients, in order."""
+    """Detached: the values of the tensors that require gradients, in order; none where nobody asks
+    whether the call gives them again."""
     given: list[Any] = field(default_factory=list)
     """Gradient that came back at each of them; None: none did."""
     outer: bool = False
     """`given` is without what came from other outputs of the same call."""
     twice: bool = False
     """Differentiated with a graph: the loss takes gradients of gradients."""
-    random: Any = None
-    """State of torch's generator before the call."""
+    random: list[Any] = field(default_factory=list)
+    """States of the generators before the call."""
     drew: bool = False
     """The call drew random numbers."""
+    autocast_cache: bool = True
+    """The autocast regions kept the weights that they had cast."""
+    lost: str | None = None
+    """Why a gradient that came back could not be kept; None: all of them were."""
 
     @property
     def used(self) -> bool:
         """Whether a backward pass has come through its outputs."""
-        return any(gradient is not None for gradient in self.given)
+        return self.lost is not None or any(gradient is not None for gradient in self.given)
 
     @property
     def complete(self) -> bool:
         """Whether it was used, and nobody has written into its inputs since."""
-        return self.used and self.inputs == _versions(nests.tensors((self.args, self.kwargs)))
+        now = _versions(nests.tensors((self.args, self.kwargs)))
+        return self.lost is None and self.used and self.inputs == now
 
     @property
     def refusal(self) -> str | None:
         """Why it cannot be made again now and compared; None: it can."""
+        if self.lost is not None:
+            return self.lost
         if not self.complete:
             return "its inputs are written to"
         if self.weights != _versions(self.model.parameters()):
@@ -82,8 +91,8 @@ def _versions(tensors: Iterable[Any]) -> list[int]:
     return [tensor._version for tensor in tensors if not tensor.is_inference()]
 
 
-def _differentiable(nest: Any) -> list[Any]:
-    """The tensors that were computed and require gradients, each once."""
+def differentiable(nest: Any) -> list[Any]:
+    """Those tensors that were computed and require gradients, each once."""
     found = {id(t): t for t in nests.tensors(nest) if t.requires_grad and not t.is_leaf}
     return list(found.values())
 
@@ -101,27 +110,37 @@ def begin(torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     before = forward_state.keep(torch, [model])
     inputs, weights = _versions(nests.tensors((args, kwargs))), _versions(model.parameters())
     recorded = Recorded(model, args, kwargs, before, _autocast(torch), inputs, weights)
-    recorded.random = torch.get_rng_state()
+    recorded.autocast_cache = torch.is_autocast_cache_enabled()
+    recorded.random = _generator_states(torch, model)
     return recorded
 
 
-def finish(torch: Any, recorded: Recorded, output: Any) -> None:
-    """Note what came out of the call, and have the gradients noted that come back there."""
+def finish(torch: Any, recorded: Recorded, output: Any, values: bool = True) -> None:
+    """Note what came out of the call, and have the gradients noted that come back there.
+
+    values: keep what it gave, to see whether it gives the same again.
+    """
     recorded.before.only_changed()
-    now = torch.get_rng_state()
-    recorded.drew = not torch.equal(recorded.random, now) or _draws_on_device(recorded.model)
-    for position, tensor in enumerate(_differentiable(output)):
-        recorded.outputs.append(tensor.detach().clone())  # the program may write into it
+    now = _generator_states(torch, recorded.model)
+    recorded.drew = len(now) != len(recorded.random) or not all(
+        map(torch.equal, recorded.random, now)
+    )
+    for position, tensor in enumerate(differentiable(output)):
+        if values:
+            recorded.outputs.append(tensor.detach().clone())  # the program may write into it
         recorded.given.append(None)
         _note_gradient(torch, tensor, recorded, position)
 
 
-def _draws_on_device(model: Any) -> bool:
-    """Random numbers of an accelerator are not compared: that would wait for it."""
-    if next((p.device.type for p in model.parameters()), "cpu") == "cpu":
-        return False
-    return any("Dropout" in type(module).__name__ and module.p > 0 for module in model.modules()
-               if hasattr(module, "p"))  # fmt: skip
+def _generator_states(torch: Any, model: Any) -> list[Any]:
+    """Of the generators that a call of this model draws from.
+
+    Dropout need be no module of that name. An accelerator's generator counts in host memory what
+    the work queued so far will draw, so that nothing waits for the device here.
+    """
+    devices = forward_state.devices([model])
+    on_devices = [forward_state._of_device(torch, device).get_state() for device in devices]
+    return [torch.get_rng_state(), *on_devices]
 
 
 def not_repeatable(torch: Any, model: Any) -> str | None:
@@ -149,11 +168,15 @@ def _note_gradient(torch: Any, tensor: Any, recorded: Recorded, position: int) -
 
     def hook(gradient: Any) -> None:
         record = reference()
-        if record is None:
+        if record is None or record.lost is not None:
             return
         record.twice = record.twice or torch.is_grad_enabled()
         known, fresh = record.given[position], gradient.detach()
-        record.given[position] = fresh.clone() if known is None else known + fresh
+        try:
+            record.given[position] = fresh.clone() if known is None else known + fresh
+        except RuntimeError as error:  # no memory: the program's own backward pass goes on
+            record.lost = f"its gradients cannot be kept: {type(error).__name__}"
+            record.outputs, record.given = [], [None] * len(record.given)
 
     tensor.register_hook(hook)
 
@@ -180,12 +203,21 @@ def again(torch: Any, recorded: Recorded, reseed: int | None = None) -> Made:
 
 
 def _as_then(torch: Any, recorded: Recorded, stack: ExitStack) -> None:
-    """Open the autocast regions of that time, and leave those of now."""
+    """Open the autocast regions of that time, and leave those of now.
+
+    Weights that were cast are remembered until the outermost region ends, which may be one of the
+    program's that is open now. The call must not find them there, since weights may be put off for
+    it, nor leave its own. To open a region that remembers none would not do: code compiled for that
+    is not the code that the program's calls need.
+    """
+    torch.clear_autocast_cache()
+    stack.callback(torch.clear_autocast_cache)
+    cache = recorded.autocast_cache
     for device in _autocast(torch):
         if device not in recorded.autocast:
-            stack.enter_context(torch.autocast(device, enabled=False))
+            stack.enter_context(torch.autocast(device, enabled=False, cache_enabled=cache))
     for device, dtype in recorded.autocast.items():
-        stack.enter_context(torch.autocast(device, dtype=dtype))
+        stack.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=cache))
 
 
 def _make(torch: Any, recorded: Recorded) -> Made:
@@ -199,7 +231,7 @@ def _make(torch: Any, recorded: Recorded) -> Made:
         return twin.clone()  # no leaf: the model may write into it
 
     args, kwargs = nests.change(recorded.args, leaf), nests.change(recorded.kwargs, leaf)
-    outputs = _differentiable(recorded.model(*args, **kwargs))
+    outputs = differentiable(recorded.model(*args, **kwargs))
     values = [output.detach().clone() for output in outputs]
     if len(outputs) != len(recorded.given):
         raise RuntimeError("the call gives other outputs than before")
@@ -209,13 +241,27 @@ def _make(torch: Any, recorded: Recorded) -> Made:
     names = [name for name, _ in named] + [f"input {number + 1}" for number in range(len(inputs))]
     wanted = [*(parameter for _, parameter in named), *inputs]
     gradients = _gradients(torch, outputs, recorded.given, wanted, recorded.twice)
+    known = {
+        position: gradient
+        for position, gradient in enumerate(gradients)
+        if recorded.twice and gradient is not None and gradient.requires_grad
+    }
+    _take_over(gradients)
     if recorded.twice:
-        known = [gradient for gradient in gradients if gradient is not None]
-        known = [gradient for gradient in known if gradient.requires_grad]
-        directions = [gradient.detach() for gradient in known]
-        gradients += _gradients(torch, known, directions, wanted)
+        directions = [gradients[position] for position in known]
+        second = _gradients(torch, list(known.values()), directions, wanted)
+        _take_over(second)
+        gradients += second
         names += [f"{name}, second derivative" for name in names]
-    return Made(values, [None if g is None else g.detach() for g in gradients], names)
+    return Made(values, gradients, names)
+
+
+def _take_over(gradients: list[Any]) -> None:
+    """Detach them, and copy what stands where a recorded graph writes anew at each replay."""
+    for position, gradient in enumerate(gradients):
+        if gradient is not None:
+            own = gradient.detach()
+            gradients[position] = own.clone() if own.device.type in ACCELERATORS else own
 
 
 def _gradients(

@@ -13,6 +13,7 @@ from itertools import repeat
 from typing import Any
 
 from flatout_agent.live.calls import Made, Recorded, again
+from flatout_agent.precision import rounds_to_tf32
 
 REORDERED = 8.0
 """An exact boost may differ from the program by so many times what the program differs from itself
@@ -52,6 +53,7 @@ UNITS = 32
 zero a reordering switches some of them on or off; one unit alone meets none of them by luck."""
 HALF = 2.0**-9
 """Largest error of rounding to bfloat16."""
+HALF_TF32 = 2.0**-12
 OTHER_SEED = 7919
 
 
@@ -127,7 +129,7 @@ def yardstick(
     other: a call on another batch. rounded_by: what factors are rounded by as the call is made now:
     less than that a reordering does not do.
     """
-    rounded_by = HALF if _low_precision(torch, recorded) else rounded_by
+    rounded_by = max(rounded_by, _rounded_by(torch, recorded))
     unit = max(UNITS * ULP, rounded_by)
     with _other_order(torch, recorded.model, unit):
         reordered = distance(again(torch, recorded).gradients, written.gradients)[0] / REORDERED
@@ -164,10 +166,14 @@ def _twin(torch: Any, recorded: Recorded, other: Recorded | None) -> Made | None
         return None
 
 
-def _low_precision(torch: Any, recorded: Recorded) -> bool:
-    """Whether the program itself computes in 16 bits."""
-    dtypes = {p.dtype for p in recorded.model.parameters() if p.is_floating_point()}
-    return any(dtype.itemsize < 4 for dtype in (*dtypes, *recorded.autocast.values()))
+def _rounded_by(torch: Any, recorded: Recorded) -> float:
+    """What the program itself rounds factors by: it computes in 16 bits, or in TF32."""
+    weights = [p for p in recorded.model.parameters() if p.is_floating_point()]
+    dtypes = {weight.dtype for weight in weights}
+    if any(dtype.itemsize < 4 for dtype in (*dtypes, *recorded.autocast.values())):
+        return HALF
+    on_cuda = any(weight.device.type == "cuda" for weight in weights)
+    return HALF_TF32 if on_cuda and torch.float32 in dtypes and rounds_to_tf32(torch) else 0.0
 
 
 @contextmanager

@@ -6,6 +6,8 @@ taken out, and the weights go back to those of the last sound step, where they c
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 
 from flatout_agent.job import Job
@@ -19,6 +21,10 @@ FIRST_LOOK = 100
 FARTHEST = 2000
 """... up to so many: a look takes some four steps, and what a boost spoils until it is seen is at
 most so much training."""
+COPYING = 0.01
+"""Of the time between two snapshots, how much copying one may take ..."""
+QUICK_S = 0.5
+"""... where it takes longer than this."""
 NO_LONGER = "the guard no longer holds: "
 
 Agree = Callable[[float, str], float]
@@ -38,6 +44,8 @@ class Looks:
         self._looking = False
         self._waited = 0
         self._snapshot = Snapshot(job.torch, job.models, job.optimizers)
+        self._taken_at, self._took_s = -math.inf, 0.0
+        """When the last snapshot was taken, and how long that took."""
         self._stop: Callable[[], None] = lambda: None
 
     def begin(self, kept: list[Candidate]) -> None:
@@ -97,8 +105,12 @@ class Looks:
     def _sound(self) -> None:
         """What stands there now was trained soundly."""
         self.sound_step = self.job.steps
-        if self._agree(float(self._snapshot.fits()), "min"):
+        now = time.perf_counter()
+        due = self._took_s <= QUICK_S or now - self._taken_at >= self._took_s / COPYING
+        if self._agree(float(due and self._snapshot.fits()), "min"):
             self._snapshot.take(self.job.steps)
+            self._taken_at = time.perf_counter()
+            self._took_s = self._taken_at - now
 
     def _end(self) -> None:
         self._stop()

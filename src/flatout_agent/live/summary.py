@@ -19,9 +19,16 @@ class Spent:
     units: int = 0
     seconds: float = 0.0
 
-    def add(self, seconds: float) -> None:
-        self.units += 1
-        self.seconds += seconds
+    def add(self, seconds: float, written_s: float) -> None:
+        """One unit; `written_s`: what it takes as written, NaN as long as that is not known."""
+        if math.isfinite(written_s):
+            self.units += 1
+            self.seconds += seconds
+
+    def waited(self, seconds: float, written_s: float) -> None:
+        """For an accelerator, between two units: it is their work that was waited for."""
+        if math.isfinite(written_s):
+            self.seconds += seconds
 
 
 def summarise(

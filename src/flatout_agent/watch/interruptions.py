@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flatout_agent.watch.tensors import tensors_in
+from flatout_agent.watch.tensors import synchronize, tensors_in
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
 
 
 class Evaluations:
     """Calls of models outside of training, by pass."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self, job: Job) -> None:
+        self.job, self.torch = job, job.torch
+        self.timed = True
+        """Wait for an accelerator where a pass begins and ends; a call there only queues work."""
         self.means_s: list[float] = []
         """Seconds of a call in each pass that has ended."""
         self.with_grad = False
         """In some pass gradients were recorded that nobody asked for."""
-        self._seconds, self._calls = 0.0, 0
+        self._began = self._seconds = 0.0
+        self._calls = 0
         self._recorded_grad = False
 
     def call(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """One call of the pass under way."""
+        if not self._calls:
+            self._began = self._clock()
         began = time.perf_counter()
         output = call(*args, **kwargs)
         self._seconds += time.perf_counter() - began
@@ -38,9 +46,20 @@ class Evaluations:
     def end(self) -> None:
         """Training goes on: the pass, if there was one, is over."""
         if self._calls:
+            if self._waits:
+                self._seconds = self._clock() - self._began
             self.means_s.append(self._seconds / self._calls)
             self.with_grad = self.with_grad or self._recorded_grad
             self._seconds, self._calls, self._recorded_grad = 0.0, 0, False
+
+    @property
+    def _waits(self) -> bool:
+        return self.timed and self.job.device != "cpu"
+
+    def _clock(self) -> float:
+        if self._waits:
+            synchronize(self.job)
+        return time.perf_counter()
 
 
 def watch_saving(torch: Any, saved: Callable[[], None]) -> Callable[[], None]:

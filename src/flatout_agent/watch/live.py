@@ -69,7 +69,7 @@ class LiveWatch(RunWatch):
         self._by_call = False
         self._last: float | None = None
         self._count_from_here()
-        self._evaluations = Evaluations(job.torch)
+        self._evaluations = Evaluations(job)
         self._step_s: list[float] = []
         self._shares: dict[str, float] = {}
         self._updates = op_shares.Updates()
@@ -84,7 +84,7 @@ class LiveWatch(RunWatch):
 
     def _count_from_here(self) -> None:
         """What is counted for the unit and the step under way."""
-        self._losses: list[Any] = []
+        self._finite: dict[Any, Any] = {}
         self._backwards = 0
         self._micro_steps: list[int] = []
         self._clean = True
@@ -135,8 +135,9 @@ class LiveWatch(RunWatch):
     def backward(self, loss: Any) -> None:
         self._evaluations.backward()  # a loss in evaluation mode that is trained on
         self._backwards += 1
-        if self.story is not None and len(self._losses) < 10_000:
-            self._losses.append(loss.detach().clone())
+        if self.story is not None:  # one number a device: nothing waits, and none of them grows
+            finite = loss.detach().isfinite().all()
+            self._finite[finite.device] = finite & self._finite.get(finite.device, finite)
 
     def backward_ended(self) -> None:
         self.checks.backward_ended()
@@ -196,8 +197,8 @@ class LiveWatch(RunWatch):
             clean = self._clean and recompiles == self.recompiles
             self.recompiles = recompiles
             tick = Tick(now - self._last, self._size, clean)
-            if self._clean and math.isfinite(self.session.state.written_s):
-                self._spent.add(tick.seconds)
+            if self._clean:
+                self._spent.add(tick.seconds, self.session.state.written_s)
             self._step_s = [*self._step_s[-19:], tick.seconds]
             self._send(tick)
         elif self.story is not None:
@@ -219,27 +220,15 @@ class LiveWatch(RunWatch):
     def _settled(self) -> None:
         """Every decision is made: from now on the run is only looked after."""
         self.story = None
-        self._losses = []
+        self._finite, self._evaluations.timed = {}, False
         self._unwatch_saving()
         self.notes.close()
         self._forget(names())
         self._settled_at = self.job.steps
         self.tell(self.summary())
         if self.orders.stop:
-            self._stop()
+            self.end_at_once()
         self.looks.begin(self.session.state.kept)
-
-    def _stop(self) -> None:
-        """End the program at once: it was started for the answer alone."""
-        import multiprocessing
-        import os
-
-        super().program_ends()
-        for child in multiprocessing.active_children():
-            child.kill()
-        for stream in (sys.stdout, sys.stderr):
-            self.recorder.safely("flush", stream.flush)
-        os._exit(0)
 
     def program_ends(self) -> None:
         self.aside.end()
@@ -263,6 +252,8 @@ class LiveWatch(RunWatch):
     def facts(self) -> wire.JobFacts:
         micro = self._micro_steps or [1]
         unit_s = sum(self._step_s) / max(1, len(self._step_s))
+        if self.job.device != "cpu" and math.isfinite(written_s := self.session.state.written_s):
+            unit_s = written_s  # the host's own times are those of queueing the work
         step_s = self.units_per_step() * unit_s
         trained_s = self.ended - self.began if self.began is not None else 0.0
         wait_share = min(1.0, self.wait_s / trained_s) if trained_s > 0 else 0.0
@@ -367,13 +358,16 @@ class LiveWatch(RunWatch):
 
     def sound(self) -> bool:
         """Whether since the last question no loss was NaN or Inf, and no call raised."""
-        losses, self._losses = self._losses, []
+        finite, self._finite = self._finite, {}
         raised, self._raised = self._raised, False
-        return not raised and all(bool(loss.isfinite().all()) for loss in losses)
+        return not raised and all(map(bool, finite.values()))
 
     def synchronized_clock(self) -> float:
-        synchronize(self.torch, self.job.device)
-        return time.perf_counter()
+        began = time.perf_counter()
+        synchronize(self.job)
+        now = time.perf_counter()
+        self._spent.waited(now - began, self.session.state.written_s)
+        return now
 
     def agree(self, value: float, how: str) -> float:
         return self.peers.agree(value, how)
@@ -385,10 +379,8 @@ class LiveWatch(RunWatch):
         state, self._raised = self.session.state, True
         for item in [kept for kept in state.kept if kept.id in boosts]:
             state.kept.remove(item)
-            dropped = wire.Decided(
-                item.id, "dropped", reason, params=item.params, step=self.job.steps
-            )
-            self.tell(dropped)
+            step = self.job.steps
+            self.tell(wire.Decided(item.id, "dropped", reason, params=item.params, step=step))
         self.switch(state.on)
         self.tell(self.summary())
 

@@ -111,7 +111,7 @@ class ProfileWatch(Watcher):
             self._began = now
         closing = self.phase == "window" and self._window_full(now)
         if closing:
-            synchronize(self.torch, self.job.device)
+            synchronize(self.job)
             now = time.perf_counter()
         step = self.loop.step(now)
         if self.phase != self._told or now - self._told_at > TELL_S:
@@ -141,7 +141,7 @@ class ProfileWatch(Watcher):
     def _in_warmup(self, step: Step, closing: bool) -> None:
         if self._wait_for_profiler() or not self._warm():
             return
-        synchronize(self.torch, self.job.device)
+        synchronize(self.job)
         self.phase = "window"
         self.window.begins(self.job.device)
 
@@ -345,7 +345,7 @@ class ProfileWatch(Watcher):
                 samples=sum(step.samples for step in measured),
                 train_s=sum(step.train_s for step in measured),
                 wait_s=sum(step.wait_s for step in measured),
-                peak_bytes=peak_bytes(self.torch, self.job.device),
+                peak_bytes=peak_bytes(self.job),
                 recompiles=recompiles,
                 graph_breaks=breaks,
             )

@@ -41,7 +41,9 @@ class MemoryInUse:
     def bytes(self) -> int | None:
         """Now; None: not known on this device or system."""
         if self._device == "cuda":
-            return int(self._torch.cuda.memory_allocated())
+            # Not memory_allocated: that flattens and sorts all counters of the allocator.
+            counters = self._torch.cuda.memory_stats_as_nested_dict()
+            return int(counters["allocated_bytes"]["all"]["current"]) if counters else 0
         if sys.platform != "linux" or self._file is None:
             return None
         return int(os.pread(self._file, 128, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -138,7 +138,7 @@ class Window:
         """Memory, torch.compile and settings of the process as it is now."""
         torch, device = self.torch, self.device
         return {
-            "memory_peak_bytes": peak_bytes(torch, device),
+            "memory_peak_bytes": peak_bytes(self.loop.job),
             "memory_total_bytes": profile_process.memory_total_bytes(torch, device),
             "memory_reserved_bytes": profile_process.reserved_bytes(torch, device),
             "alloc_retries": self._used.get("retries", 0),

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent import forward_state
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
 
 MAX_DEPTH = 6
 
@@ -37,17 +42,24 @@ def samples_in(torch: Any, nest: Any) -> int:
     return 0
 
 
-def synchronize(torch: Any, device: str) -> None:
-    """Wait until the device has done all work given to it."""
-    if device != "cpu":
-        getattr(torch, device).synchronize()
+def synchronize(job: Job) -> None:
+    """Wait until the devices of the job's models have done all work given to them.
+
+    torch by itself waits for the current device, which need not be theirs.
+    """
+    if job.device == "mps":
+        job.torch.mps.synchronize()
+    elif job.device != "cpu":
+        for device in forward_state.devices(job.models) or [None]:
+            getattr(job.torch, job.device).synchronize(device)
 
 
-def peak_bytes(torch: Any, device: str) -> int | None:
-    """Most memory in use so far: allocated on a CUDA device, resident on CPU; None: unknown."""
-    if device == "cuda":
-        return int(torch.cuda.max_memory_allocated())
-    if device == "cpu":
+def peak_bytes(job: Job) -> int | None:
+    """Most memory in use so far: allocated on CUDA devices, resident on CPU; None: unknown."""
+    if job.device == "cuda":
+        devices = forward_state.devices(job.models) or [None]
+        return sum(int(job.torch.cuda.max_memory_allocated(device)) for device in devices)
+    if job.device == "cpu":
         return _peak_resident_bytes()
     return None
 

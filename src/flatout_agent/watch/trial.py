@@ -131,7 +131,7 @@ class TrialWatch(Watcher):
         phase = self.window.phase()
         closing = phase == "window" and self.window.closes(now)
         if phase != "window" or closing:
-            synchronize(self.torch, self.job.device)
+            synchronize(self.job)
             now = time.perf_counter()
         began = self._last if self._last is not None else now
         self._record(index, phase, now - began)
@@ -174,7 +174,7 @@ class TrialWatch(Watcher):
         return 0 if loader is None else loader.num_workers * (loader.prefetch_factor or 0)
 
     def _window_begins(self) -> None:
-        synchronize(self.torch, self.job.device)
+        synchronize(self.job)
         if self.orders.gates:
             self._wait_at_gate(self.window.number)
         self._last = time.perf_counter()
@@ -229,7 +229,7 @@ class TrialWatch(Watcher):
                 samples=sum(step.samples for step in measured),
                 train_s=train_s,
                 wait_s=wait_s,
-                peak_bytes=peak_bytes(self.torch, self.job.device),
+                peak_bytes=peak_bytes(self.job),
                 recompiles=recompiles,
                 graph_breaks=graph_breaks,
             )

@@ -1,0 +1,57 @@
+"""Whether a GPU has room for what the Guard keeps beside the program's own tensors.
+
+What it keeps is there while the program's own forward and backward pass, or its update, takes the
+most memory: a program that fills its GPU would run out of it in a line of its own, and end. Memory
+of the host can be given out twice; that of other accelerators tells too little of itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from flatout_agent.live.calls import Recorded, differentiable
+
+TOO_LITTLE = "too little GPU memory to compare"
+LIMITED = ("cuda",)
+"""Kinds of devices that are asked."""
+OF_A_CALL = 4
+"""Copies of outputs and parameters: what a call gave and what came back there, beside the same of
+the call made again, both ways; weights that were put off, and the gradients of three calls."""
+OF_AN_UPDATE = 7
+"""Copies of parameters: before and after the update they and two states each, and the updates."""
+
+
+def free_bytes(torch: Any, device: Any) -> int:
+    """What a CUDA device has left where the program takes the most that it has taken so far."""
+    cuda = torch.cuda
+    free: int = cuda.mem_get_info(device)[0]
+    return free + int(cuda.memory_reserved(device)) - int(cuda.max_memory_allocated(device))
+
+
+def lack_for_call(
+    torch: Any, model: Any, output: Any = None, waiting: Iterable[Recorded] = ()
+) -> str | None:
+    """Why a call of this model, which gave this output, is not kept; None: there is room.
+
+    waiting: calls that are kept already, and will be given gradients.
+    """
+    kept = [tensor for recorded in waiting for tensor in recorded.outputs]
+    return _lack(torch, [*model.parameters(), *differentiable(output), *kept], OF_A_CALL)
+
+
+def lack_for_update(torch: Any, optimizer: Any) -> str | None:
+    """Why weights and state of this optimizer are not kept; None: there is room."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return _lack(torch, parameters, OF_AN_UPDATE)
+
+
+def _lack(torch: Any, tensors: Iterable[Any], copies: int) -> str | None:
+    needed: dict[Any, int] = {}
+    for tensor in {id(tensor): tensor for tensor in tensors}.values():
+        own = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # of a sharded one
+        if own.device.type in LIMITED:
+            size = copies * own.numel() * own.element_size()
+            needed[own.device] = needed.get(own.device, 0) + size
+    fits = all(free_bytes(torch, device) >= size for device, size in needed.items())
+    return None if fits else TOO_LITTLE

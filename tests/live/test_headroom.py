@@ -1,0 +1,222 @@
+"""Memory of a GPU: the guard keeps nothing where the program's own step may need the room.
+
+There is no GPU here: the CPU stands for one whose free memory the test says.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from flatout_agent import wire
+from flatout_agent.boosts import Applied, Boost, Moment, Risk
+from flatout_agent.job import Job
+from flatout_agent.live import checks, headroom
+from flatout_agent.watch.live import LiveWatch
+from guarded import mlp, record, vectors
+from planted import Program, assert_unharmed, planted, times
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PARAMETERS = sum(p.numel() * 4 for p in mlp().parameters())
+OUTPUTS = 32 * 10 * 4
+Left = Callable[[int], None]
+
+
+@pytest.fixture
+def left(monkeypatch: pytest.MonkeyPatch) -> Left:
+    """Says how many bytes the device has left."""
+
+    def has(free: int) -> None:
+        monkeypatch.setattr(headroom, "LIMITED", ("cpu",))
+        monkeypatch.setattr(headroom, "free_bytes", lambda torch, device: free)
+
+    return has
+
+
+def test_what_is_free_at_the_programs_peak() -> None:
+    asked: list[Any] = []
+
+    def told(value: Any) -> Callable[[Any], Any]:
+        return lambda device: asked.append(device) or value
+
+    cuda = types.SimpleNamespace(
+        mem_get_info=told((1000, 8000)), memory_reserved=told(500), max_memory_allocated=told(300)
+    )
+    device = torch.device("cuda", 1)
+    assert headroom.free_bytes(types.SimpleNamespace(cuda=cuda), device) == 1200
+    assert asked == [device] * 3, "the very device, not the current one"
+
+
+def test_what_a_call_and_an_update_need(left: Left) -> None:
+    (x, _), model = vectors(), mlp()
+    output, optimizer = model(x), torch.optim.SGD(model.parameters(), 0.1)
+    cases: list[tuple[int, Callable[[], str | None]]] = [
+        (4 * PARAMETERS, lambda: headroom.lack_for_call(torch, model)),
+        (4 * (PARAMETERS + OUTPUTS), lambda: headroom.lack_for_call(torch, model, [output])),
+        (7 * PARAMETERS, lambda: headroom.lack_for_update(torch, optimizer)),
+    ]
+    for needed, lack in cases:
+        left(needed)
+        assert lack() is None
+        left(needed - 1)
+        assert lack() == "too little GPU memory to compare"
+
+
+def test_calls_that_wait_for_their_backward_pass_are_counted(left: Left) -> None:
+    (x, _), model = vectors(), mlp()
+    output, waiting = model(x), record(model, torch.sum, x)
+    left(4 * (PARAMETERS + 2 * OUTPUTS) - 1)
+    assert headroom.lack_for_call(torch, model, output) is None
+    assert headroom.lack_for_call(torch, model, output, [waiting]) is not None
+
+
+def test_memory_of_the_host_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headroom, "free_bytes", lambda torch, device: pytest.fail("asked"))
+    assert headroom.lack_for_call(torch, mlp(), torch.ones(3)) is None
+
+
+def kept_during(run: Program, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Tensors that were copied in each of the program's own calls."""
+    found: list[int] = []
+    own = checks.finish
+
+    def finish(torch: Any, recorded: Any, *args: Any, **kwargs: Any) -> None:
+        own(torch, recorded, *args, **kwargs)
+        found.append(len(recorded.outputs))
+
+    monkeypatch.setattr(checks, "finish", finish)
+    return found
+
+
+@pytest.mark.parametrize("free", [0, 4 * PARAMETERS], ids=["none", "not for the outputs"])
+@pytest.mark.parametrize("risk", [Risk.EXACT, Risk.ROUNDING])
+def test_without_room_only_exact_boosts_go_on(program, left, monkeypatch, free, risk) -> None:
+    run = program(boost=planted(times(1.0), risk))
+    kept = kept_during(run, monkeypatch)
+    left(free)
+    verdict = run.check("boost")
+    assert verdict.passed is (risk is Risk.EXACT)
+    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+    assert kept == []
+    assert_unharmed(run)
+
+
+def test_with_room_it_is_compared(program, left, monkeypatch) -> None:
+    run = program(wrong=planted(times(1.02), Risk.ROUNDING))
+    kept = kept_during(run, monkeypatch)
+    left(4 * (PARAMETERS + OUTPUTS))
+    assert run.check("wrong").error == pytest.approx(0.02, rel=0.5)
+    assert kept == [0, 1], "of the other batch only the gradient is needed"
+
+
+def test_a_gradient_that_finds_no_memory_does_not_end_the_programs_backward_pass(
+    program, monkeypatch
+) -> None:
+    own = torch.Tensor.clone
+
+    def clone(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if run.job.inside_backward():
+            raise torch.OutOfMemoryError("CUDA out of memory, as it were")
+        return own(tensor, *args, **kwargs)
+
+    run = program(boost=planted(times(1.0), Risk.ROUNDING))
+    monkeypatch.setattr(torch.Tensor, "clone", clone)
+    verdict = run.check("boost")
+    assert not verdict.passed
+    assert verdict.reason == (
+        f"{checks.NOT_COMPARED}its gradients cannot be kept: OutOfMemoryError"
+    )
+    assert_unharmed(run)
+
+
+# Updates ----------------------------------------------------------------------------------------
+
+
+def update_boost(factor: float) -> Any:
+    def apply(job: Job, target: Any, params: Any) -> Applied:
+        target.param_groups[0]["lr"] *= factor
+        return Applied(lambda: target.param_groups[0].update(lr=0.05))
+
+    return types.SimpleNamespace(BOOST=Boost("0", Risk.EXACT, Moment.OPTIMIZER), apply=apply)
+
+
+def test_without_room_no_copy_of_the_weights_is_kept_during_an_update(
+    program, left, monkeypatch
+) -> None:
+    run = program(boost=update_boost(1.01))
+    monkeypatch.setattr(checks, "Before", lambda *args: pytest.fail("kept"))
+    left(7 * PARAMETERS - 1)
+    verdict = run.check("boost")
+    assert (verdict.passed, verdict.error) == (True, None)
+    assert verdict.reason == f"{checks.NOT_COMPARED}too little GPU memory to compare"
+
+
+def test_with_room_an_update_is_compared_and_no_call_is_recorded(
+    program, left, monkeypatch
+) -> None:
+    run = program(wrong=update_boost(1.01))
+    monkeypatch.setattr(checks, "begin", lambda *args: pytest.fail("recorded"))
+    left(7 * PARAMETERS)
+    verdict = run.check("wrong")
+    assert not verdict.passed
+    assert verdict.error is not None
+
+
+# Calls for others -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("device", "units"), [("cpu", 1), ("cuda", 0)])
+def test_calls_are_handed_out_on_a_cpu_alone(program, monkeypatch, device, units) -> None:
+    run = program()
+    monkeypatch.setattr(Job, "device", property(lambda job: device))
+    given: list[Any] = []
+    story = run.checks.give_calls(given.extend)
+    taken = 0
+    for _ in story:
+        run.step()
+        taken += 1
+    assert (taken, len(given)) == (units, units)
+    assert not run.checks._recording
+    assert run.recorder._seen == set()
+
+
+def test_a_model_without_parameters_fits(left: Left) -> None:
+    left(0)
+    assert headroom.lack_for_call(torch, nn.Identity()) is None
+
+
+# Losses -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watch(program: Any) -> Iterator[LiveWatch]:
+    run = program()
+    watching = LiveWatch(run.job, run.booster, run.recorder, wire.LiveOrders(allowed=()))
+    yield watching
+    watching._unwatch_saving()
+
+
+def test_of_the_losses_one_number_is_kept(watch, monkeypatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "__bool__", lambda tensor: pytest.fail("waited for"))
+        for _ in range(50):
+            watch.backward(torch.ones(1000, requires_grad=True) * 2)
+    (kept,) = watch._finite.values()
+    assert (kept.shape, kept.dtype, kept.requires_grad) == ((), torch.bool, False)
+    assert watch.sound()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_told_once(watch, bad) -> None:
+    for loss in (torch.ones(()), torch.tensor([1.0, bad, 1.0]), torch.ones(3)):
+        watch.backward(loss)
+    assert not watch.sound()
+    assert watch.sound()
+    watch.backward(torch.ones(()))
+    assert watch.sound()
