@@ -13,7 +13,7 @@ export PYTHONPATH="$PWD/src:$packages${PYTHONPATH:+:$PYTHONPATH}"
 
 # Only what is missing: the machine's own versions are those that its torch was tried with.
 missing='import sys; from importlib.metadata import distributions
-there = {d.name.lower().replace("-", "_") for d in distributions()}
+there = {(d.name or "").lower().replace("-", "_") for d in distributions()}
 print(*(w for w in sys.argv[1:] if w.split("/")[-1].split("-")[0].lower() not in there), sep="\n")'
 if compgen -G '.gpu-wheels/*.whl' >/dev/null; then
   # One by one: a wheel for another Python is no reason to go without the others.
