@@ -17,26 +17,31 @@ MAX_NODES = 200_000
 """Give up looking for low precision in an autograd graph after this many nodes."""
 
 
-def native_bf16(torch: Any, device: str) -> tuple[bool, str]:
-    """Whether bfloat16 matrix multiplication is native on `device`, and how one can tell."""
-    if device == "cuda":
+def native_bf16(torch: Any, device: Any) -> tuple[bool, str]:
+    """Whether bfloat16 matrix multiplication is native on `device`, and how one can tell.
+
+    `device` is a torch.device, or its type alone: then the current one of that type is meant.
+    """
+    kind = getattr(device, "type", device)
+    if kind == "cuda":
         if torch.version.hip:
             return True, "native on this AMD GPU"
         if not torch.cuda.is_available():
             return False, "no CUDA device can be used"
-        major, minor = torch.cuda.get_device_capability()
-        if torch.cuda.is_bf16_supported(including_emulation=False):
+        # torch.cuda.is_bf16_supported asks for the same, but of the current device alone
+        major, minor = torch.cuda.get_device_capability(device)
+        if major >= 8:
             return True, f"native at compute capability {major}.{minor}"
         return False, f"emulated below compute capability 8.0, this GPU has {major}.{minor}"
-    if device == "mps":
+    if kind == "mps":
         newer = torch.backends.mps.is_macos_or_newer(14, 0)
         return newer, "native from macOS 14 on" if newer else "needs macOS 14"
-    if device == "xpu":
-        native = torch.xpu.get_device_properties().has_bfloat16_conversions
+    if kind == "xpu":
+        native = torch.xpu.get_device_properties(device).has_bfloat16_conversions
         return bool(native), "native on this XPU" if native else "emulated on this XPU"
-    if device == "cpu":
+    if kind == "cpu":
         return _cpu_bf16(torch)
-    return False, f"unknown for devices of type {device}"
+    return False, f"unknown for devices of type {kind}"
 
 
 def bf16_inside_float32(torch: Any, device: str) -> bool | None:
@@ -53,6 +58,14 @@ def matmul_precision(torch: Any) -> str:
         return str(torch.get_float32_matmul_precision())
     except RuntimeError:  # torch 2.9 and newer refuse to name one for all
         return "mixed"
+
+
+def rounds_to_tf32(torch: Any) -> bool:
+    """Whether float32 convolutions (PyTorch's default) or products use TF32 on CUDA devices."""
+    convolutions = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+    if convolutions is None:  # before torch 2.9, where the older name warns when it is read
+        convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+    return convolutions == "tf32" or matmul_precision(torch) != "highest"
 
 
 def _cpu_bf16(torch: Any) -> tuple[bool, str]:

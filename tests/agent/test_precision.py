@@ -64,10 +64,32 @@ def test_releases_that_do_not_tell_are_read_from_the_cpu_flags(x86, monkeypatch)
     assert precision.native_bf16(x86, "cpu") == (True, "native (AVX512_BF16)")
 
 
-@pytest.mark.parametrize(("capability", "native"), [((7, 5), False), ((8, 0), True)])
-def test_cuda_is_native_from_ampere_on(monkeypatch, capability, native):
+@pytest.mark.parametrize(
+    ("device", "native"),
+    [("cuda", False), (torch.device("cuda", 0), False), (torch.device("cuda", 1), True)],
+)
+def test_cuda_is_native_from_ampere_on(monkeypatch, device, native):
+    """The current device is an older one."""
+    capabilities = {
+        "cuda": (7, 5),
+        torch.device("cuda", 0): (7, 5),
+        torch.device("cuda", 1): (8, 0),
+    }
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: native)
-    assert precision.native_bf16(torch, "cuda")[0] is native
+    monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
+    found, told = precision.native_bf16(torch, device)
+    assert found is native
+    assert ("8.0" if native else "7.5") in told
+
+
+def test_an_xpu_is_asked_by_its_own_number():
+    asked = []
+
+    def properties(device):
+        asked.append(device)
+        return SimpleNamespace(has_bfloat16_conversions=True)
+
+    fake = SimpleNamespace(xpu=SimpleNamespace(get_device_properties=properties))
+    assert precision.native_bf16(fake, torch.device("xpu", 3))[0]
+    assert asked == [torch.device("xpu", 3)]

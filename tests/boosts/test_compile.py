@@ -2,6 +2,8 @@
 
 import copy
 import logging
+from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -220,7 +222,58 @@ def test_undo_gives_the_scripts_own_compiled_call_back_after_declining():
     assert model._compiled_call_impl is own
 
 
+class OnCuda(Net):
+    def parameters(self, recurse=True):
+        yield SimpleNamespace(device=torch.device("cuda"))
+
+
+@pytest.mark.parametrize("mode", compile.GRAPH_MODES)
+def test_graphs_are_declined_where_several_models_train(mode, monkeypatch):
+    monkeypatch.setattr(compile, "missing", lambda *_: None)
+    job, models = Job(torch), [OnCuda(), OnCuda()]
+    job.models.append(models[0])
+    compile.apply(job, models[0], {"mode": mode}).undo()
+    job.models.append(models[1])
+    for model in models:
+        with pytest.raises(Declined, match="several models"):
+            compile.apply(job, model, {"mode": mode})
+        compile.apply(job, model, {"mode": "default"}).undo()
+
+
+def test_graphs_end_where_another_model_is_seen_later():
+    job, models, calls = Job(torch), [Net(), Net()], []
+    job.models.append(models[0])
+    graphed = compile.CompiledCalls(job, models[0], lambda: calls.append("compiled"), graphs=True)
+    graphed.step_begins = False
+    call = graphed.layer(lambda: calls.append("as written"))
+    call()
+    job.models.append(models[1])
+    call()
+    call()
+    assert calls == ["compiled", "as written", "as written"]
+    assert graphed.engaged() == (False, compile.SEVERAL)
+    graphed.close()
+
+
+@pytest.mark.parametrize("name", ["fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_settings_of_older_torch(name, fails):
+    """torch's own refuse names that they do not have, as this stand-in does."""
+    seen = []
+    config = SimpleNamespace(suppress_errors=False, **{name: fails})
+    counters = {"stats": Counter()}
+    dynamo = SimpleNamespace(config=config, utils=SimpleNamespace(counters=counters))
+    job = SimpleNamespace(torch=SimpleNamespace(_dynamo=dynamo))
+    calls = compile.CompiledCalls(job, None, lambda: seen.append(config.suppress_errors), False)
+    calls._run((), {})
+    calls.close()
+    assert seen == [not fails]
+    assert config.suppress_errors is False
+    assert not compile.fails_at_limit(SimpleNamespace())
+
+
 SHAPES = tuple(f"8x{n}" for n in range(9))
+ONCE = ModelFacts("N", 1, "f", "cuda")
 
 
 @pytest.mark.parametrize(
@@ -236,6 +289,14 @@ SHAPES = tuple(f"8x{n}" for n in range(9))
             "reduce-overhead",
             "9 input shapes",
         ),
+        ({"device": "cuda", "models": (ONCE, ONCE)}, "reduce-overhead", "several models"),
+        ({"device": "cuda", "models": (ONCE, ONCE)}, "max-autotune", "several models"),
+        ({"device": "cuda", "models": (ONCE, ONCE)}, "max-autotune-no-cudagraphs", None),
+        ({"device": "cuda", "models": (ONCE, ONCE)}, "default", None),
+        ({"models": (MODEL, MODEL)}, "max-autotune", None),
+        ({"device": "cuda", "micro_steps": 4.0}, "reduce-overhead", "accumulate"),
+        ({"device": "cuda", "micro_steps": 4.0}, "default", None),
+        ({"micro_steps": 4.0}, "max-autotune", None),
         ({"models": (ModelFacts("N", 1, "f", "cpu", compiled=True),)}, "default", "itself"),
         (
             {"models": (ModelFacts("N", 1, "f", "cpu", wrapped="DataParallel"),)},

@@ -21,6 +21,8 @@ longer launches each operation. With CUDA graphs, a whole pass is one launch.
 - The compiler fails on this model: the part that failed runs as written.
 - Shapes or values change so often that torch stops recompiling.
 - `reduce-overhead` and the two `max-autotune` modes without a GPU do no more than the others.
+- `reduce-overhead` and `max-autotune` on a GPU, where several models train or gradients accumulate:
+  each run of a CUDA graph frees the gradients of the run before.
 
 ## What it may change
 
@@ -72,6 +74,10 @@ LEAST_PROMISE = 1.08
 """Of a model whose operations leave little to fuse: Python's part of the step goes as well."""
 MANY_SHAPES = 4
 """CUDA graphs are recorded once a shape; more than this many cost more than they save."""
+GRAPH_MODES = ("reduce-overhead", "max-autotune")
+"""Modes that record CUDA graphs, where there is a GPU."""
+SEVERAL = "several models train, and a CUDA graph of one frees the gradients of the others"
+ACCUMULATED = "gradients accumulate over several batches, and each run of a CUDA graph frees them"
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
@@ -85,9 +91,17 @@ def applies(facts: JobFacts, params: Params) -> str | None:
     reasons = [_why_not(model) for model in facts.models]
     if reasons and all(reasons):
         return reasons[0]
+    return _why_no_graphs(facts) if mode in GRAPH_MODES else None
+
+
+def _why_no_graphs(facts: JobFacts) -> str | None:
     shapes = max((len(model.input_shapes) for model in facts.models), default=0)
-    if mode in ("reduce-overhead", "max-autotune") and shapes > MANY_SHAPES:
+    if shapes > MANY_SHAPES:
         return f"{shapes} input shapes were seen, and CUDA graphs are recorded once a shape"
+    if facts.device == "cuda" and len(facts.models) > 1:
+        return SEVERAL
+    if facts.device == "cuda" and facts.micro_steps > 1:
+        return ACCUMULATED
     return None
 
 
@@ -110,7 +124,7 @@ def promise(facts: JobFacts, params: Params) -> float:
     if measured is not None:
         return max(LEAST_PROMISE, measured)
     full = 1.12 if facts.device == "cpu" else 1.3
-    if facts.device == "cuda" and params.get("mode") in ("reduce-overhead", "max-autotune"):
+    if facts.device == "cuda" and params.get("mode") in GRAPH_MODES:
         # Graphs pay where the launches, some 10 us each, are most of a short step.
         full = 1.6 if (facts.step_s or 1.0) < 0.03 else 1.32
     return 1.0 / ((facts.wait_share or 0.0) + (1.0 - (facts.wait_share or 0.0)) / full)
@@ -125,8 +139,10 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     reason = cannot(torch, target, innermost) or missing(torch, device)
     if reason is not None:
         raise Declined(reason)
+    graphs = device == "cuda" and mode in GRAPH_MODES
+    if graphs and len(job.models) > 1:
+        raise Declined(SEVERAL)
     compiled = torch.compile(traceable(target, innermost), mode=None if mode == "default" else mode)
-    graphs = device == "cuda" and mode in ("reduce-overhead", "max-autotune")
     calls = CompiledCalls(job, target, compiled, graphs)
     unwrap = job.wrap_call(target, Depth.COMPILE, calls.layer)
     stop = job.after_step(calls.step_ended) if calls.graphs else None
@@ -236,6 +252,14 @@ def missing(torch: Any, device: str) -> str | None:
     return None
 
 
+def fails_at_limit(config: Any) -> bool:
+    """Whether the program wants an error where torch stops recompiling (`torch._dynamo.config`)."""
+    found = getattr(config, "fail_on_recompile_limit_hit", None)
+    if found is None:  # its name before torch 2.7
+        found = getattr(config, "fail_on_cache_limit_hit", False)
+    return bool(found)
+
+
 def first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     # "backend='inductor' raised:" says nothing yet.
@@ -282,10 +306,12 @@ class CompiledCalls(Attempts):
         self.job, self.model, self.compiled, self.graphs = job, model, compiled, graphs
         self.calls = 0
         self.step_begins = False
+        self.refused = ""
+        """Why it is not compiled any more, though the compiler did its part."""
 
     def step_ended(self) -> None:
-        """The next call begins a new step, if this is the only model that takes part in it."""
-        self.step_begins = all(item is self.model for item in self.job.models)
+        """The next call begins a new step."""
+        self.step_begins = True
 
     def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call`, compiled in training."""
@@ -294,6 +320,9 @@ class CompiledCalls(Attempts):
 
         def compiled_call(*args: Any, **kwargs: Any) -> Any:
             if self.given_up or not (self.model.training and torch.is_grad_enabled()):
+                return call(*args, **kwargs)
+            if self.graphs and len(self.job.models) > 1:  # another one was seen since `apply`
+                self.given_up, self.refused = True, SEVERAL
                 return call(*args, **kwargs)
             try:
                 output = self._run(args, kwargs)
@@ -313,7 +342,7 @@ class CompiledCalls(Attempts):
         stats = dynamo.utils.counters["stats"]
         before, suppressed = stats["unique_graphs"], dynamo.config.suppress_errors
         # What the compiler cannot do runs as written, without running twice what had begun.
-        dynamo.config.suppress_errors = not dynamo.config.fail_on_recompile_limit_hit
+        dynamo.config.suppress_errors = not fails_at_limit(dynamo.config)
         self.inside = True
         try:
             output = self.compiled(*args, **kwargs)
@@ -327,7 +356,7 @@ class CompiledCalls(Attempts):
     def engaged(self) -> tuple[bool, str] | None:
         """For `Applied.engaged`."""
         if self.given_up:
-            return False, f"the compiler failed: {self.failed}"
+            return False, self.refused or f"the compiler failed: {self.failed}"
         if not self.calls:
             return None
         if self.limit:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -254,6 +255,21 @@ def test_it_ends_before_the_host_s_memory_does(monkeypatch: pytest.MonkeyPatch) 
 
     found = find_batch_size(make_step(Memory(float("inf"))), make, start=4)
     assert found.largest == max(sizes) == 64
+
+
+@pytest.mark.parametrize(
+    ("device", "given"), [(torch.device("cuda", 1), [torch.device("cuda", 1)]), ("mps", [])]
+)
+def test_the_step_s_own_device_is_waited_for(
+    device: Any, given: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    module = SimpleNamespace(synchronize=lambda *names: calls.append(list(names)))
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    monkeypatch.setattr(torch, "mps", module)
+    step: Any = SimpleNamespace(device=torch.device(device))
+    file._Search(step, make_batch, None, 1, None)._wait()
+    assert calls == [given]
 
 
 def test_one_sample_that_does_not_fit() -> None:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 import flatout
 from flatout_agent.api.errors import UsageError
+from flatout_agent.api.step.update import MAY_ROUND
 
 PLAN = "version = 1\n\n[boosts.bf16-autocast]\n"
 
@@ -57,6 +58,17 @@ def test_the_plain_loop_keeps_layout_and_kernel_unless_they_are_asked_for() -> N
     assert step.notes["optimizer"].startswith("fused")
     step.close()
     assert not any(group["fused"] for group in step.optimizer.param_groups)
+
+
+def test_only_a_step_that_may_round_clips_in_the_optimizers_kernel() -> None:
+    step = made(compile=False)
+    assert step._update.may_divide
+    step.close()
+    assert MAY_ROUND not in vars(step.optimizer)
+    model = nn.Linear(8, 3)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    step = flatout.train_step(model, F.cross_entropy, optimizer, precision="fp32", compile=False)
+    assert not step._update.may_divide
 
 
 def test_images_go_in_channels_last_where_the_model_takes_them() -> None:

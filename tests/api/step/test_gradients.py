@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from flatout_agent.api.step.gradients import Gradients
 
@@ -66,6 +67,83 @@ def test_kinds_that_torchs_grouped_functions_do_not_take_at_once() -> None:
         parameter.grad = torch.ones_like(parameter)
     assert gradients.finite_when_scaled(0.5)
     assert gradients.norm(gradients.present())[0].item() == pytest.approx(math.sqrt(5) / 2)
+
+
+class Calls(TorchDispatchMode):
+    """The operators that were called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+class Shard(torch.Tensor):
+    """What lies here of a tensor that is spread over the ranks, as torch's DTensor gives it."""
+
+    def to_local(self) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)
+
+
+@pytest.fixture
+def factors(monkeypatch: pytest.MonkeyPatch) -> list[tuple[torch.dtype, torch.dtype]]:
+    """The dtype of gradients and of the factor, of each launch: torch's fast path wants one."""
+    seen: list[tuple[torch.dtype, torch.dtype]] = []
+    own: Any = torch._foreach_mul_
+
+    def watched(grads: Any, factor: Any) -> Any:
+        assert len({(grad.dtype, grad.device) for grad in grads}) == 1
+        seen.append((grads[0].dtype, factor.dtype))
+        assert factor.device == grads[0].device
+        return own(grads, factor)
+
+    monkeypatch.setattr(torch, "_foreach_mul_", watched)
+    return seen
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_each_kind_is_scaled_in_one_launch(sharded: bool) -> None:
+    dtypes = (torch.float32, torch.bfloat16, torch.float32, torch.bfloat16)
+    gradients = of(*(nn.Parameter(torch.zeros(3, dtype=dtype)) for dtype in dtypes))
+    assert not gradients.plain
+    grads = [torch.ones_like(each) for each in gradients.parameters]
+    given = [grad.as_subclass(Shard) for grad in grads] if sharded else grads
+    with Calls() as calls:
+        gradients.scale(given, torch.tensor(0.5, dtype=torch.float64))
+    assert calls.names.count("aten::_foreach_mul_.Tensor") == 2
+    assert "aten::mul_.Tensor" not in calls.names
+    assert all(bool((grad == 0.5).all()) for grad in grads)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_factor_of_the_gradients_own_dtype(
+    dtype: torch.dtype, device: str, factors: list[Any]
+) -> None:
+    """With any other, torch multiplies tensor by tensor. The meta device stands in for the GPU."""
+    gradients = of(*(nn.Parameter(torch.zeros(3, dtype=dtype, device=device)) for _ in range(3)))
+    assert gradients.plain
+    grads = [torch.ones_like(each) for each in gradients.parameters]
+    gradients.scale(grads, torch.tensor(1 / 3, dtype=torch.float64))
+    whole = torch.float32 if (dtype, device) == (torch.bfloat16, "cpu") else dtype
+    assert factors == [(dtype, whole)]
+
+
+def test_half_precision_on_the_cpu_is_multiplied_by_the_whole_factor() -> None:
+    gradients = of(nn.Parameter(torch.zeros(1000, dtype=torch.bfloat16)))
+    grads = [torch.randn(1000).to(torch.bfloat16)]
+    expected = (grads[0].double() / 3).to(torch.bfloat16)
+    gradients.scale(grads, torch.tensor(1 / 3, dtype=torch.float64))
+    torch.testing.assert_close(grads[0], expected, rtol=0, atol=0)
+
+
+def test_the_flag_of_nonfinite_gradients_is_beside_them_whatever_the_default_device_is() -> None:
+    gradients = filled((3,), (2,))
+    with torch.device("meta"):
+        assert gradients.finite_when_scaled(0.5)
 
 
 def test_an_optimizers_own_zero_grad_is_called() -> None:

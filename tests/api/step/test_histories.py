@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from flatout_agent.api.step import histories
-from flatout_agent.api.step.histories import BLOCK, IN_FLIGHT, Histories
+from flatout_agent.api.step.histories import BLOCK, IN_FLIGHT, Histories, PinnedCopies
 
 CPU = torch.device("cpu")
 
@@ -60,6 +63,29 @@ def test_the_host_runs_ahead_by_a_few_blocks_at_most() -> None:
         history.take()
         assert (device.waited > 0) == (step >= BLOCK * (IN_FLIGHT + 1))
         device.here = device.waited > 0  # it has caught up
+
+
+class Unpinned(TorchFunctionMode):
+    """Without a GPU nothing can be pinned."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        kwargs.pop("pin_memory", None)
+        return func(*args, **kwargs)
+
+
+def test_values_come_to_the_host_whatever_the_default_device_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    streams: list[Any] = []
+    event = SimpleNamespace(record=streams.append, synchronize=lambda: None, query=lambda: True)
+    module = SimpleNamespace(Event=lambda: event, current_stream=lambda device: ("of", device))
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    values = torch.tensor([1.0, 2.0])
+    with torch.device("meta"), Unpinned():
+        read = PinnedCopies(torch.device("cuda")).start(values)
+    assert read(True) == [1.0, 2.0]
+    assert streams == [("of", values.device)]
 
 
 def test_bad_steps_are_told_with_their_norms() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,8 +67,38 @@ def test_what_others_say(text: str) -> None:
 def test_what_counts_on_a_full_device_only(
     text: str, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(out_of_memory, "_device_is_full", lambda: full)
+    monkeypatch.setattr(out_of_memory, "_device_is_full", lambda device: full)
     assert is_out_of_memory(RuntimeError(text)) is full
+
+
+@pytest.mark.parametrize(
+    ("device", "asked", "full"),
+    [
+        (None, [1, 2], True),
+        (torch.device("cuda", 1), [torch.device("cuda", 1)], False),
+        (torch.device("cuda", 2), [torch.device("cuda", 2)], True),
+    ],
+)
+def test_the_device_that_is_asked(
+    device: torch.device | None, asked: list[Any], full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three, torch holds memory on the last two, and the last one is full."""
+    seen: list[Any] = []
+
+    def mem_get_info(device: Any) -> tuple[int, int]:
+        seen.append(device)
+        return 1 if device in (2, torch.device("cuda", 2)) else 50, 100
+
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        device_count=lambda: 3,
+        memory_reserved=lambda number: number * 2**20,
+        mem_get_info=mem_get_info,
+    )
+    monkeypatch.setattr(torch, "cuda", cuda)
+    assert is_out_of_memory(RuntimeError(MAYBE[0]), device) is full
+    assert seen == asked
 
 
 def test_the_host_s_own_error_and_collectives() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import hypothesis.strategies as st
@@ -87,7 +88,8 @@ def test_events_of_a_device_are_read_when_they_are_done(monkeypatch: pytest.Monk
             assert enable_timing
             self.made.append(self)
 
-        def record(self) -> None:
+        def record(self, stream: Any) -> None:
+            assert stream == ("current of", device)
             self.recorded = True
 
         def query(self) -> bool:
@@ -98,9 +100,18 @@ def test_events_of_a_device_are_read_when_they_are_done(monkeypatch: pytest.Monk
             assert end is self.made[1]
             return 250.0
 
-    module = type("Module", (), {"Event": Event})
+    device = torch.device("cuda", 1)
+    module = SimpleNamespace(Event=Event, current_stream=lambda device: ("current of", device))
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
-    seconds = Clock(torch.device("cuda")).start()()
+    seconds = Clock(device).start()()
     assert seconds() is None
     Event.done = True
     assert seconds() == 0.25
+
+
+def test_a_device_that_shows_no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPS: its events take no stream."""
+    event = SimpleNamespace(record=lambda: None, query=lambda: True, elapsed_time=lambda end: 250.0)
+    module = SimpleNamespace(Event=lambda enable_timing: event)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    assert Clock(torch.device("mps")).start()()() == 0.25

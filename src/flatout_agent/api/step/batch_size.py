@@ -147,7 +147,7 @@ class _Search:
                     self.step.flush()
                 self._wait()
             except Exception as error:
-                if not _is_of_memory(error):
+                if not _is_of_memory(error, self.step.device):
                     raise
                 failure = error
         self.taken = [*self.taken[-1:], peak.bytes]
@@ -182,8 +182,10 @@ class _Search:
 
     def _wait(self) -> None:
         device = self.step.device
-        if device.type != "cpu":
-            torch.get_device_module(device).synchronize()
+        if device.type == "mps":  # there is one, and it is not asked which
+            torch.mps.synchronize()
+        elif device.type != "cpu":
+            torch.get_device_module(device).synchronize(device)
 
     def _on_all(self, here: bool) -> bool:
         if self.ranks is None:
@@ -199,7 +201,9 @@ class _Search:
         return not self._on_all(fits)
 
 
-def _is_of_memory(error: BaseException) -> bool:
+def _is_of_memory(error: BaseException, device: torch.device) -> bool:
     """Out of memory, or what the optimizer's step made of it: the state is put back anyway."""
     cause = error.__cause__
-    return is_out_of_memory(error) or (cause is not None and is_out_of_memory(cause))
+    return is_out_of_memory(error, device) or (
+        cause is not None and is_out_of_memory(cause, device)
+    )

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 
 from flatout_agent.api.errors import UsageError
 from flatout_agent.api.step.out_of_memory import is_out_of_memory
-from flatout_agent.boosts.compile import Attempts, cannot, counters, first_line, missing
+from flatout_agent.api.step.recomputation import is_cache
+from flatout_agent.boosts.compile import (
+    Attempts,
+    cannot,
+    counters,
+    fails_at_limit,
+    first_line,
+    missing,
+)
 from flatout_agent.chain import Depth, Layer, compiled_by_user, model_call
 
 LossCall = Callable[[Any], Tensor]
@@ -20,6 +28,8 @@ MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotu
 """torch.compile's own modes; each may be asked for in place of "whole"."""
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 """Modes that record CUDA graphs by themselves."""
+WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
+"""What each of them does beside that."""
 SELDOM_PAYS = (
     "on the CPU it gains up to 5 % a step and takes 10 to 20 s to start, which pays after hundreds "
     "to thousands of steps: compile=True"
@@ -43,14 +53,22 @@ class Compiled:
     """How it went so far, in words."""
 
 
-def choose(asked: str | bool, model: nn.Module, call: LossCall, device: torch.device) -> Compiled:
+def choose(
+    asked: str | bool,
+    model: nn.Module,
+    call: LossCall,
+    device: torch.device,
+    accumulate: int = 1,
+) -> Compiled:
     """Compile `call` (batch -> 0-d loss), which runs `model` and the loss.
 
     "whole" (or True, or one of torch.compile's modes) makes one graph of model and loss. "blocks"
     compiles the blocks that repeat, once for all of them, and leaves the rest as written: start-up
     is shorter. "auto" takes blocks where the model mostly consists of them, else the whole; on the
     CPU, neither. Where the compiler is missing or fails, the call runs as written and the reason is
-    told. Raises UsageError for a word that is not known.
+    told. Gradients that several calls add up (`accumulate`, a batch that is split) rule out the
+    modes that record CUDA graphs: then it is the mode without them. Raises UsageError for a word
+    that is not known.
     """
     known = ("auto", "blocks", "whole", *MODES)
     if not isinstance(asked, bool) and asked not in known:
@@ -67,7 +85,8 @@ def choose(asked: str | bool, model: nn.Module, call: LossCall, device: torch.de
         return _as_written(call, "the model has no blocks of one kind that repeat")
     if asked == "blocks" or (asked == "auto" and _mostly(model, blocks)):
         return _blocks(call, blocks, device)
-    return _whole(call, asked if asked in MODES else "default", device)
+    mode = asked if asked in MODES else "default"
+    return _whole(call, mode, device, list(model.parameters()), adds_up=accumulate > 1)
 
 
 def repeated_blocks(model: nn.Module) -> list[list[nn.Module]]:
@@ -119,17 +138,22 @@ def _as_written(call: LossCall, reason: str) -> Compiled:
     return Compiled(call, "no", reason, _nothing, lambda: f"no: {reason}")
 
 
-def _whole(call: LossCall, mode: str, device: torch.device) -> Compiled:
+def _whole(
+    call: LossCall, mode: str, device: torch.device, parameters: list[nn.Parameter], adds_up: bool
+) -> Compiled:
     def whole(batch: Any) -> Tensor:
         return call(batch)
 
-    code = _Code(whole, mode, device)
+    code = _Code(whole, mode, device, adds_up)
     attempts = _Attempts([code])
-    graphs = device.type == "cuda" and mode in GRAPH_MODES
 
     def compiled(batch: Any) -> Tensor:
         if attempts.given_up:
             return call(batch)
+        # A split batch: this run would free the gradients of the last, which it is to add to.
+        if code.graphs and any(each.grad is not None for each in parameters):
+            code.leave_graphs()
+        graphs = code.graphs
         if graphs:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         try:
@@ -139,8 +163,14 @@ def _whole(call: LossCall, mode: str, device: torch.device) -> Compiled:
             return call(batch)
         return loss.clone() if graphs else loss
 
-    reason = "model and loss in one graph" + ("" if mode == "default" else f", {mode}")
-    return Compiled(compiled, "whole", reason, attempts.close, lambda: attempts.note("whole"))
+    reason = "model and loss in one graph" + ("" if code.mode == "default" else f", {code.mode}")
+    return Compiled(
+        compiled,
+        "whole",
+        reason + code.told,
+        attempts.close,
+        lambda: attempts.note("whole") + code.told,
+    )
 
 
 def _blocks(call: LossCall, groups: list[list[nn.Module]], device: torch.device) -> Compiled:
@@ -148,8 +178,9 @@ def _blocks(call: LossCall, groups: list[list[nn.Module]], device: torch.device)
     attempts = _Attempts(codes)
     undo: list[Callable[[], None]] = [attempts.close]
     for group, code in zip(groups, codes, strict=True):
+        change = _unchanged if _shares_keys(group) else _without_new_cache
         for block in group:
-            layer = _layer(attempts, block, code)
+            layer = _layer(attempts, block, code, change)
             undo.append(model_call(block).wrap(Depth.COMPILE, layer))
 
     def compiled(batch: Any) -> Tensor:
@@ -167,18 +198,25 @@ def _block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return block._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
 
-def _layer(attempts: _Attempts, block: nn.Module, code: _Code) -> Layer:
-    """For the block's own call: compiled in training, as written in evaluation."""
+def _layer(
+    attempts: _Attempts, block: nn.Module, code: _Code, change: Callable[[Any], Any]
+) -> Layer:
+    """For the block's own call: compiled in training, as written in evaluation.
+
+    `change` is for each argument of the compiled call.
+    """
 
     def around(own: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if attempts.given_up or not (block.training and torch.is_grad_enabled()):
                 return own(*args, **kwargs)
+            given = tuple(map(change, args))
+            named = {name: change(value) for name, value in kwargs.items()}
             try:
                 if attempts.inside:
-                    return code(block, *args, **kwargs)
+                    return code(block, *given, **named)
                 # recomputed in the backward pass, or called beside the step
-                return attempts.run(code, block, *args, **kwargs)
+                return attempts.run(code, block, *given, **named)
             except attempts.errors as error:
                 attempts.give_up(error)
                 return own(*args, **kwargs)
@@ -188,28 +226,71 @@ def _layer(attempts: _Attempts, block: nn.Module, code: _Code) -> Layer:
     return around
 
 
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _without_new_cache(value: Any) -> Any:
+    """None for a generation cache that holds nothing yet.
+
+    Hugging Face models make one in training too. A block would write to it under its own number,
+    and torch compiles a function anew for each number that it reads, up to its limit of 8.
+    """
+    if not is_cache(value):
+        return value
+    try:
+        return None if value.get_seq_length() == 0 else value
+    except Exception:  # a cache without lengths
+        return value
+
+
+def _shares_keys(blocks: list[nn.Module]) -> bool:
+    """Some blocks read from the cache what others wrote in the same pass (Gemma 3n)."""
+    parts = (part for block in blocks for part in block.modules())
+    return any(getattr(part, "is_kv_shared_layer", False) is True for part in parts)
+
+
 class _Code:
     """A function for the compiler, with a code object of its own.
 
     Torch counts recompilations, and remembers what it gave up, by code object.
     """
 
-    def __init__(self, function: Any, mode: str, device: torch.device) -> None:
-        self.function = function
-        self.settings: dict[str, Any] = {}
-        if mode != "default":
-            self.settings["mode"] = mode
-        elif device.type == "cpu":
-            # Inductor's own random numbers are slow on a CPU; these are also those of eager.
-            self.settings["options"] = {"fallback_random": True}
-        self.renew()
+    def __init__(
+        self, function: Any, mode: str, device: torch.device, adds_up: bool = False
+    ) -> None:
+        self.function, self.mode, self.device = function, mode, device
+        self.graphs = device.type == "cuda" and mode in GRAPH_MODES
+        """It records CUDA graphs."""
+        self.told = ""
+        """What is not as it was asked for, in words."""
+        if adds_up and self.graphs:
+            self.leave_graphs()
+        else:
+            self.renew()
 
     def renew(self) -> None:
         """Forget what was compiled."""
         found = self.function
         code = found.__code__.replace()
         fresh = types.FunctionType(code, found.__globals__, closure=found.__closure__)
-        self.compiled = torch.compile(fresh, **self.settings)
+        self.compiled = torch.compile(fresh, **self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        if self.mode != "default":
+            return {"mode": self.mode}
+        # Inductor's own random numbers are slow on a CPU; these are also those of eager.
+        return {"options": {"fallback_random": True}} if self.device.type == "cpu" else {}
+
+    def leave_graphs(self) -> None:
+        """Go on in the mode that does the same without CUDA graphs.
+
+        A run of theirs frees what the run before gave: also gradients that are to be added to. That
+        ends in an error, or in a gradient of the last run alone.
+        """
+        asked, self.mode, self.graphs = self.mode, WITHOUT_GRAPHS[self.mode], False
+        self.told = f"; {self.mode} for {asked}: CUDA graphs write over gradients that add up"
+        self.renew()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.compiled(*args, **kwargs)
@@ -227,7 +308,7 @@ class _Attempts(Attempts):
         # Reading a setting takes 10 us: once is enough.
         dynamo, functorch = torch._dynamo.config, torch._functorch.config
         self.suppressed = dynamo.suppress_errors
-        self.suppress = not dynamo.fail_on_recompile_limit_hit
+        self.suppress = not fails_at_limit(dynamo)
         self.lazy = hasattr(functorch, "force_non_lazy_backward_lowering")
 
     def give_up(self, error: BaseException) -> None:

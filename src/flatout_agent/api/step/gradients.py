@@ -82,12 +82,14 @@ class Gradients:
         return found
 
     def scale(self, grads: list[Tensor], factor: float | Tensor) -> None:
-        """Multiply all in place; `factor` is a number or 0-d."""
-        if self.plain and grads:
-            torch._foreach_mul_(grads, factor)
-            return
-        for grad in grads:
-            grad.mul_(factor.to(grad.device) if isinstance(factor, Tensor) else factor)
+        """Multiply all in place, a launch for each dtype; `factor` is a number or 0-d."""
+        for kind in [grads] if self.plain and grads else _kinds(grads):
+            factor_here = _for_kernels(factor, kind[0])
+            if _is_own(kind[0]):
+                torch._foreach_mul_(kind, factor_here)
+            else:
+                for grad in kind:
+                    grad.mul_(factor_here)
 
     def norm(self, grads: list[Tensor]) -> tuple[Tensor, Tensor | None]:
         """The norm of all together (0-d), and those of the single ones where they are at hand."""
@@ -113,7 +115,7 @@ class Gradients:
         if factor is not None and self._wide:
             torch._foreach_mul_(grads, factor)  # a float32 factor would round
         elif factor is not None:
-            one = torch.as_tensor(factor, dtype=torch.float32)
+            one = torch.as_tensor(factor, dtype=torch.float32, device=self._one.device)
         torch._amp_foreach_non_finite_check_and_unscale_(grads, self._found, one)
         if self._found.item():
             self._found.zero_()
@@ -142,6 +144,28 @@ class Gradients:
 def _is_own(parameter: Tensor) -> bool:
     """Not of a subclass such as DTensor, whose norm is spread over the ranks."""
     return type(parameter) in (Tensor, nn.Parameter) or nn.parameter.is_lazy(parameter)
+
+
+def _kinds(grads: list[Tensor]) -> list[list[Tensor]]:
+    """Those of one device and dtype together; of shards (FSDP2) what lies here."""
+    kinds: dict[Any, list[Tensor]] = {}
+    for grad in grads:
+        local: Any = getattr(grad, "to_local", None)
+        tensor: Tensor = grad if local is None else local()
+        kinds.setdefault((tensor.device, tensor.dtype, type(tensor)), []).append(tensor)
+    return list(kinds.values())
+
+
+def _for_kernels(factor: float | Tensor, like: Tensor) -> float | Tensor:
+    """`factor` such that torch multiplies all in one launch: on their device, of their dtype.
+
+    With another dtype it goes tensor by tensor, and rounds the factor alike. Not so on the CPU,
+    which reads it in full: there half precision has nothing to gain, and digits to lose.
+    """
+    if not isinstance(factor, Tensor):
+        return factor
+    half = like.device.type == "cpu" and like.dtype.itemsize < 4
+    return factor.to(like.device, torch.float32 if half else like.dtype)
 
 
 def _values(grad: Tensor) -> Tensor:

@@ -57,7 +57,8 @@ class PinnedCopies:
         self._module: Any = torch.get_device_module(device)
 
     def start(self, values: Tensor) -> Callable[[bool], list[float] | None]:
-        here = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+        # "cpu" by name: `torch.set_default_device` holds here as well
+        here = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
         here.copy_(values, non_blocking=True)
         event = self._module.Event()
         event.record(self._module.current_stream(values.device))

@@ -29,19 +29,20 @@ _FULL = 0.03
 """A device is full when less than this share of its memory is free."""
 
 
-def is_out_of_memory(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException, device: torch.device | None = None) -> bool:
     """Whether the error says that a device or the host had no memory left to allocate.
 
     Call it while the failed attempt's tensors are still alive (in the `except` block): messages
-    that have other causes too, such as CUDNN_STATUS_NOT_SUPPORTED, count only when the CUDA device
-    is full. Errors of collectives never count: after one, the processes are out of step.
+    that have other causes too, such as CUDNN_STATUS_NOT_SUPPORTED, count only when a CUDA device
+    is full: `device`, or where none is named, any on which torch holds memory. Errors of
+    collectives never count: after one, the processes are out of step.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if not isinstance(error, RuntimeError) or _of_collectives(error):
         return False
     text = str(error)
-    return bool(_SAID.search(text)) or (bool(_MAY_SAY.search(text)) and _device_is_full())
+    return bool(_SAID.search(text)) or (bool(_MAY_SAY.search(text)) and _device_is_full(device))
 
 
 def _of_collectives(error: RuntimeError) -> bool:
@@ -49,15 +50,25 @@ def _of_collectives(error: RuntimeError) -> bool:
     return distributed.is_available() and isinstance(error, distributed.DistError)
 
 
-def _device_is_full() -> bool:
+def _device_is_full(device: torch.device | None) -> bool:
     cuda: Any = torch.cuda
     if not (cuda.is_available() and cuda.is_initialized()):
         return False
     try:
-        free, total = cuda.mem_get_info()
+        asked = [device] if device is not None and device.type == "cuda" else _devices_in_use()
+        memory = [cuda.mem_get_info(each) for each in asked]
     except RuntimeError:  # the device does not answer any more
         return False
-    return bool(free < _FULL * total)
+    return any(free < _FULL * total for free, total in memory)
+
+
+def _devices_in_use() -> list[int]:
+    """Those on which torch holds memory: to ask another one would take memory there."""
+    cuda: Any = torch.cuda
+    try:
+        return [number for number in range(cuda.device_count()) if cuda.memory_reserved(number)]
+    except RuntimeError:  # an allocator of the user's own does not tell
+        return [cuda.current_device()]
 
 
 def let_go(error: BaseException, device: torch.device) -> None:

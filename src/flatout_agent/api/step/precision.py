@@ -86,7 +86,7 @@ def _auto(model: nn.Module, device: torch.device) -> Precision:
     reason = why_not_float32(torch, model)
     if reason is not None:
         return Precision(_own(model), reason)
-    native, detail = native_bf16(torch, device.type)
+    native, detail = native_bf16(torch, device)
     if not torch.amp.is_autocast_available(device.type):
         return Precision("fp32", f"torch has no autocast for devices of type {device.type}")
     if native:
@@ -131,7 +131,7 @@ def _by_name(asked: str, model: nn.Module, device: torch.device) -> Precision:
             f"{device.type}. Take precision='fp32'."
         )
     if asked == "bf16":
-        return _autocast(asked, f"asked for; {native_bf16(torch, device.type)[1]}", device)
+        return _autocast(asked, f"asked for; {native_bf16(torch, device)[1]}", device)
     return _autocast(asked, "asked for; the loss is scaled", device)
 
 

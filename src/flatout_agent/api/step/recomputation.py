@@ -162,8 +162,13 @@ def _subclass(cls: type[nn.Module], selective: bool) -> type[nn.Module]:
 
 def _without_cache(value: Any) -> Any:
     """None for a generation cache: the second run would write to it once more."""
+    return None if is_cache(value) else value
+
+
+def is_cache(value: Any) -> bool:
+    """Whether this is a generation cache of Hugging Face's."""
     caches = sys.modules.get("transformers.cache_utils")
-    return None if caches is not None and isinstance(value, caches.Cache) else value
+    return caches is not None and isinstance(value, caches.Cache)
 
 
 def _contexts(block: nn.Module, selective: bool) -> Contexts:

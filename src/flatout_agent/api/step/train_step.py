@@ -57,7 +57,7 @@ def train_step(
     problems.check_kinds(model, loss_fn, optimizer, scheduler)
     options = problems.Options(accumulate, weigh, clip_norm, ema, nonfinite, graph, recompute)
     problems.check_parameters(model, loss_fn, optimizer)
-    choices = Choices(precision, compile, layout, graph)
+    choices = Choices(precision, compile, layout, graph, accumulate)
     try:
         choices.follow(plan)
         return TrainStep(model, loss_fn, optimizer, scheduler, options, choices)

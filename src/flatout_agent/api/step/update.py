@@ -9,10 +9,12 @@ learns of it some steps later.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import optimizer as optimizers
 
 from flatout_agent.api.errors import NonfiniteError
 from flatout_agent.api.step import fitting
@@ -21,8 +23,13 @@ from flatout_agent.api.step.gradients import Gradients
 from flatout_agent.api.step.histories import Bad, Histories
 from flatout_agent.api.step.problems import parameter_names
 
+_OURS = "flatout_agent."
 HOPELESS = 20
 """So many skipped steps in a row are no longer fp16's search for its loss scale."""
+DIVIDING = ("cuda",)
+"""Devices whose fused kernels clip: of others it is not known that they write gradients back."""
+MAY_ROUND = "_flatout_may_round"
+"""Where an optimizer notes that its steps need not be those of the plain loop to the last bit."""
 
 
 class Update:
@@ -56,7 +63,12 @@ class Update:
 
     def know_optimizer(self) -> None:
         """See whether the optimizer can leave a step out on the device."""
-        self.skips_on_device = bool(getattr(self.optimizer, "_step_supports_amp_scaling", False))
+        optimizer = self.optimizer
+        self.skips_on_device = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        # Only of these is it known that the kernel writes the divided gradients back.
+        known = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+        self.may_divide = self.skips_on_device and known and getattr(optimizer, MAY_ROUND, False)
+        """The optimizer's kernel may divide the gradients, in place of a pass before it."""
 
     def note(self) -> str:
         """What happens to steps that are not finite, and when one learns of it."""
@@ -85,7 +97,7 @@ class Update:
             raise error
 
     def _clip(self, grads: list[Tensor], norm: Tensor, correction: float | Tensor | None) -> None:
-        if self.clip_norm is None:
+        if self.clip_norm is None or self.clip_norm == math.inf:
             if correction is not None:
                 self.gradients.scale(grads, correction)
         elif correction is None and self.gradients.plain:
@@ -180,26 +192,51 @@ class DeviceUpdate(Update):
         if correction is not None:
             norm = norm * correction
         found = _flag(norm if self.ranks else norm + loss)
-        self._clip(grads, norm, correction)
+        looks = self._must_look()
+        divides = self.skips_on_device and not looks and self._divides(grads)
+        if not divides:
+            self._clip(grads, norm, correction)
         if self.policy != "stop":
             self.buffers.restore_where(found)
-        if self._must_look():
-            if found.item():
-                return norm, parts, False
-            fitting.step_optimizer(self.optimizer, self.optimizer.step)
-        elif self.skips_on_device:
-            self._step_where_not(found)
+        if looks and found.item():
+            return norm, parts, False
+        if self.skips_on_device and not looks:
+            self._step_where_not(found, self._divisor(norm, correction) if divides else None)
         else:
             fitting.step_optimizer(self.optimizer, self.optimizer.step)
         return norm, parts, True
+
+    def _divides(self, grads: list[Tensor]) -> bool:
+        """Whether the optimizer's kernel is to clip: it reads and writes all gradients anyway."""
+        optimizer: Any = self.optimizer
+        return bool(
+            self.may_divide
+            and self.gradients.plain
+            and grads
+            and grads[0].device.type in DIVIDING
+            and grads[0].dtype != torch.float64  # the divisor is float32
+            and all(group.get("fused") for group in optimizer.param_groups)
+            and not _has_foreign(optimizer._optimizer_step_pre_hooks)
+            and not _has_foreign(optimizers._global_optimizer_pre_hooks)
+        )
+
+    def _divisor(self, norm: Tensor, correction: float | Tensor | None) -> Tensor | None:
+        """What the gradients are to be divided by: 1 by the factor of `_clip`; None: nothing."""
+        if self.clip_norm is not None and self.clip_norm != math.inf:
+            divisor = torch.clamp((norm.float() + 1e-6) / self.clip_norm, min=1.0)
+        elif correction is not None:
+            divisor = torch.ones_like(norm, dtype=torch.float32)
+        else:
+            return None
+        return divisor if correction is None else (divisor / correction).float()
 
     def _must_look(self) -> bool:
         """The one wait for the device: each step under "skip" where the optimizer cannot skip."""
         return self._needs_first_look() or (self.policy != "stop" and not self.skips_on_device)
 
-    def _step_where_not(self, found: Tensor) -> None:
+    def _step_where_not(self, found: Tensor, divisor: Tensor | None) -> None:
         optimizer: Any = self.optimizer
-        optimizer.grad_scale, optimizer.found_inf = None, found
+        optimizer.grad_scale, optimizer.found_inf = divisor, found
         try:
             fitting.step_optimizer(optimizer, optimizer.step)
         finally:
@@ -289,6 +326,18 @@ class ScaledUpdate(DeviceUpdate):
         after = f"Seen {self.steps - bad.step} steps later; the optimizer left that step out."
         where = parameter_names(self.model, self.gradients.named_by(bad.parts))
         return self._stop(bad.step, bad.loss, where, after)
+
+
+def let_round(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """Allow this optimizer's steps to round otherwise than the plain loop; returns the way back."""
+    setattr(optimizer, MAY_ROUND, True)
+    return lambda: vars(optimizer).pop(MAY_ROUND, None)
+
+
+def _has_foreign(hooks: dict[int, Any]) -> bool:
+    """Whether there are hooks of the user's: they are to see gradients that are clipped."""
+    homes = (getattr(hook, "__module__", None) or "" for hook in hooks.values())
+    return not all(home.startswith(_OURS) for home in homes)
 
 
 def _flag(value: Tensor) -> Tensor:

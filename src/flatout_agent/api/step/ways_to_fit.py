@@ -143,6 +143,7 @@ class Clock:
     """Times calls on a device without waiting for it."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._module: Any = None if device.type == "cpu" else torch.get_device_module(device)
 
     def start(self) -> Callable[[], Seconds]:
@@ -159,7 +160,11 @@ class Clock:
 
     def _event(self) -> Any:
         event = self._module.Event(enable_timing=True)
-        event.record()
+        stream = getattr(self._module, "current_stream", None)
+        if stream is None:  # MPS has one device, and shows no streams
+            event.record()
+        else:  # else it would be that of the current device, which need not be the step's
+            event.record(stream(self._device))
         return event
 
     @staticmethod
