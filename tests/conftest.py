@@ -3,6 +3,7 @@ examples in each run of a property test (`make thorough` draws new ones)."""
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not _has_gpu():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was collected stays: a collection of garbage, which many tests ask for, passes it by."""
+    gc.collect()
+    gc.freeze()
 
 
 def _has_gpu() -> bool:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flatout_agent.api.errors import UsageError
+from flatout_agent.api.step import loss_region
 from flatout_agent.api.step.out_of_memory import is_out_of_memory
 from flatout_agent.api.step.recomputation import is_cache
 from flatout_agent.boosts.compile import (
@@ -175,7 +176,9 @@ def _whole(
 
 def _blocks(call: LossCall, groups: list[list[nn.Module]], device: torch.device) -> Compiled:
     codes = [_Code(_block, "default", device) for _ in groups]
-    attempts = _Attempts(codes)
+    loss_code = _Code(loss_region.cross_entropy, "default", device)
+    attempts = _Attempts([*codes, loss_code])
+    region = loss_region.LossRegion(_loss(attempts, loss_code))
     undo: list[Callable[[], None]] = [attempts.close]
     for group, code in zip(groups, codes, strict=True):
         change = _unchanged if _shares_keys(group) else _without_new_cache
@@ -184,14 +187,34 @@ def _blocks(call: LossCall, groups: list[list[nn.Module]], device: torch.device)
             undo.append(model_call(block).wrap(Depth.COMPILE, layer))
 
     def compiled(batch: Any) -> Tensor:
-        return attempts.step(call, batch)
+        with region:
+            return attempts.step(call, batch)
 
     def put_back() -> None:
         for take in undo:
             take()
 
     kinds = ", ".join(f"{len(group)} x {type(group[0]).__name__}" for group in groups)
-    return Compiled(compiled, "blocks", kinds, put_back, lambda: attempts.note("blocks"))
+    return Compiled(
+        compiled,
+        "blocks",
+        kinds,
+        put_back,
+        lambda: attempts.note("blocks and loss" if region.used else "blocks"),
+    )
+
+
+def _loss(attempts: _Attempts, code: _Code) -> Callable[..., Tensor]:
+    def loss(*args: Any, **kwargs: Any) -> Tensor:
+        if attempts.given_up:
+            return loss_region.cross_entropy(*args, **kwargs)
+        try:
+            return code(*args, **kwargs)  # type: ignore[no-any-return]
+        except attempts.errors as error:
+            attempts.give_up(error)
+            return loss_region.cross_entropy(*args, **kwargs)
+
+    return loss
 
 
 def _block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
