@@ -64,8 +64,8 @@ def choose(
     """Compile `call` (batch -> 0-d loss), which runs `model` and the loss.
 
     "whole" (or True, or one of torch.compile's modes) makes one graph of model and loss. "blocks"
-    compiles the blocks that repeat, once for all of them, and leaves the rest as written: start-up
-    is shorter. "auto" takes blocks where the model mostly consists of them, else the whole; on the
+    compiles the blocks that repeat, once for all of them, and cross entropy over many logits; the
+    rest runs as written: start-up is shorter. "auto" takes blocks where the model mostly consists of them, else the whole; on the
     CPU, neither. Where the compiler is missing or fails, the call runs as written and the reason is
     told. Gradients that several calls add up (`accumulate`, a batch that is split) rule out the
     modes that record CUDA graphs: then it is the mode without them. Raises UsageError for a word
