@@ -65,11 +65,11 @@ def choose(
 
     "whole" (or True, or one of torch.compile's modes) makes one graph of model and loss. "blocks"
     compiles the blocks that repeat, once for all of them, and cross entropy over many logits; the
-    rest runs as written: start-up is shorter. "auto" takes blocks where the model mostly consists of them, else the whole; on the
-    CPU, neither. Where the compiler is missing or fails, the call runs as written and the reason is
-    told. Gradients that several calls add up (`accumulate`, a batch that is split) rule out the
-    modes that record CUDA graphs: then it is the mode without them. Raises UsageError for a word
-    that is not known.
+    rest runs as written: start-up is shorter. "auto" takes blocks where the model mostly consists
+    of them, else the whole; on the CPU, neither. Where the compiler is missing or fails, the call
+    runs as written and the reason is told. Gradients that several calls add up (`accumulate`, a
+    batch that is split) rule out the modes that record CUDA graphs: then it is the mode without
+    them. Raises UsageError for a word that is not known.
     """
     known = ("auto", "blocks", "whole", *MODES)
     if not isinstance(asked, bool) and asked not in known:
