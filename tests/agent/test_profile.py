@@ -305,9 +305,10 @@ def test_the_scripts_own_profiler_comes_first(tmp_path: Path) -> None:
     "name",
     [
         "gan",
-        "accumulation",
-        *(pytest.param(name, marks=pytest.mark.thorough) for name in ("scaler", "rnn", "methods")),
-        pytest.param("ema_copy", marks=pytest.mark.thorough),
+        *(
+            pytest.param(name, marks=pytest.mark.thorough)
+            for name in ("accumulation", "scaler", "rnn", "methods", "ema_copy")
+        ),
     ],
 )
 def test_the_same_losses_in_loops_of_every_style(name: str, tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.slow
 JOBS = Path(__file__).parent.parent / "jobs"
 TRAINING = [
     "plain", "gan", "workers", "accumulation", "closure", "custom_optimizer", "no_loader",
-    "dynamic_shapes", "scaler", "several_losses", "methods", "eval_with_grad", "iterable",
-    "dropout", "augment", "sched", "frozen", "ema_copy", "checkpointing", "float64", "rnn",
-    "saves", "unguarded",
+    "dynamic_shapes", "scaler", "several_losses", "methods", "iterable", "dropout",
+    "checkpointing", "unguarded",
 ]  # fmt: skip
+ALIKE = ["eval_with_grad", "augment", "sched", "frozen", "ema_copy", "float64", "rnn", "saves"]
 AT_ONCE = 3
 """So many of them are run by `make check` too."""
 ENDING = ["few_steps", "no_train", "no_torch", "eager_exit", "raises"]
@@ -61,6 +61,7 @@ def assert_same(without, run):
     [
         *TRAINING[:AT_ONCE],
         *(pytest.param(name, marks=pytest.mark.slow) for name in TRAINING[AT_ONCE:]),
+        *(pytest.param(name, marks=pytest.mark.thorough) for name in ALIKE),
     ],
 )
 def test_same_output_and_losses(run_agent, tmp_path, name):

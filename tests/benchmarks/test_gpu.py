@@ -23,7 +23,7 @@ GROUPS = ("tests", "rates", "commands")
 def gpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(root / "benchmarks"))
     module = importlib.import_module("gpu")
-    monkeypatch.setattr(module, "LEAST_S", 5.0)
+    monkeypatch.setattr(module, "LEAST_S", 2.0)
     yield module
     for name in ("gpu", "record"):
         sys.modules.pop(name, None)
@@ -95,7 +95,7 @@ def test_a_part_that_fails_does_not_stop_the_others(
 ) -> None:
     parts = [
         gpu.Part("broken", BROKEN, 100),
-        gpu.Part("endless", ENDLESS, 6, lambda figures: f"x is {figures['x']}"),
+        gpu.Part("endless", ENDLESS, 4, lambda figures: f"x is {figures['x']}"),
         gpu.Part("sound", SOUND, 100, lambda figures: f"x is {figures['x']}"),
     ]
     failed, found = run(gpu, tmp_path, *parts, side_by_side=side_by_side)
@@ -104,10 +104,10 @@ def test_a_part_that_fails_does_not_stop_the_others(
     assert found["broken"]["failed"] == "exit code 3"
     assert found["broken"]["printed"] == "why\n"
     assert found["broken"]["figures"] == {"x": 3}
-    assert found["endless"]["failed"] == "took more than 6 s"
+    assert found["endless"]["failed"] == "took more than 4 s"
     assert found["endless"]["figures"] == {"x": 4}, "what was known when it was cut off"
     told = capsys.readouterr().out
-    assert "failed: took more than 6 s; x is 4" in told
+    assert "failed: took more than 4 s; x is 4" in told
     assert "x is 2" in told
     assert "===== broken\nwhy" in (tmp_path / "rates.txt").read_text()
 
@@ -130,7 +130,7 @@ def test_it_goes_on_with_what_has_not_succeeded(
 def test_without_time_nothing_is_begun(
     gpu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    failed, found = run(gpu, tmp_path, gpu.Part("one", SOUND, 100), end_s=3.0)
+    failed, found = run(gpu, tmp_path, gpu.Part("one", SOUND, 100), end_s=1.0)
     assert (failed, found) == (1, {})
     assert "no time left; call again" in capsys.readouterr().out
 

@@ -38,7 +38,7 @@ def losses(name: str) -> tuple[float, ...]:
     return tuple(map(float, found))
 
 
-FEW = ("kfold_float64", "private_sgd_vmap", "reinforce", "tabular_mlp")
+FEW = ("private_sgd_vmap", "tabular_mlp")
 """Of other styles, and quick; all of them with `make thorough`."""
 
 

@@ -300,7 +300,9 @@ def test_another_number_of_threads_passes(net):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("net", ["mlp", "conv", "transformer"])
+@pytest.mark.parametrize(
+    "net", ["mlp", "conv", pytest.param("transformer", marks=pytest.mark.thorough)]
+)
 def test_compile_passes(net):
     found = case(net).verdict(torch.compile, "rounding")
     assert found.passed, found.reason

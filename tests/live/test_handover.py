@@ -361,6 +361,7 @@ def nested(loader: Any, between: Callable[[], None]) -> list[Any]:
     return [*seen, torch.get_rng_state().tolist()]
 
 
+@pytest.mark.thorough
 @few
 @given(plan=st.lists(st.sampled_from([None, None, None, False, 1, 2]), max_size=22))
 def test_an_epoch_inside_of_an_epoch(plan: list[Any]) -> None:

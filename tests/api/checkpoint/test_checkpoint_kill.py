@@ -22,7 +22,7 @@ HERE = Path(__file__)
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="forks")
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_kill_9_at_random_instants_and_the_end_is_the_same_to_the_last_bit(tmp_path, workers):
     kills = KILLS if workers == 0 else 10
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::UserWarning"}

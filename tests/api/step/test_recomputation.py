@@ -264,7 +264,7 @@ COMPILES = pytest.mark.filterwarnings("ignore")  # of the compiler's own
 
 @COMPILES
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["blocks", "whole"])
+@pytest.mark.parametrize("how", ["blocks", pytest.param("whole", marks=pytest.mark.thorough)])
 def test_compiled_models_are_compiled_anew(how: str) -> None:
     torch._dynamo.reset()
 
