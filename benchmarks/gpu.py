@@ -25,8 +25,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import record
+
 HERE = Path(__file__).parent
-ROOT = HERE.parent
 RESULTS = HERE / "results" / "gpu"
 LEAST_S = 15.0
 """A part is not begun with less time than this."""
@@ -202,7 +203,7 @@ class Runner:
         outcome: dict[str, Any] = {
             "seconds": round(time.monotonic() - began, 1),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "commit": commit(),
+            "commit": record.commit(),
             **({"failed": failure, "printed": printed[-3000:]} if failure else {}),
             "figures": last_figures(output),
         }
@@ -259,15 +260,6 @@ def last_figures(output: str) -> dict[str, Any] | None:
                 continue
             return found
     return None
-
-
-def commit() -> str | None:
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
 
 
 def _words(part: Part, outcome: dict[str, Any]) -> str:

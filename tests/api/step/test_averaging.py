@@ -13,22 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from api.step.called import Calls
 from flatout_agent.api.step import averaging
 from flatout_agent.api.step.averaging import Average
-
-
-class Calls(TorchDispatchMode):
-    """The operators that were called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.name())
-        return func(*args, **(kwargs or {}))
 
 
 def network(device: str = "cpu") -> nn.Module:

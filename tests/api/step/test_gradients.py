@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from api.step.called import Calls
 from flatout_agent.api.step.gradients import Gradients
 
 
@@ -67,18 +67,6 @@ def test_kinds_that_torchs_grouped_functions_do_not_take_at_once() -> None:
         parameter.grad = torch.ones_like(parameter)
     assert gradients.finite_when_scaled(0.5)
     assert gradients.norm(gradients.present())[0].item() == pytest.approx(math.sqrt(5) / 2)
-
-
-class Calls(TorchDispatchMode):
-    """The operators that were called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.name())
-        return func(*args, **(kwargs or {}))
 
 
 class Shard(torch.Tensor):

@@ -62,7 +62,7 @@ class Choices:
             return
         if device.type == "cpu":
             self._begin("allocator", "glibc keeps freed memory")
-        elif device.type == "cuda" and self.unfused is None and layouts.convolves(model):
+        elif device.type == "cuda" and self.unfused is None and layouts.convolutions(model):
             self._begin("cudnn-benchmark", "the fastest for each shape are measured")
 
     def _begin(self, boost: str, done: str) -> None:

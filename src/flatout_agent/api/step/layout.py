@@ -50,27 +50,26 @@ def choose(asked: str, model: nn.Module) -> Layout:
         raise UsageError(f"layout={asked!r} is not known: it is one of {', '.join(NAMES)}")
     if asked == "contiguous":
         return _contiguous("asked for")
-    kinds = tuple(kind for group in CONVOLUTIONS.values() for kind in group)
-    convolutions = [module for module in model.modules() if isinstance(module, kinds)]
-    dimensions = {module.weight.dim() for module in convolutions}
-    if not convolutions:
+    found = convolutions(model)
+    dimensions = {module.weight.dim() for module in found}
+    if not found:
         return _contiguous("the model has no 2-d or 3-d convolution")
     if asked == "auto":
-        if all(module.weight.dtype == torch.float64 for module in convolutions):
+        if all(module.weight.dtype == torch.float64 for module in found):
             return _contiguous("float64 convolutions have no channels-last kernels")
-        if any(module.weight.device.type == "mps" for module in convolutions):
+        if any(module.weight.device.type == "mps" for module in found):
             return _contiguous("Metal's convolutions take the usual layout")
     what = "images" if dimensions == {4} else "volumes" if dimensions == {5} else "images, volumes"
-    placing = _Placing(model, dimensions, f"{len(convolutions)} convolutions of {what}")
+    placing = _Placing(model, dimensions, f"{len(found)} convolutions of {what}")
     return Layout(
         "channels_last", placing.reason, placing.place, placing.stop, placing.around, placing.note
     )
 
 
-def convolves(model: nn.Module) -> bool:
-    """Whether the model convolves images or volumes."""
+def convolutions(model: nn.Module) -> list[Any]:
+    """The model's convolutions of images and volumes."""
     kinds = tuple(kind for group in CONVOLUTIONS.values() for kind in group)
-    return any(isinstance(module, kinds) for module in model.modules())
+    return [module for module in model.modules() if isinstance(module, kinds)]
 
 
 def _contiguous(reason: str) -> Layout:
