@@ -1,6 +1,6 @@
 """Hostile texts for `flatout explain`: no crash, and no text that takes longer than its length.
 
-Three kinds, each from a fixed seed: bytes at random; logs of the tests cut, repeated, spliced and
+Three kinds, each from a fixed seed: bytes at random; logs of signatures cut, repeated, spliced and
 bent; and for each signature texts that nearly match it, over and over (the classic way to make a
 backtracking engine run away). Each text is padded by repetition to a megabyte; the slowest count.
 """
@@ -11,14 +11,12 @@ import argparse
 import random
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import record
 
 from flatout.diagnosing.signatures import explaining
 from flatout.knowledge import signatures
 
-LOGS = Path(__file__).parent.parent / "tests" / "signatures"
 SIZE = 1_000_000
 LIMIT_S_PER_MB = 5.0
 
@@ -56,7 +54,7 @@ def main() -> None:
 
 
 def hostile(chance: random.Random) -> Iterator[tuple[str, bytes]]:
-    logs = [path.read_bytes() for path in sorted(LOGS.glob("*.log"))]
+    logs = [item.log.encode() for item in sorted(signatures.every(), key=lambda item: item.id)]
     patterns = [pattern for item in signatures.every() for pattern in item.any]
     kinds = {
         "noise": lambda: chance.randbytes(SIZE),

@@ -141,8 +141,10 @@ def test_unknown() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_readme_shows_what_it_prints(root: Path) -> None:
-    shown = flat("tests/signatures/label-out-of-range.log", cwd=root).stdout.rstrip()
+def test_readme_shows_what_it_prints(root: Path, tmp_path: Path) -> None:
+    label = next(item for item in signatures.every() if item.id == "label-out-of-range")
+    (tmp_path / "train.log").write_text(label.log, encoding="utf-8")
+    shown = flat("train.log", cwd=tmp_path).stdout.rstrip()
     assert f"```\n{shown}\n```" in (root / "README.md").read_text(encoding="utf-8")
 
 

@@ -15,6 +15,9 @@ zh = "测试"
 [[signature]]
 id = "port-taken"
 specificity = 7
+log = '''
+Error: port 8080 is taken
+'''
 any = ['port (?P<port>\\d+) is taken']
 title = {en = "Port {port} is taken", zh = "端口 {port} 被占用"}
 cause.en = \"\"\"Another program
@@ -40,6 +43,7 @@ def test_fields() -> None:
     assert found.cause.en == "Another program listens on it.\n\nIt may be an earlier run."
     assert found.cure[0].when == "linux"
     assert found.near == 40
+    assert found.log == "Error: port 8080 is taken\n"
 
 
 @pytest.mark.parametrize(
@@ -47,6 +51,8 @@ def test_fields() -> None:
     [
         ("specificity = 7", "specificity = 10", "from 1 to 9"),
         ("specificity = 7", "", "specificity"),
+        ("log = ", "lag = ", "unknown field lag"),
+        ("Error: port 8080 is taken\n", "", "log must be text"),
         ("specificity = 7", "specificity = 7\nseverity = 1", "unknown field severity"),
         ("{port} is", "{prot} is", "no pattern captures {prot}"),
         ("{port} is", "{port!roman} is", "unknown form"),

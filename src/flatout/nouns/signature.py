@@ -88,6 +88,8 @@ class Signature:
     """Signatures that are consequences of this one where both are found."""
     sources: tuple[str, ...] = ()
     """Addresses: documentation, source, or a thread that established the cause."""
+    log: str = ""
+    """A log as the real program prints it, in which this signature alone explains the failure."""
 
 
 @dataclass(frozen=True)

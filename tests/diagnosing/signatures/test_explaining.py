@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,10 +10,11 @@ from hypothesis import strategies as st
 
 from flatout.diagnosing.signatures import explaining
 from flatout.diagnosing.signatures.explaining import explain, explain_text
+from flatout.knowledge import signatures
 from flatout.nouns.explained import Confidence
 from flatout.nouns.machine import Container, Disk, Machine, Memory, System
 
-LOGS = Path(__file__).parents[2] / "signatures"
+LOGS = {item.id: item.log.encode() for item in signatures.every()}
 KILLED = "RuntimeError: DataLoader worker (pid 82935) is killed by signal: Killed."
 HERE = Machine(
     system=System(name="Linux"),
@@ -64,7 +64,7 @@ def test_not_recognised_says_how_to_get_a_better_log(text: str, kind: str) -> No
 
 
 def test_the_end_of_a_long_log_tells_that_something_failed() -> None:
-    harmless = (LOGS / "hf-weights-newly-initialized.log").read_bytes()
+    harmless = LOGS["hf-weights-newly-initialized"]
     steps = b"step 1: loss 0.5\n" * 400_000
     failed = b"Traceback (most recent call last):\nFooError: something new about NCCL\n"
     good = explain([(None, [harmless, steps])])
@@ -128,12 +128,11 @@ def test_a_message_cut_by_prefixes_is_put_together() -> None:
     assert explain_text(cut).matches[0].id == "loader-worker-killed"
 
 
-@given(st.lists(st.sampled_from(sorted(LOGS.glob("*.log"))), max_size=3), st.data())
+@given(st.lists(st.sampled_from(list(LOGS.values())), max_size=3), st.data())
 @settings(deadline=None, max_examples=60)
-def test_any_pieces_of_logs_are_answered(paths: list[Path], data: st.DataObject) -> None:
+def test_any_pieces_of_logs_are_answered(logs: list[bytes], data: st.DataObject) -> None:
     pieces = []
-    for path in paths:
-        text = path.read_bytes()
+    for text in logs:
         begin, end = sorted(
             data.draw(st.tuples(st.integers(0, len(text)), st.integers(0, len(text))))
         )

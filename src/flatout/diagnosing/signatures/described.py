@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 
-from flatout.diagnosing.signatures import filling
+from flatout.diagnosing.signatures import filling, lines
+from flatout.diagnosing.signatures.patterns import compiled
 from flatout.knowledge import signatures
 from flatout.nouns.signature import CureStep, Family, Role, Signature, Wording
 
@@ -47,7 +48,7 @@ def family_page(family: Family, language: str) -> str:
 
 
 def signature_page(signature: Signature, language: str, level: int) -> str:
-    """Title, cause and cure; what a log would fill in stands as its fallback or its name."""
+    """Title, message, cause and cure; what a log would fill in stands as its fallback or name."""
     level_name = "high" if signature.specificity >= 7 else "medium"
     level_name = "low" if signature.specificity <= 3 else level_name
     facts = (
@@ -55,6 +56,7 @@ def signature_page(signature: Signature, language: str, level: int) -> str:
         f"{SURE.in_language(language)}: {LEVELS[level_name].in_language(language)}"
     )
     parts = [f"{'#' * level} {_said(signature.title, language)}", facts]
+    parts.append("\n".join(["```", *message(signature), "```"]))
     parts.append(_said(signature.cause, language))
     steps = (_step(number, item, language) for number, item in enumerate(signature.cure, 1))
     parts.append(f"{CURE.in_language(language)}:")
@@ -62,6 +64,19 @@ def signature_page(signature: Signature, language: str, level: int) -> str:
     if signature.sources:
         parts.append(f"{SOURCES.in_language(language)}: {', '.join(map(_link, signature.sources))}")
     return "\n\n".join(parts)
+
+
+def message(signature: Signature) -> tuple[str, ...]:
+    """The lines of its log that show it: what people search for."""
+    text = signature.log.encode()
+    places = [place for pattern in signature.any for place in compiled(pattern).finditer(text)]
+    rows, shown, begin = signature.log.splitlines(), [], 0
+    for row in rows:
+        end = begin + len(row.encode()) + 1
+        if any(place.start() < end and place.end() > begin for place in places):
+            shown.append(lines.stripped(row).strip())
+        begin = end
+    return tuple(dict.fromkeys(shown))
 
 
 def _step(number: int, step: CureStep, language: str) -> str:

@@ -1,7 +1,7 @@
 """Signatures: one TOML file per family; the folder is the table.
 
-A new one costs one [[signature]] in its family's file and tests/signatures/<id>.log. The fields are
-those of `flatout.nouns.signature`; what they may hold is checked here when the files are read.
+A new one costs one [[signature]] in its family's file. The fields are those of
+`flatout.nouns.signature`; what they may hold is checked here when the files are read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ WHEELS = "wheels"
 """A placeholder that no pattern captures: the address under which PyTorch keeps its builds."""
 GROUP = re.compile(r"\(\?P<([a-z_][a-z_0-9]*)>")
 _FIELDS = {
-    "id", "title", "cause", "cure", "any", "all", "none", "captures", "needs", "near", "role",
-    "specificity", "leads_to", "sources",
+    "id", "log", "title", "cause", "cure", "any", "all", "none", "captures", "needs", "near",
+    "role", "specificity", "leads_to", "sources",
 }  # fmt: skip
 _STEP_FIELDS = {"en", "zh", "commands", "when", "if_text"}
 
@@ -76,6 +76,7 @@ def _signature(row: Row, family: str) -> Signature:
     found = Signature(
         id=name,
         family=family,
+        log=row.text("log"),
         title=_wording(row.row("title")),
         cause=_wording(row.row("cause")),
         cure=tuple(_step(item) for item in row.rows("cure")),
