@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import flatout
+from flatout.diagnosing import checks
 from flatout.diagnosing.pages import Page
 from flatout.diagnosing.pages import every as every_finding
 from flatout.diagnosing.signatures import described
@@ -195,8 +196,10 @@ def _arguments(words: str) -> list[str]:
 
 def finding(page: Page) -> str:
     """One finding code's page."""
-    file = f"flatout/diagnosing/checks/{page.id.replace('-', '_')}"
-    return f"{MADE.format(file=file)}\n\n{page.markdown}"
+    file = checks.find(page.code)
+    assert file is not None
+    source = file.path.relative_to(DOCS.parent / "src").with_suffix("").as_posix()
+    return f"{MADE.format(file=source)}\n\n{page.markdown}"
 
 
 def finding_index(findings: tuple[Page, ...]) -> str:

@@ -22,7 +22,7 @@ def fake(
         for number in range(finds):
             yield Diagnosis(f"{code} number {number}", "seen", Cure("Do it."))
 
-    name = f"flatout.diagnosing.checks.check_{code.lower()}"
+    name = f"flatout.diagnosing.machine.env.{code.lower()}_fake_problem"
     return SimpleNamespace(
         __name__=name, __doc__="", CHECK=Check(code, severity, "0.2.0", hides), check=check
     )
@@ -69,13 +69,13 @@ def test_a_check_that_crashes_is_a_finding_and_hides_nothing() -> None:
     assert [finding.code for finding in found] == ["ENV002", "ENV001"]
     crashed = found[1]
     assert crashed.severity is Severity.UNCHECKED
-    assert crashed.title == "could not be checked: check-env001"
+    assert crashed.title == "could not be checked: fake-problem"
     assert crashed.evidence == "ZeroDivisionError: no GPU to divide by"
     assert problems(found) == found[:1]
 
 
 def test_the_id_is_the_file_name() -> None:
-    assert diagnose(workstation(), [fake("ENV001")])[0].id == "check-env001"
+    assert diagnose(workstation(), [fake("ENV001")])[0].id == "fake-problem"
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -33,16 +33,16 @@ PLANTED = {
         "import flatout_agent.boosts.bf16_autocast",
     ),
     "Checks do not know each other": (
-        "flatout/diagnosing/checks/nouveau_in_the_way.py",
-        "import flatout.diagnosing.checks.torch_missing",
+        "flatout/diagnosing/job/data/data001_loader_without_workers.py",
+        "import flatout.diagnosing.job.data.data002_loader_workers_too_few",
     ),
-    "Checks of jobs do not know each other": (
-        "flatout/diagnosing/profile_checks/loader_without_workers.py",
-        "import flatout.diagnosing.profile_checks.loader_workers_too_few",
+    "Checks of a kind know what is one level up, never another kind": (
+        "flatout/diagnosing/ceilings/hw/shortfalls.py",
+        "import flatout.diagnosing.job.savings",
     ),
-    "Checks of ceilings do not know each other": (
-        "flatout/diagnosing/ceiling_checks/disk_reads_slow.py",
-        "import flatout.diagnosing.ceiling_checks.launches_slow",
+    "What families of checks of jobs share knows none of them": (
+        "flatout/diagnosing/job/operators.py",
+        "import flatout.diagnosing.job.kern.clocks",
     ),
     "Diagnosing and installing look at nothing: facts come as arguments": (
         "flatout/diagnosing/diagnose.py",

@@ -1,4 +1,4 @@
-"""Every file in checks/ is a whole check: documented, tested, shown by a machine."""
+"""Every check is whole: its file says its code, it has a page and a test, and is told apart."""
 
 from __future__ import annotations
 
@@ -7,65 +7,136 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from check_pages import assert_whole_page
 from flatout.diagnosing import checks, pages
+from flatout.diagnosing.checks import CheckFile
 from flatout.nouns.finding import Severity
 
-CODE = re.compile(r"(ENV|HW|DATA|COPY|SYNC|HOST|KERN|MEM|COMM|LOOP)\d{3}")
-NAMES = checks.names()
+FAMILIES = {
+    "machine": {"env", "hw"},
+    "job": {"comm", "copy", "data", "host", "kern", "loop", "mem", "sync"},
+    "ceilings": {"hw"},
+}
+FACTS = {"machine": ["machine"], "job": ["profile"], "ceilings": ["benched", "machine"]}
+KINDS: dict[str, checks.Kind[...]] = {
+    kind.folder: kind for kind in (checks.MACHINE, checks.JOB, checks.CEILINGS)
+}
+FILES = checks.files()
+CODES = {file.code for file in FILES}
 CURES_IN_A_NAME = {"fix", "install", "enable", "set", "use", "no", "not", "disallow", "banned"}
+HEADINGS = ["What it sees", "Why it matters", "Evidence", "Cure", "References"]
+
+each_check = pytest.mark.parametrize("file", FILES, ids=lambda file: file.code)
 
 
-def test_the_folder_is_the_table() -> None:
-    assert len(NAMES) >= 50
-    folder = Path(checks.__file__).parent
-    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert {check_id.replace("-", "_") for check_id in NAMES} == files
+def place(file: CheckFile) -> tuple[str, str]:
+    """Kind and family, by the folders."""
+    family = file.path.parent
+    return family.parent.name, family.name
+
+
+def module(file: CheckFile) -> Any:
+    return KINDS[place(file)[0]].load(file.id)
+
+
+def assert_whole_page(module: Any) -> None:
+    """The module's docstring is a page: a sentence, then each section with some text."""
+    title, _, body = inspect.cleandoc(module.__doc__ or "").partition("\n")
+    assert title.endswith("."), "the first line is a sentence"
+    assert len(title) <= 97
+    parts = re.split(r"^## (.+)$", body, flags=re.MULTILINE)
+    found = dict(zip(parts[1::2], (text.strip() for text in parts[2::2]), strict=True))
+    assert list(found) == HEADINGS
+    assert [heading for heading, text in found.items() if len(text) < 20] == []
+    assert "https://" in found["References"]
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
+def test_the_folders_are_the_families(kind: str) -> None:
+    folders = (checks.FOLDER / kind).glob("*/__init__.py")
+    assert {path.parent.name for path in folders} == FAMILIES[kind]
+    assert len(KINDS[kind].files()) >= 15
+
+
+def test_whatever_defines_a_check_is_one() -> None:
+    every = {path for kind in FAMILIES for path in (checks.FOLDER / kind).rglob("*.py")}
+    defining = {path for path in every if re.search(r"^CHECK\b", path.read_text("utf-8"), re.M)}
+    assert defining == {file.path for file in FILES}
 
 
 def test_codes_and_names_are_unique_among_all_families() -> None:
-    names = Counter(name for page in pages.every() for name in (page.code, page.id))
+    names = Counter(name for file in FILES for name in (file.code, file.id))
     assert [name for name, count in names.items() if count > 1] == []
 
 
-@pytest.mark.parametrize("check_id", NAMES)
-def test_page(check_id: str) -> None:
-    assert_whole_page(checks.load(check_id))
+def test_codes_count_up_from_one_in_each_family() -> None:
+    """HW is one family in two folders: the machine's come first."""
+    for family in sorted({code[:-3] for code in CODES} - {"ENV"}):
+        numbers = sorted(int(code.removeprefix(family)) for code in CODES if code[:-3] == family)
+        assert numbers == list(range(1, len(numbers) + 1)), family
+    assert min(file.code for file in checks.CEILINGS.files()) > max(
+        file.code for file in checks.MACHINE.files()
+    )
 
 
-@pytest.mark.parametrize("check_id", NAMES)
-def test_shape(check_id: str) -> None:
-    module = checks.load(check_id)
-    assert isinstance(module.CHECK, checks.Check)
-    assert CODE.fullmatch(module.CHECK.code)
-    assert module.CHECK.severity is not Severity.UNCHECKED
-    assert re.fullmatch(r"\d+\.\d+\.\d+", module.CHECK.since)
-    assert list(inspect.signature(module.check).parameters) == ["machine"]
+@each_check
+def test_its_file_says_its_code(file: CheckFile) -> None:
+    assert module(file).CHECK.code == file.code
+    assert file.code[:-3].lower() == place(file)[1]
 
 
-@pytest.mark.parametrize("check_id", NAMES)
-def test_a_name_says_the_problem_and_not_the_cure(check_id: str) -> None:
-    first, *_ = check_id.split("-")
+@each_check
+def test_page(file: CheckFile, root: Path) -> None:
+    found = module(file)
+    assert_whole_page(found)
+    page = pages.find(file.code)
+    assert page == pages.find(file.id)
+    assert page is not None
+    assert (page.code, page.id) == (found.CHECK.code, file.id)
+    assert (page.severity, page.since) == (found.CHECK.severity.value, found.CHECK.since)
+    assert f"{page.title}.\n\n{page.body}" == inspect.cleandoc(found.__doc__)
+    assert (root / "docs/findings" / f"{file.code}.md").is_file()
+
+
+@each_check
+def test_shape(file: CheckFile) -> None:
+    found = module(file)
+    assert isinstance(found.CHECK, checks.Check)
+    assert found.CHECK.severity is not Severity.UNCHECKED
+    assert re.fullmatch(r"\d+\.\d+\.\d+", found.CHECK.since)
+    assert set(found.CHECK.hides) <= CODES - {file.code}
+    assert list(inspect.signature(found.check).parameters) == FACTS[place(file)[0]]
+
+
+@each_check
+def test_a_name_says_the_problem_and_not_the_cure(file: CheckFile) -> None:
+    first, *_ = file.id.split("-")
     assert first not in CURES_IN_A_NAME
 
 
-@pytest.mark.parametrize("check_id", NAMES)
-def test_hides_only_codes_that_exist(check_id: str) -> None:
-    known = {checks.load(name).CHECK.code for name in NAMES}
-    check = checks.load(check_id).CHECK
-    assert set(check.hides) <= known - {check.code}
+@each_check
+def test_has_a_test(file: CheckFile, root: Path) -> None:
+    """A file of its own, or where checks are asked together, a place in their family's."""
+    kind, family = place(file)
+    folder = root / "tests/diagnosing" / kind / family
+    own, together = folder / f"test_{file.path.stem}.py", folder / f"test_{family}.py"
+    named = together.is_file() and file.code in together.read_text(encoding="utf-8")
+    assert own.is_file() or named
 
 
-@pytest.mark.parametrize("check_id", NAMES)
-def test_has_a_test_file(check_id: str, root: Path) -> None:
-    assert (root / "tests/diagnosing/checks" / f"test_{check_id.replace('-', '_')}.py").is_file()
+def test_every_test_of_a_check_has_that_check(root: Path) -> None:
+    known = {(*place(file), file.path.stem) for file in FILES}
+    for path in (root / "tests/diagnosing").glob("*/*/test_*.py"):
+        name = path.stem.removeprefix("test_")
+        if checks.FILE.fullmatch(name):
+            assert (path.parent.parent.name, path.parent.name, name) in known
 
 
 def test_a_recorded_machine_shows_every_code(root: Path) -> None:
     shown: set[str] = set()
     for path in (root / "tests/machines").glob("*.json"):
         shown |= set(json.loads(path.read_text(encoding="utf-8"))["expected"])
-    assert {checks.load(name).CHECK.code for name in checks.names()} - shown == set()
+    assert {file.code for file in checks.MACHINE.files()} - shown == set()

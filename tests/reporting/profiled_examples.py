@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import math
 
-from diagnosing.profile_checks import made
+from diagnosing.job import made
 from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
 from flatout.nouns.finding import Cure, Finding, Gain, Severity
 from flatout.nouns.profile import (

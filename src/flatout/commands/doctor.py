@@ -60,7 +60,7 @@ def _diagnose(deep: bool, recording: Path | None, redact: bool, python: str | No
     began = time.monotonic()
     executable = chosen_python(python)
     with ThreadPoolExecutor(1) as pool:
-        loading = pool.submit(lambda: [checks.load(name) for name in checks.names()])
+        loading = pool.submit(checks.MACHINE.every)
         found = recorded.read(recording) if recording else machine.look(executable, deep)
         if redact:
             found = redacted.redacted(found)

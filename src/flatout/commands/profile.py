@@ -59,7 +59,7 @@ def command(
 
 def _report(recorded: Recorded, most: float, as_json: bool, out: Path | None) -> int:
     """Diagnose, write the report beside the run's records and tell; 1: a finding is worth more."""
-    from flatout.diagnosing import profile_checks
+    from flatout.diagnosing import checks
     from flatout.diagnosing.diagnose import diagnose_profile
     from flatout.nouns.profile import Profiled
     from flatout.reporting import profile_document, profile_html, tensorboard, terminal
@@ -67,9 +67,9 @@ def _report(recorded: Recorded, most: float, as_json: bool, out: Path | None) ->
 
     here = recorded.folder or folder.fresh("profile")
     page, notes = here / "report.html", recorded.notes
-    found, checks = diagnose_profile(recorded.profile), len(profile_checks.names())
+    found, asked = diagnose_profile(recorded.profile), len(checks.JOB.files())
     paths = str(here), str(page)
-    told = Profiled(recorded.profile, found, notes, most, checks, recorded.wall_s, *paths)
+    told = Profiled(recorded.profile, found, notes, most, asked, recorded.wall_s, *paths)
     document = json.dumps(profile_document.document(told), indent=2) + "\n"
     (here / "profile.json").write_text(document, encoding="utf-8")
     profile_html.write_report(told, page)

@@ -5,26 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from flatout.diagnosing import ceiling_checks, checks, profile_checks
-from flatout.diagnosing.ceiling_checks import CeilingCheckModule
+from flatout.diagnosing import checks
 from flatout.diagnosing.checks import CheckModule, Diagnosis
-from flatout.diagnosing.profile_checks import ProfileCheckModule
 from flatout.nouns.ceiling import Benched
 from flatout.nouns.finding import Cure, Finding, Gain, Severity
 from flatout.nouns.machine import Machine
 from flatout.nouns.profile import Profile
 
-AnyCheck = CheckModule | ProfileCheckModule | CeilingCheckModule
+MachineCheck = CheckModule[[Machine]]
+JobCheck = CheckModule[[Profile]]
+CeilingCheck = CheckModule[[Benched, Machine]]
+AnyCheck = CheckModule[...]
 LEAST_LEFT = 0.02
 """Of a step, what is left at least when a cure has saved what it can."""
 
 
-def diagnose(machine: Machine, modules: Iterable[CheckModule] | None = None) -> tuple[Finding, ...]:
+def diagnose(
+    machine: Machine, modules: Iterable[MachineCheck] | None = None
+) -> tuple[Finding, ...]:
     """What is wrong with this machine; a check that fails is a finding, never an error.
 
     Consequences of a found problem are left out. Sorted by severity, then by code.
     """
-    loaded = list(modules if modules is not None else map(checks.load, checks.names()))
+    loaded = list(modules if modules is not None else checks.MACHINE.every())
     found = [
         finding
         for module in loaded
@@ -34,15 +37,13 @@ def diagnose(machine: Machine, modules: Iterable[CheckModule] | None = None) -> 
 
 
 def diagnose_benched(
-    benched: Benched, machine: Machine, modules: Iterable[CeilingCheckModule] | None = None
+    benched: Benched, machine: Machine, modules: Iterable[CeilingCheck] | None = None
 ) -> tuple[Finding, ...]:
     """What gives far less than it should, and why; `machine` as it was under load.
 
     A check that fails is a finding, never an error. Sorted by severity, then by code.
     """
-    loaded = list(
-        modules if modules is not None else map(ceiling_checks.load, ceiling_checks.names())
-    )
+    loaded = list(modules if modules is not None else checks.CEILINGS.every())
     found = [
         finding
         for module in loaded
@@ -52,15 +53,13 @@ def diagnose_benched(
 
 
 def diagnose_profile(
-    profile: Profile, modules: Iterable[ProfileCheckModule] | None = None
+    profile: Profile, modules: Iterable[JobCheck] | None = None
 ) -> tuple[Finding, ...]:
     """What holds this training job back; the largest predicted gain first.
 
     A check that fails is a finding, never an error; consequences of a found problem are left out.
     """
-    loaded = list(
-        modules if modules is not None else map(profile_checks.load, profile_checks.names())
-    )
+    loaded = list(modules if modules is not None else checks.JOB.every())
     step_ms = profile.anatomy.step_ms
     found = [
         finding
@@ -108,7 +107,7 @@ def _findings(
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         crashed = Diagnosis(
-            title=f"could not be checked: {_id(module)}",
+            title=f"could not be checked: {checks.name_of(module.__name__)}",
             evidence=reason,
             cure=Cure("This is a fault of flatout; the other checks are not touched by it."),
             severity=Severity.UNCHECKED,
@@ -119,7 +118,7 @@ def _findings(
 def _finding(module: AnyCheck, diagnosis: Diagnosis, step_ms: float | None) -> Finding:
     return Finding(
         code=module.CHECK.code,
-        id=_id(module),
+        id=checks.name_of(module.__name__),
         severity=diagnosis.severity or module.CHECK.severity,
         title=diagnosis.title,
         evidence=diagnosis.evidence,
@@ -135,7 +134,3 @@ def _gain(diagnosis: Diagnosis, step_ms: float | None) -> Gain | None:
         return None
     left = max(step_ms - diagnosis.saves_ms, LEAST_LEFT * step_ms)
     return Gain(step_ms / left, diagnosis.reason)
-
-
-def _id(module: AnyCheck) -> str:
-    return module.__name__.rpartition(".")[2].replace("_", "-")

@@ -1,18 +1,17 @@
-"""The page of each finding code: what its check says of itself, as Markdown."""
+"""The page of each finding code: what its check says of itself, as Markdown.
+
+It is read from the check's source: importing the check would import all that it needs to diagnose.
+"""
 
 from __future__ import annotations
 
+import ast
 import difflib
-import inspect
 from dataclasses import dataclass
-from pathlib import Path
 
-from flatout.diagnosing import ceiling_checks, checks, profile_checks
-from flatout.diagnosing.ceiling_checks import CeilingCheckModule
-from flatout.diagnosing.checks import CheckModule
-from flatout.diagnosing.profile_checks import ProfileCheckModule
-
-AnyCheck = CheckModule | ProfileCheckModule | CeilingCheckModule
+from flatout.diagnosing import checks
+from flatout.diagnosing.checks import CheckFile
+from flatout.nouns.finding import Severity
 
 
 @dataclass(frozen=True)
@@ -37,45 +36,46 @@ class Page:
 
 def every() -> tuple[Page, ...]:
     """All pages, by code."""
-    machine = [checks.load(name) for name in checks.names()]
-    job = [profile_checks.load(name) for name in profile_checks.names()]
-    ceilings = [ceiling_checks.load(name) for name in ceiling_checks.names()]
-    modules: list[AnyCheck] = [*machine, *job, *ceilings]
-    return tuple(sorted(map(_page, modules), key=lambda page: page.code))
+    return tuple(map(_page, checks.files()))
 
 
 def find(wanted: str) -> Page | None:
     """The page of a code or of a check's id, in any case; None: there is none."""
-    name = wanted.strip().lower().replace("_", "-")
-    for package in (checks, profile_checks, ceiling_checks):
-        for check in package.names():
-            if name == check or _is_coded(package.__path__[0], check, name):
-                return _page(package.load(check))
-    return None
-
-
-def _is_coded(folder: str, check: str, code: str) -> bool:
-    """Whether the check's file gives that code: read, since importing them all takes long."""
-    source = Path(folder, f"{check.replace('-', '_')}.py").read_text(encoding="utf-8")
-    return f'code="{code.upper()}"' in source
+    file = checks.find(wanted)
+    return None if file is None else _page(file)
 
 
 def nearest(wanted: str) -> tuple[str, ...]:
     """Codes and ids most like an unknown one, best first."""
     word = wanted.strip().lower().replace("_", "-")
-    known = [name for page in every() for name in (page.code.lower(), page.id)]
+    known = [name for file in checks.files() for name in (file.code.lower(), file.id)]
     close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
     close = close or [name for name in known if word and word in name][:3]
     return tuple(name.upper() if any(c.isdecimal() for c in name) else name for name in close)
 
 
-def _page(module: AnyCheck) -> Page:
-    title, _, body = inspect.cleandoc(module.__doc__ or "").partition("\n")
+def _page(file: CheckFile) -> Page:
+    source = ast.parse(file.path.read_text(encoding="utf-8"))
+    title, _, body = (ast.get_docstring(source) or "").partition("\n")
+    severity, since = _identity(source)
     return Page(
-        code=module.CHECK.code,
-        id=module.__name__.rpartition(".")[2].replace("_", "-"),
-        severity=module.CHECK.severity.value,
-        since=module.CHECK.since,
+        code=file.code,
+        id=file.id,
+        severity=severity.value,
+        since=since,
         title=title.removesuffix("."),
         body=body.strip(),
     )
+
+
+def _identity(source: ast.Module) -> tuple[Severity, str]:
+    """Severity and version in `CHECK = Check(code=..., severity=Severity.ERROR, since="0.2.0")`."""
+    (call,) = (
+        node.value
+        for node in source.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CHECK"
+    )
+    assert isinstance(call, ast.Call)
+    given = {argument.arg: argument.value for argument in call.keywords}
+    severity = ast.unparse(given["severity"]).removeprefix("Severity.")
+    return Severity[severity], ast.literal_eval(given["since"])

@@ -1,0 +1,1 @@
+"""HW: what gives less than its data sheet says, or than its twin."""

@@ -1,0 +1,79 @@
+"""The power limit keeps a GPU far below its data sheet.
+
+## What it sees
+
+The best matrix product gives less than about half of the data sheet's peak, and while it ran the
+driver named the power limit (sw_power_cap) as what held the clocks down. With a limit at its
+default it is a note: so the card was built.
+
+## Why it matters
+
+A product of large matrices takes more power than anything else. Under a lowered limit the clocks
+fall until it fits; training that is limited by computing is slower by as much. At its default a
+small card (L4: 72 W) gives half of its peak at most, and never more.
+
+## Evidence
+
+The figure beside the data sheet, the limit now and by default, the power and the clock under load.
+
+## Cure
+
+Set the default limit again, unless it is meant. Nothing can be set where it is the default.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvml-api/
+- https://docs.nvidia.com/deploy/nvidia-smi/index.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import devices
+from flatout.diagnosing.ceilings.hw import shortfalls
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.nouns import units
+from flatout.nouns.ceiling import Benched
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW024", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for each such GPU."""
+    for found in shortfalls.compute(benched, machine):
+        gpu = found.gpu
+        if gpu is None or not shortfalls.reasons(gpu, shortfalls.POWER):
+            continue
+        lowered = shortfalls.lowered_limit(gpu)
+        yield Diagnosis(
+            title=f"{devices.label(gpu)}: {units.share(found.share)} of its peak under the power "
+            f"limit",
+            evidence=f"{found.told}; {_told(gpu)}",
+            cure=Cure(
+                "Set the default limit again, unless the lower one is meant."
+                if lowered
+                else "The limit is the card's own: its peak is not to be had for long.",
+                devices.settings(machine, _lines(gpu)) if lowered else (),
+            ),
+            severity=Severity.WARNING if lowered else Severity.NOTE,
+        )
+
+
+def _told(gpu: Gpu) -> str:
+    parts = [
+        f"limit {gpu.power_limit_w:g} W" if gpu.power_limit_w is not None else "",
+        f"default {gpu.power_limit_default_w:g} W" if gpu.power_limit_default_w else "",
+        f"{gpu.power_w:.0f} W and" if gpu.power_w is not None else "",
+        f"{gpu.clock_sm_mhz} MHz under load" if gpu.clock_sm_mhz is not None else "",
+    ]
+    return ", ".join(part for part in parts if part).replace("and, ", "and ")
+
+
+def _lines(gpu: Gpu) -> list[str]:
+    if gpu.vendor != "nvidia" or gpu.power_limit_default_w is None:
+        return []
+    return [devices.smi([gpu], f"-pl {gpu.power_limit_default_w:.0f}")]

@@ -1,0 +1,66 @@
+"""Heat keeps a GPU far below its data sheet.
+
+## What it sees
+
+The best matrix product gives less than about half of the data sheet's peak, and while it ran the
+driver named heat (sw_thermal_slowdown, hw_thermal_slowdown) as what held the clocks down.
+
+## Why it matters
+
+This was a load of seconds; training lasts for hours, and of several GPUs all wait for the hottest.
+
+## Evidence
+
+The figure beside the data sheet, the reasons, temperature and clock under load.
+
+## Cure
+
+Clean and check the fans, the air flow and the room; leave a gap between cards. Until then a lower
+power limit holds a steadier speed than throttling.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvml-api/
+- https://docs.nvidia.com/deploy/gpu-debug-guidelines/index.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import devices
+from flatout.diagnosing.ceilings.hw import shortfalls
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.nouns import units
+from flatout.nouns.ceiling import Benched
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW025", severity=Severity.WARNING, since="0.2.0")
+LOOK = "--query-gpu=index,temperature.gpu,fan.speed,clocks.sm,power.draw --format=csv -l 2"
+
+
+def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for each such GPU."""
+    for found in shortfalls.compute(benched, machine):
+        gpu = found.gpu
+        if gpu is None or not shortfalls.reasons(gpu, shortfalls.HEAT):
+            continue
+        yield Diagnosis(
+            title=f"{devices.label(gpu)}: {units.share(found.share)} of its peak, slowed by heat",
+            evidence=f"{found.told}; {_told(gpu)}",
+            cure=Cure(
+                "Clean and check the fans and the air flow, then watch while it works.",
+                (devices.smi([gpu], LOOK),) if gpu.vendor == "nvidia" else (),
+            ),
+        )
+
+
+def _told(gpu: Gpu) -> str:
+    parts = list(shortfalls.reasons(gpu, shortfalls.HEAT))
+    if gpu.temperature_c is not None:
+        parts.append(f"{gpu.temperature_c} C")
+    if gpu.clock_sm_mhz is not None and gpu.clock_sm_max_mhz is not None:
+        parts.append(f"{gpu.clock_sm_mhz} of {gpu.clock_sm_max_mhz} MHz")
+    return ", ".join(parts)

@@ -1,0 +1,56 @@
+"""Another program was on a GPU while it was measured.
+
+## What it sees
+
+A GPU gives far less than its data sheet says, and a program with memory on it ran there before the
+measuring began.
+
+## Why it matters
+
+The figures are what was left over. Training beside that program will be as slow, and may run out
+of memory.
+
+## Evidence
+
+The figure beside the data sheet, and the programs with their process numbers and memory.
+
+## Cure
+
+Wait for them, end them if they are yours, or choose another GPU; then measure again.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvml-api/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import devices
+from flatout.diagnosing.ceilings.hw import shortfalls
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.nouns.ceiling import Benched
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW027", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for each such GPU."""
+    told: set[str] = set()
+    places = (shortfalls.compute, shortfalls.memory, shortfalls.pcie)
+    for found in (one for place in places for one in place(benched, machine)):
+        programs, gpu = shortfalls.others(found.gpu), found.gpu
+        if gpu is None or not programs or found.ceiling.device in told:
+            continue
+        told.add(found.ceiling.device)
+        yield Diagnosis(
+            title=f"{devices.label(gpu)}: another program was on it while it was measured",
+            evidence=f"{found.told}; {', '.join(programs[:4])}",
+            cure=Cure(
+                "Wait for them, end them if they are yours, or take another GPU; measure again.",
+                ("flatout bench --quick",),
+            ),
+        )

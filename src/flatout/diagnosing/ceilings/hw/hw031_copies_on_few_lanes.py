@@ -1,0 +1,59 @@
+"""Copies to a GPU are slow: it has fewer PCIe lanes than it could use.
+
+## What it sees
+
+Pinned copies give less than 65 % of what the card's link carries, and the link has fewer lanes than
+the card, even under load.
+
+## Why it matters
+
+Batches, offloaded tensors and, without NVLink, gradients go over these lanes.
+
+## Evidence
+
+The figure beside the data sheet, the lanes now and at most.
+
+## Cure
+
+A slot wired with all lanes (the board's manual), no riser cable, the card seated anew.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvml-api/
+- https://pcisig.com/specifications
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import devices
+from flatout.diagnosing.ceilings.hw import shortfalls
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.nouns import units
+from flatout.nouns.ceiling import Benched
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW031", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for each such GPU."""
+    for found in shortfalls.pcie(benched, machine):
+        gpu = found.gpu
+        lanes = shortfalls.lanes(gpu)
+        if gpu is None or lanes is None or lanes[0] >= lanes[1]:
+            continue
+        given = machine.container.virtual_machine is not None
+        yield Diagnosis(
+            title=f"{devices.label(gpu)}: copies at {units.share(found.share)}, "
+            f"{lanes[0]} of {lanes[1]} PCIe lanes",
+            evidence=f"{found.told}; x{lanes[0]} of x{lanes[1]} under load",
+            cure=Cure(
+                "Of a virtual machine: the provider decides it; ask for another one."
+                if given
+                else "Seat the card anew, in a slot wired with all lanes; no riser cable.",
+            ),
+            severity=Severity.NOTE if given else Severity.WARNING,
+        )

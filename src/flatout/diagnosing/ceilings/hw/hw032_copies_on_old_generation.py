@@ -1,0 +1,69 @@
+"""Copies to a GPU are slow: its PCIe link runs at an older generation than the card's.
+
+## What it sees
+
+Pinned copies give less than 65 % of what the card's link carries, and under load the link stayed at
+a lower generation than the card can do. (At rest every link is slow: that is not asked.)
+
+## Why it matters
+
+Each generation halves the bandwidth: batches, offloaded tensors and, without NVLink, gradients take
+twice as long.
+
+## Evidence
+
+The figure beside the data sheet, the generation under load and the card's.
+
+## Cure
+
+The firmware's set-up of the slot (Auto or the newest generation), a riser cable that cannot carry
+it, or a board that has no newer one.
+
+## References
+
+- https://docs.nvidia.com/deploy/nvml-api/
+- https://pcisig.com/specifications
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing import devices
+from flatout.diagnosing.ceilings.hw import shortfalls
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.nouns import units
+from flatout.nouns.ceiling import Benched
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW032", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for each such GPU; a board that has no newer one makes it a note."""
+    for found in shortfalls.pcie(benched, machine):
+        gpu = found.gpu
+        generations = shortfalls.generations(gpu)
+        if gpu is None or generations is None or generations[0] >= generations[1]:
+            continue
+        board = _of_the_board(gpu)
+        yield Diagnosis(
+            title=f"{devices.label(gpu)}: copies at {units.share(found.share)}, "
+            f"PCIe generation {generations[0]} of {generations[1]}",
+            evidence=f"{found.told}; generation {generations[0]} under load, the card can do "
+            f"{generations[1]}",
+            cure=Cure(
+                "The board has no newer generation: copy less, and overlap copies with work."
+                if board
+                else "Set the slot to Auto in the firmware's set-up; try without a riser cable.",
+            ),
+            severity=Severity.NOTE if board else Severity.WARNING,
+        )
+
+
+def _of_the_board(gpu: Gpu) -> bool:
+    """Card and slot together can do no more than they do."""
+    most = gpu.pcie_generation_max
+    return most is not None and gpu.pcie_generation is not None and gpu.pcie_generation >= most

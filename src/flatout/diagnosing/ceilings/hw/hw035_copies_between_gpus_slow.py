@@ -1,0 +1,74 @@
+"""Copies between GPUs are far slower than their link.
+
+## What it sees
+
+A copy from one GPU to another gives less than half of what their NVLink carries in one direction;
+without NVLink, less than a copy from the host.
+
+## Why it matters
+
+Gradients, activations of pipelines and shards of models go this way in each step.
+
+## Evidence
+
+The best and the worst pair, and the data sheet.
+
+## Cure
+
+NVLink that is down or not asked for (doctor tells), an IOMMU or PCIe access control that sends
+copies through the host, or GPUs on different sockets.
+
+## References
+
+- https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html
+- https://docs.nvidia.com/deploy/nvml-api/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.ceilings.hw import shortfalls
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.nouns import units
+from flatout.nouns.ceiling import Benched, Ceiling
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW035", severity=Severity.WARNING, since="0.2.0")
+LEAST_NVLINK = 0.5
+LEAST_HOST = 0.6
+"""Of a pinned copy from the host: through the host it takes two of them."""
+
+
+def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
+    """At most one finding."""
+    found = next((one for one in benched.ceilings if one.id == "copy-device-to-device"), None)
+    if found is None or found.value is None or not found.curve:
+        return
+    worst = min(found.curve, key=lambda point: point.value)
+    expected, what = _expected(benched, found, machine)
+    if expected is None or worst.value >= expected:
+        return
+    yield Diagnosis(
+        title=f"copies between GPUs: {worst.value:,.3g} GB/s from {worst.size}",
+        evidence=f"worst pair {worst.size}: {worst.value:,.3g} GB/s, best pair {found.best}: "
+        f"{found.value:,.3g} GB/s; {what}",
+        cure=Cure(
+            "See how the GPUs are joined, and whether links are down or the host is in the way.",
+            ("nvidia-smi topo -m", "nvidia-smi nvlink --status", "flatout doctor"),
+        ),
+    )
+
+
+def _expected(benched: Benched, found: Ceiling, machine: Machine) -> tuple[float | None, str]:
+    """The least that is in order, and why."""
+    joined = any(pair.link == "nvlink" for pair in machine.gpu_pairs or ())
+    if joined and found.datasheet is not None:
+        least = LEAST_NVLINK * found.datasheet
+        return least, f"NVLink carries {found.datasheet:,.4g} GB/s in one direction"
+    host = shortfalls.value(benched, "copy-host-to-device-pinned")
+    if host is None:
+        return None, ""
+    told = f"a copy from the host gives {host:,.3g} GB/s"
+    return LEAST_HOST * host, f"{told} ({units.share(found.value / host if found.value else 0)})"

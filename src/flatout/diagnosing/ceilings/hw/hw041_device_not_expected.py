@@ -1,0 +1,54 @@
+"""The device is not the one that `--expect` names.
+
+## What it sees
+
+`flatout bench --expect MODEL` was called, and torch sees no GPU, or one of another model.
+
+## Why it matters
+
+A job that was sized for one GPU runs on another, or on the CPU: slower, out of memory, or both.
+
+## Evidence
+
+The name that was expected, and the names that torch sees.
+
+## Cure
+
+Without any GPU, `flatout doctor` tells why torch sees none. With another, ask for the right
+machine.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/cuda.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.ceilings.hw.expected_device import is_expected
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.nouns.ceiling import Benched
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="HW041", severity=Severity.ERROR, since="0.2.0")
+
+
+def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
+    """One finding for all devices that are another."""
+    if benched.expected is None:
+        return
+    wrong = [one for one in benched.devices if not is_expected(one, benched.expected)]
+    if benched.devices and not wrong:
+        return
+    names = dict.fromkeys(one.name or one.device for one in wrong)
+    seen = ", ".join(names) or "no GPU"
+    yield Diagnosis(
+        title=f"expected {benched.expected}, found {seen[:60]}",
+        evidence=f"--expect {benched.expected}; torch {benched.torch} sees {seen}",
+        cure=Cure(
+            "Ask for the right machine; where there should be a GPU, see why torch sees none.",
+            ("flatout doctor",),
+        ),
+    )

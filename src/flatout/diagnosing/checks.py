@@ -1,0 +1,151 @@
+"""Checks: one problem per file; the folders are the table.
+
+`<kind>/<family>/<code>_<name>.py`: the kind says what is checked (`machine`, `job`, `ceilings`; the
+folder's docstring has what its checks are asked about), the family is the letters of the code, and
+the name (underscores for hyphens) is the check's id: it names the problem and reads well after
+"allow". Any other file beside the checks is what several of them share. A check module has
+
+    CHECK = Check(code="ENV014", severity=Severity.WARNING, since="0.2.0")
+
+    def check(machine: Machine) -> Iterator[Diagnosis]
+
+`check` is pure: no file, no process, no clock. It yields nothing where a fact that it needs is
+None: what is not known is not claimed. It may be asked about any machine, also of another system.
+The module docstring is the page that `flatout explain CODE` prints, with the headings What it sees
+/ Why it matters / Evidence / Cure / References; its first line says the problem in one sentence.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, ParamSpec, Protocol, cast
+
+from flatout.nouns.finding import Cure, Severity
+
+if TYPE_CHECKING:
+    from flatout.nouns.ceiling import Benched
+    from flatout.nouns.machine import Machine
+    from flatout.nouns.profile import Profile
+
+FOLDER = Path(__file__).parent
+FILE = re.compile(r"([a-z]+\d{3})_(\w+)")
+"""A check's file: its code and its name."""
+Facts = ParamSpec("Facts")
+"""What a check is asked about."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check's identity; its id is its file's name."""
+
+    code: str
+    severity: Severity
+    """Of its findings, where they do not say otherwise."""
+    since: str
+    hides: tuple[str, ...] = ()
+    """Codes of mere consequences of this problem: they are left out where this one is found."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a check found: a Finding without the check's own name."""
+
+    title: str
+    evidence: str
+    cure: Cure
+    severity: Severity | None = None
+    """None: the check's."""
+    where: str | None = None
+    """file:line in the user's code."""
+    boost: str | None = None
+    """The boost that cures it without an edit."""
+    saves_ms: float | None = None
+    """Of a step, when it is cured; None: not predicted."""
+    reason: str = ""
+    """How that was computed, in numbers."""
+
+
+class CheckModule(Protocol[Facts]):
+    """What each check's file defines."""
+
+    __name__: str
+    __doc__: str | None
+    CHECK: Check
+
+    @property
+    def check(self) -> Callable[Facts, Iterator[Diagnosis]]: ...
+
+
+@dataclass(frozen=True)
+class CheckFile:
+    """Where a check stands; its source is not read."""
+
+    path: Path
+
+    @property
+    def code(self) -> str:
+        """Like KERN008."""
+        return self.path.stem.partition("_")[0].upper()
+
+    @property
+    def id(self) -> str:
+        """Like attention-by-hand."""
+        return name_of(self.path.stem)
+
+
+@dataclass(frozen=True)
+class Kind(Generic[Facts]):
+    """One kind of checks: a folder beside this file."""
+
+    folder: str
+
+    def files(self) -> list[CheckFile]:
+        """Of all its checks, by code."""
+        paths = (FOLDER / self.folder).glob("*/*.py")
+        return [CheckFile(path) for path in sorted(paths) if FILE.fullmatch(path.stem)]
+
+    def names(self) -> list[str]:
+        """The ids of all its checks, by code."""
+        return [file.id for file in self.files()]
+
+    def load(self, check_id: str) -> CheckModule[Facts]:
+        """The module of one check; KeyError: there is none of that id."""
+        for file in self.files():
+            if file.id == check_id:
+                return self._module(file)
+        raise KeyError(check_id)
+
+    def every(self) -> list[CheckModule[Facts]]:
+        """The modules of all its checks, by code."""
+        return [self._module(file) for file in self.files()]
+
+    def _module(self, file: CheckFile) -> CheckModule[Facts]:
+        parts = file.path.relative_to(FOLDER).with_suffix("").parts
+        module = importlib.import_module(".".join(["flatout.diagnosing", *parts]))
+        return cast("CheckModule[Facts]", module)
+
+
+MACHINE: Kind[[Machine]] = Kind("machine")
+JOB: Kind[[Profile]] = Kind("job")
+CEILINGS: Kind[[Benched, Machine]] = Kind("ceilings")
+
+
+def files() -> list[CheckFile]:
+    """Of all checks of all kinds, by code."""
+    every = (*MACHINE.files(), *JOB.files(), *CEILINGS.files())
+    return sorted(every, key=lambda file: file.code)
+
+
+def find(wanted: str) -> CheckFile | None:
+    """The file of a code or of a check's id, in any case; None: there is none."""
+    name = wanted.strip().lower().replace("_", "-")
+    return next((file for file in files() if name in (file.code.lower(), file.id)), None)
+
+
+def name_of(module_name: str) -> str:
+    """The id of the check in that module: attention-by-hand of a.b.kern008_attention_by_hand."""
+    return module_name.rpartition(".")[2].partition("_")[2].replace("_", "-")

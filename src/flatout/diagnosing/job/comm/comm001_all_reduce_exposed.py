@@ -1,0 +1,83 @@
+"""Devices exchange gradients while nothing computes.
+
+## What it sees
+
+Collective communication of gradients (all-reduce, reduce-scatter, all-gather) runs 3% of the step
+or more while no kernel computes.
+
+## Why it matters
+
+DistributedDataParallel sends gradients in buckets while the backward pass computes the next ones.
+What is not hidden behind computing is lost: the last bucket always, all of it when buckets are
+large, the connection slow or the step short.
+
+## Evidence
+
+Exposed and hidden milliseconds of communication, messages and bytes a step, the bandwidth reached.
+
+## Cure
+
+Several buckets (`bucket_cap_mb`), `gradient_as_bucket_view=True`, `static_graph=True`; fewer bytes
+(`bf16_compress_hook`); fewer exchanges (gradient accumulation with `no_sync`). The gain: exposed
+communication that fits beside the computing that is not yet covered, but for the last message; half
+of what does not fit, by sending bfloat16.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/notes/ddp.html
+- https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html
+- https://arxiv.org/abs/2006.15704
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import savings
+from flatout.diagnosing.job.comm import communication
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="COMM001", severity=Severity.WARNING, since="0.2.0", hides=("COMM007",))
+LEAST_SHARE = 0.03
+BACKWARD = 0.5
+"""Share of the computing beside which gradients can be sent; two thirds are backward."""
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for all collectives of gradients."""
+    found = communication.of_gradients(profile)
+    exposed = sum(one.exposed_ms for one in found)
+    calls = sum(one.calls for one in found)
+    if not found or calls < 1 or exposed < LEAST_SHARE * profile.anatomy.step_ms:
+        return
+    total = sum(one.ms for one in found)
+    room = max(0.0, BACKWARD * communication.computing_ms(profile) - (total - exposed))
+    hidden = max(0.0, min(exposed, room) - total / calls)
+    smaller = (exposed - hidden) / 2 if communication.halved(profile) else 0.0
+    saves = savings.within(profile, hidden + smaller)
+    if not savings.worth(profile, saves):
+        return
+    where = profile.seen.backward_where if profile.seen is not None else None
+    yield Diagnosis(
+        title=f"{units.milliseconds(exposed)} of exchanging gradients while nothing computes",
+        evidence=f"{units.milliseconds(exposed)} exposed, {units.milliseconds(total - exposed)} "
+        f"hidden; {communication.told(found)}",
+        cure=Cure(
+            "Send in more buckets beside the backward pass, and in bfloat16.",
+            savings.lines(
+                "where the model is wrapped",
+                "DistributedDataParallel(model, ...)",
+                "DistributedDataParallel(model, ..., bucket_cap_mb=25, static_graph=True,",
+                "    gradient_as_bucket_view=True)",
+                "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+            ),
+        ),
+        severity=savings.severity(profile, saves),
+        where=where,
+        saves_ms=saves,
+        reason=f"{units.milliseconds(hidden)} fit beside the backward pass"
+        + (f", half of the remaining bytes save {units.milliseconds(smaller)}" if smaller else ""),
+    )

@@ -1,0 +1,85 @@
+"""Devices exchange many small messages.
+
+## What it sees
+
+Ten collectives a step or more of less than 1 MiB each on average (bytes not known: thirty of less
+than 0.1 ms), exposed for 2% of the step or more: hand-written averaging of each parameter's
+gradient, of metrics, or of batch statistics.
+
+## Why it matters
+
+Below about a megabyte a collective takes its latency, some ten to fifty microseconds over NVLink
+and more between machines, whatever its size.
+
+## Evidence
+
+The messages a step, their bytes, exposed milliseconds.
+
+## Cure
+
+Put small tensors together (`torch.cat`, buckets of DistributedDataParallel), metrics every so many
+steps. The gain: the exposed time of all but one message in each bucket of 25 MiB.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/notes/ddp.html
+- https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/collectives.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import savings
+from flatout.diagnosing.job.comm import communication
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Collective, Profile
+
+CHECK = Check(code="COMM005", severity=Severity.WARNING, since="0.2.0", hides=("COMM007",))
+SMALL = 2**20
+SHORT_MS = 0.1
+"""Mean length of a message that must be small, where the bytes are not known."""
+MANY = 10
+BUCKET = 25 * 2**20
+LEAST_SHARE = 0.02
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for each kind of collective."""
+    for one in profile.collectives:
+        if one.calls < MANY or not _small(one):
+            continue
+        if one.exposed_ms >= LEAST_SHARE * profile.anatomy.step_ms:
+            yield from _kind(profile, one)
+
+
+def _small(one: Collective) -> bool:
+    if one.bytes is None:
+        return one.ms / one.calls < SHORT_MS and one.calls >= 3 * MANY
+    return one.bytes / one.calls < SMALL
+
+
+def _kind(profile: Profile, one: Collective) -> Iterator[Diagnosis]:
+    messages = max(1.0, (one.bytes or 0.0) / BUCKET)
+    saves = savings.within(profile, one.exposed_ms * (1 - messages / one.calls))
+    if not savings.worth(profile, saves):
+        return
+    yield Diagnosis(
+        title=f"{one.calls:,.0f} small messages ({one.name}) in each step",
+        evidence=f"{communication.told([one])}; {1000 * one.ms / one.calls:,.0f} us each, "
+        f"{units.milliseconds(one.exposed_ms)} exposed",
+        cure=Cure(
+            "Put the tensors together and send them as one.",
+            savings.lines(
+                None,
+                "for g in gradients: dist.all_reduce(g)",
+                "flat = torch.cat([g.flatten() for g in gradients]); dist.all_reduce(flat)",
+            ),
+        ),
+        severity=savings.severity(profile, saves),
+        saves_ms=saves,
+        reason=f"{messages:,.0f} messages instead of {one.calls:,.0f} in "
+        f"{units.milliseconds(one.exposed_ms)}",
+    )

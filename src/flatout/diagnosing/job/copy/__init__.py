@@ -1,0 +1,1 @@
+"""COPY: copies between host and device."""

@@ -1,0 +1,74 @@
+"""Copies to the device from pinned memory make the host wait.
+
+## What it sees
+
+A line copies tensors from page-locked memory to the device without `non_blocking=True`, and the
+copies run while nothing computes.
+
+## Why it matters
+
+A plain `.to(device)` returns when the bytes have arrived. The host cannot launch the next kernels
+meanwhile, and cannot start until the device has done all that was launched before.
+
+## Evidence
+
+The copies of the line, the milliseconds of them while nothing computes, and for how long the device
+stays without work after them.
+
+## Cure
+
+`non_blocking=True` in the copies; the boost device-prefetch starts them on a stream of their own,
+one batch ahead. The gain: the exposed milliseconds and the idle time after them.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/notes/cuda.html#use-pinned-memory-buffers
+- https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import copies, savings, stalls
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="COPY002", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for all blocking copies of batches."""
+    found = [one for one in copies.to_device(profile) if one.pinned and copies.of_batches(one)]
+    waits = stalls.uploads(profile)
+    places = {one.where for one in waits}
+    blocking = [
+        one
+        for one in found
+        if one.where is not None and "non_blocking" not in one.where.source and one.where in places
+    ]
+    if not blocking:
+        return
+    exposed = sum(one.exposed_ms for one in blocking)
+    idle = sum(one.idle_ms for one in waits if one.where in {item.where for item in blocking})
+    saves = savings.within(profile, exposed + idle)
+    if not savings.worth(profile, saves):
+        return
+    place = max(blocking, key=lambda one: one.exposed_ms).where
+    yield Diagnosis(
+        title="copies to the device make the host wait",
+        evidence=f"{copies.told(blocking)} from pinned memory, {units.milliseconds(exposed)} of it "
+        f"while nothing computes; the device is idle for {units.milliseconds(idle)} after it",
+        cure=Cure(
+            "Copy without waiting: non_blocking=True; the boost also copies one batch ahead.",
+            copies.not_blocking(place),
+        ),
+        severity=savings.severity(profile, saves),
+        where=str(place),
+        boost=savings.boost(profile, "device-prefetch"),
+        saves_ms=saves,
+        reason=f"{units.milliseconds(exposed)} exposed and {units.milliseconds(idle)} idle after "
+        "it run beside the computing when copied ahead",
+    )

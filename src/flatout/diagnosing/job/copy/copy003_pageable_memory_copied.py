@@ -1,0 +1,80 @@
+"""A line copies to the device from memory that is not pinned, although it is no loader's batch.
+
+## What it sees
+
+Copies from host to device start from pageable memory on a line of the script: a NumPy array, a list
+of tensors, a batch that the loop has put together or changed, after a loader that pins or with no
+loader at all.
+
+## Why it matters
+
+The driver copies such memory twice, the host waits for it, and nothing of it runs beside computing.
+A tensor made from a pinned one (`x.float()`, `torch.cat`) is not pinned again.
+
+## Evidence
+
+The copies of the line, the milliseconds of them while nothing computes, and the measured bandwidth.
+
+## Cure
+
+Copy first and convert on the device; where the data come from the script's own memory, pin them:
+`.pin_memory()`, or once and for all a pinned buffer that is filled anew. The gain: the exposed
+milliseconds less what the same bytes take from pinned memory (not measured: half).
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.Tensor.pin_memory.html
+- https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import copies, loading, savings
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Copy, Profile
+
+CHECK = Check(code="COPY003", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for each line that copies from pageable memory."""
+    found = loading.loader(profile)
+    unpinned_loader = found is not None and not found.pin_memory and not found.batch_on_device
+    for one in copies.pageable(profile):
+        if copies.built_here(one) or (unpinned_loader and copies.of_batches(one)):
+            continue  # other checks tell of tensors made on the line, and of the loader's batches
+        yield from _line(profile, one)
+
+
+def _line(profile: Profile, one: Copy) -> Iterator[Diagnosis]:
+    pinned = copies.pinned_ms(profile, one.bytes)
+    after = one.exposed_ms / 2 if pinned is None else min(pinned, one.exposed_ms)
+    saves = savings.within(profile, one.exposed_ms - after)
+    if not savings.worth(profile, saves):
+        return
+    if one.where is None:
+        change = savings.lines(None, "x.to(device)", "x.pin_memory().to(device, non_blocking=True)")
+    else:
+        changed = copies.MOVES.sub(
+            lambda match: (
+                f".pin_memory().{match[1]}"
+                f"({match[2] + ', ' if match[2].strip() else ''}non_blocking=True)"
+            ),
+            one.where.source,
+        )
+        change = savings.lines(one.where, one.where.source, changed)
+    yield Diagnosis(
+        title=f"{units.size(one.bytes)} a step are copied from memory that is not pinned",
+        evidence=f"{copies.told([one])}, {units.milliseconds(one.exposed_ms)} of it while nothing "
+        f"computes{copies.bandwidths(profile)}",
+        cure=Cure("Copy from pinned memory, best from one buffer that is filled anew.", change),
+        severity=savings.severity(profile, saves),
+        where=str(one.where) if one.where is not None else None,
+        saves_ms=saves,
+        reason=f"{units.milliseconds(one.exposed_ms)} exposed now, {units.milliseconds(after)} "
+        + ("from pinned memory" if pinned is not None else "at twice the speed"),
+    )

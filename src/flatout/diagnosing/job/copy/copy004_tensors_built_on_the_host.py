@@ -1,0 +1,128 @@
+"""A tensor is made on the host in each step and then moved to the device.
+
+## What it sees
+
+A line makes a tensor (`torch.zeros`, `torch.arange`, `torch.tensor` ...) and copies it to the
+device in each step. On a CPU: a line makes masks or positions (`torch.ones`, `torch.tril`,
+`torch.arange` ...) anew in each step and that takes time.
+
+## Why it matters
+
+The host fills the memory, the copy starts from memory that is not pinned, and the host waits for
+it: the device runs dry. Made on the device, the tensor is one kernel; made once, it is nothing.
+
+## Evidence
+
+The line, its copies, and the milliseconds on the host and for which the device is idle.
+
+## Cure
+
+`device=device` in the call that makes it; where it is the same in each step, make it once before
+the loop (in a module: `register_buffer`). The gain: the exposed copy and the idle time after it; on
+a CPU the time on the line.
+
+## References
+
+- https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import copies, savings, stalls
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Copy, Place, Profile
+
+CHECK = Check(code="COPY004", severity=Severity.WARNING, since="0.2.0")
+THE_SAME = re.compile(r"torch\.(ones|full|arange|linspace|eye|tril|triu|tensor|hann_window)\(")
+"""What is most often the same in each step; zeros are buffers to be filled, random is not."""
+MOVED = re.compile(r"^(.*torch\.\w+\(.*)\)\.(?:to|cuda)\([^()]*\)(.*)$")
+MAKING = re.compile(
+    r"aten::(ones|full|arange|linspace|eye|tril|triu|fill_|lift_fresh|hann_window|empty|detach_?)"
+)
+"""Operators that such a line consists of: others on it compute."""
+FUNCTIONS = ("__getitem__", "__iter__", "__next__", "collate_fn", "collate")
+"""In which tensors are made for each sample; the checks of the loader tell of those."""
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for each line that makes one."""
+    if not savings.accelerated(profile):
+        yield from _on_cpu(profile)
+        return
+    for one in copies.to_device(profile):
+        place = one.where
+        if place is not None and copies.built_here(one) and "device=" not in place.source:
+            yield from _copied(profile, one, place)
+
+
+def _copied(profile: Profile, one: Copy, place: Place) -> Iterator[Diagnosis]:
+    idle = sum(item.idle_ms for item in stalls.uploads(profile) if item.where == place)
+    host = sum(item.host_ms for item in profile.operators if item.where == place)
+    saves = savings.within(profile, one.exposed_ms + idle)
+    if one.calls < 0.5 or not savings.worth(profile, saves):
+        return
+    moved = MOVED.match(place.source)
+    after = f"{moved[1]}, device=device){moved[2]}" if moved else "torch.zeros(..., device=device)"
+    yield Diagnosis(
+        title="a tensor is made on the host in each step",
+        evidence=f"{copies.told([one])}; {units.milliseconds(host)} on the host, the device idle "
+        f"for {units.milliseconds(idle)} after it",
+        cure=Cure(
+            "Make it on the device: device=device; or once, before the loop.",
+            savings.lines(place, place.source, after),
+        ),
+        severity=savings.severity(profile, saves),
+        where=str(place),
+        saves_ms=saves,
+        reason=f"the exposed copy of {units.milliseconds(one.exposed_ms)} and "
+        f"{units.milliseconds(idle)} in which the device waits go",
+    )
+
+
+def _on_cpu(profile: Profile) -> Iterator[Diagnosis]:
+    spent, sources = _made(profile)
+    for where, ms in spent.items():
+        saves = savings.within(profile, ms)
+        if savings.worth(profile, saves):
+            yield Diagnosis(
+                title="a tensor is made from Python's values in each step",
+                evidence=f"{units.milliseconds(ms)} a step on this line",
+                cure=Cure(
+                    "Make it once, before the loop; in a module, register it as a buffer.",
+                    savings.lines(
+                        where,
+                        sources.get(where, ""),
+                        'self.register_buffer("made", ..., persistent=False)  # in __init__',
+                    ),
+                ),
+                severity=savings.severity(profile, saves),
+                where=where,
+                saves_ms=saves,
+                reason=f"the {units.milliseconds(ms)} of a step on this line",
+            )
+
+
+def _made(profile: Profile) -> tuple[dict[str, float], dict[str, str]]:
+    """Milliseconds a step and text of the lines that make what may be the same each time."""
+    spent: dict[str, float] = {}
+    sources: dict[str, str] = {}
+    for item in profile.operators:
+        place = item.where
+        if place is None or item.backward or place.function.rpartition(".")[2] in FUNCTIONS:
+            continue
+        if not MAKING.fullmatch(item.name) or item.calls < 0.5:
+            continue
+        if THE_SAME.search(place.source):
+            spent[str(place)] = spent.get(str(place), 0.0) + item.host_ms
+            sources[str(place)] = place.source
+    for call in profile.seen.calls if profile.seen is not None else ():
+        known = THE_SAME.match(f"{call.name}(") and call.where is not None
+        if known and call.where is not None and call.calls >= 0.5:
+            spent[call.where] = max(spent.get(call.where, 0.0), call.s * 1000)
+    return spent, sources

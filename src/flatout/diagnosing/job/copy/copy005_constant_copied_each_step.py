@@ -1,0 +1,84 @@
+"""The same constant is copied to the device in each step.
+
+## What it sees
+
+A line moves a module's constant (`MEAN.to(device)`) or an object's attribute
+(`self.mask.to(device)`) to the device in each step, and the copy takes place each time.
+
+## Why it matters
+
+The bytes are there already, from the step before. The copy starts from memory that is not pinned,
+and the host waits for it.
+
+## Evidence
+
+The line, its copies, and for how long the device is idle after them.
+
+## Cure
+
+Move it once before the loop, or register it as a buffer of the module: `model.to(device)` then
+takes it along. The gain: the exposed copy and the idle time after it.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer
+- https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import copies, savings, stalls
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Place, Profile
+
+CHECK = Check(code="COPY005", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for each line that moves a constant."""
+    for one in copies.to_device(profile):
+        place = one.where
+        if place is None or one.calls < 0.5 or copies.built_here(one):
+            continue
+        name = copies.CONSTANT.search(place.source)
+        if name is None:
+            continue
+        idle = sum(item.idle_ms for item in stalls.uploads(profile) if item.where == place)
+        saves = savings.within(profile, one.exposed_ms + idle)
+        if not savings.worth(profile, saves):
+            continue
+        yield Diagnosis(
+            title=f"{name[1]} is copied to the device in each step",
+            evidence=f"{copies.told([one])}, {units.milliseconds(one.exposed_ms)} of it while "
+            f"nothing computes; the device idle for {units.milliseconds(idle)} after it",
+            cure=Cure(
+                f"Move {name[1]} to the device once, before the loop.", _lines(name[1], place)
+            ),
+            severity=savings.severity(profile, saves),
+            where=str(place),
+            saves_ms=saves,
+            reason=f"the exposed copy of {units.milliseconds(one.exposed_ms)} and "
+            f"{units.milliseconds(idle)} in which the device waits go",
+        )
+
+
+def _lines(name: str, place: Place) -> tuple[str, ...]:
+    stays = copies.MOVES.sub("", place.source, count=1)
+    if name.startswith("self."):
+        attribute = name.removeprefix("self.")
+        return (
+            *savings.lines(
+                "in __init__",
+                f"{name} = value",
+                f'self.register_buffer("{attribute}", value, persistent=False)',
+            ),
+            *savings.lines(place, place.source, stays),
+        )
+    return (
+        *savings.lines("before the loop", "", f"{name} = {name}.to(device)"),
+        *savings.lines(place, place.source, stays),
+    )

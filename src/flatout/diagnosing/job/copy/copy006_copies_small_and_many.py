@@ -1,0 +1,77 @@
+"""Many small copies from host to device in each step.
+
+## What it sees
+
+Eight copies or more of a step to the device, each of less than 64 KiB: lengths, masks, labels or
+losses' weights moved one by one.
+
+## Why it matters
+
+Each costs its launch, a wait of the host where the memory is not pinned, and several microseconds
+on the device, whatever its size.
+
+## Evidence
+
+The number of small copies, their bytes, the milliseconds of them while nothing computes, and for
+how long the device is idle after them; the line with the most of them.
+
+## Cure
+
+Put the values together on the host and copy once. The gain: all but one of the copies, with the
+idle time after them.
+
+## References
+
+- https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+- https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#data-transfer-between-host-and-device
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import copies, savings, stalls
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="COPY006", severity=Severity.WARNING, since="0.2.0")
+MANY = 8
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for all small copies together."""
+    found = [
+        one
+        for one in copies.to_device(profile)
+        if copies.small(one) and not copies.built_here(one) and one.calls > 0
+    ]
+    calls = sum(one.calls for one in found)
+    if calls < MANY:
+        return
+    places = {one.where for one in found if one.where is not None}
+    idle = sum(item.idle_ms for item in stalls.uploads(profile) if item.where in places)
+    exposed = sum(one.exposed_ms for one in found)
+    saves = savings.within(profile, (exposed + idle) * (1 - 1 / calls))
+    if not savings.worth(profile, saves):
+        return
+    place = max(found, key=lambda one: one.calls).where
+    yield Diagnosis(
+        title=f"{calls:,.0f} small copies to the device in each step",
+        evidence=f"{copies.told(found)}, {units.milliseconds(exposed)} of it while nothing "
+        f"computes; the device idle for {units.milliseconds(idle)} after it",
+        cure=Cure(
+            "Put the values together on the host and copy them once.",
+            savings.lines(
+                place,
+                place.source if place is not None else "",
+                "moved = torch.stack(values).to(device, non_blocking=True)",
+            ),
+        ),
+        severity=savings.severity(profile, saves),
+        where=str(place) if place is not None else None,
+        saves_ms=saves,
+        reason=f"one copy instead of {calls:,.0f}: of {units.milliseconds(exposed)} exposed and "
+        f"{units.milliseconds(idle)} idle, {units.milliseconds(saves)} go",
+    )

@@ -1,0 +1,80 @@
+"""The device copies the next batch and computes nothing meanwhile.
+
+## What it sees
+
+Copies from pinned memory with `non_blocking=True`: the host does not wait for them, and still they
+run while nothing computes.
+
+## Why it matters
+
+The copy stands in the same stream as the kernels: the device runs it when its turn comes, and the
+kernels after it wait for the bytes. On a stream of its own it runs beside the kernels of the step
+before.
+
+## Evidence
+
+The copies of the line, the milliseconds of them while nothing computes, and the milliseconds that
+do run beside computing.
+
+## Cure
+
+Copy the next batch on a side stream while this one computes; the boost device-prefetch does it,
+`flatout.loader` as well. The gain: the exposed milliseconds.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-streams
+- https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import copies, savings, stalls
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="COPY008", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for all copies of batches that do not block."""
+    blocked = {one.where for one in stalls.uploads(profile)}
+    found = [
+        one
+        for one in copies.to_device(profile)
+        if one.pinned
+        and copies.of_batches(one)
+        and one.where is not None
+        and ("non_blocking" in one.where.source or one.where not in blocked)
+    ]
+    exposed = sum(one.exposed_ms for one in found)
+    saves = savings.within(profile, exposed)
+    if not found or not savings.worth(profile, saves):
+        return
+    place = max(found, key=lambda one: one.exposed_ms).where
+    yield Diagnosis(
+        title="the copies of a batch do not run beside computing",
+        evidence=f"{copies.told(found)} from pinned memory, {units.milliseconds(exposed)} of it "
+        f"while nothing computes, {units.milliseconds(profile.anatomy.overlapped_copy_ms)} beside",
+        cure=Cure(
+            "Copy the next batch on a stream of its own while this one computes.",
+            savings.lines(
+                "around the loader",
+                "for batch in loader:",
+                "stream = torch.cuda.Stream()",
+                "with torch.cuda.stream(stream):  # the next batch, before this step's forward",
+                "    coming = [x.to(device, non_blocking=True) for x in next(batches)]",
+                "torch.cuda.current_stream().wait_stream(stream)  # before it is used",
+            ),
+        ),
+        severity=savings.severity(profile, saves),
+        where=str(place),
+        boost=savings.boost(profile, "device-prefetch"),
+        saves_ms=saves,
+        reason=f"{units.milliseconds(exposed)} of copies while nothing computes fit beside the "
+        f"{units.milliseconds(profile.anatomy.busy_ms - exposed)} that the device is busy",
+    )

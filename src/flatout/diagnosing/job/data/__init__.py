@@ -1,0 +1,1 @@
+"""DATA: the job waits for its data."""

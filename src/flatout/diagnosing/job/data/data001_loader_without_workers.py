@@ -1,0 +1,119 @@
+"""The training loop prepares its batches itself: the loader has no workers.
+
+## What it sees
+
+The DataLoader has `num_workers=0` (in a trace: its iterator is a _SingleProcessDataLoaderIter), and
+the device waits for data, 3% of the step or more.
+
+## Why it matters
+
+Reading, decoding and augmenting run in the training loop's own thread, one sample after the other:
+the device waits for each batch, and the data wait for the device. Workers prepare the next batches
+while the device computes.
+
+## Evidence
+
+The milliseconds of a step in which the device waits for the loader, the loader's workers and the
+cores for this process.
+
+## Cure
+
+Give the DataLoader workers. The gain: a step takes what is left of it without the wait, or, where
+that is longer, the workers' share of the preparing; on a CPU the work stays and is spread over the
+cores. An IterableDataset must share its data out itself, by `torch.utils.data.get_worker_info()`,
+or each worker yields all of it.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
+- https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import loading, savings
+from flatout.nouns import units
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="DATA001", severity=Severity.WARNING, since="0.2.0", hides=("DATA008",))
+LEAST_SHARE = 0.03
+"""Of the step; for less, processes are not worth starting."""
+SINGLE = "_SingleProcessDataLoaderIter"
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the training loader."""
+    if not _alone(profile):
+        return
+    wait, workers = loading.waited_ms(profile), loading.room(profile)
+    if profile.job is None:
+        workers = workers or 8  # a trace alone does not tell the cores
+    if workers < 1:
+        return
+    if wait < LEAST_SHARE * profile.anatomy.step_ms:
+        return
+    work = max(wait, _in_loader_ms(profile))
+    after = loading.step_with_workers(profile, work, workers)
+    saves = savings.within(profile, profile.anatomy.step_ms - after)
+    if not savings.worth(profile, saves):
+        return
+    step = profile.anatomy.step_ms
+    yield Diagnosis(
+        title=f"the loader has no workers: {units.share(wait / step)} of the step waits for data",
+        evidence=f"waits {units.milliseconds(wait)} of {units.milliseconds(step)} for the loader, "
+        f"num_workers=0{_on_cores(profile)}",
+        cure=_cure(profile, workers),
+        severity=savings.severity(profile, saves),
+        where=loading.line(profile),
+        boost=savings.boost(profile, "loader-workers"),
+        saves_ms=saves,
+        reason=f"{workers} workers prepare {units.milliseconds(work)} of samples beside the step: "
+        f"{units.milliseconds(step)} becomes {units.milliseconds(after)}",
+    )
+
+
+def _alone(profile: Profile) -> bool:
+    if profile.job is None:
+        return any(SINGLE in gap.doing for gap in profile.gaps if gap.kind is Kind.WAIT_DATA)
+    found = loading.loader(profile)
+    return found is not None and found.num_workers == 0 and not found.batch_on_device
+
+
+def _in_loader_ms(profile: Profile) -> float:
+    """What preparing a step's batch took in the loop, also while the device still computed."""
+    seen = profile.seen.wait_s * 1000 if profile.seen is not None else 0.0
+    return savings.within(profile, seen)
+
+
+def _on_cores(profile: Profile) -> str:
+    share = loading.cores(profile)
+    return f", {units.count(share, 'core')} for this process" if share is not None else ""
+
+
+def _cure(profile: Profile, workers: int) -> Cure:
+    line = f"num_workers={workers}, prefetch_factor=2, persistent_workers=True,"
+    found = loading.loader(profile)
+    if found is not None and found.iterable:
+        return Cure(
+            f"Give the DataLoader {workers} workers and let {found.dataset} share its data out "
+            "between them.",
+            (
+                *savings.lines("in DataLoader(...)", "", line),
+                *savings.lines(
+                    f"in {found.dataset}.__iter__",
+                    "for item in self.items:",
+                    "worker = torch.utils.data.get_worker_info()",
+                    "start, count = (worker.id, worker.num_workers) if worker else (0, 1)",
+                    "for item in itertools.islice(self.items, start, None, count):",
+                ),
+            ),
+        )
+    return Cure(
+        f"Give the DataLoader {workers} workers: num_workers={workers}, persistent_workers=True.",
+        savings.lines("in DataLoader(...)", "", line),
+    )

@@ -1,0 +1,73 @@
+"""The loader starts its workers anew in each epoch.
+
+## What it sees
+
+The DataLoader has workers and `persistent_workers=False`, several epochs began while the job was
+watched, and each begins with a wait for new processes.
+
+## Why it matters
+
+At the end of an epoch the workers end; at the begin of the next one they are forked (or, with
+spawn, import all modules and unpickle the dataset again) and start with empty queues. Meanwhile
+nothing trains. Short epochs pay most.
+
+## Evidence
+
+The time from `iter(loader)` to the first batch, less what preparing that batch takes, and the
+batches of an epoch.
+
+## Cure
+
+`persistent_workers=True`. The gain: that time, spread over the steps of an epoch. The measured step
+is a median and does not contain it; the gain is that of the mean step.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
+- https://github.com/pytorch/pytorch/issues/15849
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import loading, savings
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="DATA004", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the training loader."""
+    found, seen = loading.loader(profile), profile.seen
+    if found is None or seen is None or found.num_workers < 1 or found.persistent_workers:
+        return
+    each = loading.restarting_ms(profile)
+    if not found.batches or seen.loader_start_s is None or not each:
+        return
+    saves = savings.beside(profile, each)
+    if not savings.worth(profile, saves):
+        return
+    yield Diagnosis(
+        title=f"loader workers start anew in each epoch of {found.batches} batches",
+        evidence=f"from iter(loader) to the first batch {units.duration(seen.loader_start_s)}, "
+        f"{seen.epochs} times while watched; {found.num_workers} workers, "
+        f"{found.batches} batches an epoch",
+        cure=Cure(
+            "Keep the workers between epochs: persistent_workers=True in the DataLoader.",
+            savings.lines(
+                "in DataLoader(...)",
+                f"num_workers={found.num_workers}",
+                f"num_workers={found.num_workers}, persistent_workers=True",
+            ),
+        ),
+        severity=savings.severity(profile, saves),
+        where=loading.line(profile),
+        saves_ms=saves,
+        reason=f"{units.milliseconds(each * found.batches)} of start-up an epoch are "
+        f"{units.milliseconds(each)} for each of its {found.batches} steps, beside the median step "
+        f"of {units.milliseconds(profile.anatomy.step_ms)}",
+    )

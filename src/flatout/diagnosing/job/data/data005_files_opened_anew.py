@@ -1,0 +1,101 @@
+"""The dataset opens the same file anew for each sample.
+
+## What it sees
+
+While the job was watched, one line of the script opened fewer distinct files than it makes calls in
+a single step: the same ones again and again. A file of its own for each sample (a picture) is not
+meant. Forked loader workers are watched as well.
+
+## Why it matters
+
+Opening costs a walk through the folders, on a network file system a round trip, and what a library
+reads at the begin of a file (an HDF5 index, a zip directory, the header of an array). With all
+samples in one file, one open file serves them all.
+
+## Evidence
+
+The calls and their milliseconds a step, the line, and the file.
+
+## Cure
+
+Open the file once for each process, when the first sample is asked for: not in `__init__`, since
+an open file must not be shared by forked workers. The gain: the calls' time, as far as the step
+waits for the loader.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
+- https://docs.h5py.org/en/stable/mpi.html
+- https://numpy.org/doc/stable/reference/generated/numpy.memmap.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import loading, savings
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+from flatout_agent.wire import CallSeen
+
+CHECK = Check(code="DATA005", severity=Severity.WARNING, since="0.2.0")
+OPENING = ("open", "h5py.File", "lmdb.open", "sqlite3.connect", "zipfile.ZipFile")
+FILES = re.compile(r"(\d+) files\b")
+"""Of several; else the detail names the file."""
+IN_WORKER = "in a worker"
+LEAST = 2.0
+"""Calls a step for each file from which it is opened anew."""
+MOST = 16
+"""Files; a data set of more that are all opened again is small, and not at fault."""
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for each line that opens a file again and again."""
+    for call in profile.seen.calls if profile.seen is not None else ():
+        if call.name not in OPENING or call.where is None or not call.detail:
+            continue
+        told = FILES.match(call.detail)
+        files = int(told[1]) if told else 1
+        if files <= min(call.calls / LEAST, MOST):
+            yield from _line(profile, call, files)
+
+
+def _line(profile: Profile, call: CallSeen, files: int) -> Iterator[Diagnosis]:
+    found, spent = loading.loader(profile), call.s * 1000
+    if found is not None and IN_WORKER in call.detail:
+        spent /= max(1, found.num_workers)  # they open beside each other
+    saves = savings.within(profile, min(spent, _exposed_ms(profile)))
+    if not savings.worth(profile, saves):
+        return
+    yield Diagnosis(
+        title=f"{units.count(files, 'file')} opened {call.calls:,.0f} times a step",
+        evidence=f"{call.name}(): {call.calls:,.1f} calls and {units.milliseconds(call.s * 1000)} "
+        f"a step, {units.count(files, 'distinct file')}"
+        + (", in loader workers" if IN_WORKER in call.detail else ""),
+        cure=Cure(
+            "Open the file once in each process, when the first sample is asked for.",
+            savings.lines(
+                call.where,
+                "file = open(path)",
+                "if self.file is None:",
+                "    self.file = open(path)  # self.file = None in __init__",
+            ),
+        ),
+        severity=savings.severity(profile, saves),
+        where=call.where,
+        saves_ms=saves,
+        reason=f"the {units.milliseconds(spent)} of a step in these calls, of which the step "
+        f"waits {units.milliseconds(saves)}",
+    )
+
+
+def _exposed_ms(profile: Profile) -> float:
+    """Without workers the loop itself opens the files; with them the wait is the most to win."""
+    found = loading.loader(profile)
+    in_loop = found is None or found.num_workers == 0
+    if in_loop and not savings.accelerated(profile):
+        return profile.anatomy.step_ms
+    return loading.waited_ms(profile)

@@ -1,0 +1,1 @@
+"""HOST: the host is too slow for the device, or computes too slowly itself."""

@@ -1,0 +1,86 @@
+"""Operators compute on few of the cores that there are.
+
+## What it sees
+
+Training on a CPU with fewer threads than half of the cores for this process, all of them busy, and
+matrix products that are large enough to be shared out.
+
+## Why it matters
+
+OMP_NUM_THREADS=1 (torchrun sets it where nothing else is said) or `torch.set_num_threads` leave the
+other cores idle. Large matrix products run nearly in proportion to the cores.
+
+## Evidence
+
+The threads, the cores for this process and how many of them were busy, and the time in operators.
+
+## Cure
+
+As many threads as cores (of two hyper-threads one counts), less one for each busy worker. The gain:
+for matrix products seven tenths of what perfect sharing would give, for the other operators, which
+memory binds, half of that.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
+- https://docs.pytorch.org/docs/stable/elastic/run.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import loading, savings
+from flatout.nouns import units
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="HOST005", severity=Severity.WARNING, since="0.2.0", hides=("HOST008",))
+LARGE_MS = 0.1
+"""Mean length of a matrix product that is worth sharing out."""
+REACHED = 0.7
+BOUND_BY_MEMORY = 0.35
+OTHERS = (Kind.NORMALISATION, Kind.ELEMENTWISE, Kind.REDUCTION, Kind.CONVERSION, Kind.OPTIMIZER)
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the process."""
+    anatomy, share = profile.anatomy, loading.cores(profile)
+    if savings.accelerated(profile) or profile.job is None or share is None:
+        return
+    threads, target = profile.job.threads, share // 2
+    products = [part for part in anatomy.parts if part.kind in (Kind.MATMUL, Kind.ATTENTION)]
+    launches = sum(part.launches for part in products)
+    shared = sum(part.ms for part in products)
+    if threads < 1 or threads >= target or not launches or shared / launches < LARGE_MS:
+        return
+    busy = loading.cores_busy(profile)
+    if busy is None or busy > 1.5 * threads:
+        return
+    spare = 1 - threads / target
+    saves = savings.within(
+        profile, spare * (REACHED * shared + BOUND_BY_MEMORY * anatomy.part(*OTHERS))
+    )
+    if not savings.worth(profile, saves):
+        return
+    yield Diagnosis(
+        title=f"{units.count(threads, 'compute thread')} for {share} cores",
+        evidence=f"{units.count(threads, 'thread')}, {share} cores for this process, "
+        f"{busy:.1f} of them busy; matrix products take "
+        f"{units.milliseconds(shared)} of {units.milliseconds(anatomy.step_ms)}",
+        cure=Cure(
+            f"Give torch the cores: torch.set_num_threads({target}) or OMP_NUM_THREADS={target}.",
+            savings.lines(
+                "before training",
+                f"torch.set_num_threads({threads})",
+                f"torch.set_num_threads({target})",
+            ),
+        ),
+        severity=savings.severity(profile, saves),
+        boost=savings.boost(profile, "cpu-threads"),
+        saves_ms=saves,
+        reason=f"{target} threads instead of {threads}: {units.share(REACHED)} of the perfect "
+        f"sharing of {units.milliseconds(shared)}, half of that for the operators bound by memory",
+    )

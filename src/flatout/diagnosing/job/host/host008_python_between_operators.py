@@ -1,0 +1,80 @@
+"""Python between the operators takes a large part of a step on the CPU.
+
+## What it sees
+
+Training on a CPU: a quarter of the step or more passes in Python and in torch's dispatch, between
+operators and (1.5 us for each) inside of them, on one core.
+
+## Why it matters
+
+Only operators use several cores. Small ones take as long to be called as to compute, and no further
+core helps: the step is bound by one core.
+
+## Evidence
+
+The milliseconds between operators, the operators of a step and their mean length, and how many
+cores were busy.
+
+## Cure
+
+`torch.compile`, which calls one function instead of hundreds of operators; larger batches; loops
+over samples or time steps written as one operator. The gain: half of the time in Python and in
+dispatch.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.compile.html
+- https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import loading, savings
+from flatout.diagnosing.job.host import launching
+from flatout.nouns import units
+from flatout.nouns.anatomy import WAITS, Kind
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="HOST008", severity=Severity.WARNING, since="0.2.0")
+LEAST_SHARE = 0.25
+DISPATCH_MS = 0.0015
+"""Inside of one operator, before it computes."""
+MANY = 50
+SPARED = 0.5
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the step."""
+    anatomy = profile.anatomy
+    python = anatomy.part(Kind.PYTHON)
+    operators = [part for part in anatomy.parts if part.kind not in (Kind.PYTHON, *WAITS)]
+    calls = sum(part.launches for part in operators)
+    computing = sum(part.ms for part in operators)
+    calling = max(0.0, python - launching.paused_ms(profile)) + min(computing, DISPATCH_MS * calls)
+    saves = savings.within(profile, SPARED * calling)
+    if savings.accelerated(profile) or calls < MANY or not savings.worth(profile, saves):
+        return
+    if calling < LEAST_SHARE * anatomy.step_ms:
+        return
+    used, share = loading.cores_busy(profile), loading.cores(profile)
+    busy = f"; {used:.1f} cores busy" if used is not None else ""
+    of_cores = f" of {share}" if busy and share else ""
+    yield Diagnosis(
+        title=f"calling operators takes {units.share(calling / anatomy.step_ms)} of the step",
+        evidence=f"{units.milliseconds(python)} of {units.milliseconds(anatomy.step_ms)} between "
+        f"{calls:,.0f} operators of {1000 * computing / calls:,.0f} us on average{busy}{of_cores}",
+        cure=Cure(
+            "Compile the model, so that fewer and larger functions are called.",
+            savings.lines("before training", "", "model.compile()"),
+        ),
+        severity=savings.severity(profile, saves),
+        where=profile.seen.model_where if profile.seen is not None else None,
+        boost=savings.boost(profile, "compile"),
+        saves_ms=saves,
+        reason=f"half of {units.milliseconds(calling)} in Python and dispatch: what is between "
+        f"operators, and {1000 * DISPATCH_MS:.1f} us in each",
+    )

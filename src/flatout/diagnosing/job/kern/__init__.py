@@ -1,0 +1,1 @@
+"""KERN: kernels and operators take longer than they need to."""

@@ -1,0 +1,64 @@
+"""What the driver said of the GPUs' clocks while the window was recorded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from flatout.diagnosing.job import device_time
+from flatout.diagnosing.job.device_time import Saving
+from flatout.nouns import units
+from flatout.nouns.anatomy import WAITS, Kind
+from flatout.nouns.profile import DeviceSample, Profile
+
+
+def share(sample: DeviceSample) -> float | None:
+    """The clock as a share of its maximum; None: not known."""
+    if not sample.clock_mhz or not sample.clock_max_mhz:
+        return None
+    return sample.clock_mhz / sample.clock_max_mhz
+
+
+def throttled(sample: DeviceSample, reason: str) -> bool:
+    """Whether one of the driver's reasons for lower clocks matches."""
+    return any(re.search(reason, given, re.IGNORECASE) for given in sample.throttled)
+
+
+def saving(profile: Profile, slow: Sequence[DeviceSample]) -> Saving:
+    """What full clocks would save: of the slowest GPU, on which the others wait."""
+    computing = profile.anatomy.step_ms - profile.anatomy.part(
+        *WAITS, Kind.COPY, Kind.COMMUNICATION
+    )
+    reached = min((part for one in slow if (part := share(one)) is not None), default=1.0)
+    saved = computing * (1 - min(reached, 1.0))
+    return device_time.of_device(
+        profile,
+        saved,
+        f"kernels take {units.milliseconds(computing)} at {units.share(reached)} of the highest "
+        f"clock: {units.milliseconds(saved)} less at all of it",
+    )
+
+
+def subject(slow: Sequence[DeviceSample]) -> str:
+    """GPU 0 (NVIDIA A100); GPUs 0, 3."""
+    if len(slow) > 1:
+        return f"GPUs {', '.join(str(one.index) for one in slow)}"
+    return f"GPU {slow[0].index}" + (f" ({slow[0].name})" if slow[0].name else "")
+
+
+def told(slow: Sequence[DeviceSample]) -> str:
+    """Reasons, temperature, power and clock of each, as far as they are known."""
+    return "; ".join(_told(one) for one in slow)
+
+
+def _told(one: DeviceSample) -> str:
+    parts = [*one.throttled]
+    if one.temperature_c is not None:
+        parts.append(f"{one.temperature_c:.0f} C")
+    if one.power_w is not None and one.power_limit_w is not None:
+        parts.append(f"{one.power_w:.0f} of {one.power_limit_w:.0f} W")
+    if one.clock_mhz is not None and one.clock_max_mhz is not None:
+        parts.append(f"{one.clock_mhz:.0f} of {one.clock_max_mhz:.0f} MHz")
+    if one.utilisation is not None:
+        parts.append(f"{units.share(one.utilisation)} busy")
+    return f"GPU {one.index}: {', '.join(parts)}"

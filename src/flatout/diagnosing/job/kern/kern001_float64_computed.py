@@ -1,0 +1,85 @@
+"""The step computes in float64, which is seldom meant and always slow.
+
+## What it sees
+
+Operators whose floating-point inputs are all float64 and take a share of the step, whether the
+whole model is in float64 or only what was made from NumPy arrays.
+
+## Why it matters
+
+GPUs for graphics and AI compute float64 at 1/32 to 1/64 of their float32 rate, data-centre ones
+at a half; tensor cores take it hardly at all. On a CPU float64 costs twice the time and
+bandwidth. NumPy's default is float64, and one float64 tensor promotes all that it is added to.
+
+## Evidence
+
+The operators in float64 with their time, lines and shapes.
+
+## Cure
+
+Convert where the data enters: `torch.as_tensor(array, dtype=torch.float32)`, `model.float()`, and
+no `torch.set_default_dtype(torch.float64)`.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc
+- https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#arithmetic-instructions
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, operators, savings
+from flatout.diagnosing.job.kern import products
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Operator, Profile
+
+CHECK = Check(code="KERN001", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for all that is computed in float64."""
+    slow = [one for one in operators.in_dtype(profile.operators, operators.FLOAT64) if _many(one)]
+    if not slow:
+        return
+    multiplied = [one for one in operators.products(profile) if one in slow]
+    rest = operators.total(profile, [one for one in slow if one not in multiplied])
+    gain = products.faster(profile, multiplied, "fp64", "fp32")
+    words = [gain.words] if gain.words else []
+    if rest > 0:
+        words.append(f"half of {units.milliseconds(rest)} elsewhere, for half the bytes")
+    saving = device_time.of_device(profile, gain.saves_ms + rest / 2, "; ".join(words))
+    if not saving.worth:
+        return
+    models = profile.job.models if profile.job is not None else ()
+    whole = any(model.dtype == "float64" for model in models)
+    title = "the model computes in float64" if whole else "float64 enters the step"
+    yield Diagnosis(
+        title=f"{title}: {units.milliseconds(operators.total(profile, slow))} of it",
+        evidence=operators.told(profile, slow),
+        cure=Cure(
+            "Compute in float32: convert the data where it enters"
+            + (", and the model." if whole else ".")
+            + " Keep float64 only where the numbers need it.",
+            _lines(profile, whole),
+        ),
+        severity=saving.severity,
+        where=operators.where(profile, slow),
+        saves_ms=saving.ms,
+        reason=saving.reason,
+    )
+
+
+def _many(one: Operator) -> bool:
+    """Not of single numbers: those Python's own make."""
+    shapes = [tensor for text in one.shapes for tensor in operators.shape(text)]
+    return not one.shapes or any(operators.elements(tensor) > 1 for tensor in shapes)
+
+
+def _lines(profile: Profile, whole: bool) -> tuple[str, ...]:
+    model = savings.lines(None, "model = model.double()", "model = model.float()") if whole else ()
+    data = "x = torch.from_numpy(array)"
+    return (*model, *savings.lines(None, data, "x = torch.as_tensor(array, dtype=torch.float32)"))

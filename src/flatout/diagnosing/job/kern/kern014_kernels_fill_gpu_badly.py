@@ -1,0 +1,102 @@
+"""Long kernels leave most of the GPU's multiprocessors without work.
+
+## What it sees
+
+Kernels other than matrix products and attention (which need few threads by design) that take a
+share of the step and keep less than a fifth of the GPU's threads busy, by the driver's estimate:
+too few blocks for all multiprocessors, or a last wave of blocks that fills only some (the tail
+effect).
+
+## Why it matters
+
+A GPU hides the latency of its memory behind other threads. A kernel with few of them runs at a
+fraction of the bandwidth, and takes nearly as long for four times the work.
+
+## Evidence
+
+The kernels with their time, their share of threads and the operator that launched them.
+
+## Cure
+
+More work for each launch: a larger batch, or several small tensors in one operator;
+`torch.compile` fuses and chooses other blocks.
+
+## References
+
+- https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background/index.html
+- https://docs.nvidia.com/cuda/cuda-c-best-practices-guide/index.html#occupancy
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, operators, savings
+from flatout.nouns import units
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Kernel, Profile
+
+CHECK = Check(code="KERN014", severity=Severity.NOTE, since="0.2.0")
+FULL = 0.4
+"""Share of threads from which on bandwidth, not latency, binds as a rule."""
+LOW = 0.2
+LONG_MS = 0.02
+"""A shorter kernel is bound by its launch, whatever it fills."""
+NEED_FEW = (
+    Kind.TENSOR_CORES,
+    Kind.MATMUL,
+    Kind.ATTENTION,
+    Kind.COMMUNICATION,
+    Kind.COPY,
+)
+BELIEVED = 0.5
+"""Cautious share of the difference that more threads really win back."""
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for all such kernels."""
+    if not operators.on_accelerator(profile):
+        return
+    low = [one for one in profile.kernels if _low(one)]
+    took = sum(one.ms for one in low)
+    saved = sum(one.ms * (1 - (one.occupancy or 0.0) / FULL) for one in low) * BELIEVED
+    saving = device_time.of_device(
+        profile,
+        saved,
+        f"these kernels take {units.milliseconds(took)}; at {units.share(FULL)} of the threads "
+        f"they would take {units.milliseconds(took - saved / BELIEVED)}, of which "
+        f"{units.share(BELIEVED)} is believed",
+    )
+    if not saving.worth:
+        return
+    low.sort(key=lambda one: -one.ms)
+    yield Diagnosis(
+        title=f"{units.milliseconds(took)} in kernels that fill less than {units.share(LOW)} of it",
+        evidence="; ".join(_told(one) for one in low[:3]),
+        cure=Cure(
+            "Give each launch more work: a larger batch, or compile the model.",
+            savings.lines(None, "", "model = torch.compile(model)"),
+        ),
+        where=next((str(one.where) for one in low if one.where is not None), None),
+        boost=savings.boost(profile, "compile", "batch-size"),
+        saves_ms=saving.ms,
+        reason=saving.reason,
+    )
+
+
+def _low(one: Kernel) -> bool:
+    return (
+        one.kind not in NEED_FEW
+        and one.occupancy is not None
+        and 0 < one.occupancy < LOW
+        and one.calls > 0
+        and one.ms / one.calls >= LONG_MS
+    )
+
+
+def _told(one: Kernel) -> str:
+    origin = f" of {one.operator}" if one.operator else ""
+    name = one.name if len(one.name) <= 60 else f"{one.name[:57]}..."
+    return f"{name}{origin}: {units.milliseconds(one.ms)} at {units.share(one.occupancy)}"

@@ -1,0 +1,92 @@
+"""Fused attention falls back to plain matrix products and a softmax.
+
+## What it sees
+
+`scaled_dot_product_attention` that runs `_scaled_dot_product_attention_math`: torch's way out
+where none of its fused kernels takes the inputs.
+
+## Why it matters
+
+The fallback writes the scores (length x length for each head) to memory and keeps them for the
+backward pass, as attention by hand does.
+
+## Evidence
+
+The operators that it runs, with time, lines and shapes.
+
+## Cure
+
+On a GPU: 16-bit inputs, a head size that is a multiple of 8, no mask that requires gradients, and
+`is_causal=True` instead of a causal mask. On a CPU: no dropout inside attention. Why a kernel
+refuses: call it under `torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)`, it warns.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+- https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, operators, savings
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Operator, Profile
+
+CHECK = Check(code="KERN020", severity=Severity.WARNING, since="0.2.0")
+MATH = r"aten::_scaled_dot_product_attention_math\w*"
+PARTS = r"aten::(bmm|baddbmm|_softmax|_softmax_backward_data|_safe_softmax|masked_fill_?|mul|div_?)"
+"""What attention is made of; on its line, where that is known. A layer's other dropouts may have
+the same line, so they are left out.
+"""
+SAVED, SAVED_CPU = 0.5, 0.3
+"""Cautious shares of the time of these operators that a fused kernel saves."""
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for all attention of the model."""
+    math = operators.called(profile, MATH)
+    if not math:
+        return
+    lines = {one.where for one in math if one.where is not None}
+    parts = [one for one in operators.called(profile, PARTS) if not lines or one.where in lines]
+    took = operators.total(profile, [*math, *parts])
+    saved = SAVED if operators.on_accelerator(profile) else SAVED_CPU
+    saving = device_time.of_device(
+        profile,
+        took * saved,
+        f"its operators take {units.milliseconds(took)}; a fused kernel is taken to save "
+        f"{units.share(saved)} of it (a cautious constant)",
+    )
+    if not saving.worth:
+        return
+    yield Diagnosis(
+        title=f"scaled_dot_product_attention unfused: {units.milliseconds(took)} of the step",
+        evidence=operators.told(profile, [*math, *parts]),
+        cure=Cure(_advice(profile, math), _lines(profile, math)),
+        severity=saving.severity,
+        where=operators.where(profile, math),
+        saves_ms=saving.ms,
+        reason=saving.reason,
+    )
+
+
+def _advice(profile: Profile, math: list[Operator]) -> str:
+    if not operators.on_accelerator(profile):
+        return "Leave dropout out of attention: the CPU's fused kernel has none."
+    if operators.in_dtype(math, operators.FLOAT32):
+        return "Run it in bfloat16 or float16, under autocast: the flash kernels take no float32."
+    return "Give it inputs that a fused kernel takes: see the page of this code."
+
+
+def _lines(profile: Profile, math: list[Operator]) -> tuple[str, ...]:
+    place = operators.costliest_place(profile, math)
+    call = "y = F.scaled_dot_product_attention(q, k, v, "
+    if place is not None and place.source and "scaled_dot_product" not in place.source:
+        return ()  # a layer of torch's calls it, by that layer's own arguments
+    if not operators.on_accelerator(profile):
+        return savings.lines(place, f"{call}dropout_p=p)", f"{call}dropout_p=0.0)")
+    return savings.lines(place, f"{call}attn_mask=mask)", f"{call}is_causal=True)")

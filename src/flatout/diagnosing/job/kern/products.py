@@ -1,0 +1,122 @@
+"""How much faster matrix products and convolutions would run in another dtype on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flatout.diagnosing.job import operators
+from flatout.nouns import units
+from flatout.nouns.profile import Operator, Profile
+
+CAUTIOUS = {
+    ("fp64", "fp32"): 2.0,
+    ("fp32", "tf32"): 2.5,
+    ("fp32", "fp16"): 3.0,
+    ("fp32", "bf16"): 3.0,
+    ("tf32", "fp16"): 1.6,
+    ("tf32", "bf16"): 1.6,
+}
+"""Speed-ups of large products that are common on GPUs, for where no ceiling was measured."""
+CAUTIOUS_CPU = {("fp64", "fp32"): 1.8, ("fp32", "bf16"): 1.5}
+REACHED = 0.5
+"""Products that reach this share of their ceiling are limited by it, and gain its whole ratio."""
+
+
+@dataclass(frozen=True)
+class Faster:
+    """What products gain in another dtype."""
+
+    saves_ms: float
+    """On the device."""
+    words: str
+    """The arithmetic."""
+
+
+def faster(profile: Profile, slow: Sequence[Operator], now: str, then: str) -> Faster:
+    """What these operators save when they run in dtype `then` instead of `now` (fp32, bf16, ...).
+
+    By the ratio of the measured ceilings, a cautious constant where there are none. Where their
+    operations were counted and they reach little of the ceiling, something else limits them too,
+    and the ratio shrinks towards 1.
+    """
+    convolutions = [one for one in slow if operators.CONVOLVES.fullmatch(one.name)]
+    others = [one for one in slow if one not in convolutions]
+    found = [
+        _faster(profile, group, title, prefixes, now, then)
+        for group, title, prefixes in (
+            (others, "matrix products", (_matmul(profile),)),
+            (convolutions, "convolutions", _of_convolutions(profile)),
+        )
+        if operators.total(profile, group) > 0
+    ]
+    return Faster(sum(one.saves_ms for one in found), "; ".join(one.words for one in found))
+
+
+def _faster(
+    profile: Profile,
+    slow: Sequence[Operator],
+    title: str,
+    prefixes: Sequence[str],
+    now: str,
+    then: str,
+) -> Faster:
+    took = operators.total(profile, slow)
+    ratio, source = _ratio(profile, slow, prefixes, now, then)
+    saved = took * (1 - 1 / ratio)
+    return Faster(
+        saved,
+        f"{title} take {units.milliseconds(took)} of the step in {now}; {source}: "
+        f"{units.milliseconds(took)} * (1 - 1/{ratio:.2f}) = {units.milliseconds(saved)} "
+        f"less in {then}",
+    )
+
+
+def _ratio(
+    profile: Profile, slow: Sequence[Operator], prefixes: Sequence[str], now: str, then: str
+) -> tuple[float, str]:
+    for prefix in prefixes:
+        low = profile.ceiling(f"{prefix}-{now}")
+        high = profile.ceiling(f"{prefix}-{then}")
+        if low and high:
+            return _measured(profile, slow, (low, high), now, then)
+    table = CAUTIOUS if operators.on_accelerator(profile) else CAUTIOUS_CPU
+    ratio = table.get((now, then), 1.0)
+    return ratio, f"no ceilings were measured: a cautious {units.ratio(ratio)} is taken"
+
+
+def _measured(
+    profile: Profile,
+    slow: Sequence[Operator],
+    ceilings: tuple[float, float],
+    now: str,
+    then: str,
+) -> tuple[float, str]:
+    low, high = ceilings
+    ratio = max(high / low, 1.0)
+    words = f"this machine's ceiling is {_rate(low)} TFLOP/s in {now} and {_rate(high)} in {then}"
+    reached = _reached(profile, slow, low)
+    if reached is not None and reached < REACHED:
+        ratio = 1 + (ratio - 1) * reached / REACHED
+        words += f", of which these reach {units.share(reached)}: {units.ratio(ratio)} is believed"
+    return ratio, words
+
+
+def _reached(profile: Profile, slow: Sequence[Operator], ceiling: float) -> float | None:
+    """Share of the ceiling (TFLOP/s) that these operators reach; None: operations not counted."""
+    counted = [one for one in slow if one.flops]
+    took = operators.total(profile, counted)
+    flops = sum(one.flops or 0.0 for one in counted)
+    return flops / (took * 1e-3) / (ceiling * 1e12) if took > 0 else None
+
+
+def _matmul(profile: Profile) -> str:
+    return "matmul" if operators.on_accelerator(profile) else "matmul-cpu"
+
+
+def _of_convolutions(profile: Profile) -> tuple[str, str]:
+    return operators.convolution_ceilings(profile, "nchw"), _matmul(profile)
+
+
+def _rate(value: float) -> str:
+    return f"{value:.{0 if value >= 99.5 else 1 if value >= 9.95 else 2}f}"

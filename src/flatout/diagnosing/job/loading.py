@@ -1,0 +1,111 @@
+"""How a job gets its data: the figures that the checks of loaders share. Milliseconds a step."""
+
+from __future__ import annotations
+
+from flatout.diagnosing.job import savings
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.profile import Profile
+from flatout_agent.wire import LoaderFacts
+
+BUSY = 0.5
+"""Share of their time that workers compute when computing, and not the storage, is what binds."""
+FETCH_MS = 0.3
+"""What taking over a batch from a worker costs."""
+MOST = 16
+"""Workers beyond which a single process is no longer helped by more."""
+
+
+def loader(profile: Profile) -> LoaderFacts | None:
+    """The loader of the training loop: the first that was iterated."""
+    loaders = profile.job.loaders if profile.job is not None else ()
+    return loaders[0] if loaders else None
+
+
+def line(profile: Profile) -> str | None:
+    """Where the script iterates its loader, else where the device was seen waiting for it."""
+    if profile.seen is not None and profile.seen.loader_where:
+        return profile.seen.loader_where
+    waits = (gap.where for gap in profile.gaps if gap.kind is Kind.WAIT_DATA and gap.where)
+    return next((str(place) for place in waits), None)
+
+
+def waited_ms(profile: Profile) -> float:
+    """In which the device (on a CPU: the training loop) waits for the loader.
+
+    On a CPU the loop was also watched while nothing was recorded: the longer of the two counts,
+    since what recording adds is taken off the waiting as well.
+    """
+    recorded = profile.anatomy.part(Kind.WAIT_DATA)
+    if savings.accelerated(profile) or profile.seen is None:
+        return recorded
+    return max(recorded, savings.within(profile, profile.seen.wait_s * 1000))
+
+
+def restarting_ms(profile: Profile) -> float:
+    """For workers that are started anew in each epoch, spread over its steps."""
+    found, seen = loader(profile), profile.seen
+    if found is None or seen is None or found.num_workers < 1 or found.persistent_workers:
+        return 0.0
+    if not found.batches or seen.epochs < 2 or seen.loader_start_s is None:
+        return 0.0
+    first = prepared_ms(profile) or 0.0
+    return max(0.0, seen.loader_start_s * 1000 - first) / found.batches
+
+
+def steady_wait_ms(profile: Profile) -> float:
+    """Waited for workers that are running."""
+    return max(0.0, waited_ms(profile) - restarting_ms(profile))
+
+
+def cores(profile: Profile) -> int | None:
+    """Cores for this process: the usable ones, shared between the job's processes."""
+    if profile.job is None:
+        return profile.anatomy.cores
+    return max(1, profile.job.cores // max(1, profile.job.world_size))
+
+
+def cores_busy(profile: Profile) -> float | None:
+    """Cores that the process itself keeps busy; None: not measured."""
+    seen = profile.seen
+    if seen is None or seen.main_cpu_s is None or seen.step_s <= 0:
+        return profile.anatomy.cores_busy
+    return seen.main_cpu_s / seen.step_s
+
+
+def room(profile: Profile) -> int:
+    """Workers for which there are cores, as the boost loader-workers counts; 0: for none."""
+    share = cores(profile)
+    if share is None or share < 2:
+        return 0
+    return min(MOST, share - 1) if savings.accelerated(profile) else max(1, min(4, share // 4))
+
+
+def prepared_ms(profile: Profile) -> float | None:
+    """CPU time that workers need for a step's samples; None: not measured."""
+    seen = profile.seen
+    return None if seen is None or seen.worker_cpu_s is None else seen.worker_cpu_s * 1000
+
+
+def workers_busy(profile: Profile) -> float | None:
+    """Share of their time that the workers compute; None: no workers, or not measured."""
+    found, work, step = loader(profile), prepared_ms(profile), profile.anatomy.step_ms
+    if found is None or found.num_workers < 1 or work is None or step <= 0:
+        return None
+    return work / (found.num_workers * step)
+
+
+def step_with_workers(profile: Profile, work_ms: float, workers: int) -> float:
+    """The step when `workers` prepare `work_ms` of samples beside it.
+
+    What is left is the longer of the step without its wait and the workers' share of the work. On
+    a CPU a worker without a core of its own shares one with a thread, and all threads wait for
+    that one at the end of each operator: what it prepares, training loses.
+    """
+    workers = max(1, workers)
+    training = max(0.0, profile.anatomy.step_ms - waited_ms(profile)) + FETCH_MS
+    share = cores(profile)
+    if not savings.accelerated(profile) and share:
+        threads = profile.job.threads if profile.job is not None else share
+        crowded = min(1.0, max(0, threads + workers - share) / workers)
+        training += crowded * work_ms / workers
+    return max(training, work_ms / workers)

@@ -1,0 +1,1 @@
+"""LOOP: the training loop does what it need not do."""

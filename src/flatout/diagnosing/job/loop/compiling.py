@@ -1,0 +1,41 @@
+"""What checks of torch.compile ask of a Profile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from flatout.diagnosing.job import device_time
+from flatout.diagnosing.job.device_time import Saving
+from flatout.nouns import units
+from flatout.nouns.profile import Profile
+
+COMPILING = re.compile(r".*\(dynamo_timed\)|_compile\.compile_inner.*|compile_fx\b.*")
+"""What torch.compile calls its own work in a trace."""
+SHAPE = re.compile(
+    r"size mismatch|stride mismatch|shape mismatch|\.size\(|\.size\(\)\[|shape\[|rank mismatch"
+    r"|expected \d+, actual \d+",
+    re.IGNORECASE,
+)
+
+
+def saving(profile: Profile) -> Saving:
+    """What compiling takes a step, as far as the recording saw it."""
+    took = sum(one.host_ms for one in profile.operators if COMPILING.fullmatch(one.name))
+    return device_time.of_step(
+        profile, took, f"compiling takes {units.milliseconds(took)} of the recorded steps each"
+    )
+
+
+def of_shapes(reasons: Sequence[str]) -> list[str]:
+    """Those that name a size that changed."""
+    return [reason for reason in reasons if SHAPE.search(reason)]
+
+
+def told(reasons: Sequence[str], most: int = 3, width: int = 240) -> str:
+    """The first distinct ones, shortened."""
+    distinct = list(dict.fromkeys(reasons))
+    parts = [text if len(text) <= width else f"{text[: width - 3]}..." for text in distinct[:most]]
+    if len(distinct) > most:
+        parts.append(f"and {len(distinct) - most} more")
+    return "; ".join(parts)

@@ -1,0 +1,81 @@
+"""Anomaly detection is on: a tool for hunting a NaN, which costs time in every step.
+
+## What it sees
+
+`torch.autograd.set_detect_anomaly(True)` (or the context `detect_anomaly`) while the job trains.
+
+## Why it matters
+
+Each operator of the forward pass notes its Python stack, and the backward pass looks for NaN in
+every gradient; on an accelerator it waits for each answer. Steps take up to several times as
+long.
+
+## Evidence
+
+The setting, and the operators that look for NaN with their time.
+
+## Cure
+
+Turn it off. To hunt a NaN, put `with torch.autograd.detect_anomaly():` around the step where it
+comes.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection
+- https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#disable-debugging-apis
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, operators, savings
+from flatout.nouns import units
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="LOOP001", severity=Severity.WARNING, since="0.2.0", hides=("KERN007",))
+LOOKING = r"aten::(isnan|is_nonzero|any|ne(\.\w+)?|item|_local_scalar_dense)"
+STACK_MS = 0.05
+"""Cautious: what noting one Python stack costs."""
+ANSWER = r"aten::(is_nonzero|item|_local_scalar_dense)"
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the job."""
+    if profile.seen is None or not profile.seen.anomaly:
+        return
+    looking = [
+        one for one in operators.called(profile, LOOKING) if one.backward or one.where is None
+    ]
+    took = operators.total(profile, looking)
+    stacks = sum(one.calls for one in operators.called(profile, r"aten::isnan")) * STACK_MS
+    waited = sum(
+        gap.ms
+        for gap in profile.gaps
+        if gap.kind is Kind.WAIT_SYNC and operators.matches(ANSWER, gap.doing)
+    )
+    saving = device_time.of_step(
+        profile,
+        took + stacks + waited,
+        f"looking for NaN takes {units.milliseconds(took)}, noting stacks some "
+        f"{units.milliseconds(stacks)} ({STACK_MS} ms each, a cautious constant), waiting for the "
+        f"answers {units.milliseconds(waited)}",
+    )
+    yield Diagnosis(
+        title="anomaly detection is on",
+        evidence="torch.is_anomaly_enabled() is True"
+        + (f"; {operators.told(profile, looking)}" if looking else ""),
+        cure=Cure(
+            "Turn it off; it is for hunting a NaN.",
+            savings.lines(
+                None,
+                "torch.autograd.set_detect_anomaly(True)",
+                "torch.autograd.set_detect_anomaly(False)",
+            ),
+        ),
+        saves_ms=saving.ms if saving.worth else None,
+        reason=saving.reason if saving.worth else "",
+    )

@@ -1,0 +1,71 @@
+"""Logging takes a share of each step.
+
+## What it sees
+
+`print`, `logging`, TensorBoard's `add_scalar` or `wandb.log` in every second step or more often,
+and time in it. Where it reads a value from an accelerator, the wait for the device is told by the
+SYNC codes instead.
+
+## Why it matters
+
+Each line is formatted, written and flushed while the loop stands still; over a slow terminal, a
+network disk or an uploading logger that takes milliseconds.
+
+## Evidence
+
+The calls with their lines, how often and how long.
+
+## Cure
+
+Log every fifty steps or so; collect values as tensors and write them together.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/tensorboard.html
+- https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, savings
+from flatout.diagnosing.job.loop import loops
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="LOOP009", severity=Severity.WARNING, since="0.2.0")
+NAMES = ("print", "logging", "SummaryWriter.add_scalar", "wandb.log")
+KEPT = 0.02
+"""One in fifty is enough."""
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for all of it."""
+    waiting = {str(sync.where) for sync in profile.syncs if sync.where is not None}
+    found = [one for one in loops.calls(profile, *NAMES) if one.where not in waiting]
+    took = loops.ms(found)
+    saving = device_time.of_step(
+        profile,
+        took * (1 - KEPT),
+        f"logging takes {units.milliseconds(took)} a step; one in fifty steps is enough",
+    )
+    if not saving.worth:
+        return
+    where = loops.where(found)
+    yield Diagnosis(
+        title=f"logging in each step: {units.milliseconds(took)}",
+        evidence=loops.told(found),
+        cure=Cure(
+            "Log every so many steps.",
+            savings.lines(
+                where, f"{found[0].name}(...)", "if step % 50 == 0:", f"    {found[0].name}(...)"
+            ),
+        ),
+        severity=saving.severity,
+        where=where,
+        saves_ms=saving.ms,
+        reason=saving.reason,
+    )

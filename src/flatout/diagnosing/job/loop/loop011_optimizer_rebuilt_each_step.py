@@ -1,0 +1,64 @@
+"""The optimizer is built anew in each step, and forgets its state.
+
+## What it sees
+
+A `torch.optim.Optimizer` that the loop makes in every second step or more often.
+
+## Why it matters
+
+Momentum and the moments of Adam begin at zero in each step: what trains is not the optimizer that
+is meant. Building it, and allocating its state, takes time as well.
+
+## Evidence
+
+The class, how often, how long, and from which line.
+
+## Cure
+
+Build it once before the loop; a learning rate is changed with a scheduler or in `param_groups`.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/optim.html
+- https://docs.pytorch.org/docs/stable/optim.html#how-to-adjust-learning-rate
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, savings
+from flatout.diagnosing.job.loop import loops
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="LOOP011", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for all of them."""
+    found = loops.calls(profile, "Optimizer()")
+    if not found:
+        return
+    took = loops.ms(found)
+    saving = device_time.of_step(
+        profile, took, f"building takes {units.milliseconds(took)} a step, and is needed once"
+    )
+    name = found[0].detail or "Optimizer"
+    yield Diagnosis(
+        title=f"{name} is built anew in each step: its state is lost",
+        evidence=loops.told(found),
+        cure=Cure(
+            "Build it once, before the loop; change the learning rate in param_groups.",
+            savings.lines(
+                loops.where(found),
+                f"    optimizer = torch.optim.{name}(model.parameters(), lr=lr)  # in the loop",
+                f"optimizer = torch.optim.{name}(model.parameters(), lr=lr)  # before it",
+            ),
+        ),
+        where=loops.where(found),
+        saves_ms=saving.ms if saving.worth else None,
+        reason=saving.reason if saving.worth else "",
+    )

@@ -1,0 +1,94 @@
+"""The model is called in training, and nothing is learned from what it returns.
+
+## What it sees
+
+Training calls of the model, with gradients on, from whose outputs no backward pass follows.
+
+## Why it matters
+
+A second forward pass for a metric costs a third of a step and the memory of all its activations;
+in training mode it also moves the running statistics of batch norm.
+
+## Evidence
+
+How many such calls a step has, and the line that calls the model.
+
+## Cure
+
+Use the outputs that there are; where a second call is needed, make it under `torch.no_grad()` and
+in evaluation mode.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html
+- https://docs.pytorch.org/docs/stable/notes/autograd.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, operators, savings
+from flatout.nouns import units
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="LOOP012", severity=Severity.WARNING, since="0.2.0")
+LEAST = 0.5
+"""Calls a step."""
+FORWARD = 0.3
+"""Share of computing that forward passes take, where operators do not tell."""
+COMPUTING = (
+    Kind.TENSOR_CORES,
+    Kind.MATMUL,
+    Kind.ATTENTION,
+    Kind.NORMALISATION,
+    Kind.ELEMENTWISE,
+    Kind.REDUCTION,
+)
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the loop."""
+    seen = profile.seen
+    if seen is None or seen.unused_forwards < LEAST:
+        return
+    used = profile.job.micro_steps if profile.job is not None else 1.0
+    took, words = _forward_ms(profile)
+    saved = took * seen.unused_forwards / (seen.unused_forwards + max(used, 1.0))
+    saving = device_time.of_device(
+        profile,
+        saved,
+        f"{words}; {seen.unused_forwards:.3g} of {seen.unused_forwards + max(used, 1.0):.3g} "
+        f"calls are for nothing: {units.milliseconds(saved)}",
+    )
+    yield Diagnosis(
+        title=f"{seen.unused_forwards:.3g} forward passes a step are for nothing",
+        evidence=f"{seen.unused_forwards:.3g} training calls of the model a step with gradients, "
+        "and no backward pass through what they returned",
+        cure=Cure(
+            "Use the outputs that there are, or call the model without gradients.",
+            savings.lines(
+                seen.model_where,
+                "accuracy = metric(model(x), y)",
+                "accuracy = metric(output.detach(), y)",
+            ),
+        ),
+        where=seen.model_where,
+        saves_ms=saving.ms if saving.worth else None,
+        reason=saving.reason if saving.worth else "",
+    )
+
+
+def _forward_ms(profile: Profile) -> tuple[float, str]:
+    computing = [one for one in profile.operators if one.kind in COMPUTING]
+    if any(one.backward for one in computing):
+        took = operators.total(profile, [one for one in computing if not one.backward])
+        return took, f"forward passes take {units.milliseconds(took)} of the step"
+    took = profile.anatomy.part(*COMPUTING) * FORWARD
+    return took, (
+        f"forward passes are taken to be {units.share(FORWARD)} of computing (a cautious "
+        f"constant), {units.milliseconds(took)}"
+    )

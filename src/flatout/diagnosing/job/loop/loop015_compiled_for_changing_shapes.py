@@ -1,0 +1,69 @@
+"""A compiled function gets inputs of ever other shapes.
+
+## What it sees
+
+Recompilations whose reason is a size that changed, or a compiled model that got more than four
+input shapes.
+
+## Why it matters
+
+Compiled code is made for its shapes. After the second one torch makes a version for changing
+sizes, which is slower; with `dynamic=False` or `mode="reduce-overhead"` it compiles, or records a
+graph, for every shape anew.
+
+## Evidence
+
+How many shapes the model got, and torch's reasons.
+
+## Cure
+
+Pad to a few lengths (multiples of 64), drop the last odd batch (`drop_last=True`), or say from
+the start what changes: `torch._dynamo.mark_dynamic(x, 1)`, `torch.compile(model, dynamic=True)`.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html
+- https://docs.pytorch.org/docs/stable/generated/torch.compile.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import savings
+from flatout.diagnosing.job.loop import compiling, loops
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="LOOP015", severity=Severity.WARNING, since="0.2.0", hides=("LOOP004",))
+MANY = 4
+FEWEST = 2
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the model."""
+    seen = profile.seen
+    if seen is None:
+        return
+    shapes = compiling.of_shapes(seen.recompiles)
+    models = profile.job.models if profile.job is not None else ()
+    many = seen.input_shapes > MANY and any(model.compiled for model in models)
+    if len(shapes) < FEWEST and not many:
+        return
+    saving = compiling.saving(profile)
+    known = [f"{seen.input_shapes} shapes of the model's first input"] if many else []
+    yield Diagnosis(
+        title="compiled code gets inputs of ever other shapes",
+        evidence="; ".join([*known, *([compiling.told(shapes)] if shapes else [])]),
+        cure=Cure(
+            "Pad to a few shapes, or say from the start which dimension changes.",
+            savings.lines(
+                None, "model = torch.compile(model)", "model = torch.compile(model, dynamic=True)"
+            ),
+        ),
+        where=seen.model_where
+        or next((line for text in shapes if (line := loops.line_in(text))), None),
+        saves_ms=saving.ms if saving.worth else None,
+        reason=saving.reason if saving.worth else "",
+    )

@@ -1,0 +1,1 @@
+"""MEM: memory is short, wasted or lost."""

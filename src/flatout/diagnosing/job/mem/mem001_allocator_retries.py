@@ -1,0 +1,56 @@
+"""The allocator runs out of memory, empties its cache and tries again.
+
+## What it sees
+
+`num_alloc_retries` grew while the steps were recorded: torch's allocator found no room, gave all
+cached blocks back to the driver, and asked again.
+
+## Why it matters
+
+Giving back and asking anew makes the host wait for the device, for milliseconds each time; the
+next step asks for the same blocks. It is also the last stop before an out-of-memory error.
+
+## Evidence
+
+How often, and how full the memory is.
+
+## Cure
+
+Expandable segments (the boost allocator), which waste less; else a somewhat smaller batch.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf
+- https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, memory, savings
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="MEM001", severity=Severity.WARNING, since="0.2.0", hides=("MEM003", "MEM010"))
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the device."""
+    seen = profile.seen
+    if seen is None or seen.alloc_retries <= 0:
+        return
+    waited = memory.waited_ms(profile)
+    saving = device_time.of_step(profile, waited, memory.waited_words(waited))
+    yield Diagnosis(
+        title=f"the allocator ran out of memory and tried again {seen.alloc_retries} times",
+        evidence=f"in {seen.steps} steps; {memory.told(profile)}",
+        cure=Cure(
+            "Let segments grow instead of being cut; where that is not enough, a smaller batch.",
+            (memory.EXPANDABLE,),
+        ),
+        boost=savings.boost(profile, "allocator"),
+        saves_ms=saving.ms if saving.worth else None,
+        reason=saving.reason if saving.worth else "",
+    )

@@ -1,0 +1,62 @@
+"""The allocator holds much more memory than is in use: it is cut into pieces that fit nothing.
+
+## What it sees
+
+Memory that the allocator has reserved beyond what was in use at most: a fifth of the device or
+more.
+
+## Why it matters
+
+The caching allocator cuts blocks and cannot join those of different segments. What is left
+between them is lost for larger tensors: jobs run out of memory with gigabytes free, and the batch
+stays smaller than it could be.
+
+## Evidence
+
+What is reserved, what was in use at most, what the device has.
+
+## Cure
+
+Expandable segments (the boost allocator); inputs of few different shapes.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-alloc-conf
+- https://docs.pytorch.org/docs/stable/torch_cuda_memory.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import memory, operators, savings
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="MEM002", severity=Severity.NOTE, since="0.2.0")
+SHARE = 0.2
+TIGHT = 0.9
+"""Reserved share of the device from which on it is in the way."""
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the device."""
+    seen = profile.seen
+    if seen is None or not operators.on_accelerator(profile):
+        return
+    reserved, peak, total = (
+        seen.memory_reserved_bytes,
+        seen.memory_peak_bytes,
+        seen.memory_total_bytes,
+    )
+    if not reserved or not peak or not total or reserved - peak < SHARE * total:
+        return
+    yield Diagnosis(
+        title=f"{units.size(reserved - peak)} reserved beyond what is ever in use",
+        evidence=memory.told(profile),
+        cure=Cure("Let segments grow instead of being cut.", (memory.EXPANDABLE,)),
+        severity=Severity.WARNING if reserved > TIGHT * total else None,
+        boost=savings.boost(profile, "allocator"),
+    )

@@ -1,0 +1,100 @@
+"""Most of the accelerator's memory is empty, and a larger batch would spare fixed costs.
+
+## What it sees
+
+Less than half of the device's memory is ever in use, and a share of each step does not grow with
+the batch: waiting for launches, the optimizer's update, exposed communication.
+
+## Why it matters
+
+These costs come once a step. A batch of twice the size spreads them over twice the samples. The
+gain told here is per sample.
+
+## Evidence
+
+What was in use at most, what there is, the batch size, and by how much it could grow.
+
+## Cure
+
+A larger batch, as far as the learning bears it: the learning rate often wants raising with it.
+The boost batch-size tries it, and only when it is allowed by name: it changes what is computed.
+
+## References
+
+- https://arxiv.org/abs/1706.02677
+- https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.max_memory_allocated.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, memory, operators, savings
+from flatout.nouns import units
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="MEM004", severity=Severity.NOTE, since="0.2.0")
+EMPTY = 0.5
+FILLED = 0.85
+"""Share of the memory that a larger batch should leave at most in use."""
+FIXED = (Kind.WAIT_HOST, Kind.OPTIMIZER, Kind.COMMUNICATION)
+FIXED_COPIES = 4
+"""Weights, gradients and two moments: memory that does not grow with the batch."""
+LARGEST = 16
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the device."""
+    used = memory.share_used(profile)
+    if used is None or used >= EMPTY or not operators.on_accelerator(profile):
+        return
+    factor = _factor(profile)
+    if factor < 2:
+        return
+    fixed = profile.anatomy.part(*FIXED)
+    saved = fixed * (1 - 1 / factor)
+    saving = device_time.of_step(
+        profile,
+        saved,
+        f"launching, update and communication take {units.milliseconds(fixed)} whatever the batch: "
+        f"at {factor} times the batch {units.milliseconds(saved)} less for the samples of a step",
+    )
+    if not saving.worth:
+        return
+    loaders = profile.job.loaders if profile.job is not None else ()
+    batch = next((one.batch_size for one in loaders if one.batch_size), None)
+    told = f"; batch size {batch}, {batch * factor} would fit" if batch else ""
+    yield Diagnosis(
+        title=f"memory is {units.share(used)} full: the batch could be {factor} times as large",
+        evidence=f"{memory.told(profile)}{told}",
+        cure=Cure(
+            "Raise the batch size, as far as the learning bears it.",
+            savings.lines(
+                profile.seen.loader_where if profile.seen is not None else None,
+                f"DataLoader(..., batch_size={batch or 'n'})",
+                f"DataLoader(..., batch_size={batch * factor if batch else f'{factor} * n'})",
+            ),
+        ),
+        boost=savings.boost(profile, "batch-size"),
+        saves_ms=saving.ms,
+        reason=saving.reason,
+    )
+
+
+def _factor(profile: Profile) -> int:
+    """The power of two by which what grows with the batch can be multiplied."""
+    seen = profile.seen
+    if seen is None or not seen.memory_peak_bytes or not seen.memory_total_bytes:
+        return 1
+    models = profile.job.models if profile.job is not None else ()
+    fixed = min(
+        sum(model.parameters for model in models) * 4 * FIXED_COPIES, seen.memory_peak_bytes * 0.9
+    )
+    room = (FILLED * seen.memory_total_bytes - fixed) / (seen.memory_peak_bytes - fixed)
+    factor = 1
+    while factor * 2 <= min(room, LARGEST):
+        factor *= 2
+    return factor

@@ -1,0 +1,55 @@
+"""Losses of past steps are kept with their graphs: memory grows with each step.
+
+## What it sees
+
+Losses from steps before the last ones are alive, and with them the graph of their forward pass.
+
+## Why it matters
+
+A loss that is added up or put into a list as a tensor holds every node of its graph, and what
+these have saved. Memory grows until the job ends with an out-of-memory error, and each step pays
+for new memory instead of using the old one again.
+
+## Evidence
+
+How much memory grows a step, how much is in use, the line that keeps the loss.
+
+## Cure
+
+Keep the number, not the tensor: `total += loss.detach()`, and `.item()` once it is printed.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory
+- https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import memory, savings
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="MEM005", severity=Severity.WARNING, since="0.2.0", hides=("MEM006",))
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the loop."""
+    seen = profile.seen
+    if seen is None or not seen.losses_kept:
+        return
+    grown = memory.growth(seen.memory_bytes)
+    told = f"; memory grows by {units.size(grown)} a step" if grown else ""
+    yield Diagnosis(
+        title="losses of past steps are kept with their graphs",
+        evidence=f"losses of earlier steps are still alive{told}; {memory.told(profile)}",
+        cure=Cure(
+            "Keep the number, not the tensor with its graph.",
+            savings.lines(seen.losses_where, "total += loss", "total += loss.detach()"),
+        ),
+        where=seen.losses_where,
+    )

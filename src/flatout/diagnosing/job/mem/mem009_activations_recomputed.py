@@ -1,0 +1,91 @@
+"""Activations are computed twice to save memory, of which most is empty.
+
+## What it sees
+
+`torch.utils.checkpoint` in the model, while less than half of the device's memory is ever in use.
+
+## Why it matters
+
+Checkpointing runs the forward pass of its blocks once more in the backward pass: up to a third
+more computing. It is worth that where the activations would not fit, and nothing where they do.
+
+## Evidence
+
+The line that checkpoints, and the memory in use.
+
+## Cure
+
+Leave it out, or checkpoint only as many blocks as memory asks for.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/checkpoint.html
+- https://arxiv.org/abs/1604.06174
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, memory, operators, savings
+from flatout.nouns import units
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Operator, Profile
+
+CHECK = Check(code="MEM009", severity=Severity.WARNING, since="0.2.0")
+EMPTY = 0.5
+RECOMPUTED = 0.2
+"""Cautious share of computing that is the second forward pass; a quarter where it is all."""
+CALL = re.compile(r"\bcheckpoint(_sequential)?\(|\.gradient_checkpointing")
+NODE = re.compile(r"(autograd::engine::evaluate_function: )?CheckpointFunction(Backward)?")
+COMPUTING = (
+    Kind.TENSOR_CORES,
+    Kind.MATMUL,
+    Kind.ATTENTION,
+    Kind.NORMALISATION,
+    Kind.ELEMENTWISE,
+    Kind.REDUCTION,
+)
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the model."""
+    used = memory.share_used(profile)
+    if used is None or used >= EMPTY:
+        return
+    found = [one for one in profile.operators if NODE.fullmatch(one.name) or _in_line(one)]
+    if not found:
+        return
+    took = profile.anatomy.part(*COMPUTING)
+    saving = device_time.of_device(
+        profile,
+        took * RECOMPUTED,
+        f"computing takes {units.milliseconds(took)}, of which {units.share(RECOMPUTED)} is taken "
+        "to be the second forward pass (a cautious constant; a quarter where all is checkpointed)",
+    )
+    if not saving.worth:
+        return
+    place = operators.costliest_place(profile, [one for one in found if _in_line(one)])
+    yield Diagnosis(
+        title=f"activations are computed twice, with memory {units.share(used)} full",
+        evidence=f"{operators.told(profile, found)}; {memory.told(profile)}",
+        cure=Cure(
+            "Call the block itself; or checkpoint every second one.",
+            savings.lines(
+                place,
+                place.source if place is not None else "x = checkpoint(block, x)",
+                "x = block(x)",
+            ),
+        ),
+        severity=saving.severity,
+        where=str(place) if place is not None else None,
+        saves_ms=saving.ms,
+        reason=saving.reason,
+    )
+
+
+def _in_line(one: Operator) -> bool:
+    return one.where is not None and CALL.search(one.where.source) is not None

@@ -1,0 +1,214 @@
+"""Calls in which the host waits for the device: which check each belongs to, and what it costs."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import re
+from collections.abc import Callable, Iterator
+
+from flatout.diagnosing.checks import Diagnosis
+from flatout.diagnosing.job import copies, savings
+from flatout.nouns import units
+from flatout.nouns.finding import Cure
+from flatout.nouns.profile import Place, Profile, Sync
+
+LARGE = 2**20
+"""Bytes to the host from which it is the copy that costs, and not the waiting."""
+EACH_STEP = 0.3
+"""Calls a step from which a call belongs to the step: one in three steps counts as well."""
+
+
+class Stall(enum.Enum):
+    """What makes the host wait. Each call belongs to one of them, the first that fits."""
+
+    CACHE = "cache"
+    EXPLICIT = "explicit"
+    CLIPPING = "clipping"
+    SCALER = "scaler"
+    SAVING = "saving"
+    PRINT = "print"
+    LOGGING = "logging"
+    UPLOAD = "upload"
+    """A blocking copy to the device: what the checks of copies tell of."""
+    NONZERO = "nonzero"
+    BRANCH = "branch"
+    HOST_COPY = "host copy"
+    ITEM = "item"
+    OTHER = "other"
+
+
+LOGS = re.compile(
+    r"\blogg(er|ing)\.|\b(wandb|mlflow|neptune|comet_ml|run|experiment)\.log|\.log_metrics?\("
+    r"|\badd_(scalar|scalars|histogram|image)\(|\.set_postfix\("
+)
+TO_HOST = re.compile(r"\.(cpu|numpy|tolist)\(|\.to\(\s*[\"']cpu|\.to\(torch\.device\([\"']cpu")
+CLIPS = re.compile(r"clip_grad|\b(total_)?(grad_)?norm\b.*[<>]")
+BRANCHES = re.compile(r"^(if|elif|while|assert)\b|\bif\b.*\belse\b")
+SOURCES: tuple[tuple[Stall, re.Pattern[str]], ...] = (
+    (Stall.CACHE, re.compile(r"empty_cache\(")),
+    (Stall.EXPLICIT, re.compile(r"\bsynchronize\(")),
+    (Stall.CLIPPING, CLIPS),
+    (Stall.SCALER, re.compile(r"\bscaler\w*\.(step|update|unscale_)\(")),
+    (Stall.SAVING, re.compile(r"\b(torch\.save|save_checkpoint|save_pretrained)\(")),
+    (Stall.PRINT, re.compile(r"\bprint\(")),
+    (Stall.LOGGING, LOGS),
+)
+"""What the line says, before the name of the call counts."""
+READS = re.compile(r"\.item\(|\b(float|int)\(")
+CHOOSES = re.compile(
+    r"\.?(nonzero|masked_select|unique|argwhere|repeat_interleave)\(|\[\w*mask\w*\]"
+)
+COPIES = ("aten::to", "aten::_to_copy", "aten::copy_", "cudaMemcpyAsync", "hipMemcpyAsync",
+          "cudaMemcpy", "hipMemcpyWithStream")  # fmt: skip
+NAMES: tuple[tuple[Stall, tuple[str, ...]], ...] = (
+    (
+        Stall.NONZERO,
+        (
+            "aten::nonzero",
+            "aten::nonzero_numpy",
+            "aten::masked_select",
+            "aten::index",
+            "aten::index_put_",
+            "aten::_index_put_impl_",
+            "aten::unique",
+            "aten::_unique2",
+            "aten::unique_consecutive",
+            "aten::repeat_interleave",
+            "aten::bincount",
+            "aten::argwhere",
+            "aten::where",
+        ),
+    ),
+    (Stall.BRANCH, ("aten::is_nonzero", "aten::equal", "aten::allclose")),
+    (Stall.ITEM, ("aten::item", "aten::_local_scalar_dense")),
+    (Stall.EXPLICIT, ("cudaDeviceSynchronize", "hipDeviceSynchronize")),
+)
+
+
+SEEN_AS = {
+    "aten::item": ("Tensor.item", "Tensor.__float__", "Tensor.__int__"),
+    "aten::_local_scalar_dense": ("Tensor.item", "Tensor.__float__", "Tensor.__int__"),
+    "aten::is_nonzero": ("Tensor.__bool__",),
+    "aten::nonzero": ("Tensor.nonzero",),
+    "cudaDeviceSynchronize": ("torch.cuda.synchronize",),
+}
+"""Call of the trace -> names under which the watched program makes it."""
+
+
+def kind(sync: Sync, uploads: frozenset[Place] = frozenset(), downloads: bool = True) -> Stall:
+    """What makes the host wait here, by the line's text and by the name of the call.
+
+    uploads: lines that copy to the device; downloads: anything is copied to the host.
+    """
+    source = sync.where.source if sync.where is not None else ""
+    for stall, pattern in SOURCES:
+        if pattern.search(source):
+            return stall
+    named = next((stall for stall, names in NAMES if sync.name in names), None)
+    if named is Stall.ITEM and BRANCHES.search(source) and ".item(" not in source:
+        return Stall.BRANCH
+    if TO_HOST.search(source) and named in (None, Stall.ITEM):
+        return Stall.HOST_COPY
+    if named is not None:
+        return named
+    if CHOOSES.search(source):
+        return Stall.NONZERO
+    if READS.search(source):
+        return Stall.ITEM
+    if sync.where in uploads or copies.MOVES.search(source) or copies.BUILDS.search(source):
+        return Stall.UPLOAD
+    if sync.name not in COPIES:
+        return Stall.OTHER
+    return Stall.HOST_COPY if downloads else Stall.UPLOAD
+
+
+def uploads(profile: Profile) -> list[Sync]:
+    """Those of blocking copies to the device."""
+    return of(profile, Stall.UPLOAD, each_step=0.0)
+
+
+def of(profile: Profile, wanted: Stall, each_step: float = EACH_STEP) -> list[Sync]:
+    """The calls of this kind that are made in (about) each step, the costliest first."""
+    if not savings.accelerated(profile):
+        return []  # on a CPU nothing is waited for
+    to_device = frozenset(one.where for one in copies.to_device(profile) if one.where is not None)
+    downloads = bool(copies.to_host(profile)) or not profile.copies
+    found = [
+        sync
+        for sync in map(functools.partial(_placed, profile), profile.syncs)
+        if sync.calls >= each_step and kind(sync, to_device, downloads) is wanted
+    ]
+    return sorted(found, key=lambda sync: -sync.idle_ms)
+
+
+def diagnoses(
+    profile: Profile,
+    wanted: Stall,
+    title: Callable[[Sync], str],
+    cure: Callable[[Sync], Cure],
+    *boosts: str,
+) -> Iterator[Diagnosis]:
+    """One diagnosis for each line with such calls, where the idle time is worth a word."""
+    for sync in _by_line(of(profile, wanted)):
+        saves = savings.within(profile, sync.idle_ms)
+        if not savings.worth(profile, saves):
+            continue
+        yield Diagnosis(
+            title=title(sync),
+            evidence=evidence(sync),
+            cure=cure(sync),
+            severity=savings.severity(profile, saves),
+            where=str(sync.where) if sync.where is not None else None,
+            boost=savings.boost(profile, *boosts),
+            saves_ms=saves,
+            reason=f"the {units.milliseconds(saves)} of a step in which the device has nothing "
+            "to do after these calls",
+        )
+
+
+def evidence(sync: Sync) -> str:
+    """For evidence: the call, how often, the host's wait and the device's idle time."""
+    return (
+        f"{sync.name} {sync.calls:,.1f} times a step: the host waits "
+        f"{units.milliseconds(sync.ms)}, then the device is idle for "
+        f"{units.milliseconds(sync.idle_ms)}"
+    )
+
+
+def _placed(profile: Profile, sync: Sync) -> Sync:
+    """With the one line from which such a call was seen, where the trace itself has no line."""
+    if sync.where is not None or profile.seen is None:
+        return sync
+    names = SEEN_AS.get(sync.name, ())
+    lines = {
+        call.where
+        for call in profile.seen.calls
+        if call.name in names and call.where and call.calls >= EACH_STEP and call.detail != "cpu"
+    }
+    if len(lines) != 1:
+        return sync
+    file, _, line = lines.pop().rpartition(":")
+    if not file or not line.isdecimal():
+        return sync
+    return dataclasses.replace(sync, where=Place(file, int(line)))
+
+
+def _by_line(found: list[Sync]) -> list[Sync]:
+    """The calls of one line together: each is told once. Those of no known line are one."""
+    together: dict[Place | None, Sync] = {}
+    for sync in found:
+        old = together.get(sync.where)
+        together[sync.where] = sync if old is None else _sum(old, sync)
+    return list(together.values())
+
+
+def _sum(first: Sync, second: Sync) -> Sync:
+    return Sync(
+        first.name,
+        calls=first.calls + second.calls,
+        ms=first.ms + second.ms,
+        idle_ms=first.idle_ms + second.idle_ms,
+        where=first.where,
+    )

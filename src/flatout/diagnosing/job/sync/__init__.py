@@ -1,0 +1,1 @@
+"""SYNC: the host waits for the device."""

@@ -1,0 +1,55 @@
+"""The Python that runs the training has no torch.
+
+## What it sees
+
+The interpreter could be asked, and torch is not among its packages.
+
+## Why it matters
+
+`import torch` ends with ModuleNotFoundError. Often torch is there, in another Python.
+
+## Evidence
+
+The interpreter's path and version, the GPU here, and other Pythons on this machine that have torch.
+
+## Cure
+
+Install the build of torch that fits this machine's GPU and driver, or run the Python that has it.
+
+## References
+
+- https://pytorch.org/get-started/locally/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.machine.env import software
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="ENV020", severity=Severity.ERROR, since="0.2.0")
+VENDORS = ("nvidia", "amd", "intel", "apple")
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding; an error where a GPU waits for torch."""
+    python = machine.interpreter
+    if python is None or not machine.torch_missing or software.package(machine, "torch", "pytorch"):
+        return
+    gpus = [gpu for vendor in VENDORS for gpu in software.capable(machine, vendor)]
+    where = python.executable or "the Python that runs the training"
+    others = [other for other in machine.pythons or () if other.torch]
+    evidence = [f"Python {python.version or '?'} at {where} has no package torch"]
+    evidence += [f"GPU here: {software.named(gpus[0])}"] if gpus else []
+    evidence += [f"{other.executable} has torch {other.torch}" for other in others]
+    text = "Install torch into this Python"
+    text += ", or run the Python that has it." if others else "."
+    yield Diagnosis(
+        title=f"torch is not installed in Python {python.version or ''}".rstrip(),
+        evidence="; ".join(evidence),
+        cure=Cure(text, software.install_torch(machine)),
+        severity=Severity.ERROR if gpus else Severity.WARNING,
+    )

@@ -1,0 +1,185 @@
+"""torch is installed, and `import torch` fails.
+
+## What it sees
+
+The user's interpreter was asked to import torch, and the import ended with an error.
+
+## Why it matters
+
+Nothing runs. The error's last line tells which of a few causes it is: a CUDA library that is
+missing, a system library in front of the wheel's own, the Visual C++ runtime missing on Windows,
+NumPy 2 with a torch built for NumPy 1, or a C library older than the wheel needs.
+
+## Evidence
+
+The last line of the error, torch's version, and LD_LIBRARY_PATH where it plays a part.
+
+## Cure
+
+By the cause: install torch anew together with its libraries, take the foreign folder out of
+LD_LIBRARY_PATH, install the runtime, or install the NumPy that fits.
+
+## References
+
+- https://pytorch.org/get-started/locally/
+- https://github.com/pytorch/pytorch/issues/119072
+- https://github.com/pytorch/pytorch/issues/123097
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.machine.env import software
+from flatout.installing import pytorch, system_packages, target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="ENV022", severity=Severity.ERROR, since="0.2.0", hides=("ENV025", "ENV039"))
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One way in which the import fails."""
+
+    pattern: str
+    text: str
+    commands: Callable[[Machine, str], tuple[str, ...]]
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding with the error's line and the cure of its cause."""
+    torch = machine.torch
+    if torch is None or torch.imported is not False:
+        return
+    error = torch.import_error or "no message"
+    cause = next(item for item in CAUSES if re.search(item.pattern, error, re.IGNORECASE))
+    evidence = [f"{software.label(torch)}: {software.shortened(error, 300)}"]
+    path = software.variable(machine, "LD_LIBRARY_PATH")
+    evidence += [f"LD_LIBRARY_PATH={path}"] if path else []
+    yield Diagnosis(
+        title=software.shortened(f"import torch fails: {_without_folders(error)}"),
+        evidence="; ".join(evidence),
+        cure=Cure(cause.text, cause.commands(machine, error)),
+    )
+
+
+def _without_folders(error: str) -> str:
+    return re.sub(r"[^\s\"']*[\\/](?=[^\\/\s]+\.(so|dll|dylib))", "", error)
+
+
+def _reinstall(machine: Machine, error: str) -> tuple[str, ...]:
+    return software.same_torch_again(machine)
+
+
+def _right_torch(machine: Machine, error: str) -> tuple[str, ...]:
+    return software.install_torch(machine)
+
+
+def _foreign_library(machine: Machine, error: str) -> tuple[str, ...]:
+    names = [name for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if software.variable(machine, name)]
+    if not names:
+        return software.same_torch_again(machine)
+    here = target.of(machine)
+    return tuple(line for name in names for line in system_packages.variable(here, name, None))
+
+
+def _runtime(machine: Machine, error: str) -> tuple[str, ...]:
+    return ("winget install --exact --id Microsoft.VCRedist.2015+.x64",)
+
+
+def _numpy(machine: Machine, error: str) -> tuple[str, ...]:
+    return pytorch.package_commands(software.torch_target(machine), install=("numpy<2",))
+
+
+def _mkl(machine: Machine, error: str) -> tuple[str, ...]:
+    return pytorch.package_commands(target.of(machine), install=("mkl<2024.1",))
+
+
+def _module(machine: Machine, error: str) -> tuple[str, ...]:
+    found = re.search(r"No module named '([A-Za-z0-9_]+)", error)
+    name = found.group(1).replace("_", "-") if found else "typing-extensions"
+    if name == "torch":  # a part of torch itself
+        return software.same_torch_again(machine)
+    return pytorch.package_commands(software.torch_target(machine), install=(name,))
+
+
+def _system_library(machine: Machine, error: str) -> tuple[str, ...]:
+    here = target.of(machine)
+    if here.distribution == "nixos":
+        return (
+            "# in /etc/nixos/configuration.nix: programs.nix-ld.enable = true;",
+            system_packages.sudo(here, "nixos-rebuild switch"),
+            'export LD_LIBRARY_PATH="$NIX_LD_LIBRARY_PATH:/run/opengl-driver/lib"',
+        )
+    library = (re.findall(r"lib[^\s:'\"]+\.so", error) or ["libstdc++.so"])[0]
+    names = {
+        "libgomp.so": {"apt": "libgomp1", "dnf": "libgomp", "zypper": "libgomp1"},
+        "libstdc++.so": {"apt": "libstdc++6", "dnf": "libstdc++", "zypper": "libstdc++6"},
+        "libgcc_s.so": {"apt": "libgcc-s1", "dnf": "libgcc", "zypper": "libgcc_s1"},
+    }.get(library, {})
+    package = names.get(system_packages.package_manager(here) or "", library)
+    return system_packages.install(here, package)
+
+
+def _remark(line: str) -> Callable[[Machine, str], tuple[str, ...]]:
+    return lambda machine, error: (f"# {line}",)
+
+
+CAUSES = (
+    Cause(
+        r"iJIT_NotifyEvent",
+        "torch from conda needs an MKL older than 2024.1.",
+        _mkl,
+    ),
+    Cause(
+        r"undefined symbol",
+        "Another version of the library is loaded before the one that torch brings. Take its "
+        "folder out of the search path; where none is set, install torch with its libraries anew.",
+        _foreign_library,
+    ),
+    Cause(
+        r"GLIBC_\d",
+        "The system's C library is older than this wheel needs: a newer system or an older torch.",
+        _right_torch,
+    ),
+    Cause(
+        r"lib(cu|nccl|nv|cupti|amdhip|hip|roc|MIOpen|rccl)[^:]*\.so[^:]*: cannot open",
+        "A library that comes with torch's wheels is missing: install torch with what it requires "
+        "(not with --no-deps).",
+        _reinstall,
+    ),
+    Cause(
+        r"oneMKL FATAL ERROR",
+        "MKL does not find the folder of its libraries. Where the current folder was removed, or "
+        "may not be read, another one helps; otherwise torch's installation is damaged.",
+        lambda machine, error: ('cd "$HOME"', *software.same_torch_again(machine)),
+    ),
+    Cause(
+        r"lib(stdc\+\+|gomp|gcc_s)\.so[^:]*: cannot open",
+        "A library of the system that every C++ program needs is not where the loader looks: "
+        "torch's wheels do not bring it.",
+        _system_library,
+    ),
+    Cause(
+        r"DLL load failed|WinError (126|127|1114)|c10\.dll|fbgemm\.dll",
+        "Windows misses the Visual C++ runtime that torch's DLLs need: install it, and start a new "
+        "shell.",
+        _runtime,
+    ),
+    Cause(
+        r"numpy.core.multiarray|_ARRAY_API|compiled using NumPy 1",
+        "This torch was built for NumPy 1, and NumPy 2 is installed.",
+        _numpy,
+    ),
+    Cause(
+        r"partially initialized module|circular import",
+        "A file of the job itself is named torch.py, or a folder torch, and hides the package.",
+        _remark("rename the file torch.py or the folder torch next to the script"),
+    ),
+    Cause(r"No module named", "A package that torch needs is missing.", _module),
+    Cause(r"", "The installation is damaged: install it anew.", _reinstall),
+)

@@ -1,0 +1,68 @@
+"""Several CUDA toolkits are installed, and not the one that fits torch is in front.
+
+## What it sees
+
+More than one toolkit; CUDA_HOME, or the first nvcc on PATH, is one whose version is not that of
+torch's CUDA, and another one on this machine has it.
+
+## Why it matters
+
+CUDA extensions (flash-attn, apex, DeepSpeed's kernels, your own) are compiled with the toolkit in
+front: they fail to build, or build and crash on import. torch without extensions is not touched.
+
+## Evidence
+
+Each toolkit with its version, which one is in front, and torch's CUDA.
+
+## Cure
+
+Let CUDA_HOME and PATH name the one that fits.
+
+## References
+
+- https://pytorch.org/docs/stable/cpp_extension.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.machine.env import software
+from flatout.installing import system_packages, target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import CudaToolkit, Machine
+
+CHECK = Check(code="ENV027", severity=Severity.WARNING, since="0.2.0", hides=("ENV026",))
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding, where the toolkit that fits is there and another is in front."""
+    toolkits = machine.toolkits or ()
+    front = software.active_toolkit(machine)
+    built_with = software.cuda_of(machine.torch)
+    wanted = software.numbers(built_with)
+    fitting = next((item for item in toolkits if software.numbers(item.version) == wanted), None)
+    if front is None or front.version is None or wanted is None or fitting is None:
+        return
+    if software.numbers(front.version) == wanted:
+        return
+    listed = ", ".join(f"{item.path} ({item.version or '?'})" for item in toolkits)
+    how = "CUDA_HOME names it" if front.cuda_home else "its nvcc comes first"
+    yield Diagnosis(
+        title=f"CUDA {front.version} is in front; torch was built with {built_with}",
+        evidence=f"{listed}; in front: {front.path} ({how}); torch's CUDA is {built_with}",
+        cure=Cure(
+            f"Let CUDA_HOME and PATH name {fitting.path}; it matters for building extensions.",
+            _commands(machine, fitting),
+        ),
+    )
+
+
+def _commands(machine: Machine, toolkit: CudaToolkit) -> tuple[str, ...]:
+    here = target.of(machine)
+    if software.on(machine, "Windows"):
+        lines = system_packages.variable(here, "CUDA_PATH", toolkit.path)
+        return (*lines, f'$env:Path = "{toolkit.path}\\bin;$env:Path"')
+    lines = system_packages.variable(here, "CUDA_HOME", toolkit.path)
+    return (*lines, f'export PATH="{toolkit.path}/bin:$PATH"')

@@ -1,0 +1,67 @@
+"""An environment is active, and the Python that runs the training is another one.
+
+## What it sees
+
+VIRTUAL_ENV or CONDA_PREFIX names a folder in which the interpreter does not lie. A conda base that
+is merely switched on in every shell does not count while another environment's Python is used.
+
+## Why it matters
+
+What you install goes into the environment, what runs comes from elsewhere: "No module named torch"
+right after installing it.
+
+## Evidence
+
+The variable and the interpreter's path.
+
+## Cure
+
+Call the environment's own Python, or leave the environment.
+
+## References
+
+- https://docs.python.org/3/library/venv.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.machine.env import software
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="ENV052", severity=Severity.WARNING, since="0.2.0", hides=("ENV020",))
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """A warning where the interpreter is of no environment, a note where it is of another."""
+    python = machine.interpreter
+    if python is None or not python.executable or python.virtual_environment is None:
+        return
+    own = python.virtual_environment or bool(python.conda)
+    name = "VIRTUAL_ENV" if software.variable(machine, "VIRTUAL_ENV") else "CONDA_PREFIX"
+    folder = software.variable(machine, name)
+    if not folder or _inside(python.executable, folder) or (name == "CONDA_PREFIX" and own):
+        return
+    windows = software.on(machine, "Windows")
+    beside = "python.exe" if name == "CONDA_PREFIX" else "Scripts\\python.exe"
+    wanted = f"{folder}\\{beside}" if windows else f"{folder}/bin/python"
+    leave = "deactivate" if name == "VIRTUAL_ENV" else "conda deactivate"
+    yield Diagnosis(
+        title=software.shortened(f"{name} is active, and another Python runs the training"),
+        evidence=f"{name}={folder}; the interpreter is {python.executable}",
+        cure=Cure(
+            f"Run the job with {wanted}, or leave the environment.",
+            (f"{wanted} -c 'import sys; print(sys.prefix)'", f"# or leave it: {leave}"),
+        ),
+        severity=Severity.NOTE if own else None,
+    )
+
+
+def _inside(path: str, folder: str) -> bool:
+    one, other = (text.replace("\\", "/").rstrip("/") for text in (path, folder))
+    if ":" in one[:2]:
+        one, other = one.lower(), other.lower()
+    return one.startswith(f"{other}/")

@@ -1,0 +1,78 @@
+"""The AMD GPU's device files are closed to this user.
+
+## What it sees
+
+/dev/kfd or /dev/dri/renderD* exist, and this user may not read and write them. Graphics in the
+processor beside a GPU of NVIDIA's do not count, unless torch is built for ROCm.
+
+## Why it matters
+
+ROCm finds no GPU: `torch.cuda.is_available()` is False, rocminfo says "Unable to open /dev/kfd
+read-write: Permission denied".
+
+## Evidence
+
+Each file with its mode and group, and the user's groups.
+
+## Cure
+
+Add the user to the group that owns the files (render, on some systems video), and log in again.
+
+## References
+
+- https://rocm.docs.amd.com/projects/install-on-linux/en/latest/install/prerequisites.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.machine.env import software
+from flatout.installing import system_packages, target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import DeviceFile, Machine
+
+CHECK = Check(code="ENV053", severity=Severity.ERROR, since="0.2.0", hides=("ENV055",))
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding with all files."""
+    closed = [
+        file
+        for file in machine.kernel.device_files or ()
+        if file.exists and _amd(file) and False in (file.readable, file.writable)
+    ]
+    if not closed or not _wanted(machine):
+        return
+    groups = sorted({file.group for file in closed if file.group} - {"root"}) or ["render", "video"]
+    told = ", ".join(
+        f"{file.path} ({file.mode or 'mode ?'}, group {file.group or '?'})" for file in closed[:4]
+    )
+    mine = ", ".join(machine.kernel.user_groups or ()) or "not known"
+    here = target.of(machine)
+    line = system_packages.sudo(here, f'usermod -aG {",".join(groups)} "$USER"')
+    outside = (
+        f"# start the container with: --device /dev/kfd --device /dev/dri --group-add {groups[0]}"
+    )
+    yield Diagnosis(
+        title=f"no permission to open {closed[0].path}: ROCm sees no GPU",
+        evidence=f"{told}; this user's groups: {mine}",
+        cure=Cure(
+            "Join the group that owns the files, and log in again.",
+            (outside,) if here.container else (line, "# log out and in again, then: id -nG"),
+        ),
+    )
+
+
+def _wanted(machine: Machine) -> bool:
+    """ROCm is to be used here: not where an integrated GPU stands beside NVIDIA's and its torch."""
+    if not machine.gpus_of("amd"):
+        return False
+    if software.rocm_of(machine.torch) is not None:
+        return True
+    return bool(software.capable(machine, "amd")) and not machine.gpus_of("nvidia")
+
+
+def _amd(file: DeviceFile) -> bool:
+    return file.path == "/dev/kfd" or file.path.startswith("/dev/dri/render")

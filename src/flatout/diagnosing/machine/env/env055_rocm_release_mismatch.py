@@ -1,0 +1,56 @@
+"""torch is built for another major release of ROCm than the one installed here.
+
+## What it sees
+
+The ROCm release of torch's build against the one on the system.
+
+## Why it matters
+
+torch's wheels bring ROCm's user side; the kernel driver comes from the system, and AMD supports
+them two releases apart. Further apart torch may see no GPU, which makes this a warning; where torch
+works it is a note, since extensions are then built with another ROCm than torch.
+
+## Evidence
+
+Both releases, and whether torch sees a GPU.
+
+## Cure
+
+Install the torch for this ROCm, or AMD's driver of torch's release.
+
+## References
+
+- https://rocm.docs.amd.com/projects/install-on-linux/en/latest/reference/user-kernel-space-compat-matrix.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.machine.env import software
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="ENV055", severity=Severity.WARNING, since="0.2.0")
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """A warning where torch sees no GPU, else a note."""
+    torch, driver = machine.torch, machine.driver("amd")
+    built_for = software.rocm_of(torch)
+    here = driver.rocm if driver else None
+    one, other = software.numbers(built_for, 1), software.numbers(here, 1)
+    if torch is None or not machine.gpus_of("amd") or not one or not other or one == other:
+        return
+    blind = torch.cuda_available is False
+    sees = {True: "; torch sees a GPU", False: "; torch sees no GPU", None: ""}
+    yield Diagnosis(
+        title=f"{software.label(torch)} is for ROCm {built_for}, installed is {here}",
+        evidence=f"torch: ROCm {built_for}; system: ROCm {here}{sees[torch.cuda_available]}",
+        cure=Cure(
+            f"Install the torch built for ROCm {other[0]}, or AMD's driver for {built_for}.",
+            software.install_torch(machine),
+        ),
+        severity=Severity.WARNING if blind else Severity.NOTE,
+    )

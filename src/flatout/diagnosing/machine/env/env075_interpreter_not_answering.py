@@ -1,0 +1,73 @@
+"""The Python that is to run the training does not answer.
+
+## What it sees
+
+The interpreter could not be asked for its packages: it is no Python, is too old for the questions
+(older than 3.10), cannot be started, or ends with an error. One that was only slow is a note.
+
+## Why it matters
+
+Nothing about torch can be known then, and all findings about it are missing: "healthy" would say
+less than it seems. On Windows the file under WindowsApps is often no Python but a link to the shop.
+
+## Evidence
+
+The interpreter's path, its version where it told one, and how it ended.
+
+## Cure
+
+Name the interpreter that runs the training with --python; where it is too old, make an environment
+with a newer one. A slow one is waited for by --deep.
+
+## References
+
+- https://docs.pytorch.org/get-started/locally/
+- https://docs.python.org/3/using/windows.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.machine.env import software
+from flatout.installing import shell, target
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.interpreter import Interpreter
+from flatout.nouns.machine import Machine
+
+CHECK = Check(code="ENV075", severity=Severity.ERROR, since="0.2.0")
+SLOW = "no answer within"
+SHOP = "WindowsApps"
+
+
+def check(machine: Machine) -> Iterator[Diagnosis]:
+    """One finding where nothing is known of its packages, and why is told."""
+    python = machine.interpreter
+    if python is None or python.error is None or python.packages is not None:
+        return
+    slow = python.error.startswith(SLOW)
+    what = f"Python {python.version}" if python.version else "the Python for the training"
+    yield Diagnosis(
+        title=f"{what} does not answer{' in time' if slow else ''}: nothing is known of its torch",
+        evidence=f"{python.executable or 'its path is not known'}: {python.error}",
+        cure=Cure(*_cure(machine, python, slow)),
+        severity=Severity.NOTE if slow else None,
+    )
+
+
+def _cure(machine: Machine, python: Interpreter, slow: bool) -> tuple[str, tuple[str, ...]]:
+    here = target.of(machine)
+    if slow:
+        return "Ask again; with --deep it is given more time.", ("flatout doctor --deep",)
+    if python.version is not None or SHOP in (python.executable or ""):
+        return "Make an environment with a supported Python.", software.new_environment(here)
+    listed = "where.exe python" if here.system == "Windows" else "which -a python3 python"
+    return (
+        "Name the interpreter that runs the training.",
+        (
+            f'{shell.python(here)} -c "import sys; print(sys.version)"',
+            listed,
+            "# then: flatout doctor --python PATH",
+        ),
+    )

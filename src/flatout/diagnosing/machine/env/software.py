@@ -1,0 +1,267 @@
+"""What the checks of torch and Python ask of a Machine: its build, its GPUs, its variables."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from packaging.version import InvalidVersion, Version
+
+from flatout.diagnosing.machine.env import visible_devices
+from flatout.installing import python_packages, system_packages, target
+from flatout.installing import pytorch as wheels
+from flatout.installing.pytorch import Choice
+from flatout.installing.target import Target
+from flatout.knowledge.compat import pytorch
+from flatout.nouns.errors import UserError
+from flatout.nouns.gpu import Gpu
+from flatout.nouns.interpreter import Package, Torch
+from flatout.nouns.machine import CudaToolkit, Library, Machine
+
+INTEGRATED_BYTES = 4 * 2**30
+"""A GPU that reports less memory of its own than this is taken for an integrated one."""
+INTEL_COMPUTE = r"\b(arc|data center gpu|battlemage|dg2)\b"
+"""Names of Intel GPUs that torch supports, also of integrated ones."""
+
+
+def version(text: str | None) -> Version | None:
+    """The version that the text says; None: none, or not one that can be compared."""
+    try:
+        return Version(text) if text else None
+    except InvalidVersion:
+        return None
+
+
+def numbers(text: str | None, count: int = 2) -> tuple[int, ...] | None:
+    """The first `count` numbers of a version: "12.8.1" is (12, 8)."""
+    parsed = version(text)
+    return parsed.release[:count] if parsed else None
+
+
+def variable(machine: Machine, name: str) -> str | None:
+    """An environment variable's value; None: not set, or not known."""
+    return (machine.environment or {}).get(name)
+
+
+def switched_on(value: str | None) -> bool:
+    """Whether a variable's value means yes."""
+    return value is not None and value.strip().lower() in {"1", "true", "yes", "on", "y"}
+
+
+def package(machine: Machine, *names: str) -> Package | None:
+    """The first installed package with one of these names; None: none, or not known."""
+    python = machine.interpreter
+    found = (python.packages or ()) if python else ()
+    return next((item for item in found if item.name in names), None)
+
+
+def on(machine: Machine, *systems: str) -> bool:
+    """Whether the machine runs one of these systems: Linux, Windows, Darwin."""
+    return machine.system.name in systems
+
+
+def label(torch: Torch) -> str:
+    """What to call this torch: torch 2.9.1+cu128."""
+    build = f"+{torch.build}" if torch.build else ""
+    return f"torch {torch.version}{build}" if torch.version else "torch"
+
+
+def named(gpu: Gpu) -> str:
+    """What to call a GPU in a sentence."""
+    return gpu.name or {"nvidia": "NVIDIA GPU", "amd": "AMD GPU"}.get(gpu.vendor, "Intel GPU")
+
+
+def capable(machine: Machine, vendor: str) -> tuple[Gpu, ...]:
+    """The vendor's GPUs that training would want to use: not the small integrated ones."""
+    gpus = machine.gpus_of(vendor)
+    if vendor in ("nvidia", "apple"):
+        return gpus
+    if vendor == "intel":
+        return tuple(gpu for gpu in gpus if gpu.shared_memory is False or _intel_compute(gpu))
+    return tuple(
+        gpu
+        for gpu in gpus
+        if not gpu.shared_memory and not 0 < (gpu.memory_bytes or 0) < INTEGRATED_BYTES
+    )
+
+
+def _intel_compute(gpu: Gpu) -> bool:
+    return re.search(INTEL_COMPUTE, gpu.name or "", re.IGNORECASE) is not None
+
+
+def shown(machine: Machine) -> tuple[Gpu, ...]:
+    """NVIDIA's GPUs that CUDA_VISIBLE_DEVICES lets a program see; without it all of them."""
+    gpus = machine.gpus_of("nvidia")
+    value = variable(machine, visible_devices.NAME)
+    if value is None:
+        return gpus
+    entries = visible_devices.read(value, gpus).visible
+    return tuple(gpu for gpu in gpus if any(_names(entry, gpu) for entry in entries))
+
+
+def _names(entry: str, gpu: Gpu) -> bool:
+    if entry.isdecimal():
+        return gpu.index is None or int(entry) == gpu.index
+    return gpu.uuid is None or gpu.uuid.lower().startswith(entry.lower())
+
+
+def cuda_of(torch: Torch | None) -> str | None:
+    """CUDA that this torch was built with; None: not a CUDA build, or not known."""
+    if torch is None or torch.hip:
+        return None
+    build = torch.build or ""
+    if torch.cuda is None and build.startswith("cu") and build[2:].isdecimal():
+        return f"{build[2:-1]}.{build[-1]}"
+    return torch.cuda
+
+
+def rocm_of(torch: Torch | None) -> str | None:
+    """ROCm that this torch was built with; None: not a ROCm build, or not known."""
+    if torch is None:
+        return None
+    return (torch.build or "").removeprefix("rocm") if _rocm_build(torch) else torch.hip
+
+
+def _rocm_build(torch: Torch) -> bool:
+    return (torch.build or "").startswith("rocm")
+
+
+def cpu_build(torch: Torch) -> bool:
+    """Whether this torch certainly holds no GPU code."""
+    gpu = torch.cuda or torch.hip or torch.xpu or torch.mps_built
+    told = torch.build is None and torch.imported is True and torch.arch_list == ()
+    return torch.build == "cpu" or bool(told and not gpu)
+
+
+def arch_list(machine: Machine) -> tuple[str, ...]:
+    """GPU architectures in this torch, from itself or from its build's entry; empty: not known."""
+    torch = machine.torch
+    if torch is None or torch.arch_list or not torch.version or not torch.build:
+        return (torch and torch.arch_list) or ()
+    build = pytorch.build(torch.version, torch.build)
+    return build.arch_list_on(target.of(machine).platform) if build else ()
+
+
+def new_environment(here: Target) -> tuple[str, ...]:
+    """Lines that make an environment with a Python for which torch is built: the newest but one,
+    since other packages are built for it already.
+    """
+    plain = [minor for minor in pytorch.newest().pythons if not minor.endswith("t")]
+    wanted = plain[-2] if len(plain) > 1 else plain[-1]
+    if here.manager == "conda":
+        return (f"conda create --name torch python={wanted}", "conda activate torch")
+    if here.system == "Windows":
+        return (f"winget install Python.Python.{wanted}", f"py -{wanted} -m venv .venv")
+    if here.manager == "uv":
+        return (f"uv venv --python {wanted} .venv",)
+    return (
+        f"python{wanted} -m venv .venv",
+        f"# where there is no python{wanted}: uv venv --python {wanted} .venv",
+    )
+
+
+def choice(machine: Machine, stay: bool = True) -> Choice | None:
+    """The build that should be here; None: nothing fits this machine. stay: see `to_install`."""
+    try:
+        return wheels.choose(to_install(machine, stay))
+    except UserError:
+        return None
+
+
+def install_torch(machine: Machine, stay: bool = True) -> tuple[str, ...]:
+    """Lines that install the right torch; a remark with the reason where none fits."""
+    try:
+        return wheels.commands(to_install(machine, stay))
+    except UserError as error:
+        return tuple(f"# {line}" for line in (error.message, error.next_step) if line)
+
+
+def to_install(machine: Machine, stay: bool = True) -> Target:
+    """What torch is installed for. stay: with the release that is here, where a build of it fits,
+    because the user's programs were written for it.
+    """
+    release = machine.torch.version if machine.torch and stay else None
+    return replace(target.of(machine), release=release)
+
+
+def same_torch_again(machine: Machine) -> tuple[str, ...]:
+    """Lines that install the torch that is here anew, or the right one where it is not of pip."""
+    torch, here = machine.torch, torch_target(machine)
+    if torch is None or not torch.version or not torch.build or here.manager == "conda":
+        return install_torch(machine)
+    build = pytorch.build(torch.version, torch.build)
+    if build is None or here.platform not in build.systems:
+        return install_torch(machine)
+    options = ("--force-reinstall", "--index-url", pytorch.index_url(build.name))
+    return python_packages.lines(here, (f"torch=={torch.version}",), options=options)
+
+
+def pip_target(machine: Machine) -> Target:
+    """The Target for packages that conda does not have: with pip also in a conda environment."""
+    here = target.of(machine)
+    return replace(here, manager="pip") if here.manager == "conda" else here
+
+
+def torch_target(machine: Machine) -> Target:
+    """The Target for what belongs to the torch that is here: by the manager that installed it."""
+    by_conda = machine.torch is not None and machine.torch.installer == "conda"
+    return target.of(machine) if by_conda else pip_target(machine)
+
+
+def active_toolkit(machine: Machine) -> CudaToolkit | None:
+    """The CUDA toolkit that a build of an extension takes, by torch's own order of search."""
+    toolkits = machine.toolkits or ()
+    by_home = [item for item in toolkits if item.cuda_home]
+    by_path = sorted(
+        (item for item in toolkits if item.on_path is not None), key=lambda item: item.on_path or 0
+    )
+    by_default = [item for item in toolkits if item.path == "/usr/local/cuda"]
+    return next(iter([*by_home, *by_path, *by_default]), None)
+
+
+def shortened(text: str, length: int = 100) -> str:
+    """The text in one line of at most `length` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 3].rstrip() + "..."
+
+
+def brought(machine: Machine, library: str) -> str | None:
+    """Version of a CUDA library that torch's wheel brings: cudnn or nccl; None: not known."""
+    torch, names = machine.torch, [f"nvidia-{library}-cu{major}" for major in (11, 12, 13)]
+    installed = package(machine, *names)
+    if torch is None or (installed and installed.version):
+        return installed.version if installed else None
+    for text in torch.requires:
+        found = re.match(rf"nvidia-{library}-cu\d+\s*==\s*([\d.]+)", text)
+        if found:
+            return found.group(1)
+    build = pytorch.build(torch.version, torch.build) if torch.version and torch.build else None
+    return build.cudnn if build and library == "cudnn" else None
+
+
+def differ(first: str | None, second: str | None) -> bool:
+    """Whether two versions differ in the numbers that both give, the first three of them."""
+    one, two = numbers(first, 3), numbers(second, 3)
+    if not one or not two or min(len(one), len(two)) < 2:
+        return False
+    shared = min(len(one), len(two))
+    return one[:shared] != two[:shared]
+
+
+def foreign_libraries(machine: Machine, name: str) -> tuple[tuple[Library, str], ...]:
+    """Libraries that the loader is told to take before its own folders, and the variable's name."""
+    preloaded = re.split(r"[:\s]+", variable(machine, "LD_PRELOAD") or "")
+    return tuple(
+        (item, "LD_PRELOAD" if item.path in preloaded else "LD_LIBRARY_PATH")
+        for item in machine.libraries or ()
+        if item.name == name and (item.path in preloaded or item.source == "library_path")
+    )
+
+
+def without_folder(machine: Machine, name: str, library: Library) -> tuple[str, ...]:
+    """Lines that take the library's folder (or the library) out of the variable."""
+    here = target.of(machine)
+    gone = {library.path, library.path.rpartition("/")[0]}
+    parts = (variable(machine, name) or "").split(":")
+    kept = [part for part in parts if part and part.rstrip("/") not in gone]
+    return system_packages.variable(here, name, ":".join(kept) or None)

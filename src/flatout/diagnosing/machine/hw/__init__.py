@@ -1,0 +1,1 @@
+"""HW: GPUs, their links and their settings, processor and memory."""

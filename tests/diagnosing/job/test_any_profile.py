@@ -1,0 +1,149 @@
+"""Whatever a profile holds or lacks, no check fails, and no cure saves less than nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from diagnosing.job import made
+from flatout.diagnosing import checks
+from flatout.diagnosing.diagnose import diagnose_profile
+from flatout.nouns.anatomy import Anatomy, Kind
+from flatout.nouns.finding import Severity
+from flatout.nouns.profile import Place, Profile
+from flatout_agent import wire
+
+CHECKS = checks.JOB.every()
+MILLISECONDS = st.just(0.0) | st.floats(1e-3, 5000)
+SOURCES = (
+    "", "loss.item()", "x = x.to(device)", "x = torch.ones(3).to(device)", "print(loss)",
+    "if loss > 1:", "MEAN.to(device)", "y = x[mask]", "torch.save(m, p)", "for x in loader:",
+)  # fmt: skip
+FUNCTIONS = ("", "forward", "__getitem__", "collate", "train_epoch")
+NAMES = (
+    "aten::item", "aten::mm", "aten::copy_", "cudaDeviceSynchronize", "open", "print", "torch.save",
+    "all_reduce", "HtoD", "DtoH", "/data/a.h5", "3 files, /data/a.h5 in a worker", "float",
+    "double", "AdamW",
+    "torch.cuda.empty_cache", "DataParallel", "DistributedDataParallel", "32x64, 64x128", "cpu",
+    "train.py:8", "torch.ones", "gc.collect",
+)  # fmt: skip
+PLACES = st.none() | st.builds(
+    Place,
+    st.sampled_from(("train.py", "data.py")),
+    st.integers(1, 3),
+    st.sampled_from(FUNCTIONS),
+    st.sampled_from(SOURCES),
+)
+LEAVES: dict[Any, st.SearchStrategy[Any]] = {
+    float: MILLISECONDS,
+    int: st.integers(0, 10**12),
+    bool: st.booleans(),
+    str: st.sampled_from(NAMES),
+    Kind: st.sampled_from(list(Kind)),
+    Place: PLACES,
+}
+
+
+def of(hint: Any) -> st.SearchStrategy[Any]:
+    """Values of this type: dataclasses field by field, None where it may be."""
+    if hint in LEAVES:
+        return LEAVES[hint]
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return st.none() | of(next(arg for arg in args if arg is not type(None)))
+    if origin is tuple and args[-1] is Ellipsis:
+        return st.lists(of(args[0]), max_size=3).map(tuple)
+    if origin is dict:
+        return st.dictionaries(of(args[0]), of(args[1]), max_size=3)
+    if origin is tuple:
+        return st.tuples(*map(of, args))
+    if hint is Anatomy:
+        return anatomies()
+    hints = typing.get_type_hints(hint)
+    fields = {item.name: of(hints[item.name]) for item in dataclasses.fields(hint) if item.init}
+    return st.fixed_dictionaries(fields).map(lambda values: hint(**values))
+
+
+@st.composite
+def anatomies(draw: st.DrawFn) -> Anatomy:
+    """Parts that add up, of a device or a CPU; also an empty step."""
+    parts = draw(st.dictionaries(st.sampled_from(list(Kind)), MILLISECONDS, max_size=8))
+    made_of = made.anatomy(draw(st.sampled_from(("cuda", "cpu"))), parts)
+    launches = draw(st.floats(0, 3000))
+    return dataclasses.replace(
+        made_of,
+        parts=tuple(dataclasses.replace(part, launches=launches) for part in made_of.parts),
+        cores_busy=draw(st.none() | st.floats(0, 64)),
+        cores=draw(st.none() | st.integers(1, 64)),
+    )
+
+
+def profiles() -> st.SearchStrategy[Profile]:
+    """Healthy ones with some fields torn out or filled with anything."""
+    hints = typing.get_type_hints(Profile)
+    hints["job"] = wire.JobFacts | None
+    names = [item.name for item in dataclasses.fields(Profile) if item.name != "command"]
+    any_fields = st.fixed_dictionaries({}, optional={name: of(hints[name]) for name in names})
+    bases = st.sampled_from((made.profile(), made.cpu_profile(), made.ddp_profile()))
+    return st.builds(lambda base, values: dataclasses.replace(base, **values), bases, any_fields)
+
+
+@settings(
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.filter_too_much,
+    ],
+)
+@given(profiles())
+def test_no_check_fails_and_savings_are_within_the_step(profile: Profile) -> None:
+    step = profile.anatomy.step_ms
+    for module in CHECKS:
+        for diagnosis in module.check(profile):
+            if diagnosis.saves_ms is not None:
+                assert 0 <= diagnosis.saves_ms <= step + 1e-9, module.__name__
+                assert diagnosis.reason
+            assert diagnosis.evidence and diagnosis.cure.text
+            assert 0 < len(diagnosis.title) <= 120
+
+
+@pytest.mark.parametrize("make", [made.profile, made.cpu_profile, made.ddp_profile])
+def test_a_healthy_job_has_no_finding(make: Any) -> None:
+    assert made.codes(make()) == []
+
+
+@pytest.mark.parametrize("make", [made.profile, made.cpu_profile, made.ddp_profile])
+@pytest.mark.parametrize(
+    "field",
+    [item.name for item in dataclasses.fields(Profile) if item.name not in ("command", "anatomy")],
+)
+def test_what_is_missing_claims_nothing(make: Any, field: str) -> None:
+    default = next(item for item in dataclasses.fields(Profile) if item.name == field).default
+    assert made.codes(made.changed(make(), **{field: default})) == []
+
+
+@pytest.mark.parametrize("make", [made.profile, made.cpu_profile])
+@pytest.mark.parametrize(
+    "field",
+    [
+        item.name
+        for item in dataclasses.fields(wire.LoopSeen)
+        if item.default is not dataclasses.MISSING and item.name != "kind"
+    ],
+)
+def test_what_was_not_watched_claims_nothing(make: Any, field: str) -> None:
+    default = next(i for i in dataclasses.fields(wire.LoopSeen) if i.name == field).default
+    assert made.codes(made.changed(make(), **{f"seen__{field}": default})) == []
+
+
+def test_an_empty_step_is_no_error() -> None:
+    empty = made.changed(made.profile(), anatomy=made.anatomy("cuda", {}))
+    assert Severity.UNCHECKED not in {found.severity for found in diagnose_profile(empty)}

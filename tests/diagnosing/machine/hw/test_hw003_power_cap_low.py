@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from diagnosing.machine.asking import commands, findings, only
+from flatout.nouns.finding import Severity
+from machines.healthy import a100, changed, container, laptop, rocm, workstation, wsl
+
+ID = "power-cap-low"
+
+
+def test_all_of_a_node() -> None:
+    finding = only(ID, changed(a100(), gpus__all__power_limit_w=300.0))
+    assert (finding.code, finding.severity) == ("HW003", Severity.WARNING)
+    assert finding.title == "8 GPUs (0-7): power limit at 75% of the default"
+    assert "limit 300 W, default 400 W" in finding.evidence
+    assert finding.cure.commands == ("sudo nvidia-smi -i 0,1,2,3,4,5,6,7 -pl 400",)
+
+
+def test_amd() -> None:
+    facts = {"gpus__all__power_limit_default_w": 750.0, "gpus__2__power_limit_w": 400.0}
+    finding = only(ID, changed(rocm(), **facts))
+    assert finding.cure.commands == ("sudo rocm-smi -d 2 --resetpoweroverdrive",)
+
+
+def test_in_a_container_the_host_must_do_it() -> None:
+    finding = only(ID, changed(container(), gpus__0__power_limit_w=40.0))
+    assert all(line.startswith("#") for line in finding.cure.commands)
+    assert "nvidia-smi -i 0 -pl 72" in commands(finding)
+
+
+def test_in_wsl_windows_must_do_it() -> None:
+    finding = only(ID, changed(wsl(), gpus__0__power_limit_w=200.0))
+    assert "On Windows" in finding.cure.commands[0]
+
+
+def test_silent_within_five_percent() -> None:
+    assert findings(ID, changed(workstation(), gpus__0__power_limit_w=430.0)) == ()
+    assert findings(ID, changed(workstation(), gpus__0__power_limit_w=600.0)) == ()
+
+
+def test_a_laptop_on_battery_is_a_note() -> None:
+    finding = only(ID, changed(laptop(), gpus__0__power_limit_w=35.0))
+    assert finding.severity is Severity.NOTE
+    assert finding.cure.commands == ()
+    assert "Plug" in finding.cure.text
