@@ -20,7 +20,7 @@ from typing import Any
 import mangling
 import record
 
-from flatout.diagnosing.signatures import explaining
+from flatout.explaining import explaining
 from flatout.nouns.explained import Confidence, Match
 
 GOAL_RIGHT = 0.97

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import record
 
-from flatout.diagnosing.signatures import explaining
+from flatout.explaining import explaining
 from flatout.knowledge import signatures
 
 SIZE = 1_000_000

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import record
 
-from flatout.diagnosing.signatures import explaining
+from flatout.explaining import explaining
 
 GOAL_MB_PER_S = 100.0
 BLOCK = 1 << 20

@@ -1,6 +1,6 @@
 """One module's GPU tests as a part of `gpu.py`: a crash there does not poison the others.
 
-`python gpu_tests.py tests/boosts/test_tf32.py` prints what is known after each test, as one line of
+`python gpu_tests.py tests/agent/boosts/test_tf32.py` prints what is known after each test, as one line of
 JSON, and each failure on stderr as it comes.
 """
 
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 TESTS = HERE.parent / "tests"
 SIDE_BY_SIDE = 4
 LIMIT_S = 150.0
-DRY = ("tests/boosts/test_tf32.py",)
+DRY = ("tests/agent/boosts/test_tf32.py",)
 
 
 def main() -> int:

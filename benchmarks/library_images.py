@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
 import flatout
-from flatout_agent.cores import usable_cores
+from flatout_agent.speedups.cores import usable_cores
 
 ROOT = Path(__file__).parent.parent
 SIZE = 224

@@ -31,7 +31,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 import flatout
-from flatout_agent.cores import usable_cores
+from flatout_agent.speedups.cores import usable_cores
 
 GOAL = 0.95
 READY = 16

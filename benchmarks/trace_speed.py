@@ -27,8 +27,8 @@ REPEATED = "v100_train"
 OURS = """
 import json, resource, sys, time
 from pathlib import Path
-from flatout.measuring.trace.analysing import analyse
-from flatout.measuring.trace.reading import read
+from flatout.profiling.trace.analysing import analyse
+from flatout.profiling.trace.reading import read
 begin = time.perf_counter()
 (recording,) = read([Path(sys.argv[1])])
 reading = time.perf_counter() - begin

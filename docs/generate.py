@@ -15,12 +15,12 @@ import flatout
 from flatout.diagnosing import checks
 from flatout.diagnosing.pages import Page
 from flatout.diagnosing.pages import every as every_finding
-from flatout.diagnosing.signatures import described
+from flatout.explaining import described
 from flatout.knowledge import boosts, signatures
 from flatout.knowledge.boosts import KnownBoost
 
 DOCS = Path(__file__).parent
-LIBRARY = DOCS.parent / "src/flatout_agent/api"
+LIBRARY = DOCS.parent / "src/flatout_train"
 MADE = "<!-- Made by `make docs` from src/{file}.py: edit it there. -->"
 MOMENTS = {
     "start": "when torch has been imported",

@@ -1,6 +1,6 @@
 """Noise of many kinds, as pairs of blocks of a program show it, and decisions taken in it.
 
-For tests/live/test_paired.py and benchmarks/live_decisions.py.
+For tests/agent/live/test_paired.py and benchmarks/live_decisions.py.
 """
 
 from __future__ import annotations

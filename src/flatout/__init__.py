@@ -7,14 +7,14 @@ use, and torch with it: `import flatout` itself does no work.
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it would be work
 
 if TYPE_CHECKING:
-    from flatout_agent.api import memory as memory
-    from flatout_agent.api.checkpoint.checkpoint import Checkpoint as Checkpoint
-    from flatout_agent.api.devices import device as device
-    from flatout_agent.api.devices import to_device as to_device
-    from flatout_agent.api.images.image_loader import image_loader as image_loader
-    from flatout_agent.api.loader.loader import loader as loader
-    from flatout_agent.api.step.batch_size import find_batch_size as find_batch_size
-    from flatout_agent.api.step.train_step import train_step as train_step
+    from flatout_train import memory
+    from flatout_train.checkpoint.checkpoint import Checkpoint as Checkpoint
+    from flatout_train.devices import device as device
+    from flatout_train.devices import to_device as to_device
+    from flatout_train.images.image_loader import image_loader as image_loader
+    from flatout_train.loader.loader import loader as loader
+    from flatout_train.step.batch_size import find_batch_size as find_batch_size
+    from flatout_train.step.train_step import train_step as train_step
 
 __version__ = "0.2.0"
 __all__ = [
@@ -38,7 +38,7 @@ _MODULES = {
     "to_device": "devices",
     "train_step": "step.train_step",
 }
-"""Public name -> module of flatout_agent.api."""
+"""Public name -> module of flatout_train."""
 
 
 def __getattr__(name: str) -> object:
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> object:
     module_name = _MODULES.get(name)
     if module_name is None:
         raise AttributeError(f"module 'flatout' has no attribute {name!r}")
-    module = importlib.import_module(f"flatout_agent.api.{module_name}")
+    module = importlib.import_module(f"flatout_train.{module_name}")
     found = globals()[name] = module if name == module_name else getattr(module, name)
     return found
 

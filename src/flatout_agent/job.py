@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flatout_agent.chain import Depth, Layer, Undo, model_call
-from flatout_agent.live.handover import Handover
+from flatout_agent.handover import Handover
 
 if TYPE_CHECKING:
     import torch

@@ -22,7 +22,7 @@ def begin(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
     booster = Booster(job, orders.boosts, recorder)
     watcher: Watcher
     if orders.profile is not None:
-        from flatout_agent.watch.profile import ProfileWatch
+        from flatout_agent.watch.profile.watch.watch import ProfileWatch
 
         if orders.trial is not None:  # profiled with all that it saves kept off the user's files
             seed_everything(torch, orders.trial.seed)

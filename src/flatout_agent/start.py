@@ -77,11 +77,11 @@ def _install_scratch(
     if orders.trial is None or not orders.trial.scratch:
         return {}
     try:
-        from flatout_agent import scratch
+        from flatout_agent import overlay
 
         report = recorder.write if recorder is not None else lambda record: None
-        scratch.install(orders.trial, report, keep=(orders.records,))
-        return dict(scratch.modules())
+        overlay.install(orders.trial, report, keep=(orders.records,))
+        return dict(overlay.modules())
     except Exception as error:
         sys.stderr.write(f"flatout: this trial cannot be kept off the user's files: {error!r}\n")
         os._exit(NO_SCRATCH)

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from flatout.diagnosing.signatures import explaining
+from flatout.explaining import explaining
 
 
 @pytest.fixture

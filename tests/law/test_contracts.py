@@ -14,7 +14,7 @@ import pytest
 
 PLANTED = {
     "Dependencies only go down": ("flatout/nouns/plan.py", "import flatout.commands"),
-    "The agent stands alone": ("flatout_agent/wire.py", "import numpy"),
+    "The agent stands alone": ("flatout_agent/wire/__init__.py", "import numpy"),
     "The host never imports torch": ("flatout/running/__init__.py", "def f():\n    import torch"),
     "Of the agent the host knows the contract, and the boosts through knowledge": (
         "flatout/running/__init__.py",
@@ -49,8 +49,8 @@ PLANTED = {
         "import flatout.probing.cpu",
     ),
     "The library is for the user's own loop: nothing else of the agent needs it": (
-        "flatout_agent/nests.py",
-        "import flatout_agent.api.errors",
+        "flatout_agent/speedups/nests.py",
+        "import flatout_train.errors",
     ),
     "Commands do not know each other": (
         "flatout/commands/eject.py",

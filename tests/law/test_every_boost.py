@@ -134,7 +134,7 @@ def test_parameters_can_stand_in_a_plan(boost_id: str) -> None:
 
 @pytest.mark.parametrize("boost_id", NAMES)
 def test_has_a_test_file(boost_id: str, root: Path) -> None:
-    assert (root / "tests/boosts" / f"test_{boost_id.replace('-', '_')}.py").is_file()
+    assert (root / "tests/agent/boosts" / f"test_{boost_id.replace('-', '_')}.py").is_file()
 
 
 @pytest.mark.parametrize("known", JOBS)

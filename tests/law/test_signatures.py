@@ -12,8 +12,8 @@ from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
-from flatout.diagnosing.signatures import conditions, described, explaining
-from flatout.diagnosing.signatures.patterns import compiled
+from flatout.explaining import (conditions, described, explaining)
+from flatout.explaining.patterns import compiled
 from flatout.knowledge import signatures
 from flatout.nouns.explained import Confidence, Explained
 from flatout.nouns.signature import LANGUAGES, Role, Signature

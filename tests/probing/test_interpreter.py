@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from flatout.nouns.interpreter import Interpreter, Package, Torch
 from flatout.probing import interpreter
-from flatout_agent import facts
+from flatout_programs import facts
 from probing.fake_packages import CUDA_TORCH, CUDA_VERSION, bare, gone, install, site
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and shell scripts")

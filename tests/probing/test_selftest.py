@@ -10,7 +10,7 @@ import pytest
 
 from flatout.nouns.selftest import SelfTest
 from flatout.probing import selftest
-from flatout_agent import selftest as agent
+from flatout_programs import selftest as agent
 
 STAND_IN = """
 import json, os, signal, sys, time

@@ -177,7 +177,7 @@ def crash_explained(
     texts = last_words.collected(ended.records, ended.returncode, stderr)
     if not texts:
         return None
-    from flatout.diagnosing.signatures import explaining
+    from flatout.explaining import explaining
 
     return explaining.of_crash(texts, lambda: look_here(python))
 

@@ -50,7 +50,7 @@ def command(
 def _last() -> Benched:
     from flatout.diagnosing import expectation
     from flatout.diagnosing.diagnose import diagnose_benched
-    from flatout.measuring import benching
+    from flatout.benching import benching
     from flatout.nouns.machine import Machine
 
     benched = benching.last()
@@ -66,8 +66,8 @@ def _measured(
 ) -> Benched:
     from flatout.diagnosing import expectation
     from flatout.diagnosing.diagnose import diagnose_benched
-    from flatout.measuring import benching
-    from flatout.measuring.ceiling_run import Orders
+    from flatout.benching import benching
+    from flatout.benching.ceiling_run import Orders
     from flatout.reporting.terminal import BenchView
     from flatout.running.command import chosen_python
 
@@ -83,10 +83,11 @@ def _measured(
 def _report(benched: Benched, as_json: bool) -> int:
     """Tell it; 1: the answer is no."""
     from flatout.diagnosing.diagnose import problems
-    from flatout.reporting import bench_document, terminal
+    from flatout.reporting.bench.screen import document
+    from flatout.reporting import terminal
 
     if as_json:
-        json.dump(bench_document.bench_document(benched), sys.stdout, indent=2)
+        json.dump(document.bench_document(benched), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
         terminal.bench(benched)

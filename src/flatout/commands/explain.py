@@ -15,7 +15,7 @@ from flatout.commands import look_here
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
-    from flatout.diagnosing.signatures.explaining import Source
+    from flatout.explaining.explaining import Source
 
 CODE = re.compile(r"[A-Za-z]{2,5}\d{1,4}|[a-z0-9]+([-_][a-z0-9]+)+")
 """A finding's code, or the name of a finding or a signature."""
@@ -41,7 +41,7 @@ def command(
     words = what or []
     if len(words) == 1 and CODE.fullmatch(words[0]) and not Path(words[0]).exists():
         return _page(words[0], as_json)
-    from flatout.diagnosing.signatures.explaining import explain
+    from flatout.explaining.explaining import explain
     from flatout.reporting import document, explained, languages
 
     language = languages.chosen(lang)
@@ -58,7 +58,7 @@ def command(
 
 def _page(name: str, as_json: bool) -> int:
     from flatout.diagnosing import pages
-    from flatout.diagnosing.signatures import described
+    from flatout.explaining import described
 
     page = pages.find(name)
     markdown = page.markdown if page is not None else described.find(name)

@@ -13,7 +13,7 @@ from flatout.commands import SCRIPT_CONTEXT, program
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
-    from flatout.measuring.profiling import Recorded
+    from flatout.profiling.recording import Recorded
 
 CONTEXT = SCRIPT_CONTEXT
 
@@ -39,19 +39,19 @@ def command(
     flatout profile --trace rank0.json.gz [rank1.json.gz ...]
     flatout profile --compare before.json after.json
     """
-    from flatout.measuring import profiling
-    from flatout.measuring.profiling_settings import Lines, seconds, share
+    from flatout.profiling import recording
+    from flatout.profiling.settings import (Lines, seconds, share)
     from flatout.running.command import resolve
 
     if compare is not None:
         return _compare([compare, *map(Path, ctx.args)], as_json)
     most = share(fail_over)
     if trace:
-        return _report(profiling.from_traces([*trace, *map(Path, ctx.args)]), most, as_json, out)
+        return _report(recording.from_traces([*trace, *map(Path, ctx.args)]), most, as_json, out)
     what = resolve(*program(ctx.args), python)
-    asked = profiling.Settings(steps, seconds(skip), stop, not no_bench, as_json, **_planned(plan))
+    asked = recording.Settings(steps, seconds(skip), stop, not no_bench, as_json, **_planned(plan))
     codes: list[int] = []
-    profiling.record(
+    recording.record(
         what, asked, Lines(), lambda made: codes.append(_report(made, most, as_json, out))
     )
     return max(codes)
@@ -62,7 +62,8 @@ def _report(recorded: Recorded, most: float, as_json: bool, out: Path | None) ->
     from flatout.diagnosing import checks
     from flatout.diagnosing.diagnose import diagnose_profile
     from flatout.nouns.profile import Profiled
-    from flatout.reporting import profile_document, profile_html, tensorboard, terminal
+    from flatout.reporting.profile.screen import (document as profile_document, html)
+    from flatout.reporting import (tensorboard, terminal)
     from flatout.running import folder
 
     here = recorded.folder or folder.fresh("profile")
@@ -72,7 +73,7 @@ def _report(recorded: Recorded, most: float, as_json: bool, out: Path | None) ->
     told = Profiled(recorded.profile, found, notes, most, asked, recorded.wall_s, *paths)
     document = json.dumps(profile_document.document(told), indent=2) + "\n"
     (here / "profile.json").write_text(document, encoding="utf-8")
-    profile_html.write_report(told, page)
+    html.write_report(told, page)
     if out is not None:
         tensorboard.profile(told, out, recorded.traces)
     if as_json:
@@ -97,7 +98,7 @@ def _planned(path: Path | None) -> dict[str, Any]:
 
 
 def _compare(paths: list[Path], as_json: bool) -> int:
-    from flatout.reporting import profile_compare, profile_compare_screen, profile_document
+    from flatout.reporting.profile.screen import (compare as profile_compare, compare_screen, document as profile_document)
 
     if len(paths) != 2:
         raise UserError("--compare needs two profiles", "flatout profile --compare A.json B.json")
@@ -106,5 +107,5 @@ def _compare(paths: list[Path], as_json: bool) -> int:
     if as_json:
         sys.stdout.write(json.dumps(profile_compare.document(found), indent=2) + "\n")
     else:
-        profile_compare_screen.compared(found, (str(paths[0]), str(paths[1])))
+        compare_screen.compared(found, (str(paths[0]), str(paths[1])))
     return 0

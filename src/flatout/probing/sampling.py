@@ -10,9 +10,10 @@ from typing import Any, Self
 
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.profile import DeviceSample
-from flatout.probing import nvml, nvml_gpu
-from flatout.probing.nvml_links import Links
-from flatout.probing.nvml_questions import Questions
+from flatout.probing import nvml
+from flatout.probing.nvml import gpu as nvml_gpu
+from flatout.probing.nvml.links import Links
+from flatout.probing.nvml.questions import Questions
 
 EVERY_S = 0.25
 SLOWED = {

@@ -42,7 +42,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent import forward_state, nests
+from flatout_agent.speedups import (forward_state, nests)
 from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, speedup
 from flatout_agent.chain import Depth
 

@@ -53,7 +53,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent import nests
+from flatout_agent.speedups import nests
 from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, speedup
 from flatout_agent.chain import Depth
 

@@ -36,7 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, speedup
-from flatout_agent.precision import native_bf16
+from flatout_agent.speedups.precision import native_bf16
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -51,9 +51,9 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent import captures, graphed_calls
+from flatout_agent.speedups.graphs import (captures, graphed_calls)
 from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.recordings import Graphed
+from flatout_agent.speedups.graphs.recordings import Graphed
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -54,7 +54,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch, speedup
 from flatout_agent.chain import compiled_by_user
-from flatout_agent.stand_in import known_to_compilers
+from flatout_agent.speedups.stand_in import known_to_compilers
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -60,9 +60,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.attention_calls import Guarded, Place
-from flatout_agent.attention_code import candidates
-from flatout_agent.attention_watch import watched
+from flatout_agent.speedups.attention.calls import (Guarded, Place)
+from flatout_agent.speedups.attention.code import candidates
+from flatout_agent.speedups.attention.watch import watched
 from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, speedup
 from flatout_agent.chain import Depth, model_call
 

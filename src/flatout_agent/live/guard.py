@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import Any
 
 from flatout_agent.live.calls import Made, Recorded, again
-from flatout_agent.precision import rounds_to_tf32
+from flatout_agent.speedups.precision import rounds_to_tf32
 
 REORDERED = 8.0
 """An exact boost may differ from the program by so many times what the program differs from itself

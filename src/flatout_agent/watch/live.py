@@ -55,7 +55,7 @@ class LiveWatch(RunWatch):
         """scratch: what the program saves is redirected, from its first step on for good."""
         super().__init__(job, booster, recorder)
         self.orders = orders
-        self._scratch = scratch
+        self._scratch = overlay
         self.torch = job.torch
         self.notes = JobNotes(job.torch)
         self.budget = Budget(orders.budget_s, orders.steps, orders.stop)
@@ -176,9 +176,9 @@ class LiveWatch(RunWatch):
     def _first_steps(self) -> None:
         """In a throw-away run: what is written from now on is the training's; that it trains."""
         if self.job.steps == 1:
-            from flatout_agent import scratch
+            from flatout_agent import overlay
 
-            scratch.mark_first_step()
+            overlay.mark_first_step()
         self.recorder.write(wire.StepTaken(self.job.steps - 1, "warmup", 0.0))
 
     def _choose_unit(self) -> None:

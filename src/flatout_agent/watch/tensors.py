@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent import forward_state
+from flatout_agent.speedups import forward_state
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -145,9 +145,9 @@ class TrialWatch(Watcher):
 
     def _first_step(self) -> None:
         if self.orders.scratch:
-            from flatout_agent import scratch
+            from flatout_agent import overlay
 
-            scratch.mark_first_step()
+            overlay.mark_first_step()
 
     def _record(self, index: int, phase: str, wall_s: float) -> None:
         samples = self._loader_samples if self._training_loader is not None else self._model_samples

@@ -3,7 +3,7 @@ from __future__ import annotations
 import dataclasses
 
 from diagnosing.ceilings.benched import benched, findings, only
-from flatout.measuring import benching
+from flatout.benching import benching
 from flatout.nouns.finding import Severity
 from machines.healthy import changed, cpu_server
 

@@ -1,0 +1,87 @@
+"""One whole `flatout bench`: the machine under load, and its ceilings; or the last one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import psutil
+
+from flatout.benching import (ceiling_store, ceilings)
+from flatout.benching.ceiling_run import (Listener, Orders)
+from flatout.benching.ceiling_watch import Watch
+from flatout.nouns.ceiling import Benched, Ceiling
+from flatout.nouns.errors import UserError
+from flatout.nouns.machine import Machine
+from flatout.probing import identity, machine
+
+BUSY_S = 0.4
+"""So long the cores are watched before anything of ours runs."""
+
+
+def bench(
+    python: str, orders: Orders, listener: Listener | None = None, expected: str | None = None
+) -> tuple[Benched, Machine]:
+    """Measure now; the Machine is as it was under load. Raises UserError."""
+    began = time.monotonic()
+    busy = cores_busy()
+    with Watch(machine.look(python)) as watch:
+        measured = ceilings.run(python, orders, listener)
+    if not measured.interrupted:
+        _check_asked(measured.ceilings, orders)
+    benched = Benched(
+        machine=measured.machine,
+        torch=measured.torch,
+        ceilings=measured.ceilings,
+        findings=(),
+        expected=expected,
+        quick=orders.quick,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        wall_s=time.monotonic() - began,
+        devices=measured.devices,
+        interrupted=measured.interrupted,
+        busy=busy,
+    )
+    return benched, watch.machine
+
+
+def cores_busy(interval_s: float = BUSY_S) -> float | None:
+    """Share of the machine's cores that are in use now; None: the system does not tell."""
+    try:
+        return float(psutil.cpu_percent(interval_s)) / 100
+    except (psutil.Error, OSError, RuntimeError):
+        return None
+
+
+def last() -> Benched:
+    """What was measured here last, with any torch. Raises UserError where nothing was."""
+    here = identity.identity()
+    kept = ceiling_store.load(here)
+    if kept is None:
+        raise UserError("nothing was measured on this machine yet", "flatout bench --quick", 1)
+    return Benched(
+        machine=here,
+        torch=kept.torch,
+        ceilings=kept.ceilings,
+        findings=(),
+        quick=kept.quick,
+        date=kept.date,
+        cached=True,
+    )
+
+
+def _check_asked(measured: Sequence[Ceiling], orders: Orders) -> None:
+    """What was named and is not there is a mistake on the command line."""
+    devices = {one.device for one in measured}
+    for device in orders.devices:
+        if device not in devices:
+            raise UserError(f"there is nothing to measure on {device!r}", "flatout doctor", 2)
+    found = {one.id for one in measured}
+    for name in orders.wanted:
+        if name not in found:
+            raise UserError(
+                f"there is no ceiling {name!r} on this machine",
+                "flatout bench --quick lists those there are with --json",
+                2,
+            )

@@ -1,0 +1,136 @@
+"""Ceilings of this machine: measure them, or take those that were measured here before.
+
+`measure` runs the agent's kernels in the user's interpreter and keeps what they gave in the user's
+cache folder, by machine, driver and torch. `cached` reads it, at once and without a process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from flatout.benching import (ceiling_run, ceiling_sheets, ceiling_store)
+from flatout.benching.ceiling_run import (Heard, Listener, Orders)
+from flatout.nouns.ceiling import Ceiling, Device
+from flatout.nouns.errors import UserError
+from flatout.nouns.identity import Identity
+from flatout.probing.identity import identity
+
+FOR_PROFILES = (
+    "matmul-fp32",
+    "matmul-tf32",
+    "matmul-bf16",
+    "matmul-fp16",
+    "matmul-fp64",
+    "matmul-cpu-fp32",
+    "matmul-cpu-bf16",
+    "matmul-cpu-fp64",
+    "copy-device",
+    "memory-cpu",
+    "copy-host-to-device-pageable",
+    "copy-host-to-device-pinned",
+    "copy-device-to-host-pinned",
+    "launch-latency",
+    "launch-rate",
+    "graph-replay",
+    "conv-nchw-fp32",
+    "conv-nhwc-fp32",
+    "conv-nchw-bf16",
+    "conv-nhwc-bf16",
+    "conv-cpu-nchw-fp32",
+    "conv-cpu-nhwc-fp32",
+    "conv-cpu-nchw-bf16",
+    "conv-cpu-nhwc-bf16",
+)
+"""What an anatomy is held against: with quick=True some ten seconds."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of kernels."""
+
+    machine: Identity
+    torch: str
+    ceilings: tuple[Ceiling, ...]
+    devices: tuple[Device, ...]
+    """Accelerators."""
+    interrupted: bool
+    """Ctrl-C came: what was not measured by then is missing."""
+
+
+def measure(
+    python: str,
+    quick: bool = False,
+    wanted: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    listener: Listener | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[Ceiling, ...]:
+    """The ceilings of this machine, measured now in the interpreter `python`, and kept.
+
+    quick: within about 15 s for all, one or two sizes each. wanted: ids (FOR_PROFILES); empty: all
+    that can be measured here. devices: cpu, cuda:0; empty: all. Values are in the units of each
+    Ceiling; one that could not be measured has the value None and says why. KeyboardInterrupt ends
+    it early and is raised again when what was measured is kept. Raises UserError where torch is
+    missing or broken.
+    """
+    measured = run(python, Orders(quick, tuple(wanted), tuple(devices)), listener, environ)
+    if measured.interrupted:
+        raise KeyboardInterrupt
+    return measured.ceilings
+
+
+def cached(here: Identity) -> tuple[Ceiling, ...]:
+    """What was measured on this machine before, with this driver and torch; empty: nothing.
+
+    here: `flatout.probing.identity.identity(torch)`; without a torch version, the last that was
+    measured with any.
+    """
+    kept = ceiling_store.load(here)
+    return kept.ceilings if kept else ()
+
+
+def for_profiles(
+    python: str, tell: Callable[[str], None], measure_missing: bool = True
+) -> tuple[Ceiling, ...]:
+    """What a profile on this machine is held against: kept from before, else measured now.
+
+    Nothing else may run meanwhile: beside it they would be wrong. `tell` hears what takes the time
+    and why there are none; that is no error.
+    """
+    known = cached(identity())
+    if any(one.id in FOR_PROFILES for one in known) or not measure_missing:
+        return known
+    tell("measuring once what this hardware can do")
+    try:
+        return measure(python, quick=True, wanted=FOR_PROFILES)
+    except UserError as error:
+        tell(f"not measured: {error.message}")
+        return ()
+
+
+def run(
+    python: str,
+    orders: Orders,
+    listener: Listener | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Measured:
+    """As `measure`; an interruption is told and not raised."""
+    heard = ceiling_run.run(python, orders, listener, environ)
+    here = identity(heard.torch, heard.python)
+    ceilings = _complete(heard)
+    ceiling_store.keep(here, ceilings, orders.quick)
+    cards = tuple(device for device in heard.devices if device.device != "cpu")
+    return Measured(here, heard.torch or "", ceilings, cards, heard.interrupted)
+
+
+def _complete(heard: Heard) -> tuple[Ceiling, ...]:
+    """With what the data sheets say."""
+    by_name = {device.device: device for device in heard.devices}
+    return tuple(
+        dataclasses.replace(
+            one, datasheet=ceiling_sheets.figure(one.id, by_name.get(one.device), heard.devices)
+        )
+        for one in heard.ceilings
+    )

@@ -1,0 +1,95 @@
+"""A signature and a family of signatures as Markdown, in one of the languages."""
+
+from __future__ import annotations
+
+import difflib
+
+from flatout.explaining import (filling, lines)
+from flatout.explaining.patterns import compiled
+from flatout.knowledge import signatures
+from flatout.nouns.signature import CureStep, Family, Role, Signature, Wording
+
+SURE = Wording("Confidence", "可信度")
+LEVELS = {
+    "high": Wording("high", "高"),
+    "medium": Wording("medium", "中"),
+    "low": Wording("low", "低"),
+}
+ROLES = {
+    Role.ERROR: Wording("error", "错误"),
+    Role.WARNING: Wording("warning", "警告"),
+    Role.ECHO: Wording("only reports the end of another process", "只转述另一个进程的结束"),
+    Role.HARMLESS: Wording("harmless", "无害"),
+}
+SOURCES = Wording("Sources", "来源")
+CURE = Wording("Cure", "解决")
+COUNT = Wording("{count} signatures.", "共 {count} 个特征。")
+
+
+def find(name: str) -> str | None:
+    """The page of a signature by its id; None: there is none."""
+    wanted = name.strip().lower().replace("_", "-")
+    found = next((item for item in signatures.every() if item.id == wanted), None)
+    return None if found is None else signature_page(found, "en", level=1)
+
+
+def nearest(name: str) -> tuple[str, ...]:
+    """Ids of signatures most like an unknown one, best first."""
+    known = [item.id for item in signatures.every()]
+    return tuple(difflib.get_close_matches(name.strip().lower(), known, n=2, cutoff=0.7))
+
+
+def family_page(family: Family, language: str) -> str:
+    """All signatures of a family."""
+    parts = [f"# {family.title.in_language(language)}"]
+    parts.append(COUNT.in_language(language).format(count=len(family.signatures)))
+    parts += [signature_page(item, language, level=2) for item in family.signatures]
+    return "\n\n".join(parts)
+
+
+def signature_page(signature: Signature, language: str, level: int) -> str:
+    """Title, message, cause and cure; what a log would fill in stands as its fallback or name."""
+    level_name = "high" if signature.specificity >= 7 else "medium"
+    level_name = "low" if signature.specificity <= 3 else level_name
+    facts = (
+        f"`{signature.id}` · {ROLES[signature.role].in_language(language)} · "
+        f"{SURE.in_language(language)}: {LEVELS[level_name].in_language(language)}"
+    )
+    parts = [f"{'#' * level} {_said(signature.title, language)}", facts]
+    parts.append("\n".join(["```", *message(signature), "```"]))
+    parts.append(_said(signature.cause, language))
+    steps = (_step(number, item, language) for number, item in enumerate(signature.cure, 1))
+    parts.append(f"{CURE.in_language(language)}:")
+    parts.append("\n".join(steps))
+    if signature.sources:
+        parts.append(f"{SOURCES.in_language(language)}: {', '.join(map(_link, signature.sources))}")
+    return "\n\n".join(parts)
+
+
+def message(signature: Signature) -> tuple[str, ...]:
+    """The lines of its log that show it: what people search for."""
+    text = signature.log.encode()
+    places = [place for pattern in signature.any for place in compiled(pattern).finditer(text)]
+    rows, shown, begin = signature.log.splitlines(), [], 0
+    for row in rows:
+        end = begin + len(row.encode()) + 1
+        if any(place.start() < end and place.end() > begin for place in places):
+            shown.append(lines.stripped(row).strip())
+        begin = end
+    return tuple(dict.fromkeys(shown))
+
+
+def _step(number: int, step: CureStep, language: str) -> str:
+    lines = [f"{number}. {_said(step.text, language)}"]
+    if step.commands:
+        commands = (f"   {filling.text(command, {})}" for command in step.commands)
+        lines += ["", "   ```", *commands, "   ```", ""]
+    return "\n".join(lines)
+
+
+def _said(wording: Wording, language: str) -> str:
+    return filling.text(wording.in_language(language), {})
+
+
+def _link(source: str) -> str:
+    return f"<{source}>"

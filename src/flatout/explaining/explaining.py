@@ -1,0 +1,188 @@
+"""From texts to an Explained: scan them, put the root cause first, fill in its cure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+
+from flatout.explaining import (conditions, filling, lines)
+from flatout.explaining.patterns import compiled
+from flatout.explaining.ranking import (Found, confidence, ranked)
+from flatout.explaining.scanning import (Book, Hit, Scanner)
+from flatout.knowledge import signatures
+from flatout.knowledge.compat import pytorch
+from flatout.nouns.explained import Explained, Match, Step
+from flatout.nouns.machine import Machine
+from flatout.nouns.signature import BetterLog, CureStep, Role
+
+SMALL = 4 << 20
+"""Bytes of a text that is tried again with its lines put together in other ways."""
+TAIL = 256 << 10
+"""Bytes of a longer text's end in which signs of a failure are looked for."""
+SURE = 7
+FAILED = (
+    r"Traceback \(most recent call last|core dumped|\bKilled\b|(?m:^\S*(Error|Exception): )|"
+    r"\bexit code [1-9]|FAILED"
+)
+"""Signs that a program failed, by whatever cause."""
+
+Source = tuple[str | None, Iterable[bytes]]
+"""Name of the file (None: the text was given itself) and its content in blocks of any size."""
+
+
+@cache
+def book() -> Book:
+    """All signatures, compiled once."""
+    return Book(signatures.every())
+
+
+def explain(
+    sources: Iterable[Source], machine: Callable[[], Machine | None] = lambda: None
+) -> Explained:
+    """What the sources say went wrong. `machine` is asked when something was recognised."""
+    scanner, names, ends = Scanner(book()), [], _Ends()
+    for name, blocks in sources:
+        scanner.read(ends.listen(blocks), name)
+        names.append(name)
+    found = ranked(scanner.hits.values())
+    if _best(found) < SURE and len(names) == 1 and (text := ends.whole()) is not None:
+        found = _tried_again(text, names[0], found)
+    explains = any(item.role is not Role.HARMLESS for item in found)
+    here = machine() if explains else None
+    matches = tuple(_match(item, here) for item in found)
+    better: tuple[BetterLog, ...] = ()
+    if not explains and (not found or compiled(FAILED).search(ends.both())):
+        better = _better_logs(ends.both())
+    files = tuple(name for name in names if name is not None)
+    return Explained(matches, better, files, scanner.bytes_read)
+
+
+def explain_text(text: str, machine: Callable[[], Machine | None] = lambda: None) -> Explained:
+    """The same for one text."""
+    return explain([(None, [text.encode("utf-8", "replace")])], machine)
+
+
+def of_crash(texts: Sequence[bytes], machine: Callable[[], Machine | None]) -> Explained | None:
+    """What ended a program, from its last words; None: they are not recognised."""
+    answer = explain([(None, [b"\n".join(texts)])], machine)
+    return answer if answer.recognised else None
+
+
+class _Ends:
+    """The beginning and the end of what was read, kept aside."""
+
+    def __init__(self) -> None:
+        self._head = self._tail = b""
+        self._more = False
+
+    def listen(self, blocks: Iterable[bytes]) -> Iterable[bytes]:
+        for block in blocks:
+            if not self._more and len(self._head) + len(block) <= SMALL:
+                self._head += block
+            else:
+                self._more = True
+                self._tail = (self._tail + block[-TAIL:])[-TAIL:]
+            yield block
+
+    def whole(self) -> bytes | None:
+        """All of it; None: there was more."""
+        return None if self._more else self._head
+
+    def both(self) -> bytes:
+        return self._head + self._tail
+
+
+def _best(found: Sequence[Found]) -> int:
+    """How good an answer is: any that explains something before any that is harmless."""
+    if not found:
+        return -SURE
+    return found[0].specificity - (10 if found[0].role is Role.HARMLESS else 0)
+
+
+def _tried_again(text: bytes, name: str | None, before: list[Found]) -> list[Found]:
+    """Prefixes and hard line ends can cut a message in two: put it together, keep what is better.
+
+    Line numbers stay true without prefixes; where lines are joined they are those of the joint.
+    """
+    best = before
+    whole = lines.clean(text).decode("utf-8", "replace")
+    rows = [lines.stripped(line) for line in re.split(r"\r?\n", whole)]
+    for joined in ("\n".join(rows), _unwrapped(rows), "".join(rows)):
+        scanner = Scanner(book())
+        scanner.read([joined.encode()], name)
+        found = ranked(scanner.hits.values())
+        if _best(found) > _best(best):
+            best = found
+        if _best(best) >= SURE:
+            break
+    return best
+
+
+def _unwrapped(rows: Sequence[str]) -> str:
+    """Lines as long as the longest of their like were cut by a terminal: they go on in the next."""
+    width = max(map(len, rows), default=0)
+    return "".join(row if len(row) == width else f"{row}\n" for row in rows)
+
+
+@cache
+def _known() -> dict[str, str]:
+    """What placeholders stand for whatever was captured."""
+    return {signatures.WHEELS: pytorch.index_url("").rstrip("/")}
+
+
+def _match(found: Found, machine: Machine | None) -> Match:
+    hit = found.first
+    signature = hit.signature
+    reason = found.consequence_of
+    said = {**_known(), **hit.captured}
+    return Match(
+        signature=signature,
+        confidence=confidence(found),
+        evidence=hit.evidence,
+        title=filling.wording(signature.title, said),
+        cause=filling.wording(signature.cause, said),
+        cure=_cure(hit, said, machine),
+        captured=hit.captured,
+        count=found.count,
+        ranks=found.ranks,
+        consequence_of=reason.id if reason is not None else None,
+    )
+
+
+def _cure(hit: Hit, said: Mapping[str, str], machine: Machine | None) -> tuple[Step, ...]:
+    """What the text or this machine speaks for first, what does not apply here last.
+
+    Else in the order of the signature, which is how likely they help anywhere.
+    """
+    steps = []
+    for step, in_text in zip(hit.signature.cure, hit.applies, strict=True):
+        commands = tuple(filling.command(line, said) for line in step.commands)
+        here = _applies(step, in_text, machine)
+        made = Step(filling.wording(step.text, said), commands, here)
+        steps.append((_place(step, in_text, here), made))
+    return tuple(made for _, made in sorted(steps, key=lambda item: item[0]))
+
+
+def _applies(step: CureStep, in_text: bool | None, machine: Machine | None) -> bool | None:
+    """The text speaks for the machine that wrote it; this machine may be another one."""
+    if in_text:
+        return True
+    if step.when is None or machine is None:
+        return None
+    return conditions.MACHINE[step.when](machine)
+
+
+def _place(step: CureStep, in_text: bool | None, applies: bool | None) -> int:
+    if applies is False:
+        return 3
+    if in_text is False:
+        return 2
+    return 0 if in_text or (applies and step.when not in conditions.COMMON) else 1
+
+
+def _better_logs(text: bytes) -> tuple[BetterLog, ...]:
+    """What to try for the kind of error that the text looks like."""
+    known = signatures.better_logs()
+    fits = [item for item in known if any(compiled(p).search(text) for p in item.any)]
+    return tuple(fits[:3]) or tuple(item for item in known if not item.any)

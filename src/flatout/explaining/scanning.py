@@ -1,0 +1,251 @@
+"""Find signatures in a stream of bytes: one pass, memory bounded, time in proportion to its length.
+
+One pattern that stands for all messages runs over the stream; only where it is found are the
+signatures asked one by one, with the lines around as their neighbourhood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from flatout.explaining import (conditions, lines)
+from flatout.explaining.patterns import (PatternSet, any_of, compiled)
+from flatout.nouns.explained import Evidence
+from flatout.nouns.signature import Signature
+
+BEFORE = 48 << 10
+"""Bytes before a message that can be near it."""
+AFTER = 24 << 10
+LINE = 4 << 10
+"""What of a longer line is looked at around a message."""
+FURTHER = 600
+"""Bytes after the lines of a message in which it may go on, where it was wrapped."""
+EVIDENCE = 400
+"""Characters of evidence that are kept."""
+ALIKE = 4
+"""So often messages of one rank that differ in figures alone are looked into; then counted."""
+KEPT = 20_000
+"""Different messages that are remembered."""
+TIME_LINES = 12
+"""A line without a time has that of the last line before it that tells one, so far back."""
+_DIGITS = b"0123456789"
+
+
+@dataclass
+class Hit:
+    """One signature at one place."""
+
+    signature: Signature
+    evidence: Evidence
+    order: int
+    """Place among all bytes that were read, over all sources."""
+    captured: dict[str, str]
+    applies: tuple[bool | None, ...]
+    """For each step of the cure: its `if_text` was found; None: it has none."""
+    count: int = 0
+
+
+class Book:
+    """Signatures, ready to be looked for."""
+
+    def __init__(self, signatures: Iterable[Signature]) -> None:
+        asked = [(item, pattern) for item in signatures for pattern in item.any]
+        self.owners = tuple(item for item, _ in asked)
+        self._patterns = tuple(pattern for _, pattern in asked)
+        self.anywhere = any_of(self._patterns)
+
+    @cached_property
+    def each(self) -> PatternSet:
+        """The messages by place, `owners` of the same places; made when first needed."""
+        return PatternSet(self._patterns)
+
+
+@dataclass
+class Scanner:
+    """Takes sources one after the other and keeps the first hit of each signature on each rank."""
+
+    book: Book
+    hits: dict[tuple[str, int | None, str | None], Hit] = field(default_factory=dict)
+    bytes_read: int = 0
+    _alike: dict[tuple[int | None, bytes], tuple[int, list[Hit]]] = field(default_factory=dict)
+
+    def read(self, blocks: Iterable[bytes], source: str | None = None) -> None:
+        """Scan one source. Memory: a block and the neighbourhood, whatever the source's length."""
+        window = _Window(source, self.bytes_read)
+        for block in blocks:
+            window.add(lines.clean(block))
+            self.bytes_read += len(block)
+            self._scan(window, max(window.done, len(window.text) - AFTER))
+            window.forget()
+        self._scan(window, len(window.text))
+
+    def _scan(self, window: _Window, limit: int) -> None:
+        """Look into what begins before `limit`."""
+        anywhere, text = self.book.anywhere, window.text
+        while window.done < limit:
+            found = anywhere.search(text, window.done)
+            if found is None or found.start() >= limit:
+                break
+            message = window.message(found.start(), found.end())
+            self._look_into(window, message)
+            window.done = max(message.end, found.end(), window.done + 1)
+        window.done = max(window.done, limit)
+
+    def _look_into(self, window: _Window, message: _Message) -> None:
+        key = (message.rank, message.lines.translate(None, _DIGITS))
+        times, known = self._alike.get(key, (0, []))
+        if times >= ALIKE:
+            for hit in known:
+                hit.count += 1
+            return
+        numbers = self.book.each.search(message.text)
+        asked = (self._hit(window, message, number) for number in numbers)
+        found = list({id(hit): hit for hit in asked if hit is not None}.values())
+        for hit in found:
+            hit.count += 1
+        if len(self._alike) < KEPT:
+            both = {id(hit): hit for hit in (*known, *found)}
+            self._alike[key] = (times + 1, list(both.values()))
+
+    def _hit(self, window: _Window, message: _Message, number: int) -> Hit | None:
+        """The hit of one pattern's signature, made when it is the first; not yet counted."""
+        signature = self.book.owners[number]
+        found = compiled(self.book.each.patterns[number]).search(message.text)
+        if found is None or found.start() > message.end - message.start:
+            return None
+        key = (signature.id, message.rank, window.source)
+        if (known := self.hits.get(key)) is not None:
+            return known
+        near = window.near(message, signature.near)
+        if any(compiled(item).search(near) for item in signature.none):
+            return None
+        others = [compiled(item).search(near) for item in signature.all]
+        if not all(others):
+            return None
+        further = [compiled(item).search(near) for item in signature.captures]
+        captured = _captured([*further, *others, found])
+        if not all(conditions.CAPTURED[name](captured) for name in signature.needs):
+            return None
+        applies = tuple(_applies(step.if_text, near) for step in signature.cure)
+        evidence = window.evidence(message, found)
+        order = window.begin + window.offset + message.start
+        hit = self.hits[key] = Hit(signature, evidence, order, captured, applies)
+        return hit
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A place of a window where something was found."""
+
+    start: int
+    end: int
+    """Of the lines that hold it."""
+    lines: bytes
+    text: bytes
+    """These lines and some that follow: a message that begins in them may go on there."""
+    rank: int | None
+
+
+class _Window:
+    """What of one source is in memory now."""
+
+    def __init__(self, source: str | None, begin: int) -> None:
+        self.source = source
+        self.begin = begin
+        """Bytes of the sources before it."""
+        self.rank = lines.rank_of_file(source) if source else None
+        self.text = b""
+        self.done = 0
+        """Everything before it has been looked into."""
+        self.offset = 0
+        """Bytes of the source that have been forgotten."""
+        self._lines = 0
+        """Lines among them."""
+        self._near: dict[tuple[int, int, int | None], bytes] = {}
+
+    def add(self, block: bytes) -> None:
+        self.text += block
+        self._near.clear()
+
+    def forget(self) -> None:
+        """Drop what no message that is still to come has near it."""
+        far = self.done - BEFORE
+        if far <= 0:
+            return
+        self._lines += self.text.count(b"\n", 0, far)
+        self.offset += far
+        self.text = self.text[far:]
+        self.done -= far
+        self._near.clear()
+
+    def message(self, start: int, end: int) -> _Message:
+        """The lines that hold a place; of very long ones the part around it."""
+        first = self.text.rfind(b"\n", max(0, start - LINE), start) + 1
+        last = self.text.find(b"\n", end, end + LINE)
+        begin = first or max(0, start - LINE)
+        stop = last if last >= 0 else min(len(self.text), end + LINE)
+        rows = self.text[begin:stop]
+        rank = lines.rank(rows.split(b"\n", 1)[0].decode("utf-8", "replace"))
+        further = self.text[begin : stop + FURTHER]
+        return _Message(begin, stop, rows, further, self.rank if rank is None else rank)
+
+    def near(self, message: _Message, count: int) -> bytes:
+        """`count` lines before and after a message, without prefixes and other ranks' lines."""
+        key = (message.start, count, message.rank)
+        if key not in self._near:
+            before = self.text[max(0, message.start - BEFORE) : message.start]
+            after = self.text[message.end : message.end + AFTER]
+            rows = before.split(b"\n")[-count - 1 :], after.split(b"\n")[: count + 1]
+            whole = b"\n".join(rows[0]) + message.lines + b"\n".join(rows[1])
+            kept = (
+                lines.stripped(line)
+                for line in (whole if count else message.lines)
+                .decode("utf-8", "replace")
+                .split("\n")
+                if message.rank is None or lines.rank(line) in (None, message.rank)
+            )
+            self._near[key] = "\n".join(kept).encode()
+        return self._near[key]
+
+    def evidence(self, message: _Message, found: Any) -> Evidence:
+        """The lines in which a pattern was found; of very long ones the part around it."""
+        text = message.text
+        begin = text.rfind(b"\n", 0, found.start()) + 1
+        end = text.find(b"\n", found.end())
+        rows = text[begin : end if end >= 0 else len(text)].decode("utf-8", "replace").split("\n")
+        said = " ".join(" ".join(lines.stripped(row) for row in rows).split())
+        if len(said) > EVIDENCE:
+            part = text[max(begin, found.start() - EVIDENCE // 4) :][:EVIDENCE]
+            said = " ".join(part.decode("utf-8", "replace").split())
+        return Evidence(
+            text=said,
+            line=self._lines + self.text.count(b"\n", 0, message.start + found.start()) + 1,
+            source=self.source,
+            rank=message.rank,
+            time_s=self._time_s(message.start, rows[0]),
+        )
+
+    def _time_s(self, start: int, line: str) -> float | None:
+        earlier = self.text[max(0, start - LINE) : start].decode("utf-8", "replace").split("\n")
+        for candidate in (line, *reversed(earlier[-TIME_LINES:])):
+            if (time := lines.time_s(candidate)) is not None:
+                return time
+        return None
+
+
+def _captured(found: Iterable[Any]) -> dict[str, str]:
+    """Groups by name; those of later patterns win."""
+    said: dict[str, str] = {}
+    for match in found:
+        groups: Mapping[bytes, bytes | None] = match.groupdict() if match is not None else {}
+        for name, value in groups.items():
+            if value:
+                said[name.decode()] = " ".join(value.decode("utf-8", "replace").split())[:200]
+    return said
+
+
+def _applies(pattern: str | None, near: bytes) -> bool | None:
+    return None if pattern is None else compiled(pattern).search(near) is not None

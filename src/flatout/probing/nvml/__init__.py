@@ -1,0 +1,127 @@
+"""NVIDIA's own management library: the only place that talks to it.
+
+No library, no driver or no device is an ordinary state: there are no GPUs then. A fact that the
+driver refuses is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from flatout.nouns.identity import GpuIdentity
+
+if TYPE_CHECKING:
+    from flatout.nouns.gpu import Driver, Gpu, GpuPair
+    from flatout.probing.nvml.questions import Questions
+
+T = TypeVar("T")
+
+NOT_FOUND = "NVML Shared Library Not Found"
+"""The reason where there is no trace of NVIDIA's driver."""
+
+VERSION_MISMATCH = 18
+"""NVML_ERROR_LIB_RM_VERSION_MISMATCH: pynvml words it unlike nvidia-smi and the search engines."""
+
+
+def gpus(library: Any = None) -> tuple[GpuIdentity, ...]:
+    """The GPUs that the NVIDIA driver knows of. library: pynvml, or a fake of it."""
+    library = _library(library)
+    try:
+        library.nvmlInit()
+    except library.NVMLError:
+        return ()
+    try:
+        driver = _ask(library, lambda: _text(library.nvmlSystemGetDriverVersion()))
+        count = _ask(library, library.nvmlDeviceGetCount) or 0
+        asked = [_ask(library, partial(_gpu, library, index, driver)) for index in range(count)]
+        return tuple(gpu for gpu in asked if gpu is not None)
+    finally:
+        _ask(library, library.nvmlShutdown)
+
+
+def facts(
+    library: Any = None,
+) -> tuple[tuple[Gpu, ...] | None, tuple[GpuPair, ...] | None, Driver]:
+    """All that the library tells: the GPUs, how they talk to each other, and the driver.
+
+    GPUs and pairs are None where it could not be asked; the driver then says why.
+    """
+    # Here, because `run` asks for the identity alone, and at once.
+    from flatout.nouns.gpu import Driver
+    from flatout.probing.nvml import (gpu as nvml_gpu, links as nvml_links)
+    from flatout.probing.nvml.questions import Questions
+
+    library = _library(library)
+    try:
+        library.nvmlInit()
+    except Exception as error:  # also of a library that is broken, or far older than pynvml
+        return None, None, Driver(vendor="nvidia", nvml_error=_reason(error))
+    ask = Questions(library)
+    try:
+        handles = ask.handles()
+        links = {index: nvml_links.links(ask, handle) for index, handle in handles.items()}
+        found = tuple(
+            nvml_gpu.gpu(ask, index, handle, links[index]) for index, handle in handles.items()
+        )
+        known = ask.count is not None
+        pairs = nvml_links.pairs(ask, handles, found, links) if known else None
+        driver = Driver(vendor="nvidia", version=ask.driver_version(), cuda=ask.cuda_version())
+        return (found if known else None), pairs, driver
+    finally:
+        ask("nvmlShutdown")
+
+
+@contextmanager
+def asking(library: Any = None) -> Iterator[Questions | None]:
+    """The library, ready to be asked many times; None where it cannot be asked."""
+    from flatout.probing.nvml.questions import Questions
+
+    library = _library(library)
+    try:
+        library.nvmlInit()
+    except Exception:
+        yield None
+        return
+    ask = Questions(library)
+    try:
+        yield ask
+    finally:
+        ask("nvmlShutdown")
+
+
+def _library(library: Any) -> Any:
+    if library is None:
+        import pynvml
+
+        library = pynvml
+    return library
+
+
+def _reason(error: Exception) -> str:
+    if getattr(error, "value", None) == VERSION_MISMATCH:
+        return "Driver/library version mismatch"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _gpu(library: Any, index: int, driver: str | None) -> GpuIdentity:
+    handle = library.nvmlDeviceGetHandleByIndex(index)
+    return GpuIdentity(
+        name=_text(library.nvmlDeviceGetName(handle)),
+        memory_bytes=_ask(library, lambda: int(library.nvmlDeviceGetMemoryInfo(handle).total)),
+        driver=driver,
+    )
+
+
+def _ask(library: Any, question: Callable[[], T]) -> T | None:
+    """The driver's answer; None where it refuses."""
+    try:
+        return question()
+    except library.NVMLError:
+        return None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -1,0 +1,219 @@
+"""All facts about one GPU that NVML tells. The numbers are NVML's own, fixed for all versions."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from typing import Any
+
+from flatout.nouns.gpu import Gpu, GpuProcess
+from flatout.probing.nvml.links import Links
+from flatout.probing.nvml.questions import Questions
+
+CLOCK_SM = 1
+CLOCK_MEMORY = 2
+TEMPERATURE_GPU = 0
+THRESHOLD_SLOWDOWN = 1
+MEMORY_V2 = 0x02000028
+UNCORRECTED = 1
+VOLATILE = 0
+AGGREGATE = 1
+RETIREMENT_CAUSES = (0, 1)
+AFFINITY_OF_NODE = 0
+
+THROTTLES = {
+    0x001: "gpu_idle",
+    0x002: "applications_clocks_setting",
+    0x004: "sw_power_cap",
+    0x008: "hw_slowdown",
+    0x010: "sync_boost",
+    0x020: "sw_thermal_slowdown",
+    0x040: "hw_thermal_slowdown",
+    0x080: "hw_power_brake_slowdown",
+    0x100: "display_clocks_setting",
+}
+COMPUTE_MODES = {0: "default", 2: "prohibited", 3: "exclusive_process"}
+DRIVER_MODELS = {0: "WDDM", 1: "TCC", 2: "MCDM"}
+FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "completed"}
+
+
+def gpu(ask: Questions, index: int, handle: Any, links: Links) -> Gpu:
+    """One GPU, with its NVLink connections as found before."""
+    return Gpu(
+        vendor="nvidia",
+        name=ask.text("nvmlDeviceGetName", handle),
+        index=index,
+        uuid=ask.text("nvmlDeviceGetUUID", handle),
+        driver_sees=True,
+        compute_capability=_capability(ask, handle),
+        utilization=_utilization(ask, handle),
+        throttles=_throttles(ask, handle),
+        nvlinks=None if links.up is None else len(links.up),
+        nvlinks_down=None if links.down is None else len(links.down),
+        nvlink_fabric=_fabric(ask, handle),
+        processes=_processes(ask, handle),
+        **_bus(ask, handle),
+        **_memory(ask, handle),
+        **_power_and_heat(ask, handle),
+        **_clocks(ask, handle),
+        **_errors(ask, handle),
+        **_modes(ask, handle),
+    )
+
+
+def _capability(ask: Questions, handle: Any) -> tuple[int, int] | None:
+    answer = ask("nvmlDeviceGetCudaComputeCapability", handle)
+    return (int(answer[0]), int(answer[1])) if answer else None
+
+
+def _utilization(ask: Questions, handle: Any) -> float | None:
+    percent = ask.field("gpu", "nvmlDeviceGetUtilizationRates", handle)
+    return None if percent is None else percent / 100
+
+
+def _bus(ask: Questions, handle: Any) -> dict[str, Any]:
+    address, identity = ask.pci("nvmlDeviceGetPciInfo", handle)
+    return {
+        "pci_address": address,
+        "pci_id": identity,
+        "pcie_generation": ask.number("nvmlDeviceGetCurrPcieLinkGeneration", handle),
+        "pcie_generation_max": ask.number("nvmlDeviceGetMaxPcieLinkGeneration", handle),
+        "pcie_generation_card": ask.number("nvmlDeviceGetGpuMaxPcieLinkGeneration", handle),
+        "pcie_width": ask.number("nvmlDeviceGetCurrPcieLinkWidth", handle),
+        "pcie_width_max": ask.number("nvmlDeviceGetMaxPcieLinkWidth", handle),
+        "numa_node": _numa_node(ask, handle),
+    }
+
+
+def _numa_node(ask: Questions, handle: Any) -> int | None:
+    """The node whose memory is near. nvmlDeviceGetNumaNodeId is about GPUs that are nodes."""
+    words = ask("nvmlDeviceGetMemoryAffinity", handle, 16, AFFINITY_OF_NODE)
+    nodes = [
+        64 * position + bit
+        for position, word in enumerate(words or ())
+        for bit in range(64)
+        if int(word) >> bit & 1
+    ]
+    return nodes[0] if len(nodes) == 1 else None
+
+
+def _memory(ask: Questions, handle: Any) -> dict[str, Any]:
+    # The first version counts what the driver keeps for itself as used.
+    info = ask("nvmlDeviceGetMemoryInfo", handle, MEMORY_V2)
+    if info is None:
+        info = ask("nvmlDeviceGetMemoryInfo", handle)
+    total, used = getattr(info, "total", None), getattr(info, "used", None)
+    return {"memory_bytes": total, "memory_used_bytes": used if total else None}
+
+
+def _power_and_heat(ask: Questions, handle: Any) -> dict[str, Any]:
+    limit = ask.number("nvmlDeviceGetEnforcedPowerLimit", handle)
+    if limit is None:
+        limit = ask.number("nvmlDeviceGetPowerManagementLimit", handle)
+    bounds = ask("nvmlDeviceGetPowerManagementLimitConstraints", handle)
+    return {
+        "temperature_c": ask.number("nvmlDeviceGetTemperature", handle, TEMPERATURE_GPU),
+        "temperature_slowdown_c": ask.number(
+            "nvmlDeviceGetTemperatureThreshold", handle, THRESHOLD_SLOWDOWN
+        ),
+        "power_w": _watts(ask.number("nvmlDeviceGetPowerUsage", handle)),
+        "power_limit_w": _watts(limit),
+        "power_limit_default_w": _watts(
+            ask.number("nvmlDeviceGetPowerManagementDefaultLimit", handle)
+        ),
+        "power_limit_max_w": _watts(bounds[1] if bounds else None),
+    }
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _clocks(ask: Questions, handle: Any) -> dict[str, Any]:
+    return {
+        "clock_sm_mhz": ask.number("nvmlDeviceGetClockInfo", handle, CLOCK_SM),
+        "clock_sm_max_mhz": ask.number("nvmlDeviceGetMaxClockInfo", handle, CLOCK_SM),
+        "clock_memory_mhz": ask.number("nvmlDeviceGetClockInfo", handle, CLOCK_MEMORY),
+        "clock_memory_max_mhz": ask.number("nvmlDeviceGetMaxClockInfo", handle, CLOCK_MEMORY),
+    }
+
+
+def _throttles(ask: Questions, handle: Any) -> tuple[str, ...] | None:
+    mask = ask.number("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if mask is None:  # drivers before 535 know it by its older name
+        mask = ask.number("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    if mask is None:
+        return None
+    return tuple(name for bit, name in THROTTLES.items() if mask & bit)
+
+
+def _errors(ask: Questions, handle: Any) -> dict[str, Any]:
+    pages = [ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in RETIREMENT_CAUSES]
+    rows = ask("nvmlDeviceGetRemappedRows", handle)
+    # Older GPUs retire pages, newer ones remap rows; each refuses to tell of the other.
+    waiting = [
+        ask.flag("nvmlDeviceGetRetiredPagesPendingStatus", handle),
+        bool(rows[2]) if rows else None,
+    ]
+    known = [answer for answer in waiting if answer is not None]
+    return {
+        "ecc": ask.flag("nvmlDeviceGetEccMode", handle),
+        "ecc_uncorrected": ask.number("nvmlDeviceGetTotalEccErrors", handle, UNCORRECTED, VOLATILE),
+        "ecc_uncorrected_lifetime": ask.number(
+            "nvmlDeviceGetTotalEccErrors", handle, UNCORRECTED, AGGREGATE
+        ),
+        "retired_pages": None if None in pages else sum(map(len, pages)),
+        "retirement_pending": any(known) if known else None,
+        "row_remap_failed": bool(rows[3]) if rows else None,
+    }
+
+
+def _modes(ask: Questions, handle: Any) -> dict[str, Any]:
+    mode = ask.number("nvmlDeviceGetComputeMode", handle)
+    model = ask("nvmlDeviceGetDriverModel", handle)
+    mig = ask.flag("nvmlDeviceGetMigMode", handle)
+    return {
+        "persistence_mode": ask.flag("nvmlDeviceGetPersistenceMode", handle),
+        "compute_mode": None if mode is None else COMPUTE_MODES.get(mode),
+        "mig": mig,
+        "mig_slices": _slices(ask, handle) if mig else (),
+        "display": ask.flag("nvmlDeviceGetDisplayActive", handle),
+        "driver_model": DRIVER_MODELS.get(model[0]) if model else None,
+    }
+
+
+def _slices(ask: Questions, handle: Any) -> tuple[str, ...]:
+    """The slices' profiles: their names end in it, "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""
+    most = ask.number("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+    slices = [ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(most)]
+    names = [ask.text("nvmlDeviceGetName", part) for part in slices if part is not None]
+    profiles = [re.search(r"\bMIG (\S+)$", name or "") for name in names]
+    return tuple(profile[1] for profile in profiles if profile)
+
+
+def _fabric(ask: Questions, handle: Any) -> str | None:
+    for question, structure in (
+        ("nvmlDeviceGetGpuFabricInfoV", "c_nvmlGpuFabricInfoV_t"),
+        ("nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t"),
+    ):
+        info = ask(structure)
+        if info is not None and ask(question, handle, ctypes.byref(info)) is not None:
+            return FABRIC_STATES.get(info.state)
+    return None
+
+
+def _processes(ask: Questions, handle: Any) -> tuple[GpuProcess, ...] | None:
+    lists = [
+        ask("nvmlDeviceGetComputeRunningProcesses", handle),
+        ask("nvmlDeviceGetGraphicsRunningProcesses", handle),
+    ]
+    if all(processes is None for processes in lists):
+        return None
+    memory: dict[int, int | None] = {}
+    for process in [process for processes in lists for process in processes or ()]:
+        # One that computes and draws stands in both lists, with the same memory.
+        memory[process.pid] = process.usedGpuMemory or memory.get(process.pid)
+    return tuple(
+        GpuProcess(pid, ask.text("nvmlSystemGetProcessName", pid), used)
+        for pid, used in sorted(memory.items())
+    )

@@ -1,0 +1,101 @@
+"""How NVIDIA's GPUs are joined: NVLink connections and the shortest way of each pair."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flatout.nouns.gpu import Gpu, GpuPair
+from flatout.probing.nvml.questions import Questions
+
+MAX_LINKS = 36
+"""NVML_NVLINK_MAX_LINKS; a GPU with fewer refuses the others."""
+REMOTE_GPU = 0
+REMOTE_NPU = 1
+REMOTE_SWITCH = 2
+"""NVML_NVLINK_DEVICE_TYPE_*."""
+SWITCH = "switch"
+UNKNOWN = "unknown"
+WAYS = {
+    0: "internal",
+    10: "single",
+    20: "multiple",
+    30: "hostbridge",
+    40: "node",
+    50: "system",
+}
+"""NVML_TOPOLOGY_*."""
+
+
+@dataclass(frozen=True)
+class Links:
+    """The NVLink connections of one GPU, by number; both None: it has none, or does not tell."""
+
+    up: tuple[int, ...] | None
+    down: tuple[int, ...] | None
+    absent: bool = False
+    """The GPU says that it has no NVLink."""
+
+
+def links(ask: Questions, handle: Any) -> Links:
+    """The connections of one GPU."""
+    states = [ask.number("nvmlDeviceGetNvLinkState", handle, link) for link in range(MAX_LINKS)]
+    if all(state is None for state in states):
+        absent = ask.has_no_such_part("nvmlDeviceGetNvLinkState", handle, 0)
+        return Links(None, None, absent)
+    return Links(
+        tuple(link for link, state in enumerate(states) if state),
+        tuple(link for link, state in enumerate(states) if state == 0),
+    )
+
+
+def pairs(
+    ask: Questions, handles: Mapping[int, Any], gpus: Sequence[Gpu], of: Mapping[int, Links]
+) -> tuple[GpuPair, ...] | None:
+    """The shortest way of each pair. One that is not known is left out; None: none is known."""
+    possible = list(itertools.combinations(handles, 2))
+    if not possible:
+        return ()
+    places = {gpu.pci_address: gpu.index for gpu in gpus}
+    ends = {index: _ends(ask, handle, of[index], places) for index, handle in handles.items()}
+    found = []
+    for first, second in possible:
+        link = _nvlink(first, second, ends)
+        if link is None:
+            way = ask.number("nvmlDeviceGetTopologyCommonAncestor", handles[first], handles[second])
+            link = WAYS.get(way, UNKNOWN) if way is not None else UNKNOWN
+        if link != UNKNOWN:
+            found.append(GpuPair(first, second, link))
+    return tuple(found) or None
+
+
+def _ends(
+    ask: Questions, handle: Any, of: Links, places: Mapping[str | None, int | None]
+) -> set[int | str | None]:
+    """What is at the other ends: GPUs' numbers, a switch, something that is not known."""
+    if of.up is None:
+        return set() if of.absent else {UNKNOWN}
+    return {_end(ask, handle, link, places) for link in of.up}
+
+
+def _end(
+    ask: Questions, handle: Any, link: int, places: Mapping[str | None, int | None]
+) -> int | str | None:
+    kind = ask.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+    if kind in (REMOTE_SWITCH, REMOTE_NPU):
+        return SWITCH if kind == REMOTE_SWITCH else None
+    address = ask.pci("nvmlDeviceGetNvLinkRemotePciInfo", handle, link)[0]
+    if address is not None and address in places:
+        return places[address]
+    elsewhere = kind == REMOTE_GPU and address is not None and None not in places
+    return None if elsewhere else UNKNOWN  # a GPU that is not ours; or a switch, or who knows
+
+
+def _nvlink(first: int, second: int, ends: Mapping[int, set[int | str | None]]) -> str | None:
+    """`nvlink`, or `unknown` where an NVLink may lead from one to the other; None: none does."""
+    one, other = ends[first], ends[second]
+    if second in one or first in other or (SWITCH in one and SWITCH in other):
+        return "nvlink"
+    return UNKNOWN if UNKNOWN in one | other else None

@@ -1,0 +1,83 @@
+"""The host's side of a recording: what nested in what, thread by thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flatout.profiling.trace import operators
+from flatout.profiling.trace.intervals import (NOBODY, Nest, Segments, nest)
+from flatout.profiling.trace.recording import (Category, Flags, Ints, Recording)
+
+
+@dataclass(frozen=True)
+class Host:
+    """For each row of the recording; rows that are not the host's own work have defaults."""
+
+    rows: Ints
+    """Operators, annotations and calls of the runtime."""
+    parent: NDArray[np.int64]
+    own: Ints
+    """ns without what is nested inside."""
+    optimizing: Flags
+    """Inside of an optimizer's step."""
+    loading: Flags
+    """Inside of the loader's __next__."""
+    nests: dict[int, tuple[Ints, Nest]]
+    """By thread: its rows, and how they nest."""
+
+    def working(self, thread: int) -> Segments:
+        """Which row is at work on this thread, over time."""
+        rows, found = self.nests[thread]
+        inner = found.innermost()
+        owner = np.where(inner.owner >= 0, rows[inner.owner], NOBODY)
+        return Segments(inner.begin, inner.end, owner)
+
+    def around(self, thread: int, at: Ints) -> Ints:
+        """The innermost row on this thread at these times; NOBODY: none."""
+        if thread not in self.nests:
+            return np.full(len(at), NOBODY, np.int64)
+        return owner_at(self.working(thread), at)
+
+
+def owner_at(segments: Segments, at: Ints) -> Ints:
+    """Who owns these times; NOBODY outside of all segments."""
+    if not len(segments.begin):
+        return np.full(len(at), NOBODY, np.int64)
+    number = np.searchsorted(segments.begin, at, side="right") - 1
+    inside = (number >= 0) & (at < segments.end[number])
+    found: Ints = np.where(inside, segments.owner[number], NOBODY)
+    return found
+
+
+def host(recording: Recording) -> Host:
+    """Nest the host's events."""
+    events, count = recording.events, len(recording.events)
+    rows = recording.rows(Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME)
+    parent, own = np.full(count, NOBODY, np.int64), np.zeros(count, np.int64)
+    flags = {
+        rule: recording.named(rule.search)[events.name]
+        & np.isin(events.category, (Category.OPERATOR, Category.ANNOTATION))
+        for rule in (operators.OPTIMIZER_STEP, operators.LOADER)
+    }
+    nests = {}
+    for thread, mine in by_thread(recording, rows):
+        found = nest(events.begin[mine], events.end[mine])
+        parent[mine] = np.where(found.parent >= 0, mine[found.parent], NOBODY)
+        own[mine] = found.own()
+        for flag in flags.values():
+            flag[mine] = found.spread(flag[mine])
+        nests[thread] = (mine, found)
+    optimizing, loading = flags.values()
+    return Host(rows, parent, own, optimizing, loading, nests)
+
+
+def by_thread(recording: Recording, rows: Ints) -> list[tuple[int, Ints]]:
+    """The rows of each thread, in their order."""
+    threads = recording.events.thread[rows]
+    order = np.argsort(threads, kind="stable")
+    cuts = np.flatnonzero(np.diff(threads[order])) + 1
+    groups = np.split(rows[order], cuts) if len(rows) else []
+    return [(int(recording.events.thread[group[0]]), group) for group in groups]

@@ -1,0 +1,106 @@
+"""What `flatout bench` prints: a table for each device, findings with cures, PASS or FAIL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from flatout.nouns import units
+from flatout.nouns.ceiling import Benched, Ceiling
+from flatout.reporting import plain
+from flatout.reporting.bench.screen.document import share
+from flatout.reporting.doctor import print_finding, print_line, print_paragraph
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+TITLE, VALUE, UNIT, SHEET = 38, 9, 10, 16
+"""Widths of the columns; the size at which it was reached takes what is left of the line."""
+SMALLER = {"TFLOP/s": "GFLOP/s"}
+
+
+def bench(benched: Benched, console: Console | None = None) -> None:
+    """Print all of it; on stdout unless another console is given."""
+    from rich.console import Console
+
+    console = console or Console()
+    names = {device.device: device.name for device in benched.devices}
+    names.setdefault("cpu", benched.machine.cpu)
+    devices = list(dict.fromkeys(one.device for one in benched.ceilings if one.device))
+    for device in devices:
+        rows = [one for one in benched.ceilings if one.device == device]
+        _table(console, device, names.get(device), rows)
+        print_line(console, "")
+    lost = [one for one in benched.ceilings if one.value is None]
+    for one in lost:
+        where = f" on {one.device}" if one.device else ""
+        line = ("no figure", f"{one.title}{where}: {one.note or 'not measured'}", "bold yellow")
+        print_paragraph(console, line)
+    for finding in benched.findings:
+        print_finding(console, finding)
+        print_line(console, "")
+    for line in _closing(benched):
+        print_paragraph(console, line)
+
+
+def figure(ceiling: Ceiling) -> tuple[str, str]:
+    """Value and unit as people read them: 0.35 TFLOP/s is 350 GFLOP/s."""
+    value, unit = ceiling.value, ceiling.unit
+    if value is None:
+        return "-", ""
+    if unit in SMALLER and value < 1:
+        value, unit = value * 1000, SMALLER[unit]
+    digits = 0 if value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:,.{digits}f}", unit
+
+
+def _table(console: Console, device: str, name: str | None, rows: list[Ceiling]) -> None:
+    print_line(console, f"{device:<10}{plain.one_line(name or units.UNKNOWN)}", "bold")
+    wide = console.width >= 100
+    sheet = any(one.datasheet for one in rows)
+    head = f"  {'':{TITLE}}{'measured':>{VALUE + 1 + UNIT}}"
+    head += f"{'of data sheet':>{SHEET}}" if sheet else ""
+    print_line(console, head + ("  at" if wide else ""), "dim", 0, None)
+    for one in rows:
+        if one.value is not None:
+            print_line(console, plain.cut(_row(one, sheet, wide), console.width))
+
+
+def _row(one: Ceiling, sheet: bool, wide: bool) -> str:
+    value, unit = figure(one)
+    line = f"  {plain.cut(plain.one_line(one.title), TITLE - 1):<{TITLE}}"
+    line += f"{value:>{VALUE}} {unit:<{UNIT}}"
+    if sheet:
+        line += f"{_of_sheet(one):>{SHEET}}"
+    if wide:
+        line += f"  {plain.one_line(one.best)}"
+    return line.rstrip()
+
+
+def _of_sheet(one: Ceiling) -> str:
+    part = share(one)
+    return f"{units.share(part)} of {one.datasheet:,.4g}" if part is not None else ""
+
+
+def _closing(benched: Benched) -> Iterator[tuple[str, str, str]]:
+    if benched.interrupted:
+        count = units.count(len(benched.ceilings), "ceiling")
+        yield "stopped", f"interrupted after {count}; the rest was not measured", "bold yellow"
+    if benched.passed is not None:
+        word, style = ("PASS", "bold green") if benched.passed else ("FAIL", "bold red")
+        yield word, _why(benched), style
+    how = "--quick" if benched.quick else "all sizes"
+    when = f"measured {benched.date}" if benched.cached else f"in {units.duration(benched.wall_s)}"
+    yield "measured", f"with torch {benched.torch or units.UNKNOWN}, {how}, {when}", "bold"
+    if benched.findings:
+        yield "next", f"flatout explain {benched.findings[0].code}", "bold cyan"
+
+
+def _why(benched: Benched) -> str:
+    names = ", ".join(dict.fromkeys(one.name or one.device for one in benched.devices))
+    if benched.passed:
+        return f"{names}: it is {benched.expected} and gives what it should"
+    if not benched.devices:
+        return f"expected {benched.expected}, and torch sees no GPU"
+    codes = ", ".join(dict.fromkeys(finding.code for finding in benched.findings))
+    return f"expected {benched.expected}, found {names}: {codes or 'not all was measured'}"

@@ -1,0 +1,295 @@
+"""Two profiles side by side: which parts of the step changed, by how much, and why."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from flatout.nouns import units
+from flatout.nouns.anatomy import WAITS, Anatomy, Kind
+from flatout.nouns.finding import Finding
+from flatout.nouns.profile import Profile, Profiled
+from flatout.reporting import plain
+from flatout.reporting.profile.screen import words
+from flatout.reporting.document import as_json
+from flatout.reporting.profile.screen.document import read
+
+COMPARE = "flatout.profile-compare/1"
+LEAST = 0.01
+"""Changes below this share of the longer step are not told."""
+KERNELS = 20
+EXPLAIN = 3
+"""Parts that are said to explain the difference."""
+CODES = {
+    "DATA": (Kind.WAIT_DATA, Kind.PYTHON),
+    "SYNC": (Kind.WAIT_SYNC,),
+    "HOST": (Kind.WAIT_HOST, Kind.PYTHON),
+    "COPY": (Kind.COPY, Kind.CONVERSION),
+    "COMM": (Kind.COMMUNICATION, Kind.WAIT_RANKS),
+}
+"""Which parts findings of a family are about."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Something that takes part of the step, before and after."""
+
+    name: str
+    before_ms: float
+    after_ms: float
+    kind: Kind | None = None
+    calls_before: float = 0.0
+    calls_after: float = 0.0
+    why: tuple[str, ...] = ()
+
+    @property
+    def ms(self) -> float:
+        """What it adds to the step; negative: what it takes off."""
+        return self.after_ms - self.before_ms
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A fact of the job that is not the same in both."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """A finding that one of the two has, in short."""
+
+    code: str
+    title: str
+    where: str | None
+    ratio: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """What differs between two profiles. `ms` are of one step."""
+
+    before_ms: float
+    after_ms: float
+    parts: tuple[Change, ...]
+    """The largest change first; their changes add up to that of the step."""
+    kernels: tuple[Change, ...]
+    """Those in both whose time changed."""
+    appeared: tuple[Change, ...]
+    vanished: tuple[Change, ...]
+    settings: tuple[Setting, ...]
+    gone: tuple[Told, ...]
+    """Findings of the first that the second has no more."""
+    new: tuple[Told, ...]
+    stayed: tuple[Told, ...]
+    samples: tuple[float, float] | None = None
+    """Per step, where both are known."""
+    caveats: tuple[str, ...] = ()
+    """Why the two cannot simply be compared."""
+
+    @property
+    def explained(self) -> tuple[tuple[Change, float], ...]:
+        """The parts that changed most in the step's own direction, and their share of it."""
+        whole = self.after_ms - self.before_ms
+        if not whole:
+            return ()
+        shares = ((change, change.ms / whole) for change in self.parts)
+        return tuple(pair for pair in shares if pair[1] >= 0.05)[:EXPLAIN]
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as fast the second is: per sample where these are known."""
+        if not self.after_ms or not self.before_ms:
+            return None
+        per_step = self.before_ms / self.after_ms
+        return per_step * self.samples[1] / self.samples[0] if self.samples else per_step
+
+
+Reasons = dict[str, Sequence[Finding | Change]]
+
+
+def compare(a: dict[str, Any], b: dict[str, Any]) -> Comparison:
+    """What changed from document `a` to `b`. Raises UserError where one of them is no profile."""
+    first, second = read(a), read(b)
+    before, after = first.profile, second.profile
+    gone = _only(first.findings, second.findings)
+    new = _only(second.findings, first.findings)
+    both, appeared, vanished = _kernels(before, after)
+    reasons: Reasons = {"gone": gone, "new": new, "appeared": appeared, "vanished": vanished}
+    return Comparison(
+        before.anatomy.step_ms,
+        after.anatomy.step_ms,
+        tuple(_parts(before, after, reasons)),
+        both,
+        appeared,
+        vanished,
+        tuple(_settings(a, b)),
+        tuple(map(_told, gone)),
+        tuple(map(_told, new)),
+        tuple(_told(item) for item in second.findings if item not in new),
+        _samples(before, after),
+        tuple(_caveats(first, second)),
+    )
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """What `flatout profile --compare A B --json` prints."""
+    whole = as_json(comparison)
+    for name in ("parts", "kernels", "appeared", "vanished"):
+        for raw, change in zip(whole[name], getattr(comparison, name), strict=True):
+            raw["ms"] = as_json(change.ms)
+    explained = [
+        {"part": str(change.kind), "share": share} for change, share in comparison.explained
+    ]
+    return {"schema": COMPARE, "ratio": comparison.ratio, "explained": explained, **whole}
+
+
+def _parts(before: Profile, after: Profile, reasons: Reasons) -> Iterator[Change]:
+    one, other = before.anatomy, after.anatomy
+    longer = max(one.step_ms, other.step_ms)
+    found = []
+    for kind in Kind:
+        old, now = one.part(kind), other.part(kind)
+        if not old and not now:
+            continue
+        calls = (_launches(one, kind), _launches(other, kind))
+        why: tuple[str, ...] = ()
+        if abs(now - old) >= LEAST * longer:
+            why = tuple(_why(kind, before, after, calls, reasons))
+        found.append(Change(words.kind(kind), old, now, kind, *calls, why))
+    yield from sorted(found, key=lambda change: -abs(change.ms))
+
+
+def _why(
+    kind: Kind,
+    before: Profile,
+    after: Profile,
+    calls: tuple[float, float],
+    reasons: Reasons,
+) -> Iterator[str]:
+    """What goes with the change of this part: findings, launches, operations, kernels."""
+    for word, items in reasons.items():
+        for item in items:
+            if isinstance(item, Change):
+                if item.kind is kind:
+                    yield f"{word}: {words.kernel(item.name, 60)}"
+            elif kind in CODES.get(item.code.rstrip("0123456789"), ()):
+                place = f" at {item.where}" if item.where else ""
+                yield f"{word}: {item.code}{place}, {plain.one_line(item.title)}"
+    noun = "operators" if after.anatomy.device == "cpu" else "launches"
+    if kind not in WAITS and abs(calls[0] - calls[1]) > 0.05 * max(calls):
+        yield f"{calls[0]:,.0f} -> {calls[1]:,.0f} {noun}"
+    flops = (_flops(before.anatomy, kind), _flops(after.anatomy, kind))
+    if flops[0] and flops[1] and abs(flops[0] - flops[1]) > 0.05 * max(flops):
+        yield f"{flops[1] / flops[0]:.2f} times the operations"
+    rates = [
+        words.flops_per_s(amount, anatomy.part(kind))
+        for amount, anatomy in zip(flops, (before.anatomy, after.anatomy), strict=True)
+    ]
+    if units.UNKNOWN not in rates and rates[0] != rates[1]:
+        yield f"{rates[0]} -> {rates[1]}"
+
+
+def _kernels(
+    before: Profile, after: Profile
+) -> tuple[tuple[Change, ...], tuple[Change, ...], tuple[Change, ...]]:
+    """Kernels in both, in the second alone, in the first alone; the largest change first."""
+    old, now = _by_name(before), _by_name(after)
+    least = LEAST / 10 * max(before.anatomy.step_ms, after.anatomy.step_ms)
+    changes = []
+    for name in {**old, **now}:
+        one, other = old.get(name), now.get(name)
+        kind = (other or one or (None,))[0]
+        was, calls_was = one[1:] if one else (0.0, 0.0)
+        is_, calls_is = other[1:] if other else (0.0, 0.0)
+        changes.append(Change(name, was, is_, kind, calls_was, calls_is))
+    changes = [change for change in changes if abs(change.ms) >= least]
+    changes.sort(key=lambda change: -abs(change.ms))
+    both = [change for change in changes if change.name in old and change.name in now]
+    appeared = [change for change in changes if change.name not in old]
+    vanished = [change for change in changes if change.name not in now]
+    return tuple(both[:KERNELS]), tuple(appeared[:KERNELS]), tuple(vanished[:KERNELS])
+
+
+def _by_name(profile: Profile) -> dict[str, tuple[Kind, float, float]]:
+    """Kind, milliseconds and calls of each kernel; on a CPU of each operator."""
+    found: dict[str, tuple[Kind, float, float]] = {}
+    if profile.anatomy.device == "cpu":
+        timed = [(item.name, item.kind, item.host_ms, item.calls) for item in profile.operators]
+    else:
+        timed = [(item.name, item.kind, item.ms, item.calls) for item in profile.kernels]
+    for name, kind, ms, calls in timed:
+        _, ms_before, calls_before = found.get(name, (kind, 0.0, 0.0))
+        found[name] = (kind, ms_before + ms, calls_before + calls)
+    return found
+
+
+def _settings(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Setting]:
+    """Facts of the job and the loop that differ: workers, dtypes, compiled, versions."""
+    one, other = _flat(a.get("job") or {}), _flat(b.get("job") or {})
+    if not one or not other:
+        return
+    for name in dict.fromkeys([*one, *other]):
+        if name in ("step_s", "wait_share") or one.get(name) == other.get(name):
+            continue
+        yield Setting(name, _shown(one.get(name)), _shown(other.get(name)))
+
+
+def _flat(raw: Any, name: str = "") -> dict[str, Any]:
+    """Leaves by path: loaders[0].num_workers."""
+    if isinstance(raw, dict):
+        inner = [_flat(value, f"{name}.{key}" if name else key) for key, value in raw.items()]
+    elif isinstance(raw, list):
+        inner = [_flat(value, f"{name}[{number}]") for number, value in enumerate(raw)]
+    else:
+        return {name: raw}
+    return {key: value for found in inner for key, value in found.items()}
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else plain.one_line(str(value))
+
+
+def _samples(before: Profile, after: Profile) -> tuple[float, float] | None:
+    if before.seen is None or after.seen is None:
+        return None
+    both = (before.seen.samples, after.seen.samples)
+    return both if all(both) else None
+
+
+def _caveats(first: Profiled, second: Profiled) -> Iterator[str]:
+    before, after = first.profile, second.profile
+    if before.anatomy.device != after.anatomy.device:
+        yield f"one trained on {before.anatomy.device}, the other on {after.anatomy.device}"
+    elif before.device_name != after.device_name:
+        names = [_shown(profile.device_name) for profile in (before, after)]
+        yield f"other hardware: {names[0]}, then {names[1]}"
+    samples = _samples(before, after)
+    if samples and abs(samples[0] - samples[1]) > 0.01 * max(samples):
+        yield f"a step holds {samples[0]:g} samples, then {samples[1]:g}: the ratio is per sample"
+    if not (before.trace_steps and after.trace_steps):
+        yield "a trace marks no steps: its whole window is compared"
+    if len(before.ranks) != len(after.ranks):
+        yield f"{max(len(before.ranks), 1)} ranks, then {max(len(after.ranks), 1)}"
+
+
+def _only(findings: Iterable[Finding], others: Iterable[Finding]) -> list[Finding]:
+    """Those whose code and place the others do not have."""
+    known = {(item.code, item.where) for item in others}
+    return [item for item in findings if (item.code, item.where) not in known]
+
+
+def _told(finding: Finding) -> Told:
+    ratio = finding.gain.ratio if finding.gain else None
+    return Told(finding.code, plain.one_line(finding.title), finding.where, ratio)
+
+
+def _launches(anatomy: Anatomy, kind: Kind) -> float:
+    return sum(part.launches for part in anatomy.parts if part.kind is kind)
+
+
+def _flops(anatomy: Anatomy, kind: Kind) -> float:
+    return sum(part.flops or 0.0 for part in anatomy.parts if part.kind is kind)

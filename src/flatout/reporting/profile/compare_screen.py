@@ -1,0 +1,137 @@
+"""What `flatout profile --compare A B` prints: both steps part by part, and what explains them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from flatout.nouns import units
+from flatout.reporting import plain
+from flatout.reporting.profile.screen import words as profile_words
+from flatout.reporting.profile.screen.screen import (LABEL, WIDEST, Line, mark_for, paragraph, show)
+from flatout.reporting.profile.screen.compare import (Change, Comparison, Told)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NAME = 26
+AT_MOST = 5
+"""Lines of one kind; all of them are in the JSON."""
+BETTER, WORSE = "green", "red"
+
+
+def compared(
+    comparison: Comparison, names: tuple[str, str] = ("A", "B"), console: Console | None = None
+) -> None:
+    """Print what changed; on stdout unless another console is given. names: of the two."""
+    from rich.console import Console
+
+    console = console or Console()
+    width = max(min(console.width, WIDEST), 40)
+    for line in lines(comparison, names, width, mark_for(console)):
+        show(console, line)
+
+
+def lines(
+    comparison: Comparison, names: tuple[str, str], width: int, mark: str = "#"
+) -> Iterator[Line]:
+    """The lines of it."""
+    yield from _head(comparison, names, width)
+    yield Line("")
+    yield from _parts(comparison, width, mark)
+    yield Line("")
+    explained = [f"{change.name} {units.share(share)}" for change, share in comparison.explained]
+    if explained:
+        yield from paragraph("why", f"of the difference {', '.join(explained)}", width, "bold")
+    for change in comparison.parts:
+        if change.why:
+            words = f"{change.name} {_signed(change.ms)}: {'; '.join(change.why)}"
+            yield from paragraph("why", words, width, "bold")
+    settings = [f"{it.name} {it.before} -> {it.after}" for it in comparison.settings]
+    yield from _listed("setting", settings, width)
+    yield from _listed("slower", _kernels(comparison.kernels, faster=False), width, WORSE)
+    yield from _listed("faster", _kernels(comparison.kernels, faster=True), width, BETTER)
+    yield from _listed("appeared", [_alone(it) for it in comparison.appeared], width)
+    yield from _listed("vanished", [_alone(it) for it in comparison.vanished], width)
+    yield from _listed("new", [_told(item) for item in comparison.new], width, WORSE)
+    yield from _listed("gone", [_told(item) for item in comparison.gone], width, BETTER)
+    yield from _listed("stayed", [_told(item) for item in comparison.stayed], width)
+    for caveat in comparison.caveats:
+        yield from paragraph("note", caveat, width, "bold yellow")
+
+
+def _head(comparison: Comparison, names: tuple[str, str], width: int) -> Iterator[Line]:
+    style = f"bold {_style(comparison.after_ms - comparison.before_ms)}"
+    before, after = map(units.milliseconds, (comparison.before_ms, comparison.after_ms))
+    per = " per sample" if comparison.samples else ""
+    told = f"{before} -> {after} per step, {units.ratio(comparison.ratio)} as fast{per}"
+    yield from paragraph("verdict", told, width, style)
+    both = f"{plain.one_line(names[0])} -> {plain.one_line(names[1])}"
+    yield from paragraph("profiles", both, width, "bold")
+
+
+def _parts(comparison: Comparison, width: int, mark: str) -> Iterator[Line]:
+    """Each part with a bar as long as its change; those of nothing left out."""
+    head = f"{'':{LABEL}}{'part':<{NAME}}{'before':>10}{'after':>10}{'change':>10}"
+    yield Line(head, ((0, len(head), "dim"),))
+    told = [change for change in comparison.parts if change.before_ms or change.after_ms]
+    room = width - len(head) - 2
+    most = max((abs(change.ms) for change in told), default=0.0) or 1.0
+    for number, change in enumerate(told):
+        label = "anatomy" if number == 0 else ""
+        bar = mark * round(room * abs(change.ms) / most)
+        yield _row(label, change, bar)
+    step = Change("step", comparison.before_ms, comparison.after_ms)
+    yield _row("", step, "")
+
+
+def _row(label: str, change: Change, bar: str) -> Line:
+    before, after = map(units.milliseconds, (change.before_ms, change.after_ms))
+    name = plain.cut(change.name, NAME - 1)
+    left = f"{label:<{LABEL}}{name:<{NAME}}{before:>10}{after:>10}{_signed(change.ms):>10}  "
+    text = f"{left}{bar}"
+    return Line(text, ((0, len(label), "bold"), (len(left), len(text), _style(change.ms))))
+
+
+def _listed(label: str, items: list[str], width: int, style: str = "") -> Iterator[Line]:
+    for item in items[:AT_MOST]:
+        yield from paragraph(label, item, width, f"bold {style}")
+    if len(items) > AT_MOST:
+        yield from paragraph(label, f"{len(items) - AT_MOST} more (--json)", width, "bold")
+
+
+def _kernels(changes: Iterable[Change], faster: bool) -> list[str]:
+    return [
+        f"{_signed(change.ms)}: {_short(change.name)} ({units.milliseconds(change.before_ms)} -> "
+        f"{units.milliseconds(change.after_ms)}, {change.calls_before:,.0f} -> "
+        f"{change.calls_after:,.0f} calls)"
+        for change in changes
+        if (change.ms < 0) is faster
+    ]
+
+
+def _alone(change: Change) -> str:
+    calls = change.calls_before or change.calls_after
+    return f"{_signed(change.ms)}: {_short(change.name)} ({calls:,.0f} calls)"
+
+
+def _told(item: Told) -> str:
+    place = f" {item.where}" if item.where else ""
+    ratio = f" ({units.ratio(item.ratio)})" if item.ratio else ""
+    return f"{item.code}{place}: {item.title}{ratio}"
+
+
+def _short(name: str) -> str:
+    return profile_words.kernel(name, 60)
+
+
+def _signed(ms: float) -> str:
+    return (
+        units.milliseconds(0.0)
+        if abs(ms) < 0.005
+        else f"{'+' if ms > 0 else '-'}{units.milliseconds(abs(ms))}"
+    )
+
+
+def _style(ms: float) -> str:
+    return BETTER if ms <= 0 else WORSE

@@ -1,0 +1,143 @@
+"""JSON of a profile, `flatout.profile/1`: what `flatout profile --json` prints and reads again.
+
+A field once published keeps its name and meaning; what is not known is null. All that the profile
+holds is in it, so that reports and comparisons can be made later and elsewhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import json
+import math
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from flatout.nouns.errors import UserError
+from flatout.nouns.finding import Finding
+from flatout.nouns.profile import Profiled
+from flatout.reporting.profile.screen import words
+from flatout.reporting.document import as_json
+
+PROFILE = "flatout.profile/1"
+HOW = "record one: flatout profile --json train.py > profile.json"
+
+
+def document(profiled: Profiled) -> dict[str, Any]:
+    """What `flatout profile --json` prints."""
+    profile, anatomy = profiled.profile, profiled.profile.anatomy
+    parts = [_part(_fields(part), anatomy.step_ms) for part in anatomy.parts]
+    found: dict[str, Any] = as_json(
+        {
+            "schema": PROFILE,
+            "step_ms": anatomy.step_ms,
+            "anatomy": parts,
+            "findings": [_finding(item) for item in profiled.findings],
+            "step": _fields(anatomy, but=("step_ms", "parts")),
+            **_fields(profile, but=("anatomy",)),
+            **_fields(profiled, but=("profile", "findings", "report_path")),
+            "largest_gain": max(map(words.saved, profiled.findings), default=0.0),
+            "report": profiled.report_path,
+        }
+    )
+    return found
+
+
+def read(found: dict[str, Any]) -> Profiled:
+    """The noun that such a document holds. Raises UserError where it holds none."""
+    if not isinstance(found, dict) or found.get("schema") != PROFILE:
+        schema = found.get("schema") if isinstance(found, dict) else None
+        raise UserError(f"this is of schema {schema!r}; this flatout reads {PROFILE!r}", HOW)
+    try:
+        parts = [{**raw, "kind": raw["part"]} for raw in found["anatomy"]]
+        anatomy = {**found["step"], "step_ms": found["step_ms"], "parts": parts}
+        findings = [_read_finding(raw) for raw in found["findings"]]
+        whole = {**found, "anatomy": anatomy, "findings": findings}
+        whole["report_path"] = found.get("report")
+        profiled: Profiled = _noun(Profiled, {**whole, "profile": whole})
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"the profile cannot be read: {error}", HOW) from error
+    return profiled
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The document in the file. Raises UserError where it holds no profile, naming the file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror or error}", HOW) from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: {error}", HOW) from error
+    try:
+        read(found)
+    except UserError as error:
+        raise UserError(f"{path}: {error.message}", error.next_step) from error
+    whole: dict[str, Any] = found
+    return whole
+
+
+def _fields(noun: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
+    names = (item.name for item in dataclasses.fields(noun))
+    return {name: getattr(noun, name) for name in names if name not in but}
+
+
+def _part(raw: dict[str, Any], step_ms: float) -> dict[str, Any]:
+    kind, ms = raw.pop("kind"), raw.pop("ms")
+    return {"part": kind, "ms": ms, "share": ms / step_ms if step_ms else 0.0, **raw}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    raw = _fields(finding)
+    if finding.gain is not None:
+        raw["gain"] = {"predicted": finding.gain.ratio, "reason": finding.gain.reason}
+    return raw
+
+
+def _read_finding(raw: dict[str, Any]) -> dict[str, Any]:
+    gain = raw.get("gain")
+    return {**raw, "gain": {**gain, "ratio": gain["predicted"]}} if gain else raw
+
+
+def _noun(cls: Any, raw: dict[str, Any]) -> Any:
+    """The dataclass from parsed JSON; keys that it does not have are passed over."""
+    hints = _hints(cls)
+    names = [item.name for item in dataclasses.fields(cls) if item.name in raw]
+    return cls(**{name: _value(hints[name], raw[name], name) for name in names})
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _value(hint: Any, raw: Any, name: str) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        inner = next(arg for arg in args if arg is not type(None))
+        return None if raw is None else _value(inner, raw, name)
+    if origin is tuple:
+        if not isinstance(raw, list | tuple):
+            raise ValueError(f"{name} is no list")
+        # Of a pair each item has its own type, of a tuple of any length all have the first's.
+        kinds = args if args[-1] is not Ellipsis else (args[0],) * len(raw)
+        return tuple(_value(kind, item, name) for kind, item in zip(kinds, raw, strict=True))
+    if origin is dict:
+        return dict(raw)
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(raw, dict):
+            raise ValueError(f"{name} is no object")
+        return _noun(hint, raw)
+    return _plain(hint, raw, name)
+
+
+def _plain(hint: Any, raw: Any, name: str) -> Any:
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return hint(raw)
+    if hint is float and (raw is None or type(raw) is int):
+        return math.nan if raw is None else float(raw)  # JSON has no NaN: it was written as null
+    if type(raw) is not hint:
+        raise ValueError(f"{name} is {raw!r}")
+    return raw

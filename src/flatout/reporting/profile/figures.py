@@ -1,0 +1,213 @@
+"""What the page of a profile draws, as plain JSON: timeline, roofline, memory over time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from flatout.nouns.anatomy import WAITS, Kind
+from flatout.nouns.ceiling import Ceiling
+from flatout.nouns.profile import MemoryPoint, Operator, Profile, Span
+from flatout.reporting import plain
+from flatout.reporting.profile.screen import words
+
+ROWS = 12
+"""Of nested events in one lane; what lies deeper shares the last row."""
+DRAWN_POINTS = 1_200
+"""Of a curve over time: more than a screen has columns."""
+DRAWN_OPERATORS = 12
+FLOPS = {"TFLOP/s": 1e12, "GFLOP/s": 1e9}
+BYTES = {"TB/s": 1e12, "GB/s": 1e9}
+STACKED = ("parameters", "optimizer", "activations and gradients")
+"""Categories of memory from the ground up: what lasts comes first."""
+
+Json = dict[str, Any]
+
+
+def timeline(profile: Profile) -> Json | None:
+    """Spans by lane: [row, name, kind, begin, ms] each, names and kinds by number."""
+    if not profile.timeline:
+        return None
+    names: dict[str, int] = {}
+    used = {str(span.kind or "") for span in profile.timeline}
+    kinds = {kind: number for number, kind in enumerate(k for k in ("", *Kind) if k in used)}
+    lanes = []
+    for lane in sorted({span.lane for span in profile.timeline}, key=_lane_order):
+        spans = sorted(
+            (span for span in profile.timeline if span.lane == lane),
+            key=lambda span: (span.begin_ms, -span.ms),
+        )
+        rows = _rows(spans)
+        drawn = [
+            [
+                row,
+                names.setdefault(plain.one_line(span.name), len(names)),
+                kinds[str(span.kind or "")],
+                round(span.begin_ms, 5),
+                round(span.ms, 5),
+            ]
+            for row, span in zip(rows, spans, strict=True)
+        ]
+        title = plain.one_line(lane)
+        idle = all(span.kind in WAITS for span in spans)
+        lanes.append({"name": title, "rows": max(rows) + 1, "idle": idle, "spans": drawn})
+    return {
+        "ms": max(span.begin_ms + span.ms for span in profile.timeline),
+        "names": list(names),
+        "kinds": [str(kind) for kind in kinds],
+        "lanes": lanes,
+    }
+
+
+def timeline_sums(profile: Profile) -> list[tuple[str, str, float]]:
+    """Of the drawn step: kind, its name and its milliseconds, of what the device did and did not.
+
+    The streams' parts run at once, so only the time in which any of them does something, and the
+    idle times by cause, add up to the step.
+    """
+    streams = [span for span in profile.timeline if span.lane.startswith("stream")]
+    idle = [span for span in profile.timeline if span.kind in WAITS and span.lane != "host"]
+    if not streams:
+        return []
+    found = [("busy", f"{words.device(profile.anatomy)} busy", covered(streams))]
+    for kind in WAITS:
+        ms = sum(span.ms for span in idle if span.kind is kind)
+        if ms > 0:
+            found.append((str(kind), words.kind(kind), ms))
+    return found
+
+
+def covered(spans: Iterable[Span]) -> float:
+    """Milliseconds in which at least one of them runs."""
+    total, until = 0.0, -math.inf
+    for span in sorted(spans, key=lambda span: span.begin_ms):
+        end = span.begin_ms + span.ms
+        total += max(0.0, end - max(span.begin_ms, until))
+        until = max(until, end)
+    return total
+
+
+def roofline(profile: Profile) -> Json | None:
+    """Ceilings of arithmetic and of memory, and what the kinds and operators reach of them.
+
+    A point needs operations and bytes; what has operations alone is told by its rate.
+    """
+    here = [item for item in profile.ceilings if item.value and _same_device(item, profile)]
+    roofs = _best(here, ("matmul-cpu-", "matmul-"), FLOPS)
+    memory = _best(here, ("copy-device", "triad-device", "memory-cpu"), BYTES)
+    points = [
+        {
+            "name": words.kind(part.kind),
+            "kind": str(part.kind),
+            "flop_per_byte": part.flops / part.bytes,
+            "flops": part.flops / part.ms * 1000,
+            "ms": part.ms,
+        }
+        for part in profile.anatomy.parts
+        if part.flops and part.bytes and part.ms > 0
+    ]
+    rates = [_rate(item, ms) for item, ms in _costliest(profile)]
+    if not points and not (rates and roofs):
+        return None
+    return {"roofs": roofs, "memory": memory, "points": points, "rates": rates}
+
+
+def memory(profile: Profile) -> Json | None:
+    """Bytes in use over the window, by category where that is known; else after each step."""
+    if profile.memory:
+        return _by_category(profile.memory)
+    by_step = profile.seen.memory_bytes if profile.seen is not None else ()
+    if len(by_step) < 2:
+        return None
+    series = [{"name": "all", "bytes": list(by_step)}]
+    return {"x": "step", "at": list(range(1, len(by_step) + 1)), "series": series}
+
+
+def _lane_order(lane: str) -> tuple[int, int, str]:
+    first = {"host": 0, "idle": 2}.get(lane.partition(" ")[0], 1)
+    number = lane.rpartition(" ")[2]
+    return first, int(number) if number.isdecimal() else -1, lane
+
+
+def _rows(spans: Sequence[Span]) -> list[int]:
+    """A row for each span, so that none lies on another: what began first and lasts lies above."""
+    ends: list[float] = []
+    rows = []
+    for span in spans:
+        free = (row for row, end in enumerate(ends) if end <= span.begin_ms + 1e-6)
+        row = min(next(free, len(ends)), ROWS - 1)
+        if row == len(ends):
+            ends.append(0.0)
+        ends[row] = max(ends[row], span.begin_ms + span.ms)
+        rows.append(row)
+    return rows
+
+
+def _same_device(ceiling: Ceiling, profile: Profile) -> bool:
+    return ceiling.device.partition(":")[0] == profile.anatomy.device
+
+
+def _best(ceilings: Iterable[Ceiling], prefixes: tuple[str, ...], units_of: Json) -> list[Json]:
+    """The best device's value of each such ceiling, in units per second; the highest first."""
+    found: dict[str, float] = {}
+    for item in ceilings:
+        scale = units_of.get(item.unit)
+        if scale and item.value and item.id.startswith(prefixes) and "-to-" not in item.id:
+            found[item.id] = max(found.get(item.id, 0.0), item.value * scale)
+    ordered = sorted(found.items(), key=lambda item: -item[1])
+    return [{"name": name, "value": value} for name, value in ordered]
+
+
+def _costliest(profile: Profile) -> Iterator[tuple[Operator, float]]:
+    cpu = profile.anatomy.device == "cpu"
+    timed = [(item, item.host_ms if cpu else item.device_ms) for item in profile.operators]
+    counted = [(item, ms) for item, ms in timed if item.flops and ms > 0]
+    return itertools.islice(iter(sorted(counted, key=lambda pair: -pair[1])), DRAWN_OPERATORS)
+
+
+def _rate(item: Operator, ms: float) -> Json:
+    where = f" {item.where}" if item.where else ""
+    name = f"{item.name}{where}{' (backward)' if item.backward else ''}"
+    flops = (item.flops or 0.0) / ms * 1000
+    return {"name": plain.one_line(name), "kind": str(item.kind), "flops": flops, "ms": ms}
+
+
+def _by_category(points: Sequence[MemoryPoint]) -> Json:
+    """Curves over common times: between its own points a category stays as it was."""
+    categories = {point.category for point in points}
+    if len(categories) > 1:
+        categories.discard("all")
+    known = [name for name in STACKED if name in categories]
+    names = [*known, *sorted(categories - set(known))]
+    now = dict.fromkeys(names, 0)
+    at: list[float] = []
+    columns: list[list[int]] = []
+    mine = (point for point in points if point.category in now)
+    for ms, group in itertools.groupby(sorted(mine, key=_at), key=_at):
+        now.update({point.category: point.bytes for point in group})
+        at.append(round(ms, 4))
+        columns.append(list(now.values()))
+    kept = _peaks([sum(column) for column in columns])
+    series = [
+        {"name": plain.one_line(name), "bytes": [columns[i][number] for i in kept]}
+        for number, name in enumerate(names)
+    ]
+    return {"x": "ms", "at": [at[i] for i in kept], "series": series}
+
+
+def _at(point: MemoryPoint) -> float:
+    return point.at_ms
+
+
+def _peaks(totals: Sequence[int]) -> list[int]:
+    """Numbers of the points that are drawn: of each stretch the highest and the last one."""
+    if len(totals) <= DRAWN_POINTS:
+        return list(range(len(totals)))
+    size = math.ceil(2 * len(totals) / DRAWN_POINTS)
+    kept: set[int] = {0, len(totals) - 1}
+    for begin in range(0, len(totals), size):
+        stretch = range(begin, min(begin + size, len(totals)))
+        kept |= {max(stretch, key=totals.__getitem__), stretch[-1]}
+    return sorted(kept)

@@ -1,0 +1,233 @@
+"""The page of a profile: one HTML file that holds everything, works from file://, asks no server.
+
+As in the report of `tune`, what comes from outside is escaped on its way in, and the page's own
+policy lets no other script run and no request leave.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flatout.nouns import units
+from flatout.nouns.anatomy import WAITS, Kind
+from flatout.nouns.finding import Finding
+from flatout.nouns.profile import Place, Profile, Profiled
+from flatout.reporting import plain
+from flatout.reporting.profile.screen import (figures as profile_figures, tables, words)
+from flatout.reporting.html import (
+    TEMPLATES,
+    beside,
+    digest,
+    script_json,
+    templates,
+    times,
+    write_page,
+)
+
+SCRIPTS = ("profile_page.js", "profile_timeline.js", "profile_charts.js", "profile_tables.js")
+STYLES = ("report.css", "profile.css")
+
+
+def write_report(profiled: Profiled, path: Path) -> None:
+    """Write the page to `path`, whole or not at all. Raises OSError where that cannot be done."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_page(render(profiled, path.parent), path)
+
+
+def render(profiled: Profiled, folder: Path) -> str:
+    """The page as text. folder: where it will lie, for the link to the trace beside it."""
+    profile = profiled.profile
+    script = "\n".join(_text(name) for name in SCRIPTS)
+    page = (
+        templates()
+        .get_template("profile.html.j2")
+        .render(
+            profiled=profiled,
+            profile=profile,
+            anatomy=profile.anatomy,
+            title=words.headline(profile),
+            lead=words.verdict(profiled),
+            answer="no" if words.worth_doing(profiled) else "yes",
+            command=plain.command_line(profile.command),
+            figures=key_figures(profile),
+            parts=parts(profile),
+            has=known(profile),
+            beside=list(words.beside(profile)),
+            findings=[finding(item, profiled) for item in profiled.findings],
+            timeline=profile_figures.timeline_sums(profile),
+            memory=memory_words(profile),
+            tables={table.id: table for table in tables.tables(profile)},
+            waits=tables.waits(profile),
+            ceilings=tables.ceilings(profile),
+            traces=traces(profile, folder),
+            environment=surroundings(profiled),
+            data=script_json(figures(profile)),
+            drawn=drawn(profile),
+            style="\n".join(_text(name) for name in STYLES),
+            script=script,
+            script_hash=digest(script),
+        )
+    )
+    # A path may hold bytes that are no text; they come out as visible escapes.
+    return page.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def figures(profile: Profile) -> dict[str, Any]:
+    """What the page's scripts draw."""
+    return {
+        "words": {str(kind): words.kind(kind) for kind in Kind},
+        "timeline": profile_figures.timeline(profile),
+        "roofline": profile_figures.roofline(profile),
+        "memory": profile_figures.memory(profile),
+    }
+
+
+def drawn(profile: Profile) -> set[str]:
+    """Names of the figures for which there are numbers."""
+    return {name for name, figure in figures(profile).items() if figure}
+
+
+def key_figures(profile: Profile) -> list[tuple[str, str, str]]:
+    """Name, figure and remark of what is told first."""
+    anatomy = profile.anatomy
+    device = words.device(anatomy)
+    found = [("Time per step", units.milliseconds(anatomy.step_ms), _over(profile))]
+    if anatomy.device != "cpu":
+        idle = anatomy.share(*WAITS)
+        told = f"{units.milliseconds(anatomy.part(*WAITS))} idle"
+        found.append((f"{device} busy", units.share(1 - idle), told))
+    if anatomy.flops:
+        rate = words.flops_per_s(anatomy.flops, anatomy.step_ms)
+        mfu = f"MFU {units.share(anatomy.mfu)} of the measured ceiling" if anatomy.mfu else ""
+        found.append(("Reached", rate, mfu))
+    if profile.seen is not None and profile.seen.samples:
+        rate = units.rate(profile.seen.samples / anatomy.step_ms * 1000)
+        found.append(("Throughput", rate, f"{profile.seen.samples:.0f} samples per step"))
+    if anatomy.cores_busy is not None:
+        of = f" of {anatomy.cores}" if anatomy.cores else ""
+        found.append(("CPU cores busy", f"{anatomy.cores_busy:.1f}{of}", "this process"))
+    return found
+
+
+def parts(profile: Profile) -> list[dict[str, Any]]:
+    """The rows of the anatomy; their widths add up to 100."""
+    anatomy = profile.anatomy
+    return [
+        {
+            "kind": str(part.kind),
+            "wait": part.kind in WAITS,
+            "name": words.kind(part.kind),
+            "meaning": words.MEANINGS[part.kind],
+            "ms": units.milliseconds(part.ms),
+            "share": part.ms / anatomy.step_ms if anatomy.step_ms else 0.0,
+            "launches": f"{part.launches:,.0f}" if part.launches else "",
+            "flops": words.flops_per_s(part.flops, part.ms) if part.flops else "",
+            "bytes": words.bytes_per_s(part.bytes, part.ms) if part.bytes else "",
+            "ceiling": part.ceiling,
+        }
+        for part in sorted(anatomy.parts, key=lambda part: -part.ms)
+        if part.ms > 0
+    ]
+
+
+def known(profile: Profile) -> dict[str, bool]:
+    """Of which columns of the anatomy anything is known."""
+    columns = ("flops", "bytes", "ceiling")
+    found = profile.anatomy.parts
+    return {name: any(getattr(part, name) is not None for part in found) for name in columns}
+
+
+def finding(item: Finding, profiled: Profiled) -> dict[str, Any]:
+    """One finding with the line of source that it names."""
+    profile = profiled.profile
+    place: Place | None = words.places(profile).get(item.where or "")
+    after = words.cured_ms(item, profile)
+    before = units.milliseconds(profile.anatomy.step_ms)
+    return {
+        "code": item.code,
+        "title": plain.one_line(item.title),
+        "severity": item.severity.value,
+        "size": _size(item, profiled.fail_over),
+        "gain": times(item.gain.ratio) if item.gain else "",
+        "change": f"{before} → {units.milliseconds(after)} per step" if after else "",
+        "reason": plain.one_line(item.gain.reason) if item.gain else "",
+        "evidence": plain.one_line(item.evidence),
+        "where": plain.one_line(item.where or ""),
+        "function": plain.one_line(place.function) if place else "",
+        "source": plain.one_line(place.source) if place else "",
+        "line": place.line if place else "",
+        "cure": plain.one_line(item.cure.text),
+        "commands": [plain.one_line(line) for line in item.cure.commands],
+        "boost": item.boost or "",
+    }
+
+
+def _size(item: Finding, limit: float) -> str:
+    if item.gain is None:
+        return "unknown"
+    return "large" if words.saved(item) > limit else "small"
+
+
+def memory_words(profile: Profile) -> str:
+    """The most that was in use, of how much there is."""
+    seen = profile.seen
+    peak = max((point.bytes for point in profile.memory if point.category == "all"), default=None)
+    if seen is not None and seen.memory_peak_bytes is not None:
+        peak = max(peak or 0, seen.memory_peak_bytes)
+    if peak is None:
+        return ""
+    total = seen.memory_total_bytes if seen is not None else None
+    of = f" of {units.size(total)}" if total else ""
+    return f"Peak {units.size(peak)}{of}"
+
+
+def traces(profile: Profile, folder: Path) -> list[dict[str, str | None]]:
+    """The raw traces, with a link where they lie beside the page."""
+    named = [("times", profile.trace)]
+    if profile.seen is not None:
+        named += [("times", profile.seen.trace or None)]
+        named += [("stacks, shapes and memory", profile.seen.detail_trace or None)]
+    paths: dict[str, str] = {}
+    for what, path in named:
+        if path:
+            paths.setdefault(path, what)
+    return [
+        {"what": what, "path": plain.one_line(path), "link": beside(path, folder)}
+        for path, what in paths.items()
+    ]
+
+
+def surroundings(profiled: Profiled) -> list[tuple[str, str]]:
+    """Where and how this was recorded."""
+    profile, job, anatomy = profiled.profile, profiled.profile.job, profiled.profile.anatomy
+    facts: list[tuple[str, str | None]] = [
+        ("Command", plain.command_line(profile.command) or None),
+        ("Device", profile.device_name or words.device(anatomy)),
+        ("PyTorch", job.torch if job else None),
+        ("Python", job.python if job else None),
+        ("Cores that the process may use", str(job.cores) if job else None),
+        ("Threads of PyTorch", str(job.threads) if job else None),
+        ("Processes", str(job.world_size) if job else None),
+        ("Recorded", _over(profile)),
+        ("The recording added, taken off", _added(anatomy.recording_ms)),
+        ("Garbage collection", _added(profile.seen.gc_s * 1000) if profile.seen else None),
+        ("Checks", str(profiled.checks) if profiled.checks else None),
+        ("Profiling took", units.duration(profiled.wall_s) if profiled.wall_s else None),
+        ("Files of this run", profiled.run_folder),
+    ]
+    return [(name, plain.one_line(value)) for name, value in facts if value]
+
+
+def _over(profile: Profile) -> str:
+    if not profile.trace_steps:
+        return "the whole trace: it marks no steps"
+    return f"mean over {units.count(profile.anatomy.steps, 'step')}"
+
+
+def _added(ms: float) -> str | None:
+    return f"{units.milliseconds(ms)} per step" if ms else None
+
+
+def _text(name: str) -> str:
+    return (TEMPLATES / name).read_text(encoding="utf-8")

@@ -1,0 +1,211 @@
+"""What `flatout profile` prints: one screen that says where the step goes and what to change."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from flatout.nouns import units
+from flatout.nouns.anatomy import WAITS, Kind, Part
+from flatout.nouns.finding import Finding
+from flatout.nouns.profile import Profiled
+from flatout.reporting import plain
+from flatout.reporting.profile.screen import words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LABEL = 10
+"""Width of the first column."""
+NAME = 26
+"""Width of the second, in the anatomy."""
+FIGURES = 9 + 6 + 2
+"""Width of the time, the share and the space before the bar."""
+WIDEST = 100
+SHORTEST, TALLEST = 24, 40
+"""Lines of a screen: less is taken for 24; more, and a pipe, for 40."""
+SHORT = 36
+"""Below so many lines the least important ones are left out."""
+BLOCK = "█"  # full block
+STYLES = {
+    **dict.fromkeys(WAITS, "yellow"),
+    Kind.PYTHON: "yellow",
+    Kind.COPY: "magenta",
+    Kind.COMMUNICATION: "magenta",
+    Kind.CONVERSION: "magenta",
+    Kind.OTHER: "bright_black",
+}
+"""Of bars; all other kinds are work, in blue."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """One line, and what of it is coloured."""
+
+    text: str
+    styles: tuple[tuple[int, int, str], ...] = ()
+
+
+def profile(profiled: Profiled, console: Console | None = None) -> None:
+    """Print one screen of it; on stdout unless another console is given."""
+    from rich.console import Console
+
+    console = console or Console()
+    width = max(min(console.width, WIDEST), 40)
+    height = console.height if console.is_terminal else TALLEST
+    for line in screen(profiled, width, min(max(height, SHORTEST), TALLEST), mark_for(console)):
+        show(console, line)
+
+
+def screen(profiled: Profiled, width: int, height: int, mark: str = "#") -> list[Line]:
+    """The lines, at most `height` less one for the prompt while findings' titles are short."""
+    short = height < SHORT
+    head = list(_head(profiled, width, short))
+    tail = list(_tail(profiled, width, short))
+    anatomy = list(_anatomy(profiled, width, 6 if short else 12, mark))
+    top = [*head, Line(""), *anatomy, *_reached(profiled, width, short)]
+    # The prompt, two empty lines, and the line that says that there are more.
+    left = height - len(top) - len(tail) - 4
+    shown, count = _findings(profiled, width, left, short)
+    rest = len(profiled.findings) - count
+    if rest:
+        shown += paragraph("", f"{rest} more with --json and in the report", width, "")
+    return [*top, *([Line(""), *shown] if shown else []), *([Line(""), *tail] if tail else [])]
+
+
+def _head(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:
+    of = profiled.profile
+    style = "bold yellow" if words.worth_doing(profiled) else "bold green"
+    yield from paragraph("step", words.headline(of), width, "bold")
+    yield from paragraph("verdict", words.verdict(profiled), width, style)
+    if short:
+        return
+    name = plain.one_line(of.device_name or "")
+    recorded = f"{units.count(of.anatomy.steps, 'step')} recorded"
+    ranks = units.count(len(of.ranks), "rank") if len(of.ranks) > 1 else ""
+    text = ", ".join(item for item in (name, recorded, ranks) if item)
+    yield from paragraph("on", text, width, "bold")
+
+
+def _anatomy(profiled: Profiled, width: int, at_most: int, mark: str) -> Iterator[Line]:
+    """A row for each part; each bar begins where the one above ended, so that they add up."""
+    anatomy = profiled.profile.anatomy
+    rows = words.folded(anatomy, at_most)
+    room = max(width - LABEL - NAME - FIGURES, 0)
+    begun = 0.0
+    for number, (name, part) in enumerate(rows):
+        label = "anatomy" if number == 0 else ""
+        share = part.ms / anatomy.step_ms if anatomy.step_ms else 0.0
+        first, last = round(room * begun), round(room * min(begun + share, 1.0))
+        begun += share
+        cells = mark * (last - first) or "|"  # what is too short for a cell is still there
+        first = min(first, max(room - 1, 0))
+        bar = " " * first + cells if room else ""
+        yield _row(label, name, part, share, bar, first)
+    whole = Part(Kind.OTHER, anatomy.step_ms)
+    yield _row("", "step" if profiled.profile.trace_steps else "recorded", whole, 1.0, "", 0)
+
+
+def _row(label: str, name: str, part: Part, share: float, bar: str, begin: int) -> Line:
+    shown = plain.cut(name, NAME - 1)
+    figures = f"{units.milliseconds(part.ms):>9}{units.share(share):>6}"
+    left = f"{label:<{LABEL}}{shown:<{NAME}}{figures}  "
+    style = STYLES.get(part.kind, "blue")
+    text = f"{left}{bar}"
+    return Line(text, ((0, len(label), "bold"), (len(left) + begin, len(text), style)))
+
+
+def _reached(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:
+    reached = list(words.reached(profiled.profile))
+    while short and len("; ".join(reached)) > width - LABEL and len(reached) > 1:
+        reached.pop()
+    if reached:
+        yield from paragraph("reached", "; ".join(reached), width, "bold")
+    beside = ", ".join(words.beside(profiled.profile))
+    if beside and not short:
+        yield from paragraph("beside", beside, width, "bold")
+
+
+def _findings(profiled: Profiled, width: int, room: int, short: bool) -> tuple[list[Line], int]:
+    """As many findings as fit in so many lines, at least one, and how many these are."""
+    lines: list[Line] = []
+    count = 0
+    for finding in profiled.findings:
+        drawn = list(_finding(finding, profiled.fail_over, width, short))
+        if count and len(lines) + len(drawn) > room:
+            break
+        lines += drawn
+        count += 1
+    return lines, count
+
+
+def _finding(finding: Finding, limit: float, width: int, short: bool) -> Iterator[Line]:
+    ratio = finding.gain.ratio if finding.gain else None
+    label = units.ratio(ratio) if ratio is not None else finding.severity.value
+    style = "bold yellow" if words.saved(finding) > limit else "bold cyan"
+    place = f"{finding.where}: " if finding.where else ""
+    yield from paragraph(label, f"{finding.code} {place}{finding.title}", width, style)
+    cure = textwrap.shorten(plain.one_line(finding.cure.text), width - LABEL, placeholder=" ...")
+    yield Line(f"{'  cure':<{LABEL}}{cure}", ((0, 6, "dim"),))
+    change = _change(finding.cure.commands)
+    if change and not short:
+        yield Line(f"{'':{LABEL}}{change}", ((0, LABEL + len(change), "cyan"),))
+
+
+def _change(lines: Sequence[str]) -> str:
+    """The line that matters most: the first that is new, else the first that is no remark."""
+    told = [line for line in lines if not line.startswith(("#", "- "))] or list(lines)
+    return plain.one_line(next((line for line in told if line.startswith("+ ")), (told or [""])[0]))
+
+
+def _tail(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:
+    told = 1 if short else 2
+    for note in profiled.notes[:told]:
+        yield from paragraph("note", note, width, "bold")
+    if len(profiled.notes) > told:
+        rest = units.count(len(profiled.notes) - told, "more note")
+        yield from paragraph("note", f"{rest} in the report", width, "bold")
+    if profiled.report_path:
+        yield _whole("report", profiled.report_path, "bold")
+    command = profiled.profile.command
+    boosts = dict.fromkeys(item.boost for item in profiled.findings if item.boost)
+    if boosts and not short:
+        text = f"{', '.join(boosts)} (no edit needed)"
+        yield from paragraph("boosts", text, width, "bold green")
+    if command and boosts:
+        yield _whole("next", f"flatout tune {plain.command_line(command)}", "bold cyan")
+    elif profiled.findings:
+        yield _whole("next", f"flatout explain {profiled.findings[0].code}", "bold cyan")
+
+
+def _whole(label: str, text: str, style: str) -> Line:
+    """Paths and commands stay whole, even beyond the edge: they are there to be copied."""
+    return Line(f"{label:<{LABEL}}{plain.one_line(text)}", ((0, len(label), style),))
+
+
+def paragraph(label: str, text: str, width: int, style: str) -> Iterator[Line]:
+    """The label in the first column, the text wrapped beside it."""
+    wrapped = textwrap.wrap(
+        plain.one_line(text), width - LABEL, break_long_words=False, break_on_hyphens=False
+    )
+    for number, line in enumerate(wrapped):
+        first = label if number == 0 else ""
+        yield Line(f"{first:<{LABEL}}{line}", ((0, len(first), style),))
+
+
+def mark_for(console: Console) -> str:
+    """Of what bars are made: what everything can show, unless the terminal can show better."""
+    if not console.is_terminal or console.is_dumb_terminal:
+        return "#"
+    return BLOCK if plain.encodable(BLOCK, console.encoding) == BLOCK else "#"
+
+
+def show(console: Console, line: Line) -> None:
+    from rich.text import Text
+
+    text = Text(plain.encodable(line.text.rstrip(), console.encoding))
+    for begin, end, style in line.styles:
+        text.stylize(style, begin, end)
+    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)

@@ -1,0 +1,74 @@
+"""A trial leaves no trace: what the program would change among the user's files goes to scratch.
+
+`install` puts an overlay over the file functions of Python: a changed file is kept below the
+scratch folder, the program sees it at its own path, and the user's file stays as it is. What was
+written before the first step is kept apart (`<scratch>/prepared`), so that data sets which a script
+makes on first use are made once: later trials are given the baseline's as `TrialOrders.prepared`.
+
+Libraries that open files by themselves in C++ or Rust are reached one by one (`doors`); experiment
+trackers are switched off or sent to scratch (`trackers`). What neither knows writes where it says;
+the host compares the folder before and after a trial and tells the user.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from flatout_agent import wire
+from flatout_agent.overlay import (doors, patches, trackers)
+from flatout_agent.overlay.opening import Opening
+from flatout_agent.overlay.overlay import Overlay
+
+Undo = Callable[[], None]
+
+_installed: list[Overlay] = []
+
+
+def install(
+    trial: wire.TrialOrders,
+    report: Callable[[wire.Redirected], None],
+    keep: tuple[str, ...] = (),
+) -> Undo:
+    """Redirect what this process writes, before the user's program starts; returns the way back.
+
+    `keep`: folders of flatout's own that are written to as they are (records).
+    Raises OSError where the scratch folder cannot be used: the program must not run then.
+    """
+
+    def tell(path: str) -> None:
+        try:
+            report(wire.Redirected(path, "scratch"))
+        except Exception:  # a report that fails is no reason for the program to fail
+            return
+
+    own = (*keep, trial.prepared or "")
+    overlay = Overlay(trial.scratch, trial.protect, trial.prepared, own, tell)
+    environment = trackers.set_environment(overlay.scratch)
+    take_off = patches.put_on(overlay)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=overlay.store.new_lock)
+    _installed.append(overlay)
+
+    def undo() -> None:
+        take_off()
+        environment()
+        _installed.remove(overlay)
+        overlay.store.state.close()
+
+    return undo
+
+
+def mark_first_step() -> None:
+    """The job takes its first step: what it writes from now on is output, not a data set."""
+    for overlay in _installed:
+        overlay.store.state.step()
+
+
+def modules() -> dict[str, Callable[[Any], None]]:
+    """What to do with certain modules once the program has imported them."""
+    if not _installed:
+        return {}
+    overlay = _installed[-1]
+    return {**doors.hooks(Opening(overlay)), **trackers.hooks(overlay)}

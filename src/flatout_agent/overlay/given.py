@@ -1,0 +1,69 @@
+"""What the baseline prepared and later trials may use: its data sets, not its outputs.
+
+Before its first step a program makes data sets on first use, but it also creates output folders,
+event files and copies of its configuration. A later trial that found those would not behave like
+the baseline: `os.makedirs(out)` would fail, a Trainer would refuse a folder that is not empty. The
+two are told apart by what the program does with them: a data set is read back.
+"""
+# ruff: noqa: PTH118, PTH120
+
+from __future__ import annotations
+
+import os
+
+from flatout_agent.overlay.index import (JOURNAL, READ, Entry, Index, Kind, Layer, fold, parse)
+from flatout_agent.overlay.native import raw_io
+
+
+def load(root: str) -> list[Entry]:
+    """The entries of a prepared layer that belong to folders out of which the program read."""
+    try:
+        with raw_io.open(os.path.join(root, JOURNAL), "rb") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return []
+    made = Index()
+    read: set[str] = set()
+    for path, kind, where, layer in parse(text, root, Layer.PREPARED):
+        if kind == READ:
+            read.add(path)
+        else:
+            made.put(Entry(path, Kind(kind), where, layer))
+    roots = {fold(_outermost(made, folder)) for folder in read}
+    visible = [entry for entry in made.entries.values() if _below(entry.path, roots)]
+    return [
+        entry._replace(layer=Layer.GIVEN) if entry.layer is Layer.PREPARED else entry
+        for entry in [*_links(made, roots), *visible]
+    ]
+
+
+def _outermost(made: Index, folder: str) -> str:
+    """The outermost folder around `folder` that the program itself created; else `folder`."""
+    found = path = folder
+    while True:
+        entry = made.entries.get(fold(path))
+        if entry is not None and entry.kind is Kind.FOLDER:
+            found = path
+        parent = os.path.dirname(path)
+        if parent == path:
+            return found
+        path = parent
+
+
+def _below(path: str, roots: set[str]) -> bool:
+    key = fold(path)
+    while key not in roots:
+        parent = os.path.dirname(key)
+        if parent == key:
+            return False
+        key = parent
+    return True
+
+
+def _links(made: Index, roots: set[str]) -> list[Entry]:
+    """The links through which a visible folder may be reached."""
+    return [
+        entry
+        for entry in made.entries.values()
+        if entry.kind is Kind.LINK and not _below(entry.path, roots)
+    ]

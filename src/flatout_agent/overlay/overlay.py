@@ -1,0 +1,340 @@
+"""A view of the file system with the program's changes in it, and the user's files unchanged.
+
+A path is looked up in this order: written after the first step, written before it, prepared by the
+baseline, the user's own files. The index holds the first three, so that is one look into a
+dictionary; where it holds nothing for a path, the call goes to the system as the program made it.
+
+Paths are brought to one form first: absolute, links in the folders followed. `..` is resolved by
+its text, and links that another program makes while this one runs are not noticed.
+"""
+# ruff: noqa: PTH117, PTH118, PTH119, PTH120
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from flatout_agent.overlay import given
+from flatout_agent.overlay.index import (Entry, Kind, Layer, Store, fold)
+from flatout_agent.overlay.native import (copy_file, failure, is_link, lstat, make_folders, read_link, system)
+from flatout_agent.overlay.territory import Territory
+
+MAX_LINKS = 40
+MAX_CANONICAL = 50_000
+LONG_PATH = 240
+MAX_PLACES = 1_000_000
+
+
+class Spot(NamedTuple):
+    """A path in its one form, and what the overlay holds for it."""
+
+    path: str
+    entry: Entry | None
+    moved: bool
+    """The system would not find it under the name that the program used."""
+
+
+class Overlay:
+    """Finds paths, and makes the place in scratch where a changed file is kept."""
+
+    def __init__(
+        self,
+        scratch: str,
+        protect: str,
+        prepared: str | None,
+        own: tuple[str, ...],
+        report: Callable[[str], None],
+    ) -> None:
+        self._canonical: dict[str, str] = {}
+        self._through_links: set[str] = set()
+        self.folder: str | None = None
+        """Current folder, where that is one which only the overlay has."""
+        self.scratch = os.path.realpath(scratch)
+        self.store = Store(self.scratch)
+        self.index = self.store.index
+        for entry in given.load(os.path.realpath(prepared)) if prepared else ():
+            self.index.put(entry)
+        self.territory = Territory(protect, (self.scratch, *own), self.canonical_path)
+        self._next_place: dict[str, int] = {}
+        self._report = report
+        self._reported: set[str] = set()
+        self.refresh()
+        self.folder = self._virtual(system.getcwd())
+
+    # Paths ----------------------------------------------------------------------------------
+
+    def idle(self) -> bool:
+        """Nothing is changed so far: every path is what the system says. The fast way out."""
+        first, second = self.store.pair
+        if first.stale() or second.stale():
+            self.refresh()
+        return not self.index.entries and self.folder is None
+
+    def refresh(self) -> None:
+        """Take in what the program's other processes changed."""
+        if self.store.refresh():
+            self.forget_links()
+
+    def forget_links(self) -> None:
+        """A link was made or taken away: find the one form of each path anew."""
+        self._canonical.clear()
+        self._through_links.clear()
+
+    def absolute(self, path: str) -> str:
+        """An absolute path without `.` and `..`."""
+        if self.folder is not None:
+            path = os.path.join(self.folder, path)
+        elif sys.platform == "win32":
+            path = system._getfullpathname(path)
+        elif not path.startswith("/"):
+            path = f"{system.getcwd()}/{path}"
+        path = os.path.normpath(path)
+        if path.startswith("//"):
+            return path[1:]
+        return path[4:] if path.startswith("\\\\?\\") else path
+
+    def canonical_path(self, path: str) -> str:
+        """The one form of a path, links followed."""
+        return self._canonical_folder(self.absolute(path))
+
+    def _canonical_folder(self, folder: str) -> str:
+        known = self._canonical.get(folder)
+        if known is not None:
+            return known
+        parent, name = os.path.split(folder)
+        if not name or parent == folder:
+            return folder
+        base = self._canonical_folder(parent)
+        found = os.path.join(base, name)
+        entry = self.index.entries.get(fold(found))
+        target = self._link_target(found, entry)
+        if target is not None:
+            found = self._canonical_folder(os.path.normpath(os.path.join(base, target)))
+        if (entry is not None and entry.kind is Kind.LINK) or parent in self._through_links:
+            self._through_links.add(folder)
+        if len(self._canonical) > MAX_CANONICAL:
+            self._canonical.clear()
+        self._canonical[folder] = found
+        return found
+
+    def _link_target(self, path: str, entry: Entry | None) -> str | None:
+        if entry is not None:
+            return read_link(entry.where) if entry.kind is Kind.LINK else None
+        status = lstat(path)
+        return read_link(path) if status is not None and is_link(status) else None
+
+    def locate(self, name: str, follow: bool = True, write: bool = False) -> Spot:
+        """Find a path. A link at its end is followed where `follow` says so.
+
+        For reading, a link of the user's is looked at only in folders where something changed.
+        """
+        full = self.absolute(name)
+        moved = self.folder is not None and not os.path.isabs(name)
+        for _ in range(MAX_LINKS):
+            folder, last = os.path.split(full)
+            base = self._canonical_folder(folder)
+            moved = moved or (bool(self._through_links) and folder in self._through_links)
+            path = os.path.join(base, last) if last else base
+            entry = self.index.entries.get(fold(path))
+            if not follow:
+                return Spot(path, entry, moved)
+            touched = write or entry is not None or fold(base) in self.index.children
+            target = self._link_target(path, entry) if touched else None
+            if target is None:
+                return Spot(path, entry, moved)
+            moved = moved or entry is not None
+            self.index.children.setdefault(fold(base), {})
+            full = os.path.normpath(os.path.join(base, target))
+        raise failure(errno.ELOOP, name)
+
+    def readable(self, name: str, follow: bool = True) -> str | None:
+        """Where to read this path; None: where the program says."""
+        spot = self.locate(name, follow)
+        entry = spot.entry
+        if entry is not None and entry.kind is Kind.GONE and self._came_back(entry):
+            entry = None
+        if entry is None:
+            return spot.path if spot.moved else None
+        if entry.kind is Kind.GONE:
+            raise failure(errno.ENOENT, name)
+        return entry.where
+
+    # State ----------------------------------------------------------------------------------
+
+    def kind(self, spot: Spot) -> Kind | None:
+        """What is at a path in this view; None: nothing. What is not regular counts as a file."""
+        if spot.entry is not None and not self._came_back(spot.entry):
+            return None if spot.entry.kind is Kind.GONE else spot.entry.kind
+        status = lstat(spot.path)
+        if status is None:
+            return None
+        if is_link(status):
+            return Kind.LINK
+        return Kind.FOLDER if stat.S_ISDIR(status.st_mode) else Kind.FILE
+
+    def _came_back(self, entry: Entry) -> bool:
+        """A library that no patch reaches has made the removed file again."""
+        return entry.kind is Kind.GONE and _fingerprint(entry.path) not in ("", entry.where)
+
+    def left_alone(self, spot: Spot) -> bool:
+        """Writing here goes to the system as it is."""
+        return spot.entry is None and not self.territory.protected(spot.path)
+
+    def names(self, folder: str) -> Iterator[str]:
+        """The names in a folder (in its one form) in this view."""
+        changed = self.index.children.get(fold(folder), {})
+        try:
+            real = system.listdir(folder)
+        except OSError:
+            real = []
+        for name in real:
+            if fold(name) not in changed:
+                yield name
+        for entry in self.index.within(folder):
+            if entry.kind is not Kind.GONE or self._came_back(entry):
+                yield os.path.basename(entry.path)
+
+    def only_given(self, spot: Spot) -> bool:
+        """Only the baseline made this: making it is no error for a program that starts afresh."""
+        entry = spot.entry
+        return entry is not None and entry.layer is Layer.GIVEN and lstat(spot.path) is None
+
+    def need_parent(self, spot: Spot, *names: Any) -> None:
+        """Raise what the system would where something cannot be made for want of its folder."""
+        parent = os.path.dirname(spot.path)
+        holder = Spot(parent, self.index.entries.get(fold(parent)), False)
+        kind = self.kind(holder)
+        if kind is None:
+            raise failure(errno.ENOENT, *names)
+        if kind is not Kind.FOLDER:
+            raise failure(errno.ENOTDIR, *names)
+        source = holder.entry.where if holder.entry is not None else parent
+        if not system.access(source, os.W_OK):
+            raise failure(errno.EACCES, *names)
+
+    # Places in scratch ----------------------------------------------------------------------
+
+    def place(self, path: str) -> str:
+        """A free place for `path` in the current layer; the folders above it are made."""
+        root = self.store.roots[self.store.current]
+        for number in range(self._next_place.get(path, 0), MAX_PLACES):
+            where = _long(os.path.join(root, f"files{number or ''}", _as_relative(path)))
+            try:
+                make_folders(os.path.dirname(where))
+            except (FileExistsError, NotADirectoryError):
+                continue  # a file is, or was, where the path now has a folder
+            if lstat(where) is None:
+                if number:  # a name that is used again and again, and renamed each time
+                    self._next_place[path] = number + 1
+                return where
+        raise failure(errno.EEXIST, path)
+
+    def owned(self, entry: Entry | None) -> bool:
+        """Its contents may be changed in place."""
+        return entry is not None and entry.layer is self.store.current
+
+    def own(self, spot: Spot) -> str:
+        """Where the contents may be changed: copied to the current layer if need be."""
+        if spot.entry is not None and self.owned(spot.entry):
+            return spot.entry.where
+        source = spot.entry.where if spot.entry is not None else spot.path
+        kind = self.kind(spot) or Kind.FILE
+        where = self.place(spot.path)
+        if kind is Kind.FOLDER:
+            status = system.stat(source)
+            system.mkdir(where, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
+            system.utime(where, ns=(status.st_atime_ns, status.st_mtime_ns))
+        elif kind is Kind.LINK:
+            system.symlink(read_link(source), where)
+        else:
+            copy_file(source, where)
+        self.put(spot.path, kind, where)
+        return where
+
+    def put(self, path: str, kind: Kind, where: str, layer: Layer | None = None) -> None:
+        """Enter what is at a path now."""
+        self.store.put(Entry(path, kind, where, self.store.current if layer is None else layer))
+        if kind is Kind.LINK:
+            self.forget_links()
+        if kind is not Kind.FOLDER:
+            self.report(path)
+
+    def hide(self, path: str) -> None:
+        """Nothing is at this path any more."""
+        entry = self.index.entries.get(fold(path))
+        print_of = _fingerprint(path)
+        kind = Kind.GONE if print_of else Kind.FORGOTTEN
+        self.store.put(Entry(path, kind, print_of, Layer.REAL))
+        if entry is None or entry.kind is Kind.LINK:
+            self.forget_links()
+        if print_of:
+            self.report(path)
+
+    def discard(self, entry: Entry | None) -> None:
+        """Remove contents that nothing refers to any more, as far as they are ours to remove."""
+        if entry is None or not self.owned(entry):
+            return
+        if entry.kind is Kind.FOLDER:
+            # Contents that moved here from elsewhere, or out of here, may still lie in it.
+            try:
+                system.rmdir(entry.where)
+            except OSError:
+                return
+        else:
+            system.unlink(entry.where)
+
+    def report(self, path: str) -> None:
+        """Tell the host, once per path."""
+        if path not in self._reported:
+            self._reported.add(path)
+            self._report(path)
+
+    # Current folder -------------------------------------------------------------------------
+
+    def enter(self, path: Any) -> None:
+        """`os.chdir`, also into a folder that only the overlay has."""
+        if isinstance(path, int):
+            system.chdir(path)
+            self.folder = None
+            return
+        text = os.fsdecode(path)
+        where = self.readable(text)
+        spot = self.locate(text)
+        try:
+            system.chdir(path if where is None else where)
+        except OSError as error:
+            error.filename = path  # as the program named it
+            raise
+        self.folder = spot.path if spot.entry is not None else None
+
+    def _virtual(self, real: str) -> str | None:
+        """The folder that a place in scratch stands for (the parent process had gone there)."""
+        for entry in self.index.entries.values():
+            if entry.kind is Kind.FOLDER and fold(entry.where) == fold(real):
+                return entry.path
+        return None
+
+
+def _fingerprint(path: str) -> str:
+    status = lstat(path)
+    if status is None:
+        return ""
+    if stat.S_ISDIR(status.st_mode):
+        return f"folder {status.st_ino}"
+    return f"{status.st_mtime_ns} {status.st_size} {status.st_ino}"
+
+
+def _as_relative(path: str) -> str:
+    """The drive or the server as the outermost folder; no leading separator."""
+    drive, rest = os.path.splitdrive(path)
+    return os.path.join(drive.strip("\\/").rstrip(":"), rest.lstrip("\\/"))
+
+
+def _long(path: str) -> str:
+    if sys.platform == "win32" and len(path) > LONG_PATH and not path.startswith("\\\\?\\"):
+        return "\\\\?\\" + path
+    return path

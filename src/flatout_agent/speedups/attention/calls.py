@@ -1,0 +1,356 @@
+"""Operations on attention scores, put off until it is known what becomes of them.
+
+While a watch is on, a product of queries and keys gives a deferred tensor: one without numbers that
+notes what is done to it. Where that turns out to be attention, the product with the values is made
+by a fused kernel, and the scores are never computed. Where anything else is asked of it, the very
+operations that were noted are done, in their order: the tensor has the bits it would have had.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flatout_agent.speedups.attention.forms import Form
+
+HERE = object()
+"""Among the arguments of an operation that is put off: what the one before it gives."""
+
+
+class Step:
+    """An operation that is put off, and the one before it."""
+
+    __slots__ = ("args", "before", "func", "kwargs", "real", "versions")
+
+    def __init__(self, before: Step | None, func: Any, args: Any, kwargs: Any) -> None:
+        self.before, self.func, self.args, self.kwargs = before, func, args, kwargs
+        self.real: Any = None
+        self.versions = [_version(item) for item in (*args, *kwargs.values())]
+
+    def value(self) -> Any:
+        """The operation's result, computed now unless it was before."""
+        if self.real is None:
+            before = None if self.before is None else self.before.value()
+            self.check()
+            args = [before if item is HERE else item for item in self.args]
+            self.real = self.func(*args, **self.kwargs)
+            self.before, self.args, self.kwargs, self.versions = None, (), {}, []
+        return self.real
+
+    def check(self) -> None:
+        """Raise RuntimeError where an operand was written to since."""
+        if self.versions != [_version(item) for item in (*self.args, *self.kwargs.values())]:
+            raise RuntimeError("a factor of attention scores was modified by an inplace operation")
+
+    def chain(self) -> Iterator[Step]:
+        """The step itself and those before it, as far as they are not computed."""
+        step: Step | None = self
+        while step is not None and step.real is None:
+            yield step
+            step = step.before
+
+
+def _version(item: Any) -> int:
+    if not hasattr(item, "is_inference") or item.is_inference():
+        return 0
+    return int(item._version)
+
+
+@dataclass(eq=False)
+class Place:
+    """A module that computes attention, and what came of putting it off."""
+
+    calls: int = 0
+    fused: int = 0
+    wasted: int = 0
+    """Fused, and the weights were asked for all the same."""
+    off: bool = False
+    """Nothing is gained by putting its operations off."""
+    stored: bool = False
+    """Without gradients its weights are stored: to be computed anyway."""
+    storing: bool = False
+    """The same, to hold from the next step on."""
+
+    def settle(self) -> None:
+        """A step has ended."""
+        self.stored = self.storing
+
+
+@dataclass(eq=False)
+class Pending:
+    """What is known of a deferred tensor."""
+
+    step: Step
+    form: Form
+    mode: tuple[Any, ...]
+    """Gradients and autocast when its operations were put off."""
+    place: Place
+    used: bool = False
+    """The fused kernel was called with it."""
+    item: weakref.ref[Any] | None = None
+    """The tensor; None: it is computed."""
+
+
+class Machinery:
+    """The classes that need torch, and what is common to all watches."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.plain = (torch.Tensor, torch.nn.Parameter)
+        self.deferred = _deferred(self)
+        self.lazy: list[weakref.ref[Pending]] = []
+        """Weights that outlived their module's call without having been computed."""
+        self._dtypes: dict[Any, Any] = {}
+
+    def mode(self, device: str) -> tuple[Any, ...]:
+        """What decides how an operation is computed, beside its arguments."""
+        torch = self.torch
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast
+
+    def make(self, shape: tuple[int, ...], dtype: Any, pending: Pending) -> Any:
+        """A deferred tensor."""
+        item = self.torch.Tensor._make_wrapper_subclass(
+            self.deferred, shape, dtype=dtype, device=pending.form.q.device
+        )
+        item._flatout = pending
+        pending.item = weakref.ref(item)
+        return item
+
+    def dtype(self, func: Any, given: Any, mode: Any, args: Any = (), named: Any = None) -> Any:
+        """The precision that an operation gives: that of the same on a tensor of one element."""
+        key = (func, given.dtype, given.device.type, mode, *args, *(named or {}).items())
+        known = self._dtypes.get(key)
+        if known is None:
+            tiny = self.torch.ones((1, 1, 1), dtype=given.dtype, device=given.device)
+            args = [tiny if item is HERE else item for item in args]
+            known = self._dtypes[key] = func(*args, **(named or {})).dtype
+        return known
+
+    def resolve(self, item: Any) -> Any:
+        """Make of a deferred tensor, for whoever holds it, the tensor that it stands for."""
+        if type(item) is not self.deferred:
+            return item
+        pending: Pending = item._flatout
+        if pending.used and pending.mode[0] and pending.item is not None:
+            pending.place.wasted += 1
+        with self.torch._C.DisableTorchFunction():  # this may come from inside of a watch
+            with _Mode(self.torch, pending.form.q.device.type, pending.mode):
+                real = pending.step.value()
+            pending.item = None
+            # Only what nobody holds below Python can be exchanged.
+            if item._use_count() != 1 or real._use_count() != 1 or weakref.getweakrefs(item):
+                return real
+            del item._flatout
+            self.torch.utils.swap_tensors(item, real)
+        pending.step.real = item
+        return item
+
+    def resolved(self, nest: Any) -> Any:
+        """Arguments of a call, with tensors in place of deferred ones."""
+        if type(nest) is self.deferred:
+            return self.resolve(nest)
+        if type(nest) in (list, tuple):
+            return type(nest)([self.resolved(item) for item in nest])
+        if type(nest) is dict:
+            return {key: self.resolved(item) for key, item in nest.items()}
+        return nest
+
+    def resolve_written(self, refs: list[weakref.ref[Pending]], written: Any) -> None:
+        """Compute those that still need a tensor that is about to be written to."""
+        if type(written) not in self.plain:
+            return
+        memory = _memory(written)
+        for pending in _alive(refs):
+            used = [item for step in pending.step.chain() for item in step.args]
+            if any(type(item) in self.plain and _memory(item) == memory for item in used):
+                self.resolve_all([weakref.ref(pending)])
+
+    def resolve_all(self, refs: list[weakref.ref[Pending]]) -> None:
+        """Compute all of these that somebody still holds."""
+        for pending in _alive(refs):
+            if pending.item is not None:
+                self.resolve(pending.item())
+
+    def close(self, opened: list[weakref.ref[Pending]]) -> None:
+        """A module's call has ended: compute what left it, unless it is likely never looked at."""
+        self.lazy = [ref for ref in self.lazy if ref() is not None]
+        for pending in _alive(opened):
+            if pending.item is None:
+                continue
+            if pending.used and not pending.mode[0]:
+                pending.place.storing = True
+            if pending.used and self._can_wait(pending):
+                self.lazy.append(weakref.ref(pending))
+            else:
+                self.resolve(pending.item())
+
+    def _can_wait(self, pending: Pending) -> bool:
+        """Whether the weights can be computed later from what they were to be computed from.
+
+        Nobody writes to a tensor that a backward pass needs. Masks are copied.
+        """
+        if not pending.mode[0] or pending.form.dropout:
+            return False
+        size = pending.form.q.numel()
+        for step in pending.step.chain():
+            for place, item in enumerate(step.args):
+                if type(item) not in self.plain or _root(item).grad_fn is not None:
+                    continue
+                if step.before is None or item.requires_grad or item.numel() > size:
+                    return False
+                step.args = (*step.args[:place], item.clone(), *step.args[place + 1 :])
+            step.versions = [_version(item) for item in (*step.args, *step.kwargs.values())]
+        return True
+
+
+def _alive(refs: list[weakref.ref[Pending]]) -> list[Pending]:
+    found = [ref() for ref in refs]
+    return [pending for pending in found if pending is not None]
+
+
+def _memory(tensor: Any) -> Any:
+    return tensor.untyped_storage().data_ptr() if str(tensor.layout) == "torch.strided" else None
+
+
+def _root(item: Any) -> Any:
+    return item if item._base is None else item._base
+
+
+class _Mode:
+    """Gradients and autocast as they were; costs nothing where they still are."""
+
+    def __init__(self, torch: Any, device: str, mode: tuple[Any, ...]) -> None:
+        self.stack: list[Any] = []
+        grad, inference, dtype = mode
+        if machinery(torch).mode(device) != mode:
+            self.stack = [
+                torch.inference_mode(inference),
+                torch.set_grad_enabled(grad) if not inference else torch.no_grad(),
+                torch.autocast(device, dtype=dtype, enabled=dtype is not None),
+            ]
+
+    def __enter__(self) -> None:
+        for context in self.stack:
+            context.__enter__()
+
+    def __exit__(self, *exception: Any) -> None:
+        for context in reversed(self.stack):
+            context.__exit__(*exception)
+
+
+def _deferred(machinery: Machinery) -> Any:
+    """The class of deferred tensors: whatever is asked of one but its form makes it a tensor."""
+    torch = machinery.torch
+    forms = form_queries(torch)
+
+    def on_function(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in forms:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        return func(*machinery.resolved(args), **machinery.resolved(kwargs or {}))
+
+    def on_dispatch(cls: Any, func: Any, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(f"attention scores that are not computed yet reached {func}")
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        return machinery.resolve(self).__reduce_ex__(protocol)
+
+    def deepcopy(self: Any, memo: Any) -> Any:
+        return machinery.resolve(self).__deepcopy__(memo)
+
+    members = {
+        "__torch_function__": classmethod(on_function),
+        "__torch_dispatch__": classmethod(on_dispatch),
+        "__reduce_ex__": reduce,
+        "__deepcopy__": deepcopy,
+    }
+    return type("Deferred", (torch.Tensor,), members)
+
+
+def form_queries(torch: Any) -> frozenset[Any]:
+    """What can be asked of a tensor without its numbers."""
+    tensor = torch.Tensor
+    getters = [tensor.shape, tensor.dtype, tensor.device, tensor.ndim, tensor.is_cuda]
+    methods = [tensor.size, tensor.dim, tensor.ndimension, tensor.numel, tensor.__len__]
+    queries = [tensor.is_floating_point, torch.is_floating_point, torch.numel]
+    return frozenset([*(getter.__get__ for getter in getters), *methods, *queries])
+
+
+def plain(torch: Any) -> bool:
+    """Nobody traces, compiles, transforms or examines what is computed."""
+    return not (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.is_anomaly_enabled()
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+@functools.cache
+def machinery(torch: Any) -> Machinery:
+    """The one of this process."""
+    return Machinery(torch)
+
+
+class Guarded:
+    """Custom autograd functions take tensors as they are: they are given computed ones.
+
+    Everything else in torch asks a tensor's class first.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.holders = 0
+        self.utils = torch._functorch.utils
+        self.original = self.utils.unwrap_dead_wrappers
+        known = machinery(torch)
+
+        @functools.wraps(self.original)
+        def unwrap_dead_wrappers(args: Any) -> Any:
+            return self.original(known.resolved(tuple(args)))
+
+        self.replacement = unwrap_dead_wrappers
+
+    def hold(self) -> None:
+        self.holders += 1
+        if self.utils.unwrap_dead_wrappers is self.original:
+            self.utils.unwrap_dead_wrappers = self.replacement
+
+    def let_go(self) -> None:
+        self.holders -= 1
+        if self.holders:
+            return
+        known = machinery(self.torch)
+        known.resolve_all(known.lazy)
+        known.lazy = []
+        if self.utils.unwrap_dead_wrappers is self.replacement:
+            self.utils.unwrap_dead_wrappers = self.original
+
+    @functools.cached_property
+    def works(self) -> bool:
+        """Whether custom functions really come through this in this version of torch."""
+        torch = self.torch
+        seen: list[Any] = []
+
+        class Look(torch.autograd.Function):  # type: ignore[misc,name-defined]
+            @staticmethod
+            def forward(ctx: Any, item: Any) -> Any:
+                seen.append(type(item))
+                return item.detach()
+
+        self.hold()
+        with torch.no_grad():
+            one = torch.ones(1, 1, 1)
+            form = Form(one, one, (1, 1, 1))
+            known = machinery(torch)
+            step = Step(None, torch.bmm, (one, one), {})
+            pending = Pending(step, form, known.mode("cpu"), Place())
+            Look.apply(known.make((1, 1, 1), one.dtype, pending))
+        self.let_go()
+        return seen == [torch.Tensor]

@@ -1,0 +1,396 @@
+"""Watches a module's forward pass for attention that is written out, and has it fused."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from flatout_agent.speedups.attention import forms
+from flatout_agent.speedups.attention.calls import (HERE, Pending, Place, Step, form_queries, machinery, plain)
+
+SMALLEST = 1 << 16
+"""Scores: below that, putting operations off costs more than the fused kernel gains."""
+UNKNOWN = object()
+"""The operation is none of those that attention is made of."""
+NAMES = {
+    "product": ("matmul", "__matmul__", "bmm"),
+    "einsum": ("einsum",),
+    "scale": ("mul", "multiply", "__mul__", "__rmul__", "div", "divide", "true_divide"),
+    "scale_": ("mul_", "__imul__", "div_", "__itruediv__", "__idiv__"),
+    "add": ("add", "__add__", "__radd__", "sub", "subtract", "__sub__"),
+    "add_": ("add_", "__iadd__"),
+    "fill": ("masked_fill",),
+    "fill_": ("masked_fill_",),
+    "where": ("where",),
+    "softmax": ("softmax",),
+    "cast": ("to", "type", "type_as", "float", "half", "bfloat16"),
+    "view": ("view", "reshape"),
+    "contiguous": ("contiguous",),
+    "dropout": ("dropout",),
+}
+WRITERS = ("__setitem__", "__set__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__",
+           "__ifloordiv__", "__imod__", "__ipow__", "__iand__", "__ior__", "__ixor__",
+           "__ilshift__", "__irshift__", "__imatmul__")  # fmt: skip
+"""Operators that write to a tensor; other such functions have a name that ends with _."""
+METHODS = ("cast", "view", "contiguous")
+
+
+@functools.cache
+def _kinds(torch: Any) -> dict[Any, str]:
+    """Functions of torch by what they do to scores."""
+    found: dict[Any, str] = dict.fromkeys(form_queries(torch), "query")
+    for kind, names in NAMES.items():
+        owners = [torch.Tensor] if kind != "where" else [torch]
+        if kind not in (*METHODS, "where"):
+            owners += [torch, torch.nn.functional]
+        for name in names:
+            for owner in owners:
+                func = getattr(owner, name, None)
+                if callable(func):
+                    found[inspect.unwrap(func)] = kind
+    return found
+
+
+def _kind(table: dict[Any, str], func: Any) -> str | None:
+    """What a function does, in its own form or wrapped by a boost."""
+    known = table.get(func)
+    if known is None and hasattr(func, "__wrapped__"):
+        return table.get(inspect.unwrap(func))
+    return known
+
+
+class Watching:
+    """What is put off in one forward pass."""
+
+    def __init__(self, torch: Any, place: Place) -> None:
+        self.torch, self.place = torch, place
+        self.known = machinery(torch)
+        self.table = _kinds(torch)
+        self.opened: list[weakref.ref[Pending]] = []
+
+    def call(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """An operation of the program's."""
+        if self.known.deferred in types:
+            return self._on_scores(func, args, kwargs)
+        kind = self.table.get(func)
+        if kind == "einsum" and any(type(item) is self.known.deferred for item in _flat(args)):
+            return self._on_scores(func, args, kwargs)  # torch does not look into its list
+        if kind in ("product", "einsum"):
+            made = self._begin(kind, func, args, kwargs)
+            if made is not UNKNOWN:
+                return made
+        elif self.opened and _writes(func, kwargs):
+            self._written(args, kwargs)
+        return func(*args, **kwargs)
+
+    def _on_scores(self, func: Any, args: Any, kwargs: Any) -> Any:
+        kind = _kind(self.table, func)
+        if kind == "query":
+            with self.torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        made = UNKNOWN if kind is None else self._go_on(kind, func, args, kwargs)
+        if made is not UNKNOWN:
+            return made
+        if _writes(func, kwargs):
+            self._written(args, kwargs)
+        return func(*self.known.resolved(args), **self.known.resolved(kwargs))
+
+    def close(self) -> None:
+        """The forward pass has ended."""
+        self.known.close(self.opened)
+
+    def _written(self, args: Any, kwargs: Any) -> None:
+        """Before something is written to that an operation may still need."""
+        for item in (*args[:1], *_flat([kwargs.get("out")]), kwargs.get("input")):
+            self.known.resolve_written(self.opened, item)
+
+    # Scores ---------------------------------------------------------------------------------
+
+    def _begin(self, kind: str, func: Any, args: Any, kwargs: Any) -> Any:
+        equation, (a, b) = _factors(kind, args)
+        if kwargs or a is None or not self._takes(a, b):
+            return UNKNOWN
+        form = forms.scores(self.torch, a, b, equation)
+        if form is None or math.prod(form.shape) < SMALLEST:
+            return UNKNOWN
+        if equation is None and func.__name__ == "bmm" and a.shape[0] != b.shape[0]:
+            return UNKNOWN
+        mode = self.known.mode(a.device.type)
+        if mode[2] is not None and a.dtype is self.torch.float64:
+            return UNKNOWN
+        dtype = self.known.dtype(self.torch.matmul, a, mode, (HERE, HERE))
+        step = Step(None, func, (a, b) if equation is None else (equation, a, b), {})
+        return self._put_off(form.shape, dtype, Pending(step, form, mode, self.place))
+
+    def _takes(self, *items: Any) -> bool:
+        torch, plain = self.torch, self.known.plain
+        first = items[0]
+        return all(
+            type(item) in plain
+            and item.dtype is first.dtype
+            and item.device == first.device
+            and 3 <= item.dim() <= 4
+            and item.layout is torch.strided
+            for item in items
+        ) and (
+            first.is_floating_point()
+            and first.device.type in ("cpu", "cuda")
+            and not any(item.is_nested for item in items)
+        )
+
+    def _put_off(self, shape: tuple[int, ...], dtype: Any, pending: Pending) -> Any:
+        self.opened.append(weakref.ref(pending))
+        return self.known.make(shape, dtype, pending)
+
+    # Operations on scores -------------------------------------------------------------------
+
+    def _go_on(self, kind: str, func: Any, args: Any, kwargs: Any) -> Any:
+        given = [item for item in _flat(args) if type(item) is self.known.deferred]
+        if not given or (len(given) > 1 and kind != "cast"):
+            return UNKNOWN
+        item = given[0]
+        pending = item._flatout
+        if pending.used or pending.mode != self.known.mode(pending.form.q.device.type):
+            return UNKNOWN
+        if kind in ("product", "einsum"):
+            return UNKNOWN if kwargs else self._finish(kind, item, args)
+        return getattr(self, f"_{kind.rstrip('_')}")(func, item, args, kwargs)
+
+    def _noted(self, func: Any, item: Any, args: Any, kwargs: Any, form: Any, **new: Any) -> Any:
+        """The operation put off; one in place changes the tensor itself."""
+        if form is None:
+            return UNKNOWN
+        pending = item._flatout
+        args = tuple(HERE if one is item else one for one in args)
+        step = Step(pending.step, func, args, kwargs)
+        dtype, shape = new.get("dtype", item.dtype), new.get("shape", tuple(item.shape))
+        if not func.__name__.endswith("_") or func.__name__.endswith("__"):
+            return self._put_off(shape, dtype, Pending(step, form, pending.mode, pending.place))
+        others = [ref() for ref in self.opened]
+        if dtype != item.dtype or any(
+            one is not None
+            and one is not pending
+            and one.item is not None
+            and one.item() is not None
+            for one in others
+        ):
+            return UNKNOWN
+        pending.step, pending.form = step, form
+        return item
+
+    def _scale(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+        if kwargs or len(args) != 2:
+            return UNKNOWN
+        divided = "div" in func.__name__
+        factor = args[1] if args[0] is item else args[0]
+        if divided and args[0] is not item:
+            return UNKNOWN
+        dtype = item.dtype
+        if not isinstance(factor, (int, float)):
+            if type(factor) not in self.known.plain:
+                return UNKNOWN
+            if factor.dim():
+                dtype = self.torch.promote_types(dtype, factor.dtype)
+        full = item._flatout.mode[2] is None
+        form = forms.scaled(item._flatout.form, factor, divided, full)
+        return self._noted(func, item, args, kwargs, form, dtype=dtype)
+
+    def _add(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+        minus = "sub" in func.__name__
+        other = args[1] if args[0] is item else args[0]
+        if kwargs or len(args) != 2 or type(other) not in self.known.plain:
+            return UNKNOWN
+        if not other.is_floating_point() or (minus and args[0] is not item):
+            return UNKNOWN
+        dtype = self.torch.promote_types(item.dtype, other.dtype) if other.dim() else item.dtype
+        form = forms.masked(item._flatout.form, -other if minus else other, None)
+        return self._noted(func, item, args, kwargs, form, dtype=dtype)
+
+    def _fill(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+        if kwargs.keys() - {"mask", "value"} or args[0] is not item:
+            return UNKNOWN
+        args = (*args, *(kwargs[name] for name in ("mask", "value") if name in kwargs))
+        return self._masked(func, item, args, args[1], args[2]) if len(args) == 3 else UNKNOWN
+
+    def _where(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+        if kwargs or len(args) != 3 or type(args[0]) not in self.known.plain:
+            return UNKNOWN
+        if args[1] is item:
+            return self._masked(func, item, args, args[0].logical_not(), args[2])
+        return self._masked(func, item, args, args[0], args[1])
+
+    def _masked(self, func: Any, item: Any, args: Any, mask: Any, low: Any) -> Any:
+        torch = self.torch
+        if type(mask) not in self.known.plain or mask.dtype is not torch.bool:
+            return UNKNOWN
+        if type(low) in self.known.plain:
+            if low.dim() or low.requires_grad or low.device.type != "cpu":
+                return UNKNOWN
+            low = low.item()
+        if not isinstance(low, (int, float)):
+            return UNKNOWN
+        if low != -math.inf and low < torch.finfo(item.dtype).min:  # raises an error as written
+            return UNKNOWN
+        return self._noted(func, item, args, {}, forms.masked(item._flatout.form, mask, float(low)))
+
+    def _softmax(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+        form = item._flatout.form
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+        dtype = kwargs.get("dtype")
+        if args[0] is not item or dim not in (-1, item.dim() - 1) or form.weights or len(args) > 2:
+            return UNKNOWN
+        if kwargs.keys() - {"dim", "dtype", "_stacklevel"}:
+            return UNKNOWN
+        named = {"dim": -1, "dtype": dtype}
+        dtype = self.known.dtype(self.torch.softmax, item, item._flatout.mode, (HERE,), named)
+        form = dataclasses.replace(form, weights=True)
+        return self._noted(func, item, args, kwargs, form, dtype=dtype)
+
+    def _cast(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+        torch = self.torch
+        if kwargs or len(args) > 2:
+            return UNKNOWN
+        if args[0] is not item:  # another tensor in the precision of the scores
+            return args[0].to(item.device, item.dtype) if args[1] is item else UNKNOWN
+        names = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16}
+        wanted = args[1] if len(args) == 2 else names.get(func.__name__)
+        if isinstance(wanted, torch.Tensor):
+            if wanted.device != item.device:
+                return UNKNOWN
+            wanted = wanted.dtype
+        if not isinstance(wanted, torch.dtype) or not wanted.is_floating_point:
+            return UNKNOWN
+        if wanted is item.dtype:
+            return item
+        form = item._flatout.form
+        return self._noted(torch.Tensor.to, item, (item, wanted), {}, form, dtype=wanted)
+
+    def _view(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+        if kwargs or args[0] is not item:
+            return UNKNOWN
+        shape = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
+        if not all(type(size) is int for size in shape) or shape.count(-1) > 1:
+            return UNKNOWN
+        if -1 in shape:
+            rest = item.numel() // max(1, -math.prod(shape))
+            shape = [rest if size == -1 else size for size in shape]
+        form = forms.viewed(item._flatout.form, tuple(shape))
+        return self._noted(func, item, args, kwargs, form, shape=tuple(shape))
+
+    def _contiguous(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+        return UNKNOWN if kwargs or len(args) > 1 else item
+
+    def _dropout(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+        """On a CPU, no fused kernel drops out. Random numbers are drawn when the program does."""
+        values = dict(zip(("input", "p", "training", "inplace"), args))  # noqa: B905
+        values |= kwargs
+        values.setdefault("training", values.pop("train", True))
+        p, form = values.get("p", 0.5), item._flatout.form
+        if not isinstance(p, (int, float)) or args[0] is not item:
+            return UNKNOWN
+        if not values["training"] or p == 0:
+            return item
+        cuda = form.q.device.type == "cuda"
+        if not (cuda and form.weights and not form.dropout and 0 < p < 1) or values.get("inplace"):
+            return UNKNOWN
+        return self._noted(func, item, args, kwargs, dataclasses.replace(form, dropout=float(p)))
+
+    # Weights --------------------------------------------------------------------------------
+
+    def _finish(self, kind: str, item: Any, args: Any) -> Any:
+        """The weights times the values: the fused call."""
+        equation, (a, b) = _factors(kind, args)
+        pending, v = item._flatout, (b if a is item else a)
+        form, dtype = pending.form, pending.mode[2] or item.dtype
+        if not form.weights or type(v) not in self.known.plain or not v.is_floating_point():
+            return UNKNOWN
+        if v.device != form.q.device or not (pending.mode[2] or v.dtype is item.dtype):
+            return UNKNOWN
+        if v.dtype is self.torch.float64 and dtype is not v.dtype:
+            return UNKNOWN
+        laid = forms.values(form, v, equation, swapped=b is item)
+        if laid is None:
+            return UNKNOWN
+        for step in pending.step.chain():
+            step.check()
+        out = forms.fused(self.torch, form, laid[0], dtype)
+        if out is None:
+            return UNKNOWN
+        pending.used = True
+        pending.place.fused += 1
+        return out if laid[1] is None else out.permute(laid[1])
+
+
+def _factors(kind: str, args: Any) -> tuple[str | None, tuple[Any, Any]]:
+    """(the equation of an einsum, both factors)."""
+    if kind == "product":
+        return None, tuple(args) if len(args) == 2 else (None, None)
+    if not args or not isinstance(args[0], str):
+        return None, (None, None)
+    factors = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
+    return args[0], tuple(factors) if len(factors) == 2 else (None, None)
+
+
+def _flat(args: Any) -> list[Any]:
+    found: list[Any] = []
+    for item in args:
+        found += item if type(item) in (list, tuple) else [item]
+    return found
+
+
+def _writes(func: Any, kwargs: Any) -> bool:
+    """Whether a function may write to a tensor that it is given."""
+    name = getattr(func, "__name__", "_")
+    if name.endswith("__"):
+        return name in WRITERS
+    return name.endswith("_") or "out" in kwargs or bool(kwargs.get("inplace"))
+
+
+@functools.cache
+def watch_type(torch: Any) -> Any:
+    """The class of the function mode that a watch is."""
+
+    class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+        def __init__(self, watching: Watching) -> None:
+            super().__init__()
+            self.watching = watching
+
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            return self.watching.call(func, types, args, kwargs or {})
+
+    return Watch
+
+
+def watched(torch: Any, place: Place, call: Callable[..., Any]) -> Callable[..., Any]:
+    """A module's call with its attention fused."""
+    watch = watch_type(torch)
+    stack = torch.overrides._get_current_function_mode_stack
+
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        if place.off or (place.stored and not torch.is_grad_enabled()) or not plain(torch):
+            return call(*args, **kwargs)
+        place.calls += 1
+        modes = stack()
+        if modes and type(modes[-1]) is watch:  # inside of another module's
+            watching = modes[-1].watching
+            outer, watching.place = watching.place, place
+            try:
+                return call(*args, **kwargs)
+            finally:
+                watching.place = outer
+        if not all(type(mode) is torch.utils._device.DeviceContext for mode in modes):
+            return call(*args, **kwargs)
+        watching = Watching(torch, place)
+        with watch(watching):
+            output = call(*args, **kwargs)
+        watching.close()
+        return output
+
+    return attend

@@ -1,0 +1,275 @@
+"""What a model's forward pass may change beside its outputs, kept and put back.
+
+Those are the buffers, the random state and what the model notes on itself (a hidden state, a
+counter, a generator, a list of its last losses). What a forward pass changes elsewhere (a file, a
+list of the program's) is not seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from flatout_agent.speedups import nests
+
+Restore = Callable[[], None]
+NOT_NOTES = ("_parameters", "_buffers", "_modules", "_compiled_call_impl")
+DEEPEST = 3
+"""Notes inside notes are followed so far."""
+
+
+class Kept:
+    """The way back: calling it puts everything back, any number of times."""
+
+    def __init__(self, torch: Any, models: list[Any]) -> None:
+        modules = [module for model in models for module in model.modules()]
+        seen: set[int] = set()
+        self._buffers = _contents(torch, [b for model in models for b in model.buffers()])
+        self._notes = [_Notes(torch, module, seen) for module in modules]
+        self._random = random_state(torch, models)
+
+    def __call__(self) -> None:
+        self._random()
+        self._buffers()
+        for notes in self._notes:
+            notes.restore()
+
+    def only_changed(self) -> None:
+        """From now on put back only notes that have changed since: a call has ended.
+
+        What others note on the model later (a boost that puts another `forward` on it) stays.
+        """
+        for notes in self._notes:
+            notes.only_changed()
+
+
+def keep(torch: Any, models: Iterable[Any]) -> Kept:
+    """Remember it all; returns the way back, which may be called more than once."""
+    return Kept(torch, list(models))
+
+
+def random_state(torch: Any, models: Iterable[Any]) -> Restore:
+    """The random states that a forward pass of these models draws from."""
+    on_cpu, of_python = torch.get_rng_state(), random.getstate()
+    numpy = sys.modules.get("numpy")
+    of_numpy = numpy.random.get_state() if numpy is not None else None
+    on_devices = [(device, _of_device(torch, device).get_state()) for device in devices(models)]
+
+    def restore() -> None:
+        torch.set_rng_state(on_cpu)
+        random.setstate(of_python)
+        if numpy is not None:
+            numpy.random.set_state(of_numpy)
+        for device, state in on_devices:
+            _of_device(torch, device).set_state(state)
+
+    return restore
+
+
+def reseed(torch: Any, model: Any, seed: int) -> None:
+    """Seed what a forward pass of this model draws from, and no other device's generator."""
+    torch.default_generator.manual_seed(seed)
+    for device in devices([model]):
+        _of_device(torch, device).manual_seed(seed)
+
+
+def devices(models: Iterable[Any]) -> list[Any]:
+    """Accelerators that hold parameters of these models."""
+    found = {p.device for model in models for p in model.parameters()}
+    return [device for device in found if device.type in ("cuda", "xpu", "mps")]
+
+
+def _of_device(torch: Any, device: Any) -> Any:
+    """The default generator of an accelerator."""
+    if device.type == "mps":
+        return torch.mps._get_default_mps_generator()
+    module = getattr(torch, device.type)
+    index = device.index if device.index is not None else module.current_device()
+    return module.default_generators[index]
+
+
+def _contents(torch: Any, found: list[Any]) -> Restore:
+    """What stands in these tensors; a graph that holds them finds them as they were."""
+    kept = [(tensor, tensor.detach().clone()) for tensor in found]
+    counted = [tensor for tensor in found if not tensor.is_inference()]
+    versions = [tensor._version for tensor in counted]
+
+    def restore() -> None:
+        with torch.no_grad():
+            for tensor, before in kept:
+                if tensor.shape == before.shape:
+                    tensor.data.copy_(before)  # as data, which counts as no new version
+        if [tensor._version for tensor in counted] != versions:
+            _set_versions(torch, counted, versions)
+
+    return restore
+
+
+def _set_versions(torch: Any, tensors: list[Any], versions: list[int]) -> None:
+    # An older torch cannot: a graph that holds them will complain.
+    with contextlib.suppress(AttributeError, TypeError):
+        torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
+
+
+class _Notes:
+    """The module's own attributes; containers and generators also with what stood in them."""
+
+    def __init__(self, torch: Any, module: Any, seen: set[int]) -> None:
+        """seen: what other modules of the model hold as well."""
+        self._values = vars(module)
+        self._before = {
+            name: value for name, value in self._values.items() if name not in NOT_NOTES
+        }
+        values = list(self._before.values())
+        self._held = list(_held(torch, values, 0, seen))
+        self._tensors = _contents(torch, list(_written_to(torch, values, seen)))
+        self._buffers = self._values["_buffers"]
+        self._names: dict[str, Any] | None = dict(self._buffers)
+        self._added: list[str] | None = None
+        """Attributes to delete; None: all that are new."""
+
+    def only_changed(self) -> None:
+        """Keep only what has changed since."""
+        now, before = self._values, self._before
+        self._added = [name for name in now if name not in before and name not in NOT_NOTES]
+        self._before = {
+            name: value for name, value in before.items() if now.get(name, MISSING) is not value
+        }
+        self._held = [held for held in self._held if held.changed()]
+        if self._names is not None and _same(self._buffers, self._names):
+            self._names = None
+
+    def restore(self) -> None:
+        """Put it back."""
+        values, added = self._values, self._added
+        if added is None:
+            added = [name for name in values if name not in self._before and name not in NOT_NOTES]
+        for name in added:
+            values.pop(name, None)
+        values.update(self._before)
+        for held in self._held:
+            held.restore()
+        self._tensors()
+        if self._names is not None:  # a buffer that was replaced instead of written to
+            self._buffers.clear()
+            self._buffers.update(self._names)
+
+
+class _Container:
+    """What stood in a list, dict, set or deque."""
+
+    def __init__(self, value: Any) -> None:
+        self.inside = value
+        self.before = value.copy()
+
+    def changed(self) -> bool:
+        """Whether something else stands in it now."""
+        return not _same(self.inside, self.before)
+
+    def restore(self) -> None:
+        """Put it back."""
+        if not self.changed():
+            return
+        self.inside.clear()
+        if isinstance(self.inside, (list, deque)):
+            self.inside.extend(self.before)
+        else:
+            self.inside.update(self.before)
+
+
+class _Generator:
+    """Where a generator of random numbers stood that the model holds; what an array held."""
+
+    def __init__(self, get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
+        self._put, self._before = put, get()
+
+    def changed(self) -> bool:
+        """Not known: it does not show."""
+        return True
+
+    def restore(self) -> None:
+        """Put it back."""
+        self._put(self._before)
+
+
+MISSING = object()
+CONTAINERS = (list, dict, set, deque)
+NOT_FOLLOWED = ("torch", "builtins", "numpy", "flatout_agent", "types", "functools", "weakref")
+"""Objects of these packages are no notes of the program's."""
+
+
+def _held(torch: Any, values: Iterable[Any], depth: int, seen: set[int]) -> Iterator[Any]:
+    """Everything among these values that can change in place, and what is inside of it."""
+    for value in values:
+        if id(value) in seen or isinstance(value, SIMPLE) or nests.is_tensor(value):
+            continue
+        seen.add(id(value))
+        generator = _generator(torch, value)
+        if generator is not None:
+            yield generator
+        elif isinstance(value, tuple) and depth < DEEPEST:
+            yield from _held(torch, value, depth + 1, seen)
+        elif isinstance(value, CONTAINERS) or (depth == 0 and _is_note(torch, value)):
+            container = _Container(value if isinstance(value, CONTAINERS) else vars(value))
+            yield container
+            if depth < DEEPEST and not isinstance(value, set):
+                inside = container.before
+                items = inside.values() if isinstance(inside, dict) else inside
+                yield from _held(torch, items, depth + 1, seen)
+
+
+SIMPLE = (int, float, complex, str, bytes, type(None))
+
+
+def _is_note(torch: Any, value: Any) -> bool:
+    """A small object of the program's own, such as a running mean."""
+    kind = type(value)
+    if isinstance(value, type) or kind.__module__.partition(".")[0] in NOT_FOLLOWED:
+        return False
+    if isinstance(value, (torch.nn.Module, torch.optim.Optimizer)) or callable(value):
+        return False
+    return type(getattr(value, "__dict__", None)) is dict
+
+
+def _generator(torch: Any, value: Any) -> _Generator | None:
+    if isinstance(value, torch.Generator):
+        return _Generator(value.get_state, value.set_state)
+    if isinstance(value, random.Random):
+        return _Generator(value.getstate, value.setstate)
+    if type(value).__module__ == "numpy" and hasattr(value, "setflags"):
+        return _Generator(value.copy, lambda before: value.__setitem__(Ellipsis, before))
+    if not type(value).__module__.startswith("numpy.random"):
+        return None
+    if hasattr(value, "get_state"):
+        return _Generator(value.get_state, value.set_state)
+    bits = getattr(value, "bit_generator", value)
+    return _Generator(lambda: bits.state, lambda state: setattr(bits, "state", state))
+
+
+def _written_to(torch: Any, values: list[Any], seen: set[int]) -> Iterator[Any]:
+    """Tensors among these values that a forward pass may write into."""
+    for tensor in nests.tensors(values):
+        overlaps = any(s == 0 and n > 1 for s, n in zip(_strides(torch, tensor), tensor.shape))  # noqa: B905
+        if id(tensor) in seen or isinstance(tensor, torch.nn.Parameter) or overlaps:
+            continue
+        seen.add(id(tensor))
+        yield tensor
+
+
+def _strides(torch: Any, tensor: Any) -> tuple[int, ...]:
+    return tuple(tensor.stride()) if tensor.layout is torch.strided else ()
+
+
+def _same(one: Any, other: Any) -> bool:
+    """The same objects in the same places."""
+    if len(one) != len(other):
+        return False
+    if isinstance(one, dict):
+        return all(name in other and other[name] is value for name, value in one.items())
+    if isinstance(one, (list, deque)):
+        return all(a is b for a, b in zip(one, other, strict=True))
+    return bool(one == other)

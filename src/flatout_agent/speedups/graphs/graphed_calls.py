@@ -1,0 +1,386 @@
+"""The layer around a model's call that records it once, and replays it wherever it matches.
+
+A recording's forward and backward pass share one memory of their own, and each replay writes to all
+of it again: the forward pass over what the backward pass before it left there, gradients included.
+What the program still holds of them is copied elsewhere first.
+
+One `GraphedCalls` for each model. It acts only between `begin` and `rest`; what it has recorded
+outlasts the rest, until `forget` is called or the model goes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent.speedups import (forward_state, nests)
+from flatout_agent.speedups.graphs import recordings
+from flatout_agent.boosts import Applied
+from flatout_agent.chain import Depth
+from flatout_agent.speedups.graphs.recordings import (Capture, Graphed, Key, NotRecordable, Recording)
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+
+SEEN_BEFORE = 2
+"""Calls with the same inputs' shapes before recording: libraries have set themselves up by then."""
+PATIENCE = 8
+"""Steps after which nobody waits for a recording any more: shapes change, or nothing is called."""
+MOVES, WORTH = 2, 20
+"""The model may change so often; beyond that, each recording must have had so many replays."""
+CHANGED = "weights or attributes of the model were changed"
+SECOND_PASS = "the loss goes back through a call more than once"
+
+Entry = tuple[dict[str, Any], str, Any]
+
+
+def put_on(job: Job, model: Any, capture: Capture) -> Applied:
+    """Put the layer around this model's call."""
+    calls = of_model(job, model, capture)
+    unwrap = job.wrap_call(model, Depth.COMPILE, calls.layer)
+    calls.begin()
+
+    def undo() -> None:
+        unwrap()
+        calls.rest()
+
+    return Applied(undo, calls.engaged, calls.steps_to_ready)
+
+
+def of_model(job: Job, model: Any, capture: Capture) -> GraphedCalls:
+    """Those that were kept before, where they were not to be forgotten; else an empty start."""
+    found = _known.get(model)
+    if found is None or found.job is not job or not found.lasting:
+        found = _known[model] = GraphedCalls(job, model, capture)
+    return found
+
+
+def of_job(job: Job) -> list[GraphedCalls]:
+    """Those of all the models of this program."""
+    return [calls for calls in _known.values() if calls.job is job]
+
+
+class Pending:
+    """A replayed forward pass whose activations are still needed; dies with its autograd graph."""
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def begin(self, _: Any) -> None:
+        """The backward pass is about to run. Better no training than one on wrong gradients."""
+        if self.over:
+            raise RuntimeError(f"{SECOND_PASS}, which flatout's cuda-graphs cannot do: skip it")
+
+
+class Weights:
+    """The places of a model's weights, and the numbers and words that stand on its modules (a rate
+    of dropout, a layer's own `training`): a recording goes by all of them.
+
+    They are looked at in every call: a walk through a model of 160 tensors takes a millisecond, a
+    look at what was seen on the last one a tenth of that.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.parameters: list[Any] = []
+        self.device: Any = None
+        self._model = weakref.ref(model)
+        self._number = 0
+        self._sizes: list[tuple[dict[str, Any], int]] = []
+        self._entries: list[Entry] = []
+        """Every parameter and submodule, with the dict and the name under which it stands ..."""
+        self._own: list[tuple[str, Any]] = []
+        """... but for what stands on the model itself: its dict would keep it alive."""
+        self._places: list[tuple[Any, int, bool]] = []
+        self._marks: list[tuple[Any, Any]] = []
+
+    def version(self) -> int:
+        """A number that stays while every weight is the same tensor in the same place."""
+        model = self._model()
+        same = (
+            self._places
+            and all(len(owner) == size for owner, size in self._sizes)
+            and _stand(self._entries)
+            and _stand([(vars(model), name, item) for name, item in self._own])
+            and all(
+                p.data_ptr() == place and p.requires_grad is wanted
+                for p, place, wanted in self._places
+            )
+        )
+        if not same:
+            self._walk(model)
+        return self._number
+
+    def _walk(self, model: Any) -> None:
+        owners = [
+            owner for module in model.modules()
+            for owner in (module._parameters, module._modules)
+        ]  # fmt: skip
+        places = [(p, p.data_ptr(), p.requires_grad) for p in model.parameters()]
+        plain = [(vars(module), *row) for module in model.modules() for row in _plain(module)]
+        marks = [row[1:] for row in (*places, *plain)]
+        if marks != self._marks:
+            self._number += 1
+        self._sizes = [(owner, len(owner)) for owner in owners]
+        self._entries = [(owner, name, item) for owner in owners for name, item in owner.items()]
+        self._own = _plain(model)
+        self._entries += plain[len(self._own) :]
+        self._places, self._marks = places, marks
+        self.parameters = [row[0] for row in places]
+        self.device = next((p.device for p in self.parameters), None)
+
+
+def _plain(module: Any) -> list[tuple[str, Any]]:
+    found = vars(module).items()
+    return [(name, item) for name, item in found if isinstance(item, forward_state.SIMPLE)]
+
+
+def _stand(entries: list[Entry]) -> bool:
+    """Whether the same still stands in all of these dicts. A loop: `all` takes twice as long."""
+    for owner, name, item in entries:
+        now = owner.get(name)
+        if now is not item:
+            plain = isinstance(item, forward_state.SIMPLE) and type(now) is type(item)
+            if not plain or now != item:
+                return False
+    return True
+
+
+class GraphedCalls:
+    """One model's calls, and the recording of them. Nothing in it holds on to the model itself."""
+
+    def __init__(self, job: Job, model: Any, capture: Capture) -> None:
+        self.job, self.torch, self.capture = job, job.torch, capture
+        self.weights = Weights(model)
+        self.on, self.lasting = False, True
+        self.seen: dict[Key, int] = {}
+        self.recording: Recording | None = None
+        self.replayed = self.eager = 0
+        self.given_up = ""
+        self.why_eager = ""
+        self._model = weakref.ref(model)
+        self._pending: weakref.ref[Pending] | None = None
+        self._version = self._moves = self._began = 0
+
+    # On and off -----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Record and replay, from the model's next call on."""
+        self.on, self._began = True, self.job.steps
+
+    def rest(self) -> None:
+        """The model runs as written; the recording stays, where it is to last and there is room."""
+        self.on, kept = False, self.recording
+        if not self.lasting:
+            self._drop()
+        elif kept and recordings.is_short_of_memory(self.torch, self.weights.device, kept.grown):
+            self.recording = None
+
+    def forget(self) -> None:
+        """Keep nothing beyond the next rest."""
+        self.lasting = False
+        if not self.on:
+            self._drop()
+
+    def _drop(self) -> None:
+        self.recording, model = None, self._model()
+        if model is not None and _known.get(model) is self:
+            del _known[model]
+
+    def steps_to_ready(self) -> int:
+        """For `Applied.steps_to_ready`: calls up to the one that is recorded."""
+        waited = self.job.steps - self._began
+        if self.given_up or self.recording is not None or waited >= PATIENCE:
+            return 0
+        return max(1, SEEN_BEFORE + 1 - max(self.seen.values(), default=0))
+
+    def engaged(self) -> tuple[bool, str] | None:
+        """For `Applied.engaged`."""
+        if self.given_up:
+            return False, self.given_up
+        if self.recording is None:
+            if not self.seen and not self.why_eager:
+                return None
+            return False, self.why_eager or "no input shape came up often enough to be recorded"
+        if self.replayed <= self.eager:
+            return False, f"{self.eager} of {self.replayed + self.eager} calls: {self.why_eager}"
+        detail = f"recorded; {self.eager} calls ran as written" if self.eager else "recorded"
+        return True, detail
+
+    # Calls ----------------------------------------------------------------------------------------
+
+    def layer(self, call: Graphed) -> Graphed:
+        """`call`, replayed where it matches the recording."""
+        torch: Any = self.torch
+        model: Any = self._model()
+
+        def graphed_call(*args: Any, **kwargs: Any) -> Any:
+            if self.given_up or not model.training or not torch.is_grad_enabled():
+                return call(*args, **kwargs)
+            leaves, spec = torch.utils._pytree.tree_flatten((args, kwargs))
+            recording = self._matching(call, leaves, spec)
+            if recording is not None:
+                return self._replay(recording, [x for x in leaves if nests.is_tensor(x)])
+            output = call(*args, **kwargs)
+            if self.recording is None:
+                self._watch(output)
+            return output
+
+        return graphed_call
+
+    def _matching(self, call: Graphed, leaves: list[Any], spec: Any) -> Recording | None:
+        """The recording of such a call, made here where it is due; None: it runs as written."""
+        version = self.weights.version()
+        if version != self._version:
+            self._start_over(version)
+        if not self._fits(leaves):
+            return None
+        key = self._key(leaves, spec)
+        if self.recording is None and self.seen.get(key, 0) >= SEEN_BEFORE:
+            self._record(call, leaves, spec, key)
+        if self.recording is not None and self.recording.key == key and not self._busy():
+            return self.recording
+        self.seen[key] = self.seen.get(key, 0) + 1
+        if self.recording is not None and self.recording.key != key:
+            self.why_eager = "inputs or autocast differ from the recording"
+        self.eager += bool(self.replayed)
+        return None
+
+    def _fits(self, leaves: list[Any]) -> bool:
+        """Whether a recording can go by these arguments: it keeps all values on the host."""
+        for leaf in leaves:
+            if not nests.is_tensor(leaf):
+                if leaf is not None and not isinstance(leaf, (bool, int, float, str)):
+                    kind = type(leaf).__name__
+                    self.given_up = f"the model takes a {kind}, which cannot be recorded"
+                    return False
+            elif leaf.device != self.weights.device:
+                place = leaf.device.type
+                self.why_eager = f"an input is on {place}, and a recording would keep its values"
+                self.eager += bool(self.replayed)
+                return False
+        return True
+
+    def _key(self, leaves: list[Any], spec: Any) -> Key:
+        torch = self.torch
+        inputs = tuple(
+            (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
+            if nests.is_tensor(leaf)
+            else repr(leaf)
+            for leaf in leaves
+        )
+        autocast = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda")
+        return Key(inputs, str(spec), autocast)
+
+    def _busy(self) -> bool:
+        """A replay now would overwrite what a backward pass, or the script, still needs."""
+        waiting = self._pending() if self._pending is not None else None
+        if waiting is not None and not waiting.over:
+            self.why_eager = "the model was called again before its backward pass"
+            return True
+        return False
+
+    def _start_over(self, version: int) -> None:
+        """The model has changed: a recording would go by how it was, and read weights there."""
+        if self._version:
+            self.why_eager = CHANGED
+        self._version, self.seen = version, {}
+        if self.recording is None:
+            return
+        self.recording = self._pending = None
+        self._moves += 1
+        if self._moves > MOVES and self.replayed < self._moves * WORTH:
+            self.given_up = f"{CHANGED} again and again"
+
+    def _record(self, call: Graphed, leaves: list[Any], spec: Any, key: Key) -> None:
+        model, capture = self._model(), self.capture
+        try:
+            self.recording = recordings.record(
+                self.torch, model, call, leaves, spec, key, capture
+            )  # fmt: skip
+            self._pending = None
+        except NotRecordable as reason:
+            self.given_up = str(reason)
+        except Exception as error:
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self.given_up = f"recording failed: {lines[0]}"
+
+    def _watch(self, output: Any) -> None:
+        """Give up on a program that goes back through a call twice, or through its gradients.
+
+        The first recorded backward pass already writes to the memory of what a second one needs.
+        """
+        torch, passes = self.torch, set()
+
+        def passed(*_: Any) -> None:
+            passes.add(torch._C._current_graph_task_id())
+            if len(passes) > 1 or torch.is_grad_enabled():
+                self.given_up = SECOND_PASS
+
+        for node in {tensor.grad_fn for tensor in nests.tensors(output)} - {None}:
+            node.register_hook(passed)
+
+    # Replays --------------------------------------------------------------------------------------
+
+    def _replay(self, recording: Recording, tensors: list[Any]) -> Any:
+        self._keep_gradients(recording)
+        flat = recording.graphed(*tensors)
+        token = Pending()
+        node = next((item.grad_fn for item in flat if item.grad_fn is not None), None)
+        if node is not None:
+            node.register_prehook(token.begin)
+            node.register_hook(partial(self._backward_ends, recording, token, len(tensors)))
+            self._pending = weakref.ref(token)
+        # Copies: the next replay writes to the same places.
+        copies = iter([item.clone() for item in flat])
+        spec, missing = recording.outputs
+        self.replayed += 1
+        outputs = [None if gone else next(copies) for gone in missing]
+        return self.torch.utils._pytree.tree_unflatten(outputs, spec)
+
+    def _keep_gradients(self, recording: Recording) -> None:
+        """The recording is about to write: what the program keeps in `.grad` must not be there.
+
+        The tensor stays the same object: the program may hold it, too.
+        """
+        for parameter in self.weights.parameters if recording.places else ():
+            gradient = parameter.grad
+            if gradient is not None and self._place(gradient) in recording.places:
+                gradient.data = gradient.detach().clone()
+
+    def _backward_ends(
+        self, recording: Recording, token: Pending, inputs: int, gradients: Any, _: Any
+    ) -> Any:
+        """The recorded backward pass has run: only gradients that go to `.grad` stay in place.
+
+        What it gives to an input, or to torch.autograd.grad(), is out of sight from here on.
+        """
+        token.over = True
+        if not recording.places:
+            places = [self._place(gradient) for gradient in gradients if gradient is not None]
+            recording.places = {place for place in places if place is not None}
+        copied = inputs if self._go_to_grad() else len(gradients)
+        if all(gradient is None for gradient in gradients[:copied]):
+            return None
+        copies = [g if g is None else g.clone() for g in gradients[:copied]]
+        return (*copies, *gradients[copied:])
+
+    def _place(self, tensor: Any) -> int | None:
+        """Its address; None: it has none, being sparse."""
+        return int(tensor.data_ptr()) if tensor.layout is self.torch.strided else None
+
+    def _go_to_grad(self) -> bool:
+        """Whether the backward pass under way leaves the weights' gradients in `.grad`."""
+        torch = self.torch
+        weight = next((p for p in self.weights.parameters if p.requires_grad), None)
+        if weight is None:
+            return True
+        with torch.enable_grad():  # the node that adds to its `.grad`
+            node = weight.view_as(weight).grad_fn.next_functions[0][0]
+        try:
+            return bool(torch._C._will_engine_execute_node(node))
+        except RuntimeError:  # it is asked for by torch.autograd.grad()
+            return False
+
+
+_known: weakref.WeakKeyDictionary[Any, GraphedCalls] = weakref.WeakKeyDictionary()

@@ -1,0 +1,198 @@
+"""One training call of a model, recorded as graphs: what it stands on, and what forbids it.
+
+A replay launches what was launched on the device, and does nothing of what Python did beside that.
+So a forward pass that draws numbers on the host, or leaves other attributes on the model, cannot be
+recorded: each replay would do with the numbers of the one call that was.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from flatout_agent.speedups import (forward_state, nests)
+
+Graphed = Callable[..., Any]
+Capture = Callable[[Any, Any, tuple[Any, ...]], Graphed]
+"""(torch, a module from tensors to tensors, sample inputs) -> the module's call, recorded."""
+
+
+class NotRecordable(Exception):  # noqa: N818 - a decision with its reason, not an error
+    """The call cannot be replayed rightly; the message is the reason told to the user."""
+
+
+class Key(NamedTuple):
+    """All that a recording depends on, beside the model itself."""
+
+    inputs: tuple[Any, ...]
+    spec: str
+    autocast: Any
+
+
+@dataclass(eq=False)
+class Recording:
+    """A recorded call, forward and backward pass."""
+
+    key: Key
+    graphed: Graphed
+    outputs: tuple[Any, list[bool]]
+    """The nest that the model returns, and which of its leaves are None."""
+    grown: int
+    """Bytes of device memory that are its own."""
+    places: set[int] = field(default_factory=set)
+    """Addresses at which its backward pass leaves the gradients."""
+
+
+def record(
+    torch: Any, model: Any, call: Graphed, leaves: list[Any], spec: Any, key: Key, capture: Capture
+) -> Recording:
+    """The model's call on these arguments, recorded. It leaves no trace on model and generators.
+
+    Raises NotRecordable, and whatever the model or the recording raises.
+    """
+    device = next(model.parameters()).device
+    tensors = [leaf for leaf in leaves if nests.is_tensor(leaf)]
+    samples = tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in tensors)
+    whole = _whole(torch, model, call, leaves, spec)
+    restore, before = forward_state.keep(torch, [model]), _Host(torch, model)
+    reserved = reserved_bytes(torch, device)
+    try:
+        graphed = capture(torch, whole, samples)
+        before.compare(_Host(torch, model))
+    finally:
+        restore()
+        whole.release()
+    grown = max(0, reserved_bytes(torch, device) - reserved)
+    return Recording(key, graphed, whole.outputs, grown)
+
+
+def _whole(torch: Any, model: Any, call: Graphed, leaves: list[Any], spec: Any) -> Any:
+    """The call as a module from tensors to tensors, which is what can be recorded."""
+    pytree = torch.utils._pytree
+    base: Any = torch.nn.Module
+
+    class Whole(base):  # type: ignore[misc]
+        def __init__(self, model: Any, call: Graphed, leaves: list[Any]) -> None:
+            super().__init__()
+            self.model = model
+            self.call: Any = call
+            self.slots = [place for place, leaf in enumerate(leaves) if nests.is_tensor(leaf)]
+            self.constants = [None if nests.is_tensor(leaf) else leaf for leaf in leaves]
+            self.outputs: tuple[Any, list[bool]] | None = None
+
+        def forward(self, *tensors: Any) -> Any:
+            filled = list(self.constants)
+            for slot, tensor in zip(self.slots, tensors, strict=True):
+                filled[slot] = tensor
+            args, kwargs = pytree.tree_unflatten(filled, spec)
+            outputs, nest = pytree.tree_flatten(self.call(*args, **kwargs))
+            if not all(nests.is_tensor(item) or item is None for item in outputs):
+                raise TypeError("the model returns something else than tensors")
+            self.outputs = nest, [item is None for item in outputs]
+            return tuple(item for item in outputs if item is not None)
+
+        def release(self) -> None:
+            """The recording holds this, and is not to keep a model that the program drops."""
+            self._modules.clear()
+            self.call = None
+
+    return Whole(model, call, leaves)
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+def reserved_bytes(torch: Any, device: Any) -> int:
+    """Of the device's memory, what torch has taken and does not leave unused."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.empty_cache()  # a recording does so, too: what is compared is after it both times
+    return int(torch.cuda.memory_reserved(device))
+
+
+def is_short_of_memory(torch: Any, device: Any, grown: int) -> bool:
+    """Whether the program as written has hardly room beside a recording that is not in use."""
+    if not grown:
+        return False
+    free, _ = torch.cuda.mem_get_info(device)
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) - grown
+    return bool(free + max(0, unused) < 2 * grown)
+
+
+# The host -----------------------------------------------------------------------------------------
+
+
+class _Host:
+    """What a forward pass may change on the host, as it is now."""
+
+    def __init__(self, torch: Any, model: Any) -> None:
+        values = [value for module in model.modules() for value in vars(module).values()]
+        self.drawn = [_plain(state) for state in _states(torch, values)]
+        self.noted = [mark for module in model.modules() for mark in _notes(module)]
+
+    def compare(self, after: _Host) -> None:
+        """Raises NotRecordable where something has changed."""
+        if after.drawn != self.drawn:
+            raise NotRecordable("the forward pass draws numbers on the host")
+        if len(after.noted) != len(self.noted) or not all(map(_same, after.noted, self.noted)):
+            raise NotRecordable("the forward pass changes attributes of the model")
+
+
+def _states(torch: Any, values: list[Any]) -> Iterator[Any]:
+    """Where the generators stand: the host's, and those among these attributes of the model."""
+    yield torch.get_rng_state()
+    yield random.getstate()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        yield numpy.random.get_state()
+    for value in values:
+        if isinstance(value, random.Random):
+            yield value.getstate()
+        elif isinstance(value, torch.Generator):
+            yield value.get_state()
+        elif type(value).__module__.startswith("numpy.random"):
+            bits = getattr(value, "bit_generator", value)
+            yield value.get_state() if hasattr(value, "get_state") else bits.state
+
+
+def _plain(state: Any) -> Any:
+    """Without arrays and tensors, which do not compare to one yes or no."""
+    if isinstance(state, dict):
+        return {name: _plain(item) for name, item in state.items()}
+    if isinstance(state, (tuple, list)):
+        return [_plain(item) for item in state]
+    return state.tolist() if hasattr(state, "tolist") else state
+
+
+def _notes(module: Any) -> Iterator[Any]:
+    own = {name: vars(module)[name] for name in vars(module) if name not in forward_state.NOT_NOTES}
+    return _marks({**own, "_buffers": module._buffers}, 0)
+
+
+def _marks(value: Any, depth: int) -> Iterator[Any]:
+    """What shows that a note has changed; of what is no container, the object itself."""
+    if nests.is_tensor(value):
+        yield value
+        # One on the device may be written to: a replay does that as well.
+        yield value._version if value.device.type == "cpu" and not value.is_inference() else 0
+    elif depth > forward_state.DEEPEST or not isinstance(value, (dict, list, tuple, deque, set)):
+        yield value
+    elif isinstance(value, set):
+        yield set(value)
+    else:
+        yield len(value)
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield name
+            yield from _marks(item, depth + 1)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    return type(one) is type(other) and isinstance(one, (*forward_state.SIMPLE, set)) and (
+        one == other
+    )  # fmt: skip

@@ -1,0 +1,284 @@
+"""Pixels of decoded JPEG files, kept in memory that forked loader workers share.
+
+`Log` is that memory: a file without a name, to which each process appends and which nobody needs to
+remove: the system frees it with the last process that has it, however that ends. `Decoded` changes
+the `load` of Pillow's JPEG files: what is in the log is not decoded again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import io
+import mmap
+import os
+import stat
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from flatout_agent.speedups.images.jpeg_loading import (Change, copy_of_info, postpone)
+from flatout_agent.speedups.spare_memory import spare_memory
+
+SHARE = 0.25
+"""Of the memory that is free; the model's activations and the program's other data come later."""
+LOOK_EVERY = 64
+"""Images that a process adds between two looks at what memory is left."""
+CHECK_EVERY = 61
+"""One in so many images from memory is decoded as well, and compared."""
+FRESH_S = 2.0
+"""A file that changed this lately may change again without its times showing it."""
+BANDS = {"RGB": 3, "L": 1}
+USED, COUNT, HITS, MISSES, FULL, ON, OFF = range(7)
+HEADER = mmap.PAGESIZE
+RECORD = 24
+"""Bytes before the pixels: 16 for the key, 8 for how many bytes follow."""
+
+
+def _memory() -> int:
+    """A file without a name."""
+    if sys.platform != "linux":
+        raise OSError("only Linux has files in memory")
+    return os.memfd_create("flatout")
+
+
+def _written(file: int, parts: list[bytes], place: int) -> int:
+    if sys.platform == "win32":
+        return 0
+    return os.pwritev(file, parts, place)
+
+
+class Log:
+    """Keys and bytes in shared memory; nothing that is in it changes."""
+
+    def __init__(self, room: int) -> None:
+        """`room`: bytes at most. Raises OSError or AttributeError where there is no such memory."""
+        self._file = _memory()
+        try:
+            self.room = room
+            os.ftruncate(self._file, HEADER + room)
+            self._view = memoryview(mmap.mmap(self._file, HEADER + room))
+        except BaseException:
+            os.close(self._file)
+            raise
+        self.numbers = self._view[:HEADER].cast("q")
+        self._places: dict[bytes, tuple[int, int]] = {}
+        self._seen = 0
+        self.mine = threading.Lock()
+        """For one thread of this process; between processes the file is locked."""
+        _logs.add(self)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):  # the memory goes with its last view
+            os.close(self._file)
+
+    def get(self, key: bytes) -> memoryview | None:
+        """The bytes under this key, where some process has added them."""
+        found = self._places.get(key)
+        if found is None and self._seen < self.numbers[USED]:
+            with self.mine:
+                self._catch_up()
+            found = self._places.get(key)
+        return None if found is None else self._view[found[0] : found[0] + found[1]]
+
+    def put(self, key: bytes, data: bytes) -> None:
+        """Add these bytes, where there is room and no process has done so."""
+        if sys.platform == "win32" or self.numbers[FULL]:
+            return
+        import fcntl
+
+        with self.mine:
+            fcntl.lockf(self._file, fcntl.LOCK_EX)  # freed by the system if the process is killed
+            try:
+                self._catch_up()
+                if key not in self._places:
+                    self._append(key, data)
+            finally:
+                fcntl.lockf(self._file, fcntl.LOCK_UN)
+
+    def _append(self, key: bytes, data: bytes) -> None:
+        numbers, begin = self.numbers, self.numbers[USED]
+        size = RECORD + len(data)
+        if begin + size > self.room:
+            numbers[FULL] = 1
+            return
+        record = [key + len(data).to_bytes(8, "little"), data]
+        try:
+            written = _written(self._file, record, HEADER + begin)
+        except OSError:  # where writing through the view would end the process
+            written = 0
+        if written != size:
+            numbers[FULL] = 1
+            return
+        numbers[COUNT] += 1
+        numbers[USED] = begin + size  # others may read it from here on
+
+    def _catch_up(self) -> None:
+        """Learn of what other processes have added."""
+        used = self.numbers[USED]
+        while self._seen < used:
+            begin = HEADER + self._seen
+            key = bytes(self._view[begin : begin + 16])
+            size = int.from_bytes(self._view[begin + 16 : begin + RECORD], "little")
+            self._places[key] = (begin + RECORD, size)
+            self._seen += RECORD + size
+
+
+_logs: weakref.WeakSet[Log] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """Another thread may have had a lock, and is not here to give it back."""
+    for log in list(_logs):
+        log.mine = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class Decoded:
+    """Stands in for the `load` of JPEG files while at least one loader wants it."""
+
+    def __init__(self, plugin: Any, room: int) -> None:
+        self.log = Log(room)
+        self.files: Any = plugin.JpegImageFile
+        self.pillow: Any = importlib.import_module("PIL.Image")
+        self.holders = self._turn = self._added = 0
+        self.lasting = True
+        self._change = Change(self.files, self._methods())
+
+    def hold(self) -> None:
+        """One more loader wants it."""
+        self.holders += 1
+        self.log.numbers[ON] = 1
+        self._change.make()
+
+    def let_go(self) -> None:
+        """One loader fewer; what is kept stays."""
+        self.holders -= 1
+        if not self.holders:
+            self.log.numbers[ON] = 0  # in workers, too
+            self._change.undo()
+
+    def end(self) -> None:
+        """Let go of the memory with the last image that needs it, without a garbage collection."""
+        self._change = Change(self.files, {})  # the methods refer to this object
+
+    def told(self, before: int) -> tuple[bool, str]:
+        """What became of it since `before` images had come from memory."""
+        numbers = self.log.numbers
+        if numbers[OFF]:
+            return False, "a file that looked unchanged was decoded to other pixels"
+        if numbers[HITS] <= before:
+            return False, "no JPEG file was decoded a second time"
+        kept = f"{numbers[COUNT]} kept in {numbers[USED] / 1e6:.0f} MB"
+        full = ", no more may be taken" if numbers[FULL] else ""
+        return True, f"{numbers[HITS] - before} images from memory ({kept}{full})"
+
+    # In place of the methods of JPEG files ------------------------------------------------------
+
+    def _methods(self) -> dict[str, Callable[..., Any]]:
+        decode, convert_plain = self.files.load, self.pillow.Image.convert
+
+        @functools.wraps(decode)
+        def load(image: Any) -> Any:
+            key = self._key(image)
+            return decode(image) if key is None else self._load(decode, image, key)
+
+        @functools.wraps(convert_plain)
+        def convert(image: Any, mode: Any = None, *args: Any, **options: Any) -> Any:
+            made = None
+            if (mode is None or mode == image.mode) and not args and not options:
+                made = self._copy(image)
+            return convert_plain(image, mode, *args, **options) if made is None else made
+
+        return {"load": load, "convert": convert}
+
+    def _key(self, image: Any) -> bytes | None:
+        """What tells this image from all others; None: it is loaded in the program's way."""
+        if not self.log.numbers[ON] or type(image) is not self.files or image.mode not in BANDS:
+            return None
+        if len(image.tile) != 1 or image.decoderconfig or "load" in vars(image):
+            return None
+        try:
+            return self._identity(image)
+        except Exception:  # what the program did not expect there is raised in its own way
+            return None
+
+    def _identity(self, image: Any) -> bytes | None:
+        codec, _, offset, _ = image.tile[0]
+        file = image.fp
+        if codec != "jpeg" or offset != 0 or type(file) is not io.BufferedReader:
+            return None
+        if self.log.numbers[OFF] or not isinstance(file.name, str | bytes):
+            return None
+        found = os.fstat(file.fileno())
+        changed = max(found.st_mtime, found.st_ctime)
+        if not stat.S_ISREG(found.st_mode) or time.time() - changed < FRESH_S:
+            return None
+        times = (found.st_mtime_ns, found.st_ctime_ns)
+        lenient = bool(sys.modules["PIL.ImageFile"].LOAD_TRUNCATED_IMAGES)
+        path = os.path.abspath(file.name)  # noqa: PTH100 - what links lead to is told by its number
+        parts = (path, found.st_dev, found.st_ino, found.st_size, *times)
+        text = repr((*parts, image.mode, image.size, lenient))
+        return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=16).digest()
+
+    def _load(self, decode: Callable[[Any], Any], image: Any, key: bytes) -> Any:
+        log = self.log
+        known = log.get(key)
+        if known is not None:
+            self._turn += 1
+            made = self._made(image, known) if self._turn % CHECK_EVERY else None
+            if made is not None:
+                postpone(image, self, lambda _: made.im)
+                log.numbers[HITS] += 1
+                return image.load()
+        pixels = decode(image)
+        with contextlib.suppress(Exception):
+            if known is not None and image.tobytes() != known:
+                log.numbers[OFF] = 1
+            elif known is None:
+                log.numbers[MISSES] += 1
+                self._keep(image, key)
+        return pixels
+
+    def _copy(self, image: Any) -> Any:
+        """What `convert` to the image's own mode gives; None: by way of `load`."""
+        key = self._key(image)
+        known = None if key is None else self.log.get(key)
+        if known is None or (self._turn + 1) % CHECK_EVERY == 0:
+            return None
+        made = self._made(image, known)
+        if made is not None:
+            self._turn += 1
+            self.log.numbers[HITS] += 1
+            postpone(image, self, lambda owner: self._made(owner, known).im)
+            made.info = copy_of_info(image)
+        return made
+
+    def _made(self, image: Any, known: memoryview) -> Any:
+        wide, high = image.size
+        if len(known) != wide * high * BANDS[image.mode]:
+            return None
+        try:
+            return self.pillow.frombytes(image.mode, image.size, known)
+        except Exception:
+            return None
+
+    def _keep(self, image: Any, key: bytes) -> None:
+        numbers = self.log.numbers
+        if numbers[FULL]:
+            return
+        self._added += 1
+        if self._added % LOOK_EVERY == 0:
+            spare = spare_memory()
+            if spare is None or numbers[USED] > SHARE * (spare + numbers[USED]):
+                numbers[FULL] = 1
+                return
+        self.log.put(key, image.tobytes())

@@ -1,0 +1,190 @@
+"""What boosts of programs that open JPEG files with Pillow have in common.
+
+A boost of this kind changes Pillow's class for JPEG files in the main process. Loader workers that
+are forked afterwards have the change as well, and count in memory that all of them share.
+"""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from flatout_agent.speedups.workers import worker_safety
+from flatout_agent.speedups.workers.reachable import globals_named
+from flatout_agent.wire import JobFacts, LoaderFacts
+
+LEAST_WAIT = 0.05
+MISSING = object()
+SPAWNED = "its workers are not forked, and would not have the change"
+
+
+def why_no_loader(facts: JobFacts) -> str | None:
+    """Why no loader of this job can gain from cheaper decoding; None: at least one may."""
+    if not facts.loaders:
+        return "no DataLoader was seen"
+    if facts.wait_share is not None and facts.wait_share <= LEAST_WAIT:
+        return f"only {facts.wait_share:.1%} of the step is waiting for data"
+    reasons = [_why_not_seen(loader) for loader in facts.loaders]
+    return None if None in reasons else reasons[0]
+
+
+def _why_not_seen(loader: LoaderFacts) -> str | None:
+    if loader.dataset == "TensorDataset":
+        return "the samples are in memory already"
+    if loader.num_workers and loader.start_method != "fork":
+        return SPAWNED
+    return None
+
+
+def why_not(loader: Any) -> str | None:
+    """Why a change in this process would not change what this loader does; None: it would."""
+    chosen = getattr(loader, "multiprocessing_context", None)
+    method = chosen.get_start_method() if chosen is not None else worker_safety.start_method()
+    if loader.num_workers and method != "fork":
+        return SPAWNED
+    if loader._iterator is not None and "_get_iterator" not in vars(loader):
+        return "the loader keeps its workers, which were started without the change"
+    if jpeg_plugin(loader) is None:
+        return "the dataset does not open images with Pillow, as far as can be seen"
+    return None
+
+
+def jpeg_plugin(loader: Any) -> Any:
+    """Pillow's module for JPEG files, where the program seems to use it; else None."""
+    name = "PIL.JpegImagePlugin"
+    if name not in sys.modules and not _names_pillow(loader):
+        return None
+    try:
+        plugin = importlib.import_module(name)
+        attributes = vars(importlib.import_module("PIL.Image").Image())
+    except Exception:  # not installed, or without its compiled part
+        return None
+    # Since Pillow 10.1 these two are plain attributes behind read-only properties.
+    return plugin if {"_mode", "_size"} <= attributes.keys() else None
+
+
+def _names_pillow(loader: Any) -> bool:
+    """Whether the code that loads names Pillow or anything of it."""
+    named = globals_named(loader.dataset, loader.collate_fn)
+    return any(name == "PIL" or _of_pillow(value) for name, value in named)
+
+
+def _of_pillow(value: Any) -> bool:
+    if isinstance(value, types.ModuleType):
+        return value.__name__.partition(".")[0] == "PIL"
+    if isinstance(value, type | types.FunctionType):
+        return str(value.__module__).partition(".")[0] == "PIL"
+    return False
+
+
+class _Init:
+    """A `worker_init_fn` that does what the program's own does.
+
+    It is another object than that, and so tells an epoch under way that its workers are to be
+    started anew.
+    """
+
+    def __init__(self, own: Callable[[int], None] | None) -> None:
+        self.own = own
+
+    def __call__(self, worker: int) -> None:
+        if self.own is not None:
+            self.own(worker)
+
+
+def with_fresh_workers(loader: Any) -> Callable[[], None]:
+    """Let the loader start its workers anew, now and when this is undone."""
+    parts = vars(loader)
+    init = parts["worker_init_fn"] = _Init(parts["worker_init_fn"])
+    parts["_iterator"] = None
+    reference = weakref.ref(loader)
+
+    def undo() -> None:
+        loader = reference()
+        if loader is None:
+            return
+        parts = vars(loader)
+        if parts["worker_init_fn"] is init:  # else it is inside of another boost's
+            parts["worker_init_fn"] = init.own
+        parts["_iterator"] = None
+
+    return undo
+
+
+class Change:
+    """Methods of a class in place of the original ones, as long as they are wanted."""
+
+    def __init__(self, kind: type, methods: dict[str, Callable[..., Any]]) -> None:
+        self._kind, self._methods = kind, methods
+        self._own = {name: vars(kind).get(name, MISSING) for name in methods}
+
+    def make(self) -> None:
+        """Put the methods in place."""
+        for name, method in self._methods.items():
+            if vars(self._kind).get(name, MISSING) is self._own[name]:
+                setattr(self._kind, name, method)
+
+    def undo(self) -> None:
+        """Put the original ones back; where others have wrapped a method since, it stays."""
+        for name, method in self._methods.items():
+            if vars(self._kind).get(name) is not method:
+                continue
+            if self._own[name] is MISSING:
+                delattr(self._kind, name)
+            else:
+                setattr(self._kind, name, self._own[name])
+
+
+class Numbers:
+    """Whole numbers in memory that forked processes share.
+
+    Nothing is locked: of two that add at the same moment, one may be lost.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._values = memoryview(mmap.mmap(-1, 8 * count)).cast("q")
+
+    def __getitem__(self, place: int) -> int:
+        return self._values[place]
+
+    def __setitem__(self, place: int, value: int) -> None:
+        self._values[place] = value
+
+
+class Later:
+    """In place of the `load` of one file's image: as if it had been decoded already.
+
+    It is an attribute of that image, and so outlasts the boost.
+    """
+
+    def __init__(self, image: Any, source: Any, pixels: Callable[[Any], Any]) -> None:
+        """`pixels`: called with the image where they are asked for after all; Pillow's core."""
+        self._image, self._pixels = weakref.ref(image), pixels
+        self.source = source
+
+    def __call__(self) -> Any:
+        image: Any = self._image()
+        parts = vars(image)
+        if parts.get("_im", parts.get("im")) is None:  # neither decoded nor closed
+            image.im = self._pixels(image)
+        parts.pop("load", None)
+        return image.load()
+
+
+def postpone(image: Any, source: Any, pixels: Callable[[Any], Any]) -> None:
+    """Leave the image of a file as `load` does, but for its pixels."""
+    if image._exclusive_fp and image.fp is not None:
+        image.fp.close()
+    image.fp, image.tile, image.readonly = None, [], 0
+    vars(image)["load"] = Later(image, source, pixels)
+
+
+def copy_of_info(image: Any) -> dict[Any, Any]:
+    """As Pillow copies it from one image to the next."""
+    copy = getattr(image, "_copy_info", None)  # newer versions copy lists as well
+    return copy() if copy is not None else image.info.copy()  # type: ignore[no-any-return]

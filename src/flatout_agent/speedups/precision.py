@@ -1,0 +1,188 @@
+"""Reduced precision: what is native on this device, and a model's call inside autocast.
+
+The boosts that lower the precision share this; each decides for itself whether it applies.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flatout_agent.speedups import nests
+
+MAX_NODES = 200_000
+"""Give up looking for low precision in an autograd graph after this many nodes."""
+
+
+def native_bf16(torch: Any, device: Any) -> tuple[bool, str]:
+    """Whether bfloat16 matrix multiplication is native on `device`, and how one can tell.
+
+    `device` is a torch.device, or its type alone: then the current one of that type is meant.
+    """
+    kind = getattr(device, "type", device)
+    if kind == "cuda":
+        if torch.version.hip:
+            return True, "native on this AMD GPU"
+        if not torch.cuda.is_available():
+            return False, "no CUDA device can be used"
+        # torch.cuda.is_bf16_supported asks for the same, but of the current device alone
+        major, minor = torch.cuda.get_device_capability(device)
+        if major >= 8:
+            return True, f"native at compute capability {major}.{minor}"
+        return False, f"emulated below compute capability 8.0, this GPU has {major}.{minor}"
+    if kind == "mps":
+        newer = torch.backends.mps.is_macos_or_newer(14, 0)
+        return newer, "native from macOS 14 on" if newer else "needs macOS 14"
+    if kind == "xpu":
+        native = torch.xpu.get_device_properties(device).has_bfloat16_conversions
+        return bool(native), "native on this XPU" if native else "emulated on this XPU"
+    if kind == "cpu":
+        return _cpu_bf16(torch)
+    return False, f"unknown for devices of type {kind}"
+
+
+def bf16_inside_float32(torch: Any, device: str) -> bool | None:
+    """Whether oneDNN's float-math mode takes effect: elsewhere it keeps to float32."""
+    if device != "cpu":
+        return None
+    native, detail = native_bf16(torch, device)
+    return native and ("AMX" in detail or "Arm" in detail)
+
+
+def matmul_precision(torch: Any) -> str:
+    """Of float32 products; `mixed` where the script set it for one backend alone."""
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:  # torch 2.9 and newer refuse to name one for all
+        return "mixed"
+
+
+def rounds_to_tf32(torch: Any) -> bool:
+    """Whether float32 convolutions (PyTorch's default) or products use TF32 on CUDA devices."""
+    convolutions = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+    if convolutions is None:  # before torch 2.9, where the older name warns when it is read
+        convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+    return convolutions == "tf32" or matmul_precision(torch) != "highest"
+
+
+def _cpu_bf16(torch: Any) -> tuple[bool, str]:
+    if not torch.backends.mkldnn.is_available():
+        return False, "this torch was built without oneDNN"
+    # True also where oneDNN only emulates it with AVX512, so it is no more than a first test.
+    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return False, "oneDNN has no bfloat16 kernels for this CPU"
+    if platform.machine().lower() in ("aarch64", "arm64"):
+        return True, "native (Arm BF16)"
+    for name, attribute, flag in (
+        ("AMX", "_is_amx_tile_supported", "amx_bf16"),
+        ("AVX512_BF16", "_is_avx512_bf16_supported", "avx512_bf16"),
+    ):
+        asked = getattr(torch.cpu, attribute, None)
+        if asked() if asked is not None else flag in _cpu_flags():
+            return True, f"native ({name})"
+    return False, "this CPU has neither AMX nor AVX512_BF16, oneDNN would emulate it"
+
+
+def _cpu_flags() -> frozenset[str]:
+    """Instruction sets named by Linux; empty elsewhere. For torch releases that do not tell."""
+    if sys.platform != "linux":
+        return frozenset()
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    line = next((item for item in text.splitlines() if item.startswith("flags")), "")
+    return frozenset(line.partition(":")[2].split())
+
+
+def why_not_float32(torch: Any, model: Any) -> str | None:
+    """Why autocast has no place around `model`; None: all its parameters are float32."""
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
+    if any(dtype.is_complex for dtype in dtypes):
+        return "the model has complex parameters, which autocast leaves as they are"
+    if torch.float64 in dtypes:
+        return "the model is in float64: the script asks for that precision"
+    if dtypes and torch.float32 not in dtypes:
+        return "the model is already in half precision"
+    if dtypes - {torch.float32}:
+        return "parts of the model are already in half precision"
+    return None if dtypes else "the model has no floating-point parameters"
+
+
+def ran_in(output: Any, dtype: Any) -> bool | None:
+    """Whether an operation behind `output` ran in `dtype`; None: it cannot be seen.
+
+    Read from the autograd graph: each node knows the dtype of what its operation returned. A
+    compiled graph is one node that shows only what comes out of it.
+    """
+    found = list(nests.tensors(output))
+    if any(tensor.dtype == dtype for tensor in found):
+        return True
+    stack = [tensor.grad_fn for tensor in found if tensor.grad_fn is not None]
+    if not stack:
+        return None
+    seen = set(stack)
+    opaque = False
+    while stack and len(seen) < MAX_NODES:
+        node = stack.pop()
+        if any(item.dtype == dtype for item in getattr(node, "_input_metadata", ())):
+            return True
+        opaque = opaque or node.name().startswith("CompiledFunction")
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                stack.append(following)
+    return None if opaque or stack else False
+
+
+class AutocastCall:
+    """A layer that runs a model's call under autocast and hands float32 back."""
+
+    CHECKS = 3
+    """Training calls whose graph is looked at before giving up on seeing low precision."""
+
+    def __init__(self, torch: Any, device: str, dtype: Any) -> None:
+        self.torch, self.device, self.dtype = torch, device, dtype
+        self.calls = 0
+        self.left_alone = 0
+        """Calls that the script itself runs under autocast."""
+        self.checks = 0
+        self.low: bool | None = None
+        """Some operation ran in `dtype`; None: not seen either way."""
+
+    def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """`call` under autocast."""
+
+        def in_autocast(*args: Any, **kwargs: Any) -> Any:
+            torch = self.torch
+            if torch.is_autocast_enabled(self.device):
+                self.left_alone += 1
+                return call(*args, **kwargs)
+            with torch.autocast(self.device, self.dtype):
+                output = call(*args, **kwargs)
+            self.calls += 1
+            if not self.low and self.checks < self.CHECKS and torch.is_grad_enabled():
+                self.checks += 1
+                self.low = ran_in(output, self.dtype)
+            return nests.change(output, self._float32)
+
+        return in_autocast
+
+    def _float32(self, tensor: Any) -> Any:
+        return tensor.float() if tensor.dtype == self.dtype else tensor
+
+    def engaged(self, detail: str) -> tuple[bool, str] | None:
+        """For `Applied.engaged`; `detail` says how the dtype runs on this device."""
+        name = str(self.dtype).removeprefix("torch.")
+        if self.calls == 0:
+            if self.left_alone:
+                return False, "the script runs the model under its own autocast"
+            return None
+        if self.low is False:
+            return False, f"no operation of the model ran in {name}"
+        if self.low is None:
+            return True, f"{name} {detail}; ran under autocast, its dtypes cannot be seen"
+        return True, f"{name} {detail}"

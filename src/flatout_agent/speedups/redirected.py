@@ -1,0 +1,279 @@
+"""Calls of a model's modules redirected to other code, and what a library patched, put back.
+
+Libraries that make models faster write on modules, classes and modeling files, and have no way
+back. `Before` puts all of that back and says what it was. The classes below it call what the
+library wanted from outside of the model: through the slot of `Module.compile`, which torch leaves
+out when it copies or saves a module.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from flatout_agent.speedups import nests
+from flatout_agent.chain import SLOT
+
+DTYPES = ("float32", "float16", "bfloat16")
+NAMES_ALONE = ("extra_repr", "_get_name")
+"""Methods that a library replaces only to show its own name."""
+FILES = "transformers.models."
+
+Change = dict[str, Any]
+
+
+class Before:
+    """A model, the modeling files and torch.nn as they are before `library` changes them."""
+
+    PARTS = ("_parameters", "_buffers", "_modules")
+
+    def __init__(self, torch: Any, model: Any, library: str) -> None:
+        self.library = library
+        self.modules = [(module, dict(module.__dict__)) for module in model.modules()]
+        self.parts = [
+            (module.__dict__[name], dict(module.__dict__[name]))
+            for module, _ in self.modules
+            for name in self.PARTS
+        ]
+        self.files = [(file, dict(vars(file))) for file in _files(torch)]
+        self.forwards: list[tuple[Any, Any]] = [
+            (value, value.__dict__["forward"])
+            for _, names in self.files
+            for value in names.values()
+            if isinstance(value, type) and "forward" in value.__dict__
+        ]
+
+    def put_back(self) -> tuple[list[tuple[Any, Change]], list[tuple[Any, str, Any]], bool]:
+        """(changes of modules, functions of modeling files, whether classes or parts changed)."""
+        changed = [(module, _put_back(module.__dict__, names)) for module, names in self.modules]
+        other = sum(len(_put_back(part, names)) for part, names in self.parts) > 0
+        functions = []
+        for file, names in self.files:
+            for name, value in _put_back(vars(file), names, self._is_its_own).items():
+                known = names.get(name)
+                replaced = callable(known) and not isinstance(known, type)
+                if replaced and file.__name__.startswith(FILES):
+                    functions.append((file, name, value))
+        for kind, forward in self.forwards:
+            if kind.__dict__.get("forward") is not forward:
+                kind.forward = forward
+                other = True
+        return [item for item in changed if item[1]], functions, other
+
+    def _is_its_own(self, value: Any) -> bool:
+        return str(getattr(value, "__module__", "")).partition(".")[0] == self.library
+
+
+def _files(torch: Any) -> Iterator[Any]:
+    yield torch.nn
+    yield torch.nn.functional
+    for name, module in list(sys.modules.items()):
+        if name.startswith(FILES) and ".modeling_" in name:
+            yield module
+
+
+def _put_back(
+    now: Change, before: Change, is_added: Callable[[Any], bool] = lambda value: True
+) -> Change:
+    """Make `now` what it was before; returns what had changed. New names go if `is_added`."""
+    changed = {
+        name: value
+        for name, value in now.items()
+        if (before[name] is not value if name in before else is_added(value))
+    }
+    for name in changed:
+        if name in before:
+            now[name] = before[name]
+        else:
+            del now[name]
+    return changed
+
+
+class Tally:
+    """What became of one kernel's calls; holds nothing of the model."""
+
+    def __init__(self) -> None:
+        self.ran = self.left_alone = 0
+        self.failed = ""
+
+
+class Kernel:
+    """Calls a kernel in place of what is written, where that is the same but for rounding."""
+
+    def __init__(self, torch: Any, kernel: Callable[..., Any], device: str) -> None:
+        self.torch, self.kernel, self.device = torch, kernel, device
+        self.tally = Tally()
+
+    def call(self, written: Callable[..., Any], weights: Any, args: Any, kwargs: Any) -> Any:
+        """By the kernel; as `written` where it does not take these tensors, or fails."""
+        tally = self.tally
+        if tally.failed or not self._takes((*weights, *nests.tensors((args, kwargs)))):
+            tally.left_alone += 1
+            return written(*args, **kwargs)
+        try:
+            output = self.kernel(*args, **kwargs)
+        except Exception as error:
+            # Checkpointing ends a recomputation with an exception of its own.
+            if self._is_recomputed():
+                raise
+            # An error of the program's own is raised once more by this call, and reaches it.
+            output = written(*args, **kwargs)
+            tally.failed = first_line(error)
+            return output
+        tally.ran += 1
+        return output
+
+    def _is_recomputed(self) -> bool:
+        current = getattr(self.torch._C, "_current_graph_task_id", None)
+        return current is not None and current() != -1
+
+    def _takes(self, tensors: tuple[Any, ...]) -> bool:
+        """Plain tensors on the current device, in a plain call."""
+        torch = self.torch
+        if not tensors or torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return False
+        current = torch.cuda.current_device() if self.device == "cuda" else None
+        return (
+            all(self._is_plain(tensor, current) for tensor in tensors)
+            and not torch.overrides.has_torch_function(tensors)
+            and not torch._C._len_torch_dispatch_stack()
+        )
+
+    def _is_plain(self, tensor: Any, current: int | None) -> bool:
+        torch = self.torch
+        known = str(tensor.dtype).removeprefix("torch.") in DTYPES
+        return bool(
+            type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            and tensor.layout is torch.strided
+            and tensor.device.type == self.device
+            and tensor.device.index == current
+            and (known or not (tensor.is_floating_point() or tensor.is_complex()))
+            and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        )
+
+
+class View:
+    """A module together with the settings a library gave it: `self` of the library's forward."""
+
+    def __init__(self, module: Any, settings: Change) -> None:
+        own = {name: value for name, value in settings.items() if name not in NAMES_ALONE}
+        for name, value in own.items():
+            if isinstance(value, types.MethodType) and value.__self__ is module:
+                own[name] = types.MethodType(value.__func__, self)
+        self.__dict__.update(own, _seen=module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["_seen"], name)
+
+
+class ModuleCall:
+    """What stands in a module's slot while its calls are redirected."""
+
+    def __init__(self, torch: Any, module: Any, settings: Change, device: str) -> None:
+        self.torch, self.module = torch, module
+        view: Any = View(module, settings)
+        self.kernel = Kernel(torch, view.forward, device)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module, kernel = self.module, self.kernel
+        if self._is_watched():
+            kernel.tally.left_alone += 1
+            return module._call_impl(*args, **kwargs)
+        weights = [item for item in module._parameters.values() if item is not None]
+        return kernel.call(module._call_impl, weights, args, kwargs)
+
+    def _is_watched(self) -> bool:
+        """Somebody has hooks on it, or has given it a forward of its own."""
+        module = self.module
+        return bool(
+            "forward" in module.__dict__
+            or module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+            or self.torch.nn.modules.module._has_any_global_hook()
+        )
+
+
+class Function:
+    """Stands in for a function of a modeling file while at least one model holds it."""
+
+    def __init__(self, file: Any, name: str, kernel: Kernel) -> None:
+        self.file, self.name, self.kernel, self.holders = file, name, kernel, 0
+        self.original = original = getattr(file, name)
+
+        @functools.wraps(original)
+        def stand_in(*args: Any, **kwargs: Any) -> Any:
+            if not self.holders:
+                return original(*args, **kwargs)
+            return kernel.call(original, (), args, kwargs)
+
+        self.stand_in = stand_in
+
+    def hold(self) -> None:
+        """One more model wants it."""
+        self.holders += 1
+        if getattr(self.file, self.name) is self.original:
+            setattr(self.file, self.name, self.stand_in)
+
+    def let_go(self) -> None:
+        """One model fewer; where others have wrapped the function since, it only passes on."""
+        self.holders -= 1
+        if not self.holders and getattr(self.file, self.name) is self.stand_in:
+            setattr(self.file, self.name, self.original)
+
+
+_functions: dict[tuple[str, str], Function] = {}
+"""Those of this process: two models of one type share their modeling file."""
+
+
+class Redirected:
+    """All redirected calls of one target; keeps no model alive."""
+
+    def __init__(self, torch: Any, device: str) -> None:
+        self.torch, self.device = torch, device
+        self.modules: list[weakref.ref[Any]] = []
+        self.tallies: list[Tally] = []
+        self.functions: list[Function] = []
+
+    def module(self, module: Any, settings: Change) -> None:
+        """From now on by `settings["forward"]`; not where the slot or the forward is taken."""
+        if "forward" in module.__dict__ or module.__dict__.get(SLOT) is not None:
+            return
+        call = module.__dict__[SLOT] = ModuleCall(self.torch, module, settings, self.device)
+        self.modules.append(weakref.ref(module))
+        self.tallies.append(call.kernel.tally)
+
+    def function(self, file: Any, name: str, kernel: Callable[..., Any]) -> None:
+        """From now on by `kernel`, for whoever looks `name` up in `file`."""
+        key = (file.__name__, name)
+        known = _functions.get(key)
+        if known is None or getattr(file, name) not in (known.original, known.stand_in):
+            calls = Kernel(self.torch, kernel, self.device)
+            known = _functions[key] = Function(file, name, calls)
+        known.hold()
+        self.functions.append(known)
+
+    def undo(self) -> None:
+        """Put every call back."""
+        for reference in self.modules:
+            module = reference()
+            if module is not None and is_redirected(module):
+                del module.__dict__[SLOT]
+        for function in self.functions:
+            function.let_go()
+        self.modules, self.functions = [], []
+
+
+def is_redirected(module: Any) -> bool:
+    """Whether what stands in the module's slot is ours."""
+    return isinstance(module.__dict__.get(SLOT), ModuleCall)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in short."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

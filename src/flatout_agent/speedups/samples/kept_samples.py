@@ -1,0 +1,358 @@
+"""Copies of a dataset's samples, given to the collate function while they are known to be true.
+
+One `KeptSamples` for each loader. It reads for the program only between `begin` and `rest`; its
+copies outlast the rest, until `forget` is called or the loader goes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from flatout_agent.speedups.samples import samples
+from flatout_agent.speedups.workers.reachable import state
+from flatout_agent.speedups.spare_memory import spare_memory
+
+if TYPE_CHECKING:
+    from flatout_agent.job import Job
+
+SHARE = 0.25
+"""Of the memory that is free; the model's activations and the program's other data come later."""
+CHECKS = 16
+"""Samples asked for twice in each epoch ..."""
+CHECK_EVERY = 61
+"""... and then one in so many; a prime, so that other samples come up in each epoch."""
+PATIENCE = 2
+"""A dataset may open its file when it is first read: its attributes may change so many times."""
+READY_SHARE = 0.95
+"""Where so much comes from memory, what is still to be read makes no difference."""
+LATELY = 20
+"""Batches by which that is judged."""
+DRAWS = "a sample draws random numbers"
+
+
+def of_loader(job: Job, loader: Any) -> KeptSamples:
+    """Those that were kept before, where they were not to be forgotten; else an empty start."""
+    found = _kept.get(loader)
+    if found is None or found.job is not job or not found.lasting:
+        found = _kept[loader] = KeptSamples(job, loader)
+    return found
+
+
+def of_job(job: Job) -> list[KeptSamples]:
+    """Those of all the loaders of this program."""
+    return [kept for kept in _kept.values() if kept.job is job]
+
+
+class KeptSamples:
+    """One loader's samples, and what is known of them."""
+
+    def __init__(self, job: Job, loader: Any) -> None:
+        self.torch, self.job = job.torch, job
+        self._loader = weakref.ref(loader, lambda _: self._drop())
+        self.on, self.lasting = False, True
+        self.off: str | None = None
+        """Why nothing is kept any more, for good."""
+        self.samples: dict[int, Any] = {}
+        self.bytes = self.expected = self.peak = self.served = 0
+        self._count = 0
+        self._room = self._asked = self._batches = 0
+        self._first_checks = self._uncompared = self._hits = self._changes = 0
+        self._stacked = False
+        self._state: list[tuple[str, Any]] | None = None
+        self._glance: samples.Glance | None = None
+        self._closely = True
+        self._lately: deque[tuple[int, int]] = deque(maxlen=LATELY)
+
+    # On and off -------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Read for the program, in iterators under way and in those to come."""
+        self.on = True
+        self._count = self._length()
+        # Of a comparison of speeds the first step after a switch is not counted: no more than that.
+        self._take_over(math.ceil(self._batch_size()) if self._batches else CHECKS)
+
+    def rest(self) -> None:
+        """The program reads by itself; what is kept stays, where it is to last."""
+        self.on = False
+        self._put_back()
+        if not self.lasting:
+            self._drop()
+
+    def forget(self) -> None:
+        """Keep nothing beyond the next rest."""
+        self.lasting = False
+        if not self.on:
+            self._drop()
+
+    def stop(self, reason: str) -> None:
+        """Keep nothing any more, for good."""
+        self.off = self.off or reason
+        self._drop()
+        self._put_back()
+
+    def told(self) -> tuple[bool, str]:
+        if self.off is not None:
+            return False, self.off
+        if not self.served:
+            return False, "no sample was asked for a second time"
+        return True, f"{self.served} samples from memory ({self.peak / 1e6:.1f} MB)"
+
+    def batches_to_ready(self) -> int:
+        """Batches until each sample of a pass was read once, as far as can be told."""
+        loader = self._loader()
+        if loader is None or self.off is not None:
+            return 0
+        if not self._batches and not self._iterators():
+            return 0  # for validation, maybe: how long that takes does not depend on the steps
+        asked, known = (sum(numbers) for numbers in zip(*self._lately, (0, 0), strict=True))
+        if len(self._lately) == LATELY and known >= READY_SHARE * asked:
+            return 0
+        missing = self._pass(loader) - len(self.samples)
+        return max(0, math.ceil(missing / self._batch_size()))
+
+    def _length(self) -> int:
+        """Samples of the dataset, which the program may have changed meanwhile."""
+        loader = self._loader()
+        return len(loader.dataset) if loader is not None else 0
+
+    def _batch_size(self) -> float:
+        loader = self._loader()
+        if self._batches:
+            return self._asked / self._batches
+        return float(getattr(loader, "batch_size", None) or 1)
+
+    def _pass(self, loader: Any) -> int:
+        """How many samples the loader asks for in one pass: not all, where its sampler selects."""
+        found = [self._count]
+        for count in (lambda: len(loader.sampler), lambda: len(loader) * self._batch_size()):
+            with contextlib.suppress(Exception):  # endless, or the program's own
+                found.append(math.ceil(count()))
+        return min(found)
+
+    # Iterators --------------------------------------------------------------------------------
+
+    def layer(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """An iterator has just been made."""
+        try:
+            self._take_over()
+        except Exception as error:
+            self.stop(f"{type(error).__name__}: {error}")
+        return batches
+
+    def _take_over(self, checks: int = CHECKS) -> None:
+        """Change the fetcher of each iterator that has PyTorch's own."""
+        if not self.reads:
+            return
+        checks = min(checks, CHECKS, self._count // CHECKS + 1)
+        self._first_checks, self._closely = max(self._first_checks, checks), True
+        self._look_at_memory()
+        for iterator in self._iterators():
+            plain = iterator._dataset_fetcher
+            kind = self.torch.utils.data._utils.fetch._MapDatasetFetcher
+            if type(plain) is kind and "fetch" not in vars(plain):
+                iterator._dataset_fetcher = Fetcher(plain, self)
+
+    def _put_back(self) -> None:
+        for iterator in self._iterators():
+            fetcher = iterator._dataset_fetcher
+            if type(fetcher) is Fetcher and fetcher.kept is self:
+                iterator._dataset_fetcher = fetcher.plain
+
+    @property
+    def reads(self) -> bool:
+        """Whether it is asked for samples at present."""
+        return self.on and self.off is None
+
+    def _iterators(self) -> list[Any]:
+        loader = self._loader()
+        return self.job.own_iterators(loader) if loader is not None else []
+
+    # Samples ----------------------------------------------------------------------------------
+
+    def take(self, dataset: Any, indices: list[int], stacked: bool) -> Any:
+        """The samples, from memory where they are known; what the dataset raises goes on."""
+        if stacked != self._stacked:  # the program has set another collate function
+            self._drop()
+            self._stacked = stacked
+        due = self._due(indices)
+        self._safely(self._look, dataset, bool(due))
+        for index in due:
+            if index in self.samples:
+                self._safely(self._compare, dataset, index)
+        known = {index: self.samples[index] for index in indices if index in self.samples}
+        missing = [index for index in indices if index not in known]
+        fresh = iter(self._read(dataset, missing) if missing else ())
+        self._count_in(len(indices), len(indices) - len(missing))
+        return [self._given(known[i]) if i in known else next(fresh) for i in indices]
+
+    def _count_in(self, asked: int, known: int) -> None:
+        self.served += known
+        self._asked += asked
+        self._batches += 1
+        self._lately.append((asked, known))
+
+    def _given(self, sample: Any) -> Any:
+        return sample if self._stacked else samples.copied(self.torch, sample, stacked=False)
+
+    def _read(self, dataset: Any, indices: list[int]) -> Any:
+        if self.off is not None:
+            return _load(dataset, indices)
+        before = samples.Randomness(self.torch)
+        fresh = _load(dataset, indices)
+        if before.moved():
+            self.stop(DRAWS)
+        else:
+            self._safely(self._keep, dataset, indices, fresh)
+        return fresh
+
+    def _keep(self, dataset: Any, indices: list[int], fresh: Any) -> None:
+        found = state(dataset)
+        if found != self._state:
+            self._changed(found)
+            return
+        for index, sample in zip(indices, fresh, strict=True):
+            if index not in self.samples:
+                copy = self.samples[index] = samples.copied(self.torch, sample, self._stacked)
+                self.bytes += samples.size(copy)
+        self.peak = max(self.peak, self.bytes)
+        self.expected = max(self.bytes, self.bytes // len(self.samples) * self._count)
+        self._look_at_memory(measure=False)
+        self._uncompared += len(indices)
+        due = self._uncompared >= min(self._count // CHECKS, len(self.samples))
+        if due and self.off is None:
+            self._uncompared = 0
+            self._compare(dataset, indices[0], fresh[0])
+
+    def _drop(self) -> None:
+        self.samples, self.bytes, self.expected = {}, 0, 0
+        self._glance = self._state = None
+        self._lately.clear()
+
+    def _safely(self, action: Callable[..., None], *args: Any) -> None:
+        if self.off is not None:
+            return
+        try:
+            action(*args)
+        except samples.Uncopyable as reason:
+            self.stop(str(reason))
+        except Exception as error:
+            self.stop(f"{type(error).__name__}: {error}")
+
+    # Whether they are still true --------------------------------------------------------------
+
+    def _due(self, indices: list[int]) -> list[int]:
+        """Which of the samples that are known are to be read once more."""
+        due = []
+        for index in indices:
+            if index in self.samples:
+                self._hits += 1
+                if self._first_checks or self._hits % CHECK_EVERY == 0:
+                    self._first_checks = max(0, self._first_checks - 1)
+                    due.append(index)
+        return due
+
+    def _compare(self, dataset: Any, index: int, first: Any = None) -> None:
+        """Read one sample again. Raises Uncopyable where that is not just the same."""
+        torch, before = self.torch, samples.Randomness(self.torch)
+        try:
+            (again,) = _load(dataset, [index])
+        finally:
+            if drawn := before.moved():
+                before.put_back()
+        if drawn:
+            raise samples.Uncopyable(DRAWS)
+        if state(dataset) != self._state:
+            raise samples.Uncopyable("the dataset changes as it is read")
+        here = [place for place in samples.places(torch, first) if place]
+        shared = set(here) & set(samples.places(torch, again))
+        if shared and (not self._stacked or shared == set(here)):
+            raise samples.Uncopyable("the samples are in memory already")
+        if len(set(here)) < len(here) and not self._stacked:
+            raise samples.Uncopyable("the parts of a sample share memory")
+        if not samples.same(
+            torch, samples.copied(torch, again, self._stacked), self.samples[index]
+        ):
+            raise samples.Uncopyable(f"sample {index} came out different when it was read again")
+
+    def _look(self, dataset: Any, closely: bool) -> None:
+        """Forget the samples when the program has changed the dataset."""
+        closely = closely or self._closely
+        if self._glance is not None and not closely and self._glance.untouched():
+            return
+        found = state(dataset)
+        if self._state is not None and found != self._state:
+            self._changed(found)
+        self._state = found
+        self._glance, self._closely = samples.Glance(dataset), False
+
+    def _changed(self, found: list[tuple[str, Any]]) -> None:
+        pairs = zip(found, self._state or [], strict=False)
+        path = next((new[0] for new, old in pairs if new != old), "")
+        self._drop()
+        self._state = found
+        self._changes += 1
+        if self._changes > PATIENCE:
+            raise samples.Uncopyable(f"the dataset changes again and again (dataset{path})")
+
+    def _look_at_memory(self, measure: bool = True) -> None:
+        """Stop where all samples would take more than may be taken."""
+        if measure:
+            spare, held = spare_memory() or 0, sum(kept.bytes for kept in _kept.values())
+            others = sum(kept.expected for kept in _kept.values() if kept is not self)
+            self._room = int(SHARE * (spare + held)) - others
+        if self.expected > self._room:
+            self.stop(
+                f"{self._count} samples would take {self.expected / 1e6:.0f} MB, "
+                f"{max(0, self._room) / 1e6:.0f} MB may be taken"
+            )
+
+
+_kept: weakref.WeakKeyDictionary[Any, KeptSamples] = weakref.WeakKeyDictionary()
+"""By loader."""
+
+
+class Fetcher:
+    """In place of an iterator's `_MapDatasetFetcher`, which it holds."""
+
+    def __init__(self, plain: Any, kept: KeptSamples) -> None:
+        self.plain, self.kept = plain, kept
+        collate = kept.torch.utils.data._utils.collate
+        functions = collate.default_collate_fn_map.values()
+        self._stacked = bool(plain.auto_collation) and (
+            plain.collate_fn is collate.default_collate
+            and all(function.__module__ == collate.__name__ for function in functions)
+        )
+
+    def fetch(self, indices: Any) -> Any:
+        plain = self.plain
+        wanted = indices if plain.auto_collation else [indices]
+        if not self.kept.reads or not wanted:
+            return plain.fetch(indices)
+        if type(wanted) is not list or not all(map(_is_number, wanted)):
+            self.kept.stop("the sampler gives something else than numbers")
+            return plain.fetch(indices)
+        found = self.kept.take(plain.dataset, wanted, self._stacked)
+        return plain.collate_fn(found if plain.auto_collation else found[0])
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "plain":  # not yet there: an object being copied
+            raise AttributeError(name)
+        return getattr(self.plain, name)
+
+
+def _is_number(index: Any) -> bool:
+    kind = type(index)
+    return kind is int or (kind.__module__ == "numpy" and kind.__name__ == "int64")
+
+
+def _load(dataset: Any, indices: list[int]) -> Any:
+    """As PyTorch's own fetcher does."""
+    if getattr(dataset, "__getitems__", None):
+        return dataset.__getitems__(indices)
+    return [dataset[index] for index in indices]

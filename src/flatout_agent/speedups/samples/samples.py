@@ -1,0 +1,215 @@
+"""Samples of a dataset: independent copies, comparison bit for bit, and what reading one moves.
+
+Only types that are known through and through are copied; all others raise `Uncopyable`.
+"""
+
+from __future__ import annotations
+
+import operator
+import random
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from flatout_agent.speedups.workers import worker_safety
+from flatout_agent.speedups.workers.reachable import (globals_named, reachable)
+
+UNCHANGING = (type(None), bool, int, float, complex, str, bytes)
+ARRAY_KINDS = "biufcSUmM"
+"""NumPy's kinds of data without references to Python objects."""
+OVERHEAD = 400
+"""Bytes of a tensor, array or image beside its data, at most."""
+
+
+class Uncopyable(Exception):  # noqa: N818 - a decision with its reason, not an error
+    """A sample holds something of which no copy is known to be the same."""
+
+
+def is_unchanging(value: Any) -> bool:
+    """A value that nobody can change in place: a number, a string, a NumPy scalar."""
+    kind = type(value)
+    if kind in UNCHANGING:
+        return True
+    if kind.__module__ != "numpy" or not hasattr(kind, "dtype") or hasattr(kind, "__setitem__"):
+        return False
+    return str(value.dtype.kind) in ARRAY_KINDS
+
+
+def is_array(value: Any) -> bool:
+    """NumPy's own ndarray, no subclass."""
+    return type(value).__module__ == "numpy" and type(value).__name__ == "ndarray"
+
+
+def is_image(value: Any) -> bool:
+    """PIL's own Image: those of the file formats lose their type in a copy."""
+    return type(value).__module__ == "PIL.Image" and type(value).__name__ == "Image"
+
+
+def copied(torch: Any, value: Any, stacked: bool) -> Any:
+    """An independent copy. `stacked`: only what stacking makes of it must be the same.
+
+    Raises Uncopyable.
+    """
+    if is_unchanging(value):
+        return value
+    if type(value) is torch.Tensor:
+        return _tensor(torch, value, stacked)
+    if is_array(value):
+        return _array(torch, value, stacked)
+    if is_image(value):
+        return value.copy()
+    if type(value) is dict:
+        if all(map(is_unchanging, value)):
+            return {key: copied(torch, item, stacked) for key, item in value.items()}
+        raise Uncopyable("a sample is a dict whose keys are not plain")
+    if isinstance(value, (list, tuple)):
+        items = [copied(torch, item, stacked) for item in value]
+        if type(value) in (list, tuple):
+            return type(value)(items)
+        if hasattr(value, "_make") and not getattr(value, "__dict__", None):
+            return value._make(items)
+    kind = type(value)
+    raise Uncopyable(f"a sample holds {kind.__module__}.{kind.__qualname__}")
+
+
+def _tensor(torch: Any, value: Any, stacked: bool) -> Any:
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested:
+        raise Uncopyable("a sample holds a sparse, quantized or nested tensor")
+    if value.device.type != "cpu":
+        raise Uncopyable(f"a sample holds a tensor on {value.device}")
+    if value.requires_grad or value.is_conj() or value.is_neg() or vars(value):
+        raise Uncopyable("a sample holds a tensor with gradients or attributes of its own")
+    copy = value.clone()
+    if copy.stride() != value.stride() and not (stacked and _stack_alike(torch, copy, value)):
+        raise Uncopyable("a sample is a part of a larger tensor")
+    return copy
+
+
+def _array(torch: Any, value: Any, stacked: bool) -> Any:
+    if value.dtype.kind not in ARRAY_KINDS:
+        raise Uncopyable(f"a sample holds an array of {value.dtype}")
+    copy = value.copy(order="K")
+    if copy.strides != value.strides:
+        tensors = [torch.as_tensor(item) for item in (copy, value)] if stacked else None
+        if tensors is None or not _stack_alike(torch, *tensors):
+            raise Uncopyable("a sample is a part of a larger array")
+    copy.flags.writeable = value.flags.writeable
+    return copy
+
+
+def _stack_alike(torch: Any, one: Any, other: Any) -> bool:
+    return bool(torch.stack((one, one)).stride() == torch.stack((other, other)).stride())
+
+
+def size(value: Any) -> int:
+    """Bytes of a copied sample, Python's own objects included, rather too many."""
+    if type(value) is dict:
+        return sys.getsizeof(value) + sum(size(part) for pair in value.items() for part in pair)
+    if isinstance(value, (list, tuple)):
+        return sys.getsizeof(value) + sum(map(size, value))
+    if is_image(value):
+        bands = {"1": 1, "L": 1, "P": 1}.get(value.mode, 4)  # RGB, too, takes four bytes
+        return OVERHEAD + int(value.width * value.height * bands)
+    return OVERHEAD + value.nbytes if hasattr(value, "nbytes") else sys.getsizeof(value)
+
+
+def same(torch: Any, one: Any, other: Any) -> bool:
+    """The same types, forms and bits."""
+    if type(one) is not type(other):
+        return False
+    if type(one) is torch.Tensor:
+        if (one.dtype, one.shape, one.stride()) != (other.dtype, other.shape, other.stride()):
+            return False
+        return bool(torch.equal(*(item.reshape(-1).view(torch.uint8) for item in (one, other))))
+    if is_array(one):
+        forms = [(a.dtype, a.shape, a.strides, a.flags.writeable) for a in (one, other)]
+        return bool(forms[0] == forms[1] and one.tobytes() == other.tobytes())
+    if type(one) is dict:
+        return list(one) == list(other) and all(same(torch, one[k], other[k]) for k in one)
+    if isinstance(one, (list, tuple)):
+        pairs = zip(one, other, strict=False)
+        return len(one) == len(other) and all(same(torch, first, second) for first, second in pairs)
+    if type(one) is float:
+        return bool(one.hex() == other.hex())
+    if type(one) is complex:
+        return (one.real.hex(), one.imag.hex()) == (other.real.hex(), other.imag.hex())
+    if hasattr(one, "tobytes") and not is_image(one):  # a NumPy scalar
+        return bool(one.dtype == other.dtype and one.tobytes() == other.tobytes())
+    return bool(one == other)
+
+
+def places(torch: Any, value: Any) -> Iterator[int]:
+    """Where the parts of a sample that could be changed in place lie in memory."""
+    if type(value) is torch.Tensor:
+        yield value.untyped_storage().data_ptr()
+    elif is_array(value):
+        yield value.__array_interface__["data"][0]
+    elif is_image(value):
+        yield id(value)
+    elif isinstance(value, (dict, list, tuple)):
+        if not isinstance(value, tuple):
+            yield id(value)
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from places(torch, item)
+
+
+class Randomness:
+    """The random generators of the process, as they were when this was made."""
+
+    def __init__(self, torch: Any) -> None:
+        numpy = sys.modules.get("numpy")
+        self._of_python, self._of_torch = random.getstate(), torch.get_rng_state()
+        self._of_numpy = numpy.random.get_state() if numpy is not None else None
+        self._torch, self._numpy = torch, numpy
+
+    def moved(self) -> bool:
+        """Whether a number was drawn, or a generator seeded, since."""
+        if self._of_python != random.getstate():
+            return True
+        if not self._torch.equal(self._of_torch, self._torch.get_rng_state()):
+            return True
+        if self._numpy is None or self._of_numpy is None:
+            return False
+        now = self._numpy.random.get_state()
+        return _plain(now) != _plain(self._of_numpy)
+
+    def put_back(self) -> None:
+        """Make the generators go on as if nothing had been drawn since."""
+        random.setstate(self._of_python)
+        self._torch.set_rng_state(self._of_torch)
+        if self._numpy is not None and self._of_numpy is not None:
+            self._numpy.random.set_state(self._of_numpy)
+
+
+def _plain(state: Any) -> list[Any]:
+    return [part.tobytes() if hasattr(part, "tobytes") else part for part in state]
+
+
+class Glance:
+    """The attributes of a dataset's objects, to see at little cost whether one was set anew."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._held: list[tuple[dict[str, Any], list[Any]]] = []
+        for _, value in reachable(dataset, ""):
+            held = getattr(value, "__dict__", None)
+            if isinstance(held, dict) and not isinstance(value, types.ModuleType):
+                self._held.append((held, list(held.values())))
+
+    def untouched(self) -> bool:
+        """Whether all of them are the same objects still."""
+        return all(
+            len(held) == len(values) and all(map(operator.is_, held.values(), values))
+            for held, values in self._held
+        )
+
+
+def names_generator(source: Any) -> bool:
+    """Whether the code that loads names a global that is or holds a random generator."""
+    for _, value in globals_named(source):
+        if value is None or isinstance(value, (type, types.ModuleType, types.FunctionType)):
+            continue
+        holder = types.SimpleNamespace(dataset=value, collate_fn=None)
+        if worker_safety.random_generators(holder):
+            return True
+    return False

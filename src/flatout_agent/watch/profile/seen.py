@@ -1,0 +1,185 @@
+"""The undisturbed steps: what was watched while nothing was recorded, summed up as LoopSeen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from flatout_agent import wire
+from flatout_agent.watch.profile.watch import (compile, process, settings)
+from flatout_agent.watch.profile.watch.graphs import keeping_line
+from flatout_agent.watch.profile.watch.loop import (LoopNotes, Step)
+from flatout_agent.watch.profile.watch.opens import (WorkerOpens, calls_in_workers)
+from flatout_agent.watch.tensors import peak_bytes
+
+
+class Window:
+    """Begins after a step, ends with one; `seen` when everything has been taken out."""
+
+    def __init__(self, loop: LoopNotes, folder: str) -> None:
+        self.loop = loop
+        self.torch = loop.torch
+        self.opens = WorkerOpens(self.torch, folder)
+        self.opens.inherited = [loop.calls.remove]
+        self.began = 0.0
+        self.device = "cpu"
+        self.steps: list[Step] = []
+        self.memory: list[int] = []
+        self._in_use: process.MemoryInUse | None = None
+        self._collections: process.Collections | None = None
+        self._before: dict[str, Any] = {}
+        self._used: dict[str, Any] = {}
+        self._from = 0
+
+    @property
+    def taken(self) -> int:
+        """Steps watched so far."""
+        return len(self.steps)
+
+    def begins(self, device: str) -> None:
+        """From the next step on."""
+        self.device = device
+        self._before = self._now()
+        self._from = self.loop.job.steps
+        self._in_use = process.MemoryInUse(self.torch, device)
+        self._collections = process.Collections()
+        self.opens.inherited.append(self._collections.remove)
+        self.loop.window = True
+        self.loop.on_cuda = device == "cuda"
+        self.loop.calls.install(outside_compiled=not compile.in_use())
+        self.began = time.perf_counter()
+
+    def step(self, step: Step) -> None:
+        """One of its steps has ended."""
+        self.steps.append(step)
+        in_use = self._in_use.bytes() if self._in_use is not None else None
+        if in_use is not None:
+            self.memory.append(in_use)
+
+    def ends(self) -> None:
+        """With the step that has just ended. Marks on graphs are looked at later."""
+        self.loop.window = False
+        self.loop.calls.remove()
+        if self._collections is not None:
+            self._collections.remove()
+        now = self._now()
+        self._used = {
+            "cpu": now["cpu"] - self._before["cpu"],
+            "workers": _difference(now["workers"], self._before["workers"]),
+            "retries": now["retries"] - self._before["retries"],
+            "opens": calls_in_workers(now["opens"], self._before["opens"], max(1, self.taken)),
+        }
+
+    def _now(self) -> dict[str, Any]:
+        pids = self.loop.loaders.workers()
+        return {
+            "cpu": time.process_time(),
+            "workers": process.worker_cpu_s(pids),
+            "retries": process.alloc_retries(self.torch, self.device),
+            "opens": self.opens.counts(pids),
+        }
+
+    def remove(self) -> None:
+        """Watch no more."""
+        self.opens.remove()
+        if self._in_use is not None:
+            self._in_use.close()
+        if self._collections is not None:
+            self._collections.remove()
+
+    def seen(self, recorded: Sequence[Step], **told: Any) -> wire.LoopSeen:
+        """Everything, per step. A window that was cut short has used nothing that is known.
+
+        told: fields of LoopSeen that are known elsewhere.
+        """
+        loop, count = self.loop, max(1, self.taken)
+        starts = loop.loaders.start_s
+        workers = self._used.get("workers")
+        gc = self._collections
+        step_s, recorded_s = step_times_s(self.steps, recorded)
+        return wire.LoopSeen(
+            step_s=step_s,
+            recorded_step_s=recorded_s,
+            steps=len(recorded),
+            samples=_mean([step.samples for step in self.steps]),
+            wait_s=_mean([step.wait_s for step in self.steps]),
+            loader_start_s=_mean(starts) if starts else None,
+            epochs=len(starts),
+            batch_pinned=loop.batch_pinned,
+            main_cpu_s=self._used["cpu"] / count if "cpu" in self._used else None,
+            worker_cpu_s=workers / count if workers is not None else None,
+            gc_s=gc.s / count if gc is not None else 0.0,
+            gc_runs=gc.runs / count if gc is not None else 0.0,
+            calls=(*loop.calls.seen(count), *self._used.get("opens", ())),
+            input_shapes=max(1, len(loop.notes.shapes.get(0, ()))),
+            memory_bytes=tuple(self.memory),
+            anomaly=loop.anomaly,
+            eval_s=_mean([step.eval_s for step in self.steps]),
+            unused_forwards=self._unused(count),
+            losses_kept=loop.losses.kept(loop.job.steps),
+            **self._places(),
+            **self._process(),
+            **told,
+        )
+
+    def _places(self) -> dict[str, Any]:
+        places = self.loop.places
+        return {
+            "eval_where": places.get("eval"),
+            "backward_where": places.get("backward"),
+            "optimizer_where": places.get("optimizer"),
+            "model_where": places.get("model"),
+            "loader_where": self.loop.loaders.where,
+            "losses_where": self._losses_where(),
+        }
+
+    def _process(self) -> dict[str, Any]:
+        """Memory, torch.compile and settings of the process as it is now."""
+        torch, device = self.torch, self.device
+        return {
+            "memory_peak_bytes": peak_bytes(self.loop.job),
+            "memory_total_bytes": process.memory_total_bytes(torch, device),
+            "memory_reserved_bytes": process.reserved_bytes(torch, device),
+            "alloc_retries": self._used.get("retries", 0),
+            "recompiles": compile.recompiles(),
+            "graph_breaks": compile.graph_breaks(),
+            "debug_variables": settings.debug_variables(),
+            "deterministic": settings.deterministic(torch),
+        }
+
+    def _unused(self, count: int) -> float:
+        """Those of the last step may have their backward pass still to come."""
+        last = self._from + self.taken if self.loop.job.steps > self._from + self.taken else (
+            self._from + self.taken - 1
+        )  # fmt: skip
+        return self.loop.forwards.unused(last) / count
+
+    def _losses_where(self) -> str | None:
+        loop = self.loop
+        if loop.loss_at is None or not loop.losses.kept(loop.job.steps):
+            return None
+        line = keeping_line(*loop.loss_at)
+        file = (loop.places.get("backward") or "").rpartition(":")[0]
+        return f"{file}:{line}" if line is not None else None
+
+
+def step_times_s(watched: Sequence[Step], recorded: Sequence[Step]) -> tuple[float, float]:
+    """Mean time of an undisturbed step and of a recorded one, without evaluation.
+
+    Means, since times come in bursts: where a device is given work ahead, and where workers
+    deliver several batches at once. A step in which a loader started counts only where one was
+    recorded too.
+    """
+    if not any(step.epoch for step in recorded):
+        watched = [step for step in watched if not step.epoch] or watched
+    return _mean([step.train_s for step in watched]), _mean([step.train_s for step in recorded])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0
+
+
+def _difference(now: dict[int, float], before: dict[int, float]) -> float | None:
+    """CPU seconds of all workers in between; None: there are none that can be asked."""
+    return sum(s - before.get(pid, 0.0) for pid, s in now.items()) if now else None

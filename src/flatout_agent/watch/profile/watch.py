@@ -1,0 +1,367 @@
+"""Watch a window of the real run: undisturbed steps, then recorded ones; then let it go on.
+
+Phases, each counted in steps: warmup (until step times are stable), window (undisturbed: nothing
+is recorded, only watched), record (torch.profiler, for times), detail (with stacks, shapes and
+memory, for lines) and one step whose operations are counted. After that all hooks are taken out.
+Several ranks take each step together, and none decides by its own clock.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from typing import Any
+
+from flatout_agent import wire
+from flatout_agent.booster import Booster
+from flatout_agent.job import Job
+from flatout_agent.job_facts import world_size
+from flatout_agent.recorder import Recorder
+from flatout_agent.watch import Watcher
+from flatout_agent.watch.profile.watch import flops
+from flatout_agent.watch.profile.watch.held import (optimizer_bytes, parameter_bytes)
+from flatout_agent.watch.profile.watch.loop import (LoopNotes, Step)
+from flatout_agent.watch.profile.watch.recording import (Recording, give_way, other_profiler)
+from flatout_agent.watch.profile.watch.seen import Window
+from flatout_agent.watch.run import compile_counters
+from flatout_agent.watch.tensors import peak_bytes, synchronize
+from flatout_agent.watch.window import LEAST_WARMUP, LOCKSTEP_STEPS, stable
+
+WARMUP_MOST = 30
+"""Steps after which times that never agree are taken for what they are."""
+WINDOW_STEPS = 8
+"""Undisturbed steps watched at least ..."""
+WINDOW_S = 1.5
+"""... for at least this long ..."""
+WINDOW_MOST = 20
+"""... and at most so many."""
+TELL_S = 0.5
+"""Between two records of steps in the same phase."""
+ATTEMPTS = 3
+"""So often a recording is begun anew that the script's own profiler broke off, and a count."""
+PROFILED_STEPS = 500
+"""So many steps are waited for the end of the script's own profiler."""
+
+
+class ProfileWatch(Watcher):
+    """Gets every call of discovery until the window is over."""
+
+    light = False
+
+    def __init__(
+        self, job: Job, booster: Booster, recorder: Recorder, orders: wire.ProfileOrders
+    ) -> None:
+        self.job = job
+        self.booster = booster
+        self.recorder = recorder
+        self.orders = orders
+        self.torch = job.torch
+        self.loop = LoopNotes(job, recorder)
+        self.window = Window(self.loop, recorder.folder)
+        self.lockstep = world_size() > 1
+        self.phase = "warmup"
+        self.trace = self.detail_trace = ""
+        self.flops: float | None = None
+        self.profiler = False
+        self._began: float | None = None
+        self._warm_from = 0
+        self._recompiles = 0
+        self._waited = 0
+        self._attempts = 0
+        self._recorded: list[Step] = []
+        self._recording: Recording | None = None
+        self._count: Any = None
+        self._counted = 0
+        self._over = False
+        self._told = ""
+        self._told_at = 0.0
+
+    def loader_found(self, loader: Any) -> None:
+        with self.loop.calls.paused():
+            self.loop.notes.loader(loader)
+
+    def batch(self, loader: Any, batch: Any, wait_s: float) -> Any:
+        self.loop.batch(loader, batch, wait_s)
+        return batch
+
+    def model_found(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        with self.loop.calls.paused():
+            self.loop.model_found(model)
+
+    def training_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if model not in self.loop.watched:
+            self.loop.training_begins(self.job.models.index(model), args, kwargs)
+
+    def backward(self, loss: Any) -> None:
+        self.loop.backward(loss)
+
+    def optimizer_starts(self, optimizer: Any) -> None:
+        self.loop.optimizer_starts()
+
+    def optimizer_ends(self, optimizer: Any) -> None:
+        with self.loop.calls.paused():
+            self.loop.optimizer_ends(optimizer)
+
+    def step(self) -> None:
+        if self._over:
+            return
+        now = time.perf_counter()
+        if self._began is None:
+            self._began = now
+        closing = self.phase == "window" and self._window_full(now)
+        if closing:
+            synchronize(self.job)
+            now = time.perf_counter()
+        step = self.loop.step(now)
+        if self.phase != self._told or now - self._told_at > TELL_S:
+            self._tell_step(step, now)
+        try:
+            getattr(self, f"_in_{self.phase}")(step, closing)
+        except Exception as error:
+            self.recorder.fault(f"profile: {self.phase}", error)
+            self._finish()
+        self.loop.goes_on()
+
+    def _tell_step(self, step: Step, now: float) -> None:
+        """For the host to follow: not each step, which would cost a short one."""
+        self._told, self._told_at = self.phase, now
+        self.recorder.write(
+            wire.StepTaken(
+                index=self.job.steps - 1,
+                phase=self.phase,
+                wall_s=step.wall_s,
+                wait_s=step.wait_s,
+                eval_s=step.eval_s,
+                samples=step.samples,
+                micro_steps=max(1, step.micro_steps),
+            )
+        )
+
+    def _in_warmup(self, step: Step, closing: bool) -> None:
+        if self._wait_for_profiler() or not self._warm():
+            return
+        synchronize(self.job)
+        self.phase = "window"
+        self.window.begins(self.job.device)
+
+    def _wait_for_profiler(self) -> bool:
+        """Whether the script's own profiler runs, or the script has asked for one too often."""
+        if not other_profiler(self.torch):
+            return False
+        self.profiler = True
+        self._waited += 1
+        self._warm_from = len(self.loop.steps)
+        if self._waited > PROFILED_STEPS:
+            self._finish()
+        return True
+
+    def _warm(self) -> bool:
+        """Whether step times are stable, nothing is compiled any more, and buffers are empty."""
+        taken = len(self.loop.steps) - self._warm_from
+        enough = taken >= LEAST_WARMUP + self.loop.buffered()
+        if self.lockstep:
+            return enough and taken >= LOCKSTEP_STEPS
+        if self._began is not None and time.perf_counter() - self._began < self.orders.skip_s:
+            return False
+        recompiles = compile_counters()[0]
+        if recompiles != self._recompiles:
+            self._recompiles = recompiles
+            self._warm_from = len(self.loop.steps)
+            return False
+        times = [step.train_s for step in self.loop.steps[max(1, self._warm_from) :]]
+        long = len(times) >= WARMUP_MOST + self.loop.buffered()
+        return enough and (long or stable(times) or sum(times) > self.orders.warmup_max_s)
+
+    def _window_full(self, now: float) -> bool:
+        """Whether the step that has just ended is the last undisturbed one."""
+        taken = self.window.taken + 1
+        if self.lockstep:
+            return taken >= WINDOW_STEPS
+        long_enough = now - self.window.began >= WINDOW_S
+        return taken >= WINDOW_MOST or (taken >= WINDOW_STEPS and long_enough)
+
+    def _in_window(self, step: Step, closing: bool) -> None:
+        self.window.step(step)
+        if other_profiler(self.torch):
+            self.profiler = True
+        if closing:
+            self.window.ends()
+            self.phase = "record"
+            self._record_times()
+
+    def _record_times(self) -> None:
+        """Begin where the loader's pass goes on long enough; else with a later step."""
+        if self.loop.room_for(self._warmup() + self.orders.steps):
+            self._record(self.orders.steps, detail=False)
+
+    def _warmup(self) -> int:
+        """Steps after a pause: a cold one, and those for which workers had time to spare."""
+        return 1 + self.loop.buffered()
+
+    def _record(self, steps: int, detail: bool) -> None:
+        """Begin to record, after a warm-up."""
+        if self._wait_for_profiler():
+            if not detail:
+                self._back()
+            return
+        warmup = 1 if detail else self._warmup()
+        self._recording = Recording(self.torch, self.job.device, steps, warmup, detail)
+        self._recording.start()
+
+    def _back(self) -> None:
+        """The script's own profiler came in between: begin anew when it is over."""
+        self.profiler = True
+        self._attempts += 1
+        self._recording = None
+        self._recorded = []
+        self.phase = "again"
+        if self._attempts >= ATTEMPTS:
+            self._finish()
+
+    def _in_again(self, step: Step, closing: bool) -> None:
+        if not self._wait_for_profiler() and not self._over:
+            self.phase = "record"
+            self._record_times()
+
+    def _in_record(self, step: Step, closing: bool) -> None:
+        recording = self._recording
+        if recording is None:
+            self._record_times()
+            return
+        if recording.yielded:
+            self._back()
+            return
+        if recording.recording:
+            self._recorded.append(step)
+        if recording.step():
+            self._save_times(recording)
+            self.phase = "detail"
+            if self.orders.detail_steps:
+                self._record(self.orders.detail_steps, detail=True)
+
+    def _save_times(self, recording: Recording) -> None:
+        path = os.path.join(self.recorder.folder, f"times-{os.getpid()}")  # noqa: PTH118
+        self.trace = recording.save(path)
+        self._recording = None
+
+    def _in_detail(self, step: Step, closing: bool) -> None:
+        recording = self._recording
+        if recording is not None and not recording.yielded:
+            if not recording.step():
+                return
+            self._save_detail(recording)
+        self.phase = "flops"
+        self._begin_count()
+
+    def _save_detail(self, recording: Recording) -> None:
+        path = os.path.join(self.recorder.folder, f"detail-{os.getpid()}")  # noqa: PTH118
+        self.detail_trace = recording.save(path)
+        self._recording = None
+
+    def _begin_count(self) -> None:
+        """Where a profiler of the script's begins meanwhile, it would see the operators twice."""
+        if not other_profiler(self.torch):
+            self._count = flops.counter(self.torch, list(self.job.models))
+        if self._count is None:
+            self._finish()
+        else:
+            self._stop_waiting = give_way(self.torch, self._end_count)
+
+    def _in_flops(self, step: Step, closing: bool) -> None:
+        self._end_count()
+        self._counted += 1
+        if step.eval_s and self._counted < ATTEMPTS:
+            self._begin_count()  # an evaluation was counted too
+        else:
+            self._finish()
+
+    def _end_count(self) -> None:
+        if self._count is not None:
+            count, self._count = self._count, None
+            self.flops = count()
+            self._stop_waiting()
+
+    def program_ends(self) -> None:
+        """Told of what there is: an interrupted window is better than none."""
+        if self._over:
+            return
+        self.recorder.safely("profile: count", self._end_count)
+        self.recorder.safely("profile: end", self._cut_short)
+        self._over = True
+        self._take_out()
+        self._tell("program")
+
+    def _cut_short(self) -> None:
+        if self.phase == "window":
+            self.window.ends()
+        recording = self._recording
+        if recording is None or recording.yielded:
+            return
+        recording.stop()
+        if recording.recorded and self.phase == "record":
+            self._save_times(recording)
+        elif recording.recorded and self.phase == "detail":
+            self._save_detail(recording)
+
+    def _finish(self) -> None:
+        """Take out everything and tell; then the program goes on alone, or ends."""
+        if self._over:
+            return
+        self._over = True
+        self._take_out()
+        self._tell("window")
+        if self.orders.stop:
+            for child in multiprocessing.active_children():
+                child.kill()
+            for stream in (sys.stdout, sys.stderr):
+                self.recorder.safely("flush", stream.flush)
+            os._exit(0)
+
+    def _take_out(self) -> None:
+        if self._recording is not None:
+            self.recorder.safely("profile: stop", self._recording.stop)
+        self.recorder.safely("profile: count", self._end_count)
+        self.recorder.safely("profile: leave", self.leave)
+        self.recorder.safely("profile: window", self.window.remove)
+        self.recorder.safely("profile: loop", self.loop.remove)
+
+    def _tell(self, reason: str) -> None:
+        self.booster.report()
+        seen = self.recorder.safely("profile: seen", self._seen)
+        step_s = seen.step_s if seen is not None else None
+        wait = seen.wait_s / seen.step_s if seen is not None and seen.step_s else None
+        facts = self.recorder.safely("profile: job", self.loop.facts, step_s, wait)
+        if facts is not None:
+            self.recorder.write(wire.JobSeen(facts))
+        if seen is not None:
+            self.recorder.write(seen)
+        measured = self.loop.steps[1:]
+        recompiles, breaks = compile_counters()
+        self.recorder.write(
+            wire.Ended(
+                reason=reason,
+                steps=self.job.steps,
+                samples=sum(step.samples for step in measured),
+                train_s=sum(step.train_s for step in measured),
+                wait_s=sum(step.wait_s for step in measured),
+                peak_bytes=peak_bytes(self.job),
+                recompiles=recompiles,
+                graph_breaks=breaks,
+            )
+        )
+
+    def _seen(self) -> wire.LoopSeen | None:
+        """None: no undisturbed step was watched, and no profiler of the script's was seen."""
+        if not (self.window.taken or self.profiler):
+            return None
+        return self.window.seen(
+            recorded=self._recorded,
+            trace=self.trace,
+            detail_trace=self.detail_trace,
+            flops=self.flops,
+            profiler=self.profiler and not self.trace,
+            parameter_bytes=self.recorder.safely("parameters", parameter_bytes, self.job),
+            optimizer_bytes=self.recorder.safely("optimizers", optimizer_bytes, self.job),
+        )

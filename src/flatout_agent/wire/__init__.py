@@ -1,0 +1,368 @@
+"""The whole contract between the host and the agent: the shapes of orders and records.
+
+The host writes one `Orders` file before it starts the user's program. Each process of that
+program that trains writes its own file of records, one JSON document a line. Both sides use
+these classes; nothing else crosses the border.
+
+Units are in the names (`_s` seconds, `_bytes`). A fact that could not be read is `None`.
+Standard library only: this module is imported before torch and without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from flatout_agent.wire.live import BlockRun as BlockRun
+from flatout_agent.wire.live import BoostOrder as BoostOrder
+from flatout_agent.wire.live import Decided as Decided
+from flatout_agent.wire.live import LiveOrders as LiveOrders
+from flatout_agent.wire.live import LiveSummary as LiveSummary
+from flatout_agent.wire.live import Params as Params
+from flatout_agent.wire.profile import CallSeen as CallSeen
+from flatout_agent.wire.profile import LoopSeen as LoopSeen
+from flatout_agent.wire.profile import ProfileOrders as ProfileOrders
+
+VERSION = 1
+ORDERS_ENV = "FLATOUT_ORDERS"
+"""Environment variable that holds the path of the orders file."""
+
+LAST_GATE = "last"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TrialOrders:
+    """How to run one trial. The program is stopped when the window is complete."""
+
+    seed: int = 0
+    min_steps: int = 8
+    """The window holds at least this many steps ..."""
+    max_steps: int = 50
+    """... at most this many ..."""
+    window_s: float = 3.0
+    """... and lasts this long in between."""
+    warmup_max_s: float = 60.0
+    """Give up waiting for stable step times after this long (compilation not counted)."""
+    gates: int = 0
+    """Pause after warm-up and after each of this many windows until the host opens the gate."""
+    scratch: str = ""
+    """Folder where everything that the program would save goes instead."""
+    prepared: str | None = None
+    """Read-only folder of files that the baseline wrote before its first step (data sets)."""
+    protect: str = ""
+    """Folder below which nothing may be overwritten: where the user started the program."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the agent is to do in this program."""
+
+    records: str
+    """Folder into which each process writes `<pid>.jsonl`."""
+    boosts: tuple[BoostOrder, ...] = ()
+    trial: TrialOrders | None = None
+    profile: ProfileOrders | None = None
+    live: LiveOrders | None = None
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class LoaderFacts:
+    """One DataLoader as the script made it (before any boost)."""
+
+    dataset: str
+    iterable: bool
+    """An IterableDataset: its workers would each yield the whole data unless it shards itself."""
+    batch_size: int | None
+    batches: int | None
+    num_workers: int
+    pin_memory: bool
+    persistent_workers: bool
+    start_method: str
+    """How Python starts workers here: fork, spawn or forkserver."""
+    main_guard: bool | None
+    """Whether the main script has `if __name__ == "__main__"`; None: not a script file."""
+    batch_on_device: bool = False
+    """Batches come out already on an accelerator."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """One root model: an outermost module with trainable parameters, called in training mode."""
+
+    kind: str
+    parameters: int
+    dtype: str
+    device: str
+    conv2d: int = 0
+    matmul: int = 0
+    """Linear, attention, recurrent and 1-d/3-d convolution layers."""
+    compiled: bool = False
+    channels_last: bool = False
+    random_forward: bool = False
+    """The forward pass draws random numbers (dropout)."""
+    input_shapes: tuple[str, ...] = ()
+    """Distinct shapes of the first tensor input seen in the first steps, as "32x3x224x224"."""
+    has_hooks: bool = False
+    wrapped: str | None = None
+    """DistributedDataParallel, FullyShardedDataParallel, DataParallel or None."""
+    searches_unused: bool = False
+    """DistributedDataParallel(find_unused_parameters=True)."""
+
+
+@dataclass(frozen=True)
+class OptimizerFacts:
+    kind: str
+    """Class name."""
+    from_torch: bool
+    """A class of torch.optim itself, not a subclass of the user's."""
+    parameters: int
+    tensors: int
+    dtype: str
+    fused: bool | None
+    foreach: bool | None
+    capturable: bool = False
+    closure: bool = False
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What was seen of the user's training program without any boost."""
+
+    torch: str
+    python: str
+    system: str
+    """sys.platform: linux, win32, darwin."""
+    device: str
+    """cpu, cuda, xpu or mps: where the first root model's parameters are."""
+    device_name: str | None = None
+    capability: tuple[int, int] | None = None
+    """CUDA compute capability."""
+    hip: bool = False
+    bf16: bool | None = None
+    """bfloat16 matrix multiplication is native here (not emulated)."""
+    bf16_inside_float32: bool | None = None
+    """oneDNN may round float32 factors to bfloat16 when told to: CPUs with AMX or Arm BF16."""
+    cores: int = 1
+    """Cores this process may really use: affinity and cgroup quota."""
+    threads: int = 1
+    """torch.get_num_threads() when training began."""
+    threads_named: bool = False
+    """The user names a number of threads in the environment (OMP_NUM_THREADS)."""
+    world_size: int = 1
+    loaders: tuple[LoaderFacts, ...] = ()
+    models: tuple[ModelFacts, ...] = ()
+    optimizers: tuple[OptimizerFacts, ...] = ()
+    micro_steps: float = 1.0
+    """Backward passes per step; above 1 the script accumulates gradients."""
+    autocast: str | None = None
+    """dtype of an autocast region that the script itself opens around the model."""
+    scaler: bool = False
+    """The script uses a GradScaler that is enabled."""
+    matmul_precision: str = "highest"
+    cudnn_benchmark: bool = False
+    deterministic: bool = False
+    eval_seen: bool = False
+    eval_with_grad: bool = False
+    """An evaluation pass ran with gradients on and no backward followed."""
+    gc_enabled: bool = True
+    triton: bool = False
+    compiler: bool = False
+    """A C++ compiler (CPU) or Triton (GPU) that torch.compile can use is there."""
+    framework: str | None = None
+    """transformers, lightning or accelerate when the loop is theirs."""
+    step_s: float | None = None
+    wait_share: float | None = None
+    """Share of the step spent waiting for the loader."""
+    noise: float | None = None
+    """Standard deviation of the log of the time of some steps over that of their neighbours."""
+    shares: dict[str, float] = field(default_factory=dict)
+    """Share of the step that each kind of operation takes (products, convolutions, attention,
+    dropout, norms, softmax, embeddings, others, optimizer); empty: not measured."""
+
+
+@dataclass(frozen=True)
+class Started:
+    """The agent is alive in this process."""
+
+    pid: int
+    argv: tuple[str, ...]
+    python: str
+    executable: str
+    rank: int = 0
+    kind: str = "started"
+
+
+@dataclass(frozen=True)
+class TorchSeen:
+    version: str
+    kind: str = "torch"
+
+
+@dataclass(frozen=True)
+class JobSeen:
+    facts: JobFacts
+    kind: str = "job"
+
+
+@dataclass(frozen=True)
+class BoostNote:
+    """What became of one boost. state: applied | declined | failed | engaged | idle."""
+
+    id: str
+    state: str
+    reason: str = ""
+    kind: str = "boost"
+
+
+@dataclass(frozen=True)
+class StepTaken:
+    """One step in a trial. phase: warmup | window."""
+
+    index: int
+    phase: str
+    wall_s: float
+    wait_s: float = 0.0
+    eval_s: float = 0.0
+    samples: int = 0
+    micro_steps: int = 1
+    window: int = 0
+    kind: str = "step"
+
+
+@dataclass(frozen=True)
+class AtGate:
+    """The program waits before window `number` until the host creates `gate-<number>`.
+
+    Where `LAST_GATE` stands in that file, no more windows are wanted.
+    """
+
+    number: int
+    path: str
+    kind: str = "gate"
+
+
+@dataclass(frozen=True)
+class LossesSeen:
+    """Loss per step, from the first on; NaN and Inf as None."""
+
+    losses: tuple[float | None, ...]
+    kind: str = "losses"
+
+
+@dataclass(frozen=True)
+class Redirected:
+    """Something the program tried to save in a trial. how: scratch | dropped."""
+
+    path: str
+    how: str
+    kind: str = "redirected"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An error inside the agent; the program went on without the part named in `where`."""
+
+    where: str
+    message: str
+    kind: str = "fault"
+
+
+@dataclass(frozen=True)
+class Crashed:
+    """The exception that ended this process, as Python printed it: its last lines."""
+
+    text: str
+    kind: str = "crashed"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Last record of a process. reason: window (trial complete) | program (it ended by itself)."""
+
+    reason: str
+    steps: int
+    samples: int
+    train_s: float
+    """From the first step's end to the last step's end."""
+    wait_s: float
+    peak_bytes: int | None = None
+    """Most memory in use: of the accelerator, on CPU of this process."""
+    recompiles: int = 0
+    graph_breaks: int = 0
+    kind: str = "ended"
+
+
+Record = (
+    Started
+    | TorchSeen
+    | JobSeen
+    | BoostNote
+    | StepTaken
+    | AtGate
+    | LossesSeen
+    | Decided
+    | BlockRun
+    | LiveSummary
+    | Redirected
+    | Fault
+    | LoopSeen
+    | Crashed
+    | Ended
+)
+KINDS: dict[str, type[Any]] = {
+    cls.__dataclass_fields__["kind"].default: cls for cls in typing.get_args(Record)
+}
+
+
+def dump(value: Any) -> str:
+    """A dataclass of this module as one line of JSON."""
+    return json.dumps(dataclasses.asdict(value), separators=(",", ":"), allow_nan=False)
+
+
+def record(line: str) -> Record:
+    """The record in one line. Raises ValueError for a kind that this version does not know."""
+    raw = json.loads(line)
+    cls = KINDS.get(raw.get("kind"))
+    if cls is None:
+        raise ValueError(f"unknown record kind {raw.get('kind')!r}")
+    found: Record = decode(cls, raw)
+    return found
+
+
+def orders(text: str) -> Orders:
+    """The orders in `text`. Raises ValueError when a newer version wrote them."""
+    raw = json.loads(text)
+    if raw.get("version", 0) > VERSION:
+        raise ValueError(f"orders of version {raw['version']}, this agent knows {VERSION}")
+    return decode(Orders, raw)
+
+
+def decode(cls: type[T], raw: Any) -> T:
+    """Build `cls` from parsed JSON: nested dataclasses, tuples, optionals; ignore extra keys."""
+    hints = typing.get_type_hints(cls)
+    values = {
+        item.name: _decode_value(hints[item.name], raw[item.name])
+        for item in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if item.name in raw
+    }
+    return cls(**values)
+
+
+def _decode_value(hint: Any, raw: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if raw is None:
+        return None
+    if origin in (types.UnionType, typing.Union):
+        return _decode_value(next(arg for arg in args if arg is not type(None)), raw)
+    if origin is tuple:
+        return tuple(_decode_value(args[0], item) for item in raw)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return decode(hint, raw)
+    return raw

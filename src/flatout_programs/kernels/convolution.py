@@ -1,0 +1,84 @@
+"""Convolutions by number format, with the channels before (NCHW) and behind (NHWC) the pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from flatout_programs.kernels import (matmul, sizes)
+from flatout_programs.kernels.kernel import (Here, Kernel, Point, Slice)
+from flatout_programs.kernels.timing import (Clock, median_s)
+
+Size = tuple[int, int, int]
+"""Pictures, channels, pixels along an edge; the filter is 3x3, as many channels come out."""
+QUICK: tuple[Size, ...] = ((64, 256, 28),)
+FULL: tuple[Size, ...] = ((16, 64, 56), (32, 128, 28), (64, 256, 28), (128, 256, 56))
+CPU_QUICK: tuple[Size, ...] = ((8, 64, 56),)
+CPU_FULL: tuple[Size, ...] = ((8, 64, 56), (16, 128, 28), (16, 256, 28))
+LAYOUTS = ("nchw", "nhwc")
+
+
+def kernels(here: Here) -> list[Kernel]:
+    """fp32 (as torch comes: TF32 where the GPU has it), bf16 and fp16."""
+    found = []
+    for device in (*here.accelerators, "cpu"):
+        cpu = device == "cpu"
+        known = ("fp32", "bf16") if cpu else matmul.formats(here.torch, device)
+        prefix = "conv-cpu" if cpu else "conv"
+        for name in ("bf16", "fp16", "fp32"):
+            for layout in LAYOUTS if name in known else ():
+                curve = partial(convolutions, here, device, name, layout)
+                title = f"convolution 3x3, {name}, {layout.upper()}"
+                kernel_id = f"{prefix}-{layout}-{name}"
+                found.append(Kernel(kernel_id, title, device, "TFLOP/s", curve))
+    return found
+
+
+def convolutions(
+    here: Here, device: str, name: str, layout: str, time_slice: Slice
+) -> Iterator[Point]:
+    """TFLOP/s over sizes, cuDNN choosing its algorithm by trying."""
+    torch = here.torch
+    cpu = device == "cpu"
+    wanted = (CPU_QUICK if here.quick else CPU_FULL) if cpu else (QUICK if here.quick else FULL)
+    clock = Clock(torch, device)
+
+    def measure(size: Size, budget_s: float) -> tuple[str, float, float]:
+        seconds = median_s(clock, convolution(here, device, name, layout, size), budget_s)
+        count, channels, edge = size
+        words = f"{count}x{channels}x{edge}x{edge} 3x3"
+        return words, _flop(size) / seconds / 1e12, seconds
+
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        with torch.no_grad():
+            yield from sizes.over(wanted, _flop, measure, time_slice)
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
+def convolution(here: Here, device: str, name: str, layout: str, size: Size) -> Any:
+    """An action that convolves pictures of its own in turn."""
+    torch = here.torch
+    dtype = getattr(torch, matmul.DTYPES[name])
+    place = torch.channels_last if layout == "nhwc" else torch.contiguous_format
+    count, channels, edge = size
+    conv2d = torch.nn.functional.conv2d
+
+    def make() -> Any:
+        return here.random((count, channels, edge, edge), dtype, device).to(memory_format=place)
+
+    pictures = here.sets(device, make, count * channels * edge * edge * dtype.itemsize)
+    filters = here.random((channels, channels, 3, 3), dtype, device).to(memory_format=place)
+
+    def act(call: int) -> None:
+        conv2d(pictures[call % len(pictures)], filters, padding=1)
+
+    return act
+
+
+def _flop(size: Size) -> float:
+    count, channels, edge = size
+    return 2.0 * count * channels * channels * 9 * edge * edge

@@ -1,0 +1,58 @@
+"""The same training step on the CPU and on a device: how many times faster, by batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from flatout_programs.kernels.kernel import (Here, Kernel, Point, Slice)
+from flatout_programs.kernels.timing import (Clock, median_s)
+
+BATCHES_QUICK = (1, 16)
+BATCHES = (1, 4, 16, 64)
+LENGTH, WIDTH, HEADS = 128, 512, 8
+
+
+def kernels(here: Here) -> list[Kernel]:
+    """On the first device; nothing without one."""
+    return [
+        Kernel(
+            "cpu-against-gpu",
+            "one training step of a transformer layer: CPU time / device time",
+            device,
+            "x",
+            partial(ratios, here, device),
+            2.0,
+            note="float32 as torch comes",
+        )
+        for device in here.accelerators[:1]
+    ]
+
+
+def ratios(here: Here, device: str, time_slice: Slice) -> Iterator[Point]:
+    """How many times faster the device is, by batch size."""
+    wanted = BATCHES_QUICK if here.quick else BATCHES
+    for index, batch in enumerate(wanted):
+        budget_s = max(time_slice.left_s() / (len(wanted) - index), 0.1)
+        cpu, gpu = (
+            median_s(Clock(here.torch, place), step(here, place, batch), budget_s * share)
+            for place, share in (("cpu", 0.7), (device, 0.3))
+        )
+        yield f"batch {batch} of {LENGTH}x{WIDTH}", cpu / gpu
+
+
+def step(here: Here, device: str, batch: int) -> Any:
+    """An action: forward, backward and the optimizer, of one encoder layer."""
+    torch = here.torch
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, batch_first=True).to(device)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1e-4)
+    inputs = here.random((batch, LENGTH, WIDTH), torch.float32, device)
+
+    def act(_: int) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        layer(inputs).square().mean().backward()
+        optimizer.step()
+
+    return act

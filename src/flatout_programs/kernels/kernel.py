@@ -1,0 +1,161 @@
+"""Kernel: one ceiling that can be measured here; and Here: where, with what, and for how long."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flatout_agent.speedups.cores import usable_cores
+
+FALLBACK_FREE_BYTES = 2**31
+TILE = 2**20
+CPU_CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
+USUAL_CACHE_BYTES = {"cpu": 2**25, "accelerator": 2**26}
+MOST_CACHE_BYTES = 2**29
+PAIRED = ("matmul-bf16", "matmul-fp16", "copy-device", "copy-host-to-device-pinned")
+"""What `--quick` measures on the second and further devices: enough to see that one is worse."""
+
+
+class Slice:
+    """The time that one kernel may take. What it leaves is the next one's."""
+
+    def __init__(self, seconds: float) -> None:
+        self._until = time.perf_counter() + seconds
+        self.seconds = seconds
+
+    def left_s(self) -> float:
+        """Seconds left; may be negative."""
+        return self._until - time.perf_counter()
+
+
+Point = tuple[str, float]
+"""A size in words, and what was measured at it."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One ceiling."""
+
+    id: str
+    title: str
+    device: str
+    unit: str
+    curve: Callable[[Slice], Iterator[Point]]
+    """Yields each size as soon as it is measured, small ones first."""
+    weight: float = 1.0
+    """Its share of the time for all."""
+    note: str = ""
+    impossible: str = ""
+    """Why it cannot be measured here; it is then told without a value."""
+
+
+@dataclass(frozen=True)
+class Here:
+    """Where kernels run. torch: the imported module."""
+
+    torch: Any
+    quick: bool
+    accelerators: tuple[str, ...] = ()
+    """cuda:0, xpu:0, mps."""
+    folder: str = "."
+    """Where the disk is read."""
+    cores: int = field(default_factory=usable_cores)
+
+    def seen_by(self, kernel: Kernel) -> bool:
+        """Whether `--quick` has time for it on this device."""
+        further = kernel.device in self.accelerators[1:]
+        return not (self.quick and further) or kernel.id in PAIRED
+
+    def free_bytes(self, device: str) -> int:
+        """Memory that may be used on the device now."""
+        if device.startswith("cuda"):
+            return int(self.torch.cuda.mem_get_info(device)[0])
+        if device == "cpu":
+            return _free_bytes()
+        return 2 * FALLBACK_FREE_BYTES
+
+    def cache_bytes(self, device: str) -> int:
+        """Its last-level cache: what lies outside of it really comes from memory."""
+        if device == "cpu":
+            return min(_cpu_cache_bytes(), MOST_CACHE_BYTES)
+        if device.startswith("cuda"):
+            properties = self.torch.cuda.get_device_properties(device)
+            told = getattr(properties, "L2_cache_size", 0)
+            return int(told) or USUAL_CACHE_BYTES["accelerator"]
+        return USUAL_CACHE_BYTES["accelerator"]
+
+    def random(self, shape: Sequence[int], dtype: Any, device: str) -> Any:
+        """Normal values. Zeros, and values that repeat, switch fewer transistors: such a product
+        draws less power, and is told up to a fifth faster than any real one.
+        """
+        if dtype.itemsize == 1 or not dtype.is_floating_point:
+            return self.torch.randn(*shape, device=device, dtype=self.torch.float32).to(dtype)
+        return self.torch.randn(*shape, device=device, dtype=dtype)
+
+    def filled(self, count: int, device: str) -> Any:
+        """So many float32 values, random ones that repeat: for traffic, which no value changes."""
+        values = self.torch.empty(count, dtype=self.torch.float32, device=device)
+        tile = self.random((min(count, TILE),), self.torch.float32, device)
+        for first in range(0, count, TILE):
+            part = values[first : first + TILE]
+            part.copy_(tile[: part.numel()])
+        return values
+
+    def sets(
+        self, device: str, make: Callable[[], Any], bytes_each: int, most: int = 64
+    ) -> list[Any]:
+        """So many sets of operands that one, when its turn comes again, has left the caches."""
+        wanted = -(-3 * self.cache_bytes(device) // max(bytes_each, 1))
+        room = int(self.free_bytes(device) * 0.4) // max(bytes_each, 1)
+        return [make() for _ in range(max(1, min(wanted, room, most)))]
+
+
+def _free_bytes() -> int:
+    if sys.platform != "linux":
+        return FALLBACK_FREE_BYTES
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvail"))
+    except (OSError, ValueError, StopIteration):
+        return FALLBACK_FREE_BYTES
+    return min(free, _group_bytes() or free)
+
+
+def _group_bytes() -> int | None:
+    """What this process's group may use at most; a container may have less than its machine."""
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(path).read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) < 2**60:
+            return int(text) // 2
+    return None
+
+
+def _cpu_cache_bytes() -> int:
+    found = []
+    for path in CPU_CACHE.glob("index*/size"):
+        try:
+            text = path.read_text(encoding="ascii").strip()
+        except OSError:
+            continue
+        if text.endswith("K") and text[:-1].isdigit():
+            found.append(int(text[:-1]) * 1024)
+    return max(found, default=USUAL_CACHE_BYTES["cpu"])
+
+
+def threads(torch: Any) -> int:
+    """One for each core that may be used: torch leaves out second hardware threads by itself."""
+    return max(1, min(usable_cores(), int(torch.get_num_threads())))
+
+
+def forget_thread_variables() -> None:
+    """Those that a program was given; a ceiling is that of the machine. Before torch's import."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.pop(name, None)

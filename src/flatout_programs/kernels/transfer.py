@@ -1,0 +1,69 @@
+"""Copies between the host's memory and a device: pageable and pinned, both ways, over sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from flatout_programs.kernels import sizes
+from flatout_programs.kernels.kernel import (Here, Kernel, Point, Slice)
+from flatout_programs.kernels.timing import (Clock, median_s)
+
+MIB = 2**20
+QUICK = (64 * MIB,)
+FULL = (MIB // 16, MIB, 16 * MIB, 64 * MIB, 256 * MIB)
+MOST = 8
+"""Buffers: to pin memory takes longer than to copy it."""
+WAYS = ("host-to-device", "device-to-host")
+MEMORIES = ("pinned", "pageable")
+
+
+def kernels(here: Here) -> list[Kernel]:
+    """Four on each device with memory of its own."""
+    return [
+        Kernel(
+            f"copy-{way}-{memory}",
+            f"copy {way.replace('-', ' ')}, {memory}",
+            device,
+            "GB/s",
+            partial(copies, here, device, way, memory),
+            0.7,
+        )
+        for device in here.accelerators
+        if device != "mps"
+        for memory in MEMORIES
+        for way in WAYS
+    ]
+
+
+def copies(here: Here, device: str, way: str, memory: str, time_slice: Slice) -> Iterator[Point]:
+    """GB/s over sizes. Pageable memory is copied by the host first: it is timed by its clock."""
+    clock = Clock(here.torch, device)
+
+    def measure(size: int, budget_s: float) -> tuple[str, float, float]:
+        seconds = median_s(clock, copy(here, device, way, memory, size), budget_s)
+        return sizes.bytes_in_words(size), size / seconds / 1e9, seconds
+
+    yield from sizes.over(QUICK if here.quick else FULL, float, measure, time_slice)
+
+
+def copy(here: Here, device: str, way: str, memory: str, size: int) -> Any:
+    """An action that copies buffers of its own in turn: none may lie in the processor's cache."""
+    pinned = memory == "pinned"
+    count = size // 4
+    hosts = here.sets("cpu", lambda: _host(here, count, pinned), size, MOST)
+    devices = [here.filled(count, device) for _ in range(2)]
+
+    def to_device(call: int) -> None:
+        devices[call % 2].copy_(hosts[call % len(hosts)], non_blocking=pinned)
+
+    def to_host(call: int) -> None:
+        hosts[call % len(hosts)].copy_(devices[call % 2], non_blocking=pinned)
+
+    return to_device if way == "host-to-device" else to_host
+
+
+def _host(here: Here, count: int, pinned: bool) -> Any:
+    values = here.filled(count, "cpu")
+    return values.pin_memory() if pinned else values

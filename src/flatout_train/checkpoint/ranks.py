@@ -1,0 +1,103 @@
+"""What the processes of a distributed training agree on about checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from flatout_train.errors import CheckpointError
+
+_Value = TypeVar("_Value")
+
+EAGER_S = 0.5
+"""About how often the ranks compare notes, in seconds."""
+
+
+class Ranks:
+    """The ranks of this training; one rank where torch.distributed is not in use.
+
+    Made on every rank at the same point: it opens two groups on the CPU (gloo), one for the
+    thread that writes and one for the training loop, so that neither is in the other's way.
+    """
+
+    def __init__(self) -> None:
+        joined = dist.is_available() and dist.is_initialized()
+        self.size = dist.get_world_size() if joined else 1
+        self.rank = dist.get_rank() if joined else 0
+        self.writing: Any = None
+        self.loop: Any = None
+        if joined:
+            self.writing = dist.new_group(backend="gloo")
+            self.loop = dist.new_group(backend="gloo")
+
+    def gather(self, value: Any, group: Any = None) -> list[Any]:
+        """The values of all ranks, on every rank; by default through the loop's group."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=group or self.loop)
+        return values
+
+    def together(self, act: Callable[[], _Value], group: Any = None) -> list[_Value]:
+        """What `act` returns on each rank; where it fails on one, an error on all of them."""
+        value, failed = None, None
+        try:
+            value = act()
+        except Exception as error:
+            failed = error
+        outcomes = self.gather((value, None if failed is None else str(failed)), group)
+        if failed is not None:
+            raise failed
+        for rank, (_, problem) in enumerate(outcomes):
+            if problem is not None:
+                raise CheckpointError(f"rank {rank}: {problem}")
+        return [value for value, _ in outcomes]
+
+    def from_first(self, act: Callable[[], _Value], group: Any = None) -> _Value:
+        """What `act` returns on rank 0, on every rank; it is called there alone."""
+        values = self.together(lambda: act() if self.rank == 0 else None, group)
+        value: Any = values[0]
+        return value  # type: ignore[no-any-return]
+
+    def agreement(self) -> Agreement:
+        return Agreement(self.loop)
+
+
+class Agreement:
+    """Lets all ranks act at the same step on what only some of them know (a signal, the clock).
+
+    Every few steps each rank starts an all-reduce of what it knows and reads the one before, which
+    is long done: nothing waits. How many steps that is, about `EAGER_S`, is agreed on as well.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._under_way: tuple[Any, torch.Tensor] | None = None
+        self._before: tuple[int, float] | None = None
+        self._apart = 1
+        self.next_at = 0
+        """The step at which to call `meet` again, on all ranks."""
+
+    def meet(self, done: int, *facts: int) -> list[int]:
+        """Tell `facts` (the largest of all ranks counts); returns those of the last meeting."""
+        told = [0] * len(facts)
+        if self._under_way is not None:
+            work, last = self._under_way
+            work.wait()
+            *told, self._apart = last.tolist()
+        note = torch.tensor([*facts, self._wanted(done)])
+        self._under_way = dist.all_reduce(note, dist.ReduceOp.MAX, self._group, True), note
+        self.next_at = done + self._apart
+        return told
+
+    def _wanted(self, done: int) -> int:
+        now = time.monotonic()
+        before, self._before = self._before, (done, now)
+        if before is None or now <= before[1]:
+            return 1
+        rate = (done - before[0]) / (now - before[1])
+        return max(1, min(1000, round(rate * EAGER_S)))

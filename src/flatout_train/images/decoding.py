@@ -1,0 +1,297 @@
+"""From a picture's file to pixels on the CPU: the fastest decoder that is installed.
+
+Plain JPEG files (8 bits, grey or colour, upright) go to the decoder that is fastest on this
+machine: simplejpeg, PyTurboJPEG, TorchCodec, torchvision, OpenCV or Pillow, of those installed.
+Where it can, it decodes to the smallest scale that still has the pixels that are needed, which
+skips most of the work on large photographs. Everything else goes to Pillow: PNG, WebP, TIFF, GIF
+(first frame), CMYK, 16 bits (scaled to 8), and pictures that their EXIF tag turns.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from flatout_train.errors import UsageError
+from flatout_train.images import jpeg_header
+from flatout_train.images.jpeg_header import Header
+
+Box = tuple[int, int, int, int]
+"""Left, top, width, height, in pixels of the upright picture."""
+Decode = Callable[[bytes, Header, float], Tensor]
+MAX_PIXELS = 178_956_970
+"""More is taken for a decompression bomb, as in Pillow: 0.5 GB of pixels."""
+MARGIN = 1.2
+"""How many times faster than one of higher rank a decoder must be to be chosen: a choice by a hair
+would differ from run to run, and decoders round differently when they scale."""
+
+
+class CorruptError(Exception):
+    """The picture cannot be decoded; the message says why."""
+
+
+class Picture(Protocol):
+    """An encoded picture; width and height are of the upright picture."""
+
+    width: int
+    height: int
+
+    def region(self, box: Box | None, scale: float) -> Tensor:
+        """Pixels of `box` (None: all), uint8 [height, width, 3], at no less than `scale` <= 1."""
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Decodes a plain JPEG file to uint8 [height, width, 3], at no less than a scale <= 1."""
+
+    name: str
+    decode: Decode
+
+
+def open_picture(data: bytes, decoder: Decoder | None) -> Picture:
+    """The picture in `data`, CorruptError where it is none; `decoder` None: Pillow decodes all."""
+    if not data:
+        raise CorruptError("the file is empty")
+    header = jpeg_header.read(data)
+    if header is None:
+        return PillowPicture(data)
+    if header.width * header.height > MAX_PIXELS:
+        raise CorruptError(
+            f"{header.width} x {header.height} pixels: taken for a decompression bomb"
+        )
+    if not header.complete:
+        raise CorruptError("the JPEG file is truncated: it has no end-of-image marker")
+    if decoder is None or not header.plain:
+        return PillowPicture(data)
+    return PlainPicture(data, header, decoder)
+
+
+class PlainPicture:
+    """A plain JPEG file, for a decoder that gives all pixels at some scale."""
+
+    def __init__(self, data: bytes, header: Header, decoder: Decoder) -> None:
+        self.width, self.height = header.width, header.height
+        self._data, self._header, self._decoder = data, header, decoder
+
+    def region(self, box: Box | None, scale: float) -> Tensor:
+        pixels = self._decoder.decode(self._data, self._header, min(1.0, scale))
+        if box is None:
+            return pixels
+        left, top, right, bottom = scaled(
+            box, pixels.shape[1] / self.width, pixels.shape[0] / self.height
+        )
+        return pixels[top:bottom, left:right]
+
+
+class PillowPicture:
+    """Any picture that Pillow reads, turned upright, in RGB."""
+
+    def __init__(self, data: bytes) -> None:
+        image = _pillow()
+        try:
+            self._image = image.open(io.BytesIO(data))
+        except image.UnidentifiedImageError:
+            raise CorruptError("not a picture, or of a format that Pillow does not know") from None
+        width, height = self._image.size
+        self._orientation = _orientation(self._image)
+        if width * height > MAX_PIXELS:
+            raise CorruptError(f"{width} x {height} pixels: taken for a decompression bomb")
+        turned = self._orientation in (5, 6, 7, 8)
+        self.width, self.height = (height, width) if turned else (width, height)
+
+    def region(self, box: Box | None, scale: float) -> Tensor:
+        image = self._image
+        if (by := _eighths(scale)) > 1:  # for JPEG files alone it does something
+            image.draft(None, (max(1, image.width // by), max(1, image.height // by)))
+        if self._orientation != 1:
+            image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
+        if box is not None:
+            edges = scaled(box, image.width / self.width, image.height / self.height)
+            image = image.crop(edges)
+        image = _rgb(image)
+        flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+        return flat.view(image.height, image.width, 3)
+
+
+def scaled(box: Box, x: float, y: float) -> Box:
+    """The edges (left, top, right, bottom) of `box` in a picture of x and y times the size."""
+    left, top, width, height = box
+    first, upper = math.floor(left * x + 1e-6), math.floor(top * y + 1e-6)
+    right, lower = math.ceil((left + width) * x - 1e-6), math.ceil((top + height) * y - 1e-6)
+    return first, upper, max(first + 1, right), max(upper + 1, lower)
+
+
+def _orientation(image: Any) -> int:
+    """The EXIF tag, 1 to 8; 1 (upright) where it is missing or cannot be read."""
+    try:
+        found = image.getexif().get(0x0112, 1)
+    except Exception:  # a broken tag; pixels that are broken show when they are decoded
+        return 1
+    return found if found in range(1, 9) else 1
+
+
+def _rgb(image: Any) -> Any:
+    """In RGB; 16 bits become 8 by dropping the lower ones, where Pillow would cut off at 255."""
+    if image.mode.startswith("I"):
+        pixels = torch.frombuffer(bytearray(image.convert("I").tobytes()), dtype=torch.int32)
+        high = (pixels >> 8).clamp_(0, 255).to(torch.uint8)
+        image = _pillow().frombytes("L", image.size, bytes(high.untyped_storage()))
+    elif image.mode == "F":
+        raise CorruptError("pixels are floating-point numbers of unknown range")
+    return image.convert("RGB")
+
+
+def _pillow() -> Any:
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError:
+        raise UsageError(
+            "image_loader needs Pillow to decode these pictures: pip install pillow"
+        ) from None
+
+
+def candidates() -> list[Decoder]:
+    """The decoders installed here that work, highest rank first; Pillow, if it is there, last."""
+    made = ((name, _made(make)) for name, make in _MAKERS.items())
+    return [Decoder(name, decode) for name, decode in made if decode is not None]
+
+
+def _made(make: Callable[[], Decode]) -> Decode | None:
+    try:
+        return make()
+    except Exception:  # a package that is broken here (torchvision: RuntimeError) is not there
+        return None
+
+
+def choose(name: str, samples: Sequence[bytes]) -> tuple[Decoder, str]:
+    """The decoder of that name, or for "auto" the fastest on these plain JPEG files, and why.
+
+    UsageError where it is not installed, or none is.
+    """
+    found = candidates()
+    if not found:
+        raise UsageError("image_loader needs a decoder: pip install pillow")
+    if name != "auto":
+        for decoder in found:
+            if decoder.name == name:
+                return decoder, "as asked"
+        known = ", ".join(decoder.name for decoder in found)
+        raise UsageError(f"image_loader: decoder={name!r} is not installed here; there is {known}.")
+    if not samples:
+        return found[-1], "the pictures tried are no plain JPEG files"
+    if len(found) == 1:
+        return found[0], "no other decoder is installed"
+    rates = {decoder.name: rate(decoder, samples) for decoder in found}
+    best = found[0]
+    for decoder in found[1:]:
+        if rates[decoder.name] > rates[best.name] * MARGIN:
+            best = decoder
+    told = ", ".join(f"{name} {each:.0f}" for name, each in rates.items())
+    return best, f"pictures per second and thread, on {len(samples)} of yours: {told}"
+
+
+def rate(decoder: Decoder, samples: Sequence[bytes]) -> float:
+    """Plain JPEG files decoded per second, the best of three rounds; 0 where one fails."""
+    plain = [(data, header) for data in samples if (header := jpeg_header.read(data))]
+    best = math.inf
+    try:
+        for _ in range(3):
+            begin = time.perf_counter()
+            for data, header in plain:
+                decoder.decode(data, header, 1.0)
+            best = min(best, time.perf_counter() - begin)
+    except Exception:  # a corrupt sample, or a decoder that cannot: not the one to choose
+        return 0.0
+    return len(plain) / best
+
+
+def _simplejpeg() -> Decode:
+    decode_jpeg = importlib.import_module("simplejpeg").decode_jpeg
+
+    def decode(data: bytes, header: Header, scale: float) -> Tensor:
+        by = _eighths(scale)  # it knows 7/8 to 1/8 too, but is slow at those
+        least = {"min_height": -(-header.height // by), "min_width": -(-header.width // by)}
+        return torch.from_numpy(decode_jpeg(data, "RGB", **least))
+
+    return decode
+
+
+def _turbojpeg() -> Decode:
+    package = importlib.import_module("turbojpeg")
+    turbo = package.TurboJPEG()  # RuntimeError where its library is missing
+
+    def decode(data: bytes, header: Header, scale: float) -> Tensor:
+        factor = None if (denominator := _eighths(scale)) == 1 else (1, denominator)
+        return torch.from_numpy(turbo.decode(data, package.TJPF_RGB, factor))
+
+    return decode
+
+
+def _opencv() -> Decode:
+    cv2 = importlib.import_module("cv2")
+    flags = {
+        1: cv2.IMREAD_COLOR,
+        2: cv2.IMREAD_REDUCED_COLOR_2,
+        4: cv2.IMREAD_REDUCED_COLOR_4,
+        8: cv2.IMREAD_REDUCED_COLOR_8,
+    }
+
+    def decode(data: bytes, header: Header, scale: float) -> Tensor:
+        array = torch.frombuffer(bytearray(data), dtype=torch.uint8).numpy()
+        pixels = cv2.imdecode(array, flags[_eighths(scale)] | cv2.IMREAD_IGNORE_ORIENTATION)
+        if pixels is None:
+            raise CorruptError("OpenCV cannot decode it")
+        return torch.from_numpy(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))
+
+    return decode
+
+
+def _torchcodec() -> Decode:
+    decode_jpeg = importlib.import_module("torchcodec.decoders").decode_jpeg
+    return functools.partial(_by_tensor, lambda data: decode_jpeg(data, mode="RGB"))
+
+
+def _torchvision() -> Decode:
+    package = importlib.import_module("torchvision.io")
+    mode = package.ImageReadMode.RGB
+    return functools.partial(_by_tensor, lambda data: package.decode_jpeg(data, mode))
+
+
+def _by_tensor(
+    decode: Callable[[Tensor], Tensor], data: bytes, header: Header, scale: float
+) -> Tensor:
+    return decode(torch.frombuffer(bytearray(data), dtype=torch.uint8)).permute(1, 2, 0)
+
+
+def _by_pillow() -> Decode:
+    importlib.import_module("PIL.Image")
+
+    def decode(data: bytes, header: Header, scale: float) -> Tensor:
+        return PillowPicture(data).region(None, scale)
+
+    return decode
+
+
+def _eighths(scale: float) -> int:
+    """The largest of 8, 4, 2, 1 by which a side may be divided to keep `scale`."""
+    return next(divisor for divisor in (8, 4, 2, 1) if divisor == 1 or scale * divisor <= 1)
+
+
+_MAKERS: dict[str, Callable[[], Decode]] = {
+    "simplejpeg": _simplejpeg,
+    "turbojpeg": _turbojpeg,
+    "torchcodec": _torchcodec,
+    "torchvision": _torchvision,
+    "opencv": _opencv,
+    "pillow": _by_pillow,
+}
+"""Highest rank first: those that scale while decoding stand before those that do not."""

@@ -1,0 +1,176 @@
+"""JPEG files to pixels on the GPU: nvJPEG by TorchCodec or torchvision, or NVIDIA DALI.
+
+nvJPEG and DALI use the JPEG engine of GPUs that have one (A100, H100, H200 ...), else the GPU's
+cores and the host's. Whole batches are decoded in one call.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatout_train.images.decoding import Box
+from flatout_agent.speedups.cores import usable_cores
+
+AT_ONCE = 2**30
+"""Bytes of decoded pixels in one call: large photographs are decoded in parts of a batch."""
+TRIED = 64
+"""Files in the batch by which the rate is measured."""
+
+DecodeTogether = Callable[[list[Tensor]], list[Tensor]]
+"""Files as uint8 [bytes] on the host -> uint8 [3, height, width] each on the device, in order."""
+
+
+@dataclass(frozen=True)
+class DeviceDecoder:
+    """Decodes plain JPEG files together; raises for all where one of them is corrupt."""
+
+    name: str
+    decode: DecodeTogether
+
+
+class DecodedPicture:
+    """A picture that is decoded already, uint8 [3, height, width]."""
+
+    def __init__(self, pixels: Tensor) -> None:
+        self._pixels = pixels
+        self.height, self.width = pixels.shape[1], pixels.shape[2]
+
+    def region(self, box: Box | None, scale: float) -> Tensor:
+        pixels = self._pixels.permute(1, 2, 0)
+        if box is None:
+            return pixels
+        left, top, width, height = box
+        return pixels[top : top + height, left : left + width]
+
+
+def candidates(device: torch.device, batch_size: int) -> list[DeviceDecoder]:
+    """The decoders installed here that work with this device."""
+    if device.type != "cuda":
+        return []
+    made = ((name, _made(make, device, batch_size)) for name, make in _MAKERS.items())
+    return [DeviceDecoder(name, decode) for name, decode in made if decode is not None]
+
+
+def _made(make: Callable[..., DecodeTogether], device: Any, batch_size: int) -> Any:
+    try:
+        return make(device, batch_size)
+    except Exception:  # not installed, or built without CUDA, or for another torch
+        return None
+
+
+def rate(decoder: DeviceDecoder, samples: Sequence[bytes], wait: Callable[[], None]) -> float:
+    """Pictures per second, the best of three batches; 0 where it fails. `wait`: for the device."""
+    if not samples:
+        return 0.0
+    files = [
+        torch.frombuffer(bytearray(samples[place % len(samples)]), dtype=torch.uint8)
+        for place in range(TRIED)
+    ]
+    best = math.inf
+    try:
+        for _ in range(4):  # the first one starts the library
+            begin = time.perf_counter()
+            decoder.decode(files)
+            wait()
+            best = min(best, time.perf_counter() - begin)
+    except Exception:
+        return 0.0
+    return TRIED / best
+
+
+def parts(pixels: Sequence[int], limit: int = AT_ONCE) -> list[range]:
+    """Consecutive parts of a batch with at most `limit` bytes of pixels each, or one picture."""
+    found, begin, size = [], 0, 0
+    for place, count in enumerate(pixels):
+        if size and size + 3 * count > limit:
+            found.append(range(begin, place))
+            begin, size = place, 0
+        size += 3 * count
+    if begin < len(pixels):
+        found.append(range(begin, len(pixels)))
+    return found
+
+
+def _torchcodec(device: torch.device, batch_size: int) -> DecodeTogether:
+    decode_jpeg = importlib.import_module("torchcodec.decoders").decode_jpeg
+    return _after_others(device, lambda files: decode_jpeg(files, mode="RGB", device=device))
+
+
+def _torchvision(device: torch.device, batch_size: int) -> DecodeTogether:
+    package = importlib.import_module("torchvision.io")
+    mode = package.ImageReadMode.RGB
+    return _after_others(device, lambda files: package.decode_jpeg(files, mode, device))
+
+
+def _after_others(device: torch.device, decode: Callable[..., Any]) -> DecodeTogether:
+    """They decode on a stream of their own into memory that work queued here may still read."""
+
+    def together(files: list[Tensor]) -> list[Tensor]:
+        torch.cuda.current_stream(device).synchronize()
+        return list(decode(files))
+
+    return together
+
+
+class Dali:
+    """A DALI pipeline that decodes what it is fed; device None: on the host, by DALI's own."""
+
+    def __init__(self, device: torch.device | None, batch_size: int) -> None:
+        self._feed = importlib.import_module("nvidia.dali.plugin.pytorch").feed_ndarray
+        self._device, self._batch_size = device, batch_size
+        self._pipe = self._built()
+
+    def __call__(self, files: list[Tensor]) -> list[Tensor]:
+        if self._pipe is None:
+            self._pipe = self._built()
+        pipe, self._pipe = self._pipe, None  # one that has failed is of no use any more
+        pixels = []
+        for begin in range(0, len(files), self._batch_size):
+            arrays = [file.numpy() for file in files[begin : begin + self._batch_size]]
+            pipe.feed_input("files", arrays)
+            (decoded,) = pipe.run()
+            pixels += [self._taken(decoded[place]) for place in range(len(arrays))]
+        self._pipe = pipe
+        return pixels
+
+    def _built(self) -> Any:
+        dali = importlib.import_module("nvidia.dali")
+        fn = importlib.import_module("nvidia.dali.fn")
+        types = importlib.import_module("nvidia.dali.types")
+        index = None
+        if self._device is not None:
+            index = (
+                torch.cuda.current_device() if self._device.index is None else self._device.index
+            )
+        pipe = dali.Pipeline(
+            self._batch_size, usable_cores(), index, exec_async=False, exec_pipelined=False
+        )
+        with pipe:
+            files = fn.external_source(name="files", device="cpu", dtype=types.UINT8, ndim=1)
+            how = "cpu" if self._device is None else "mixed"
+            pipe.set_outputs(fn.decoders.image(files, device=how, output_type=types.RGB))
+        pipe.build()
+        return pipe
+
+    def _taken(self, decoded: Any) -> Tensor:
+        """A copy in torch's memory: DALI uses its own again for the next batch."""
+        device = self._device or torch.device("cpu")
+        pixels = torch.empty(tuple(decoded.shape()), dtype=torch.uint8, device=device)
+        stream = None if self._device is None else torch.cuda.current_stream(device)
+        self._feed(decoded, pixels, cuda_stream=stream)
+        return pixels.permute(2, 0, 1)
+
+
+_MAKERS: dict[str, Callable[..., DecodeTogether]] = {
+    "torchcodec:cuda": _torchcodec,
+    "torchvision:cuda": _torchvision,
+    "dali": Dali,
+}

@@ -1,0 +1,229 @@
+"""A batch of read pictures to normalised images on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flatout_train.images import augmenting
+from flatout_train.images.augmenting import (Cuts, Normalise)
+from flatout_train.images.decoding import open_picture
+from flatout_train.images.device_decoding import (DecodedPicture, DeviceDecoder, parts)
+from flatout_train.images.reading import (Item, Reader, box_on_canvas, told)
+from flatout_train.out_of_memory import is_out_of_memory
+
+
+@dataclass
+class Read:
+    """A batch as the workers leave it."""
+
+    items: list[Item | None]
+    slots: Tensor
+    """uint8 [n, h, w, 3] on the host; pinned where batches are copied to a device."""
+    draws: Tensor
+
+
+class Finisher:
+    """Decodes (where the device does that), cuts, colours and normalises a batch on its device."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        device: torch.device,
+        normalise: Normalise,
+        decoder: DeviceDecoder | None = None,
+    ) -> None:
+        self.reader, self.device, self.normalise = reader, device, normalise
+        self.cuts: Cuts = reader.cuts
+        self.decoder = decoder
+
+    def finish(self, read: Read) -> tuple[Tensor, Tensor] | None:
+        """Images [n, 3, size, size], labels int64 [n]; None: every picture was left out.
+
+        The images are normalised, but for a function of the user's: that gets uint8, and runs where
+        its random numbers are in the program's order, in `last`.
+        """
+        decoded = self._decoded(read)
+        kept = [place for place, item in enumerate(read.items) if item is not None]
+        if not kept:
+            return None
+        items = [item for item in read.items if item is not None]
+        indices = [item.index for item in items]
+        draws = read.draws if len(kept) == len(read.items) else read.draws[kept]
+        if self.reader.canvases is not None and self.reader.canvases.on_device:
+            self._keep(read, kept, items, decoded)
+            images = self._from_canvases(items, draws)
+        else:
+            images = self._from_slots(read, kept, decoded)
+        labels = self.reader.pictures.labels[indices].to(self.device, non_blocking=True)
+        if self.cuts.colours is not None:
+            images = augmenting.recolour(images.float(), self.cuts, draws)
+        if self.cuts.call is not None:
+            return (
+                images if images.dtype == torch.uint8 else images.round().to(torch.uint8)
+            ), labels
+        return self.normalise(images), labels
+
+    def last(self, images: Tensor) -> Tensor:
+        """The user's function, if there is one, and then what `finish` has left to do."""
+        if self.cuts.call is None:
+            return images
+        return self.normalise(self.cuts.call(images))
+
+    def _decoded(self, read: Read) -> dict[int, Tensor]:
+        """Place in the batch -> pixels, uint8 [3, h, w], of what the device decodes."""
+        places = [
+            place for place, item in enumerate(read.items) if item and item.encoded is not None
+        ]
+        if not places or self.decoder is None:
+            return {}
+        found: dict[int, Tensor] = {}
+        sizes = [size[0] * size[1] for size in (_item(read, place).size for place in places)]
+        for part in parts(sizes):
+            here = [places[number] for number in part]
+            try:
+                pixels = self.decoder.decode([_file(read, place) for place in here])
+                found.update(zip(here, pixels, strict=True))
+            except Exception as error:
+                _raise_trouble(error)
+                for place in here:  # the device cannot decode one of them: which?
+                    self._alone(read, place, found)
+        return found
+
+    def _alone(self, read: Read, place: int, found: dict[int, Tensor]) -> None:
+        """Decode one picture, or the one that comes in its place."""
+        while (item := read.items[place]) is not None and item.encoded is not None:
+            pixels = self._one(item)
+            if pixels is not None:
+                found[place] = pixels
+                return
+            draws = read.draws[place].tolist()
+            read.items[place] = self.reader.read(item.index, draws, read.slots[place])
+
+    def _one(self, item: Item) -> Tensor | None:
+        """Its pixels; None: it is skipped, since the host cannot decode it either.
+
+        nvJPEG knows fewer kinds of JPEG (of chroma sampling, of coding) than a decoder on the host.
+        """
+        assert self.decoder is not None and item.encoded is not None
+        try:
+            return self.decoder.decode([item.encoded])[0]
+        except Exception as error:
+            _raise_trouble(error)
+        try:
+            picture = open_picture(item.encoded.numpy().tobytes(), self.reader.decoder)
+            pixels = picture.region(None, 1.0).permute(2, 0, 1)
+        except Exception as error:
+            self.reader.skip(item.index, told(error))
+            return None
+        return pixels.to(self.device)
+
+    def _from_slots(self, read: Read, kept: list[int], decoded: dict[int, Tensor]) -> Tensor:
+        """uint8 [n, 3, size, size], channels last."""
+        count = len(read.items)
+        if len(decoded) == len(kept) and self.cuts.random:
+            return self._cut_decoded(kept, decoded, read.draws)
+        batch = read.slots[:count].to(self.device, non_blocking=True)
+        for place, pixels in decoded.items():
+            draws = read.draws[place].tolist()
+            batch[place] = augmenting.cut(DecodedPicture(pixels), self.cuts, draws)
+        if len(kept) < count:
+            batch = batch[torch.tensor(kept).to(self.device)]
+        return batch.permute(0, 3, 1, 2)
+
+    def _cut_decoded(self, kept: list[int], decoded: dict[int, Tensor], draws: Tensor) -> Tensor:
+        """All regions at once, [n, 3, size, size]: each stands in the corner of a common canvas."""
+        boxes, flips = [], []
+        for place in kept:
+            row = draws[place].tolist()
+            pixels = decoded[place]
+            boxes.append(augmenting.random_box(pixels.shape[2], pixels.shape[1], row))
+            flips.append(self.cuts.flips(row))
+        done = []
+        tallest, widest = max(box[3] for box in boxes), max(box[2] for box in boxes)
+        for part in parts([3 * tallest * widest] * len(kept)):
+            pad = torch.empty(len(part), tallest, widest, 3, dtype=torch.uint8, device=self.device)
+            for row_of_pad, number in enumerate(part):
+                left, top, width, height = boxes[number]
+                region = decoded[kept[number]][:, top : top + height, left : left + width]
+                pad[row_of_pad, :height, :width] = region.permute(1, 2, 0)
+            corners = torch.tensor([(0, 0, *boxes[number][2:]) for number in part])
+            flipped = torch.tensor([flips[number] for number in part])
+            done.append(self._together(pad, corners, flipped))
+        return torch.cat(done) if len(done) > 1 else done[0]
+
+    def _together(self, canvases: Tensor, boxes: Tensor, flips: Tensor) -> Tensor:
+        boxes = boxes.to(self.device, non_blocking=True)
+        flips = flips.to(self.device, non_blocking=True)
+        return augmenting.cut_together(canvases, self.cuts.size, boxes, flips)
+
+    def _keep(
+        self,
+        read: Read,
+        kept: list[int],
+        items: Sequence[Item],
+        decoded: dict[int, Tensor],
+    ) -> None:
+        """Put canvases that are new onto the device's tensor."""
+        canvases = self.reader.canvases
+        assert canvases is not None
+        fresh = [(place, item) for place, item in zip(kept, items, strict=True) if item.fresh]
+        if not fresh:
+            return
+        batch = read.slots[: len(read.items)].to(self.device, non_blocking=True)
+        side = (canvases.pixels.shape[1], canvases.pixels.shape[2])
+        for place, pixels in decoded.items():
+            picture = DecodedPicture(pixels)
+            if self.cuts.random:
+                batch[place] = augmenting.resized(picture.region(None, 1.0), *side)
+            else:
+                batch[place] = augmenting.centre(picture, self.cuts)
+        chosen = torch.tensor([place for place, _ in fresh]).to(self.device)
+        canvases.put_together(
+            [item.index for _, item in fresh],
+            batch.index_select(0, chosen),
+            [item.size for _, item in fresh],
+        )
+
+    def _from_canvases(self, items: Sequence[Item], draws: Tensor) -> Tensor:
+        """[n, 3, size, size] cut from the device's tensor."""
+        canvases = self.reader.canvases
+        assert canvases is not None
+        indices = torch.tensor([item.index for item in items]).to(self.device, non_blocking=True)
+        batch = canvases.pixels.index_select(0, indices)
+        rows = draws.tolist()
+        flips = torch.tensor([self.cuts.flips(row) for row in rows])
+        side = (batch.shape[1], batch.shape[2])
+        if self.cuts.random:
+            boxes = [
+                box_on_canvas(item.size, side, row) for item, row in zip(items, rows, strict=True)
+            ]
+            return self._together(batch, torch.tensor(boxes), flips)
+        if self.cuts.flip:
+            where = flips.to(self.device, non_blocking=True).view(-1, 1, 1, 1)
+            batch = torch.where(where, batch.flip(2), batch)
+        return batch.permute(0, 3, 1, 2)
+
+
+def _raise_trouble(error: Exception) -> None:
+    """Raise it again where it is the device's, not the picture's.
+
+    torchvision wraps whatever happens in a RuntimeError: only the text tells.
+    """
+    if is_out_of_memory(error) or "CUDA error" in str(error):
+        raise error
+
+
+def _item(read: Read, place: int) -> Item:
+    item = read.items[place]
+    assert item is not None
+    return item
+
+
+def _file(read: Read, place: int) -> Tensor:
+    encoded = _item(read, place).encoded
+    assert encoded is not None
+    return encoded

@@ -1,0 +1,207 @@
+"""The pictures of a folder and the label of each: class folders, a mapping, or a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from flatout_train.errors import UsageError
+
+SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
+)
+"""What is a picture in a class folder: ImageFolder's list, and GIF (its first frame)."""
+_SOME = 5
+
+Labels = str | os.PathLike[str] | Mapping[str, int | str]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Names below `folder` in a fixed order; labels int64 [count], indices into `classes`."""
+
+    folder: Path
+    names: list[str]
+    labels: Tensor
+    classes: list[str]
+    left_out: int = 0
+    """Files in the class folders that are no pictures by their suffix."""
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def path(self, index: int) -> Path:
+        return self.folder / self.names[index]
+
+    def digest(self) -> int:
+        """Checksum of names and labels: whether two runs see the same pictures."""
+        names = "\0".join(self.names).encode("utf-8", "surrogateescape")
+        labels = " ".join(map(str, self.labels.tolist())).encode()
+        return zlib.crc32(labels, zlib.crc32(names))
+
+
+def find(
+    folder: str | os.PathLike[str],
+    labels: Labels | None = None,
+    classes: Sequence[str] | None = None,
+) -> Pictures:
+    """The pictures of `folder`; UsageError where it holds none, or classes without any.
+
+    Without `labels`, each folder in it is a class and all pictures below that belong to it, at any
+    depth; names that begin with a dot are passed over. `labels` is a mapping, or a CSV file, from
+    the picture's name below `folder` to its label. `classes` fixes the classes and their order.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        there = "is a file" if root.exists() else "does not exist"
+        raise UsageError(f"image_loader: {root} {there}; give the folder that holds the pictures.")
+    if labels is None:
+        return _by_class_folder(root, classes)
+    if isinstance(labels, Mapping):
+        return _by_labels(root, labels.items(), classes, "labels=")
+    return _by_labels(root, _rows(Path(labels)), classes, str(labels))
+
+
+def _by_class_folder(root: Path, classes: Sequence[str] | None) -> Pictures:
+    found = sorted(entry.name for entry in root.iterdir() if _is_class(entry))
+    if classes is None:
+        chosen = found
+        if not chosen:
+            raise UsageError(_no_classes(root))
+    else:
+        chosen = _checked(classes, found, f"{root} has folders")
+    names: list[str] = []
+    counts: list[int] = []
+    others = 0
+    for name in chosen:
+        files, other = _files(root, name) if name in found else ([], 0)
+        names += files
+        counts.append(len(files))
+        others += other
+    if not names:
+        raise UsageError(
+            f"image_loader: no pictures below {root} (looked for {', '.join(sorted(SUFFIXES))}); "
+            "give the folder whose sub-folders hold them."
+        )
+    empty = [name for name, count in zip(chosen, counts, strict=True) if not count]
+    if empty and classes is None:
+        raise UsageError(
+            f"image_loader: no pictures in the class folders {_some(empty)} of {root}; remove "
+            "them, or name the classes that are meant with classes=[...]."
+        )
+    labels = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor(counts))
+    return Pictures(root, names, labels, chosen, others)
+
+
+def _is_class(entry: Path) -> bool:
+    return not entry.name.startswith(".") and entry.is_dir()
+
+
+def _no_classes(root: Path) -> str:
+    if any(entry.suffix.lower() in SUFFIXES for entry in root.iterdir()):
+        return (
+            f"image_loader: the pictures lie in {root} itself, which tells no classes; move them "
+            "to one folder per class, or give labels={name: label} or labels='labels.csv'."
+        )
+    return (
+        f"image_loader: {root} has no folders; it needs one folder of pictures per class, or "
+        "labels=."
+    )
+
+
+def _files(root: Path, name: str) -> tuple[list[str], int]:
+    """The pictures of one class, sorted, named from `root`; how many other files lie there."""
+    pictures: list[str] = []
+    others = 0
+    seen: set[str] = set()
+    for place, folders, files in os.walk(root / name, followlinks=True):
+        real = str(Path(place).resolve())
+        folders[:] = [folder for folder in folders if not folder.startswith(".")]
+        if real in seen:  # links that go round in a circle
+            folders.clear()
+            continue
+        seen.add(real)
+        below = Path(place).relative_to(root).as_posix()
+        for file in files:
+            if file.startswith("."):
+                continue
+            if os.path.splitext(file)[1].lower() in SUFFIXES:  # noqa: PTH122 (a million times)
+                pictures.append(f"{below}/{file}")
+            else:
+                others += 1
+    return sorted(pictures), others
+
+
+def _by_labels(
+    root: Path,
+    pairs: Iterable[tuple[str, int | str]],
+    classes: Sequence[str] | None,
+    source: str,
+) -> Pictures:
+    rows = [(str(name), label) for name, label in pairs]
+    if not rows:
+        raise UsageError(f"image_loader: {source} names no pictures; give name and label of each.")
+    numbers = all(isinstance(label, int) for _, label in rows)
+    kinds = {label for _, label in rows}
+    found = [str(kind) for kind in (sorted(kinds) if numbers else sorted(map(str, kinds)))]
+    chosen = found if classes is None else _checked(classes, found, f"{source} has labels")
+    index = {name: place for place, name in enumerate(chosen)}
+    labels = torch.tensor([index[str(label)] for _, label in rows])
+    if not (root / rows[0][0]).exists() and not any((root / name).exists() for name, _ in rows):
+        raise UsageError(
+            f"image_loader: none of the pictures that {source} names is in {root} (the first is "
+            f"{rows[0][0]!r}); names are read from that folder."
+        )
+    return Pictures(root, [name for name, _ in rows], labels, chosen)
+
+
+def _rows(path: Path) -> Iterator[tuple[str, int | str]]:
+    """Name and label of each row of a CSV file; labels that are all whole numbers are numbers."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except OSError as error:
+        raise UsageError(f"image_loader: labels={str(path)!r} cannot be read: {error}.") from error
+    name, label, rows = _columns(path, rows)
+    short = [place for place, row in enumerate(rows, 1) if len(row) <= max(name, label)]
+    if short:
+        raise UsageError(f"image_loader: row {short[0]} of {path} has too few columns.")
+    texts = [row[label].strip() for row in rows]
+    numbers = all(text.removeprefix("-").isdecimal() for text in texts)
+    for row, text in zip(rows, texts, strict=True):
+        yield row[name], int(text) if numbers else text
+
+
+def _columns(path: Path, rows: list[list[str]]) -> tuple[int, int, list[list[str]]]:
+    """Where name and label stand, and the rows without the heading."""
+    heading = [text.strip().lower() for text in rows[0]] if rows else []
+    if "path" in heading and "label" in heading:
+        return heading.index("path"), heading.index("label"), rows[1:]
+    if all(len(row) == 2 for row in rows):
+        return 0, 1, rows
+    raise UsageError(
+        f"image_loader: {path} must have two columns, the picture's name and its label, or a first "
+        "row that names the columns `path` and `label`."
+    )
+
+
+def _checked(classes: Sequence[str], found: Sequence[str], where: str) -> list[str]:
+    chosen = [str(name) for name in classes]
+    if len(set(chosen)) != len(chosen) or not chosen:
+        raise UsageError("image_loader: classes= must name each class once, and at least one.")
+    strange = sorted(set(found) - set(chosen))
+    if strange:
+        raise UsageError(f"image_loader: {where} {_some(strange)} that classes= does not name.")
+    return chosen
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:_SOME])
+    return shown if len(names) <= _SOME else f"{shown} and {len(names) - _SOME} more"

@@ -1,0 +1,288 @@
+"""`image_loader()`: pictures from a folder to the device, decoded, cut, normalised, in time.
+
+Arguments of `image_loader(folder, batch_size, ...)` in full:
+
+folder: holds one folder per class with the pictures below it (as torchvision's `ImageFolder`).
+batch_size: pictures of one batch of this process.
+size: side of the images in pixels; pictures are brought to size x size.
+train: shuffle, augment, and give batches of one shape. False: in order, resized and centre-cropped,
+    every picture once.
+device: "auto" is `flatout.device()`.
+workers: threads that read and decode; "auto" one per core that this process may use. Decoders
+    release Python's lock, so that threads decode side by side and share caches and batches.
+seed: of the order and of all random numbers in augmenting: same seed, same batches, whatever the
+    number of workers, the decoder on the CPU, or what is cached already.
+augment: "auto": when training a random resized crop and flip, else none. "flip": centre crop,
+    flipped at random. "none". Or a function from the uint8 batch [n, 3, size, size] on the device
+    to one of n images in [0, 255], called after cropping ("auto"), in the program's own thread.
+color_jitter: largest change of brightness, contrast and saturation, in [0, 1], as in torchvision's
+    `ColorJitter`; one number or three. Where it is asked for, it is done also with train=False.
+cache: "auto": keep the decoded pictures in device or host memory, or the files in host memory,
+    where they fit (`notes["cache"]` says what and why). "device", "host", "files": that. False:
+    keep nothing. Kept pictures are at most twice `size` (256/224 where that does not fit).
+decoder: "auto", or the name of one: see `notes["decoder"]`.
+labels: a mapping, or a CSV file, from a picture's name below `folder` to its label (see
+    `image_folder.find`); None: the class folders.
+classes: the class names in order, as another loader's `classes`: for a validation folder in which
+    some class has no pictures.
+drop_last: leave out the last batch when it is short; None: when training.
+resize: length of the shorter side before the centre crop; None: size * 256 / 224.
+mean, std: of each channel, of pixels in [0, 1]; those of ImageNet.
+dtype: of the images.
+prefetch: batches that are prepared ahead.
+
+What is corrupt (truncated, empty, not a picture, unreadable, a decompression bomb) is skipped and
+named in `skipped`; a warning at the end of the epoch tells how many were new. When training, the
+next good picture takes its place: the shape of batches is constant. Else the batch is shorter.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flatout_train.errors import UsageError
+from flatout_train.images import cache as image_cache
+from flatout_train.images.arguments import (Settings, settings)
+from flatout_train.images.augmenting import Augment
+from flatout_train.images.cache import (Canvases, Files, Side)
+from flatout_train.images.finishing import Finisher
+from flatout_train.images.folder import Labels
+from flatout_train.images.pipeline import Pipeline
+from flatout_train.images.probing import (Probe, probe)
+from flatout_train.images.reading import (Reader, Skipped)
+from flatout_train.loader.sampling import world
+from flatout_agent.speedups.cores import (local_processes, usable_cores)
+
+VERSION = 1
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+_SLACK = 1.25
+"""Files are kept up to this many times the size that was estimated."""
+
+
+def image_loader(
+    folder: str | os.PathLike[str],
+    batch_size: int,
+    *,
+    size: int = 224,
+    train: bool = True,
+    device: torch.device | str = "auto",
+    workers: int | str = "auto",
+    seed: int = 0,
+    augment: Augment = "auto",
+    color_jitter: float | Sequence[float] = 0.0,
+    cache: str | bool = "auto",
+    decoder: str = "auto",
+    labels: Labels | None = None,
+    classes: Sequence[str] | None = None,
+    drop_last: bool | None = None,
+    resize: int | None = None,
+    mean: Sequence[float] = IMAGENET_MEAN,
+    std: Sequence[float] = IMAGENET_STD,
+    dtype: torch.dtype = torch.float32,
+    prefetch: int = 2,
+) -> ImageLoader:
+    """Batches of pictures, on the device when they are asked for.
+
+    Yields (images, labels): images of `dtype` [n, 3, size, size], normalised, channels last in
+    memory; labels int64 [n], indices into `.classes`. Iterate it once for each epoch; the next pass
+    is the next epoch. `state_dict()` and `load_state_dict()` resume at the exact picture. Where
+    `torch.distributed` is initialised each rank gets its share of every epoch, equally many
+    batches. The module `flatout_train.images.image_loader` says what each argument is.
+
+    Raises UsageError for arguments that cannot be, for a folder without pictures or classes, and
+    where more than half of the pictures tried cannot be read.
+    """
+    return ImageLoader(settings(**locals()))
+
+
+class ImageLoader:
+    """What `flatout.image_loader` returns. `len()`: batches of one epoch, for this rank.
+
+    `classes`: names; `class_to_index`: name -> label. `skipped`: the pictures that could not be
+    read, with `path` and `reason`; its `len()` counts all of them. `notes` says what was chosen and
+    why: "decoder", "cache", "augment", "workers", "pictures".
+    """
+
+    def __init__(self, given: Settings) -> None:
+        self.pictures, self.device = given.pictures, given.device
+        self.classes = list(given.pictures.classes)
+        self.class_to_index = {name: index for index, name in enumerate(self.classes)}
+        self._given, self._order, self._cuts = given, given.order, given.cuts
+        cores = max(1, usable_cores() // local_processes())
+        self._workers = cores if given.workers is None else given.workers
+        self._probe = probe(
+            self.pictures, given.decoder, self.device, self._order.batch_size, max(1, self._workers)
+        )
+        self.notes: dict[str, str] = {
+            "augment": str(self._cuts),
+            "workers": f"{self._workers} threads"
+            + (f", one for each usable core ({cores})" if given.workers is None else ""),
+            "pictures": f"{len(self.pictures)} in {len(self.classes)} classes"
+            + (f"; {n} other files left out" if (n := self.pictures.left_out) else ""),
+        }
+        self._digest = self.pictures.digest()
+        self._epoch, self._position = 0, 0
+        self._fresh = True
+        """The next pass is of `_epoch`, from `_position` on; else one of `_epoch` has begun."""
+        self._passes = 0
+        self._reported = 0
+        self._pipeline = self._made(image_cache.canvases(self._cuts, self._probe.sides), None)
+
+    def _made(self, sizes: Sequence[Side], through: Side | None) -> Pipeline:
+        """The pipeline for these canvases, of which memory decides."""
+        found: Probe = self._probe
+        count, room = len(self.pictures), image_cache.room(self.device)
+        asked = self._given.cache
+        if asked == "device" and self.device.type == "cpu":
+            asked = "host"
+        chosen = image_cache.plan(asked, count, sizes, found.mean_file, room, through)
+        place = self.device if chosen.kind == "device" else torch.device("cpu")
+        kept = chosen.canvas if chosen.kind in ("device", "host") else None
+        limit = count * found.mean_file * _SLACK
+        reader = Reader(
+            self.pictures,
+            self._cuts,
+            decoder=found.decoder,
+            decodes_on_device=found.device_decoder is not None and chosen.kind != "host",
+            canvas=chosen.canvas,
+            canvases=Canvases(count, kept, place) if kept else None,
+            files=Files(limit) if chosen.kind == "files" else None,
+            replace=self._given.replace,
+        )
+        finisher = Finisher(reader, self.device, self._given.normalise, found.device_decoder)
+        self.notes["cache"] = chosen.reason if chosen.kind != "none" else f"no: {chosen.reason}"
+        self.notes["decoder"] = found.reason
+        return Pipeline(reader, finisher, self._workers, self._given.prefetch)
+
+    @property
+    def skipped(self) -> Skipped:
+        """Pictures that could not be read: iterate for path and reason, `len()` for how many."""
+        return self._pipeline.reader.skipped
+
+    def __len__(self) -> int:
+        return self._order.batches(world())
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch: `for epoch in range(loader.epoch, epochs)` resumes."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be of this epoch, from its start.
+
+        Of the epoch that a loaded state is in the middle of, it goes on from there: a loop that
+        calls `set_epoch(epoch)` before each pass resumes as it is.
+        """
+        if not (self._fresh and epoch == self._epoch):
+            self._go_to(epoch, 0)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        if not self._fresh:
+            self._go_to(self._epoch + 1, 0)
+        self._fresh = False
+        self._passes += 1
+        return self._pass(self._epoch, self._position, self._passes)
+
+    def _pass(self, epoch: int, position: int, number: int) -> Iterator[tuple[Tensor, Tensor]]:
+        ranks = world()
+        group = self._order.batch_size * ranks.size
+        requests = self._order.requests(epoch, position, group, ranks)
+        for batch, end in self._pipeline.run(requests):
+            if number != self._passes:
+                raise UsageError(
+                    "this pass ended when the image_loader began another or was given another "
+                    "position: make a second loader for a second pass at the same time."
+                )
+            self._position = end
+            if not self._order.left(end, ranks):
+                self._go_to(epoch + 1, 0)
+                number = self._passes
+            yield batch
+        if number == self._passes and self._epoch == epoch:  # the last ones were all left out
+            self._go_to(epoch + 1, 0)
+        self._pipeline.reader.check()
+        self._report()
+
+    def _go_to(self, epoch: int, position: int) -> None:
+        self._epoch, self._position, self._fresh = epoch, position, True
+        self._passes += 1  # one that is under way ends
+
+    def _report(self) -> None:
+        """One warning for the pictures that were found corrupt since the last one."""
+        skipped = self.skipped
+        new, self._reported = len(skipped) - self._reported, len(skipped)
+        if new:
+            named = skipped.named[-new:] if new <= len(skipped.named) else skipped.named
+            warnings.warn(
+                f"image_loader: {new} pictures of {self.pictures.folder} cannot be read and were "
+                f"skipped in this epoch, such as {skipped.told(named)}; .skipped names them",
+                stacklevel=3,
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the batches handed out; to be loaded by any number of ranks.
+
+        Numbers, strings, lists and dicts alone. The same on every rank.
+        """
+        decoder, canvas = self._probe.device_decoder, self._pipeline.reader.canvas
+        return {
+            "version": VERSION,
+            "epoch": self._epoch,
+            "position": self._position,
+            "order": self._identity(),
+            "canvas": list(canvas) if canvas else None,
+            "decoder": "cpu" if decoder is None else decoder.name,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the very next batch after those that `state` counts, as if without a break.
+
+        Raises UsageError where it is the state of other pictures, or of another order or seed.
+        """
+        if state.get("version") != VERSION:
+            raise UsageError(
+                f"the image_loader's state has version {state.get('version')!r}, this flatout "
+                f"reads {VERSION}: load it with the flatout that wrote it."
+            )
+        for name, ours in self._identity().items():
+            if ours != state["order"].get(name):
+                raise UsageError(
+                    f"the image_loader's state is of another order: {name} was "
+                    f"{state['order'].get(name)!r}, now it is {ours!r}. Make the loader with the "
+                    f"folder ({self.pictures.folder}) and arguments it had."
+                )
+        self._resolve(state["canvas"])
+        if (here := self.state_dict()["decoder"]) != state["decoder"]:
+            self.notes["resume"] = (
+                f"decoded by {state['decoder']} then and by {here} now: pixels differ, on a GPU "
+                f"also by more than 1 or 2 where colours change (nvJPEG does not smooth chroma)"
+            )
+        self._go_to(int(state["epoch"]), int(state["position"]))
+
+    def _identity(self) -> dict[str, Any]:
+        """What has to be the same for a position to mean the same."""
+        return {
+            "pictures": len(self.pictures),
+            "names_and_labels": self._digest,
+            "shuffle": self._order.shuffle,
+            "seed": self._order.seed,
+        }
+
+    def _resolve(self, canvas: Sequence[int] | None) -> None:
+        """Take over the resolution in which a saved run kept its pictures: it shows in them."""
+        side = (canvas[0], canvas[1]) if canvas else None
+        if self._cuts.random and side != self._pipeline.reader.canvas:
+            self._pipeline.close()
+            self._pipeline = self._made([side] if side else [], side)
+
+    def close(self) -> None:
+        """End the threads; the loader cannot be iterated any more."""
+        self._passes += 1
+        self._pipeline.close()

@@ -1,0 +1,166 @@
+"""Batches of pictures under way: read by threads, finished on the device while that computes."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from flatout_train.images.finishing import (Finisher, Read)
+from flatout_train.images.reading import (Item, Reader)
+from flatout_train.loader.sampling import Request
+
+TOGETHER = 8
+"""Most pictures that a thread takes at once: handing over costs as much as a small picture."""
+
+Batch = tuple[Tensor, Tensor]
+Work = Callable[[], Batch | None]
+
+
+class Lane(Protocol):
+    """Where batches are finished: started early, taken over when they are asked for."""
+
+    def start(self, work: Work) -> Any: ...
+    def take(self, started: Any) -> Batch | None: ...
+    def close(self) -> None: ...
+
+
+class Here:
+    """In the program's own thread, when the batch is asked for."""
+
+    def start(self, work: Work) -> Work:
+        return work
+
+    def take(self, started: Work) -> Batch | None:
+        return started()
+
+    def close(self) -> None:
+        pass
+
+
+class Aside:
+    """In a thread and on a CUDA stream of their own, beside the training step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._cuda: Any = torch.get_device_module(device)
+        self._stream = self._cuda.Stream(device)
+        self._thread = ThreadPoolExecutor(1, "flatout-images")
+
+    def start(self, work: Work) -> Future[tuple[Batch | None, Any]]:
+        return self._thread.submit(self._do, work)
+
+    def _do(self, work: Work) -> tuple[Batch | None, Any]:
+        with self._cuda.stream(self._stream):
+            return work(), self._stream.record_event()
+
+    def take(self, started: Future[tuple[Batch | None, Any]]) -> Batch | None:
+        batch, event = started.result()
+        stream = self._cuda.current_stream(self._device)
+        stream.wait_event(event)
+        for tensor in batch or ():
+            tensor.record_stream(stream)  # its memory belongs to the side stream
+        return batch
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+
+class Pipeline:
+    """Reads and finishes batches, `ahead` of them before they are asked for."""
+
+    def __init__(self, reader: Reader, finisher: Finisher, workers: int, ahead: int) -> None:
+        self.reader, self.finisher = reader, finisher
+        self._ahead = ahead
+        self._workers = workers
+        self._pool = _pool(workers) if workers else None
+        cuda = finisher.device.type == "cuda"
+        self._pinned = cuda
+        self._lane: Lane = Aside(finisher.device) if cuda and ahead else Here()
+
+    def run(self, requests: Iterable[Request]) -> Iterator[tuple[Batch, int]]:
+        """Batches and the position in the epoch after each; those without any picture are passed
+        over.
+        """
+        coming = iter(requests)
+        under_way: deque[tuple[Any, list[Future[None]], int]] = deque()
+        try:
+            while True:
+                while len(under_way) <= self._ahead and (request := next(coming, None)) is not None:
+                    under_way.append(self._start(request))
+                if not under_way:
+                    return
+                started, _, end = under_way.popleft()
+                batch = self._lane.take(started)
+                if batch is not None:
+                    yield (self.finisher.last(batch[0]), batch[1]), end
+        finally:
+            for _, futures, _ in under_way:
+                for future in futures:
+                    future.cancel()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        self._lane.close()
+
+    def _start(self, request: Request) -> tuple[Any, list[Future[None]], int]:
+        indices = [int(index) for index in request.indices]
+        count = len(indices)
+        draws = self.reader.cuts.draw(count, request.seed)
+        slots = torch.empty(
+            count, *self.reader.slot_shape, 3, dtype=torch.uint8, pin_memory=self._pinned
+        )
+        read = Read([None] * count, slots, draws)
+        rows = draws.tolist()
+        if self._pool is None:
+
+            def work() -> Batch | None:
+                self._read(indices, rows, read, range(count))
+                return self.finisher.finish(read)
+
+            return self._lane.start(work), [], request.end
+        each = max(1, min(TOGETHER, count // (2 * self._workers)))
+        futures = [
+            self._pool.submit(
+                self._read, indices, rows, read, range(begin, min(count, begin + each))
+            )
+            for begin in range(0, count, each)
+        ]
+
+        def finish() -> Batch | None:
+            for future in futures:
+                future.result()
+            return self.finisher.finish(read)
+
+        return self._lane.start(finish), futures, request.end
+
+    def _read(
+        self, indices: Sequence[int], draws: list[list[float]], read: Read, places: range
+    ) -> None:
+        items: list[Item | None] = read.items
+        for place in places:
+            items[place] = self.reader.read(indices[place], draws[place], read.slots[place])
+
+
+def _pool(workers: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(workers, "flatout-pictures", _alone, (torch.get_num_threads(),))
+
+
+def _alone(threads: int) -> None:
+    """A worker computes by itself: a team of threads for each would crowd the cores.
+
+    torch lets threads that begin later have the number that was set last, in whichever thread. So
+    `threads`, the program's own number, is set once more, in a thread that does nothing else. A
+    thread takes that number when it first needs it: here before its own is set, not after.
+    """
+    torch.get_num_threads()
+    torch.set_num_threads(1)
+    last = threading.Thread(target=torch.set_num_threads, args=(threads,))
+    last.start()
+    last.join()

@@ -1,0 +1,233 @@
+"""One picture after another from the disk or the cache, in workers; what is corrupt is skipped."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from flatout_train.errors import UsageError
+from flatout_train.images import (augmenting, jpeg_header)
+from flatout_train.images.augmenting import Cuts
+from flatout_train.images.cache import (Canvases, Files, Side)
+from flatout_train.images.decoding import (MAX_PIXELS, Box, CorruptError, Decoder, Picture, open_picture, scaled)
+from flatout_train.images.folder import Pictures
+
+NAMED = 1000
+"""Skipped pictures that are kept by name; the others are counted."""
+ENOUGH = 32
+"""Pictures tried before a majority of corrupt ones is an error."""
+_SHOWN = 3
+_NOT_THE_FILE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+
+
+@dataclass(frozen=True)
+class SkippedImage:
+    """A picture that could not be read or decoded, and why."""
+
+    path: Path
+    reason: str
+
+
+class Skipped:
+    """Pictures that were left out: `len()` counts all, iterating gives the first thousand."""
+
+    def __init__(self) -> None:
+        self.named: list[SkippedImage] = []
+        self._indices: set[int] = set()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def __iter__(self) -> Iterator[SkippedImage]:
+        return iter(list(self.named))
+
+    def __contains__(self, index: object) -> bool:
+        return index in self._indices
+
+    def add(self, index: int, path: Path, reason: str) -> None:
+        with self._lock:
+            if index not in self._indices and len(self.named) < NAMED:
+                self.named.append(SkippedImage(path, reason))
+            self._indices.add(index)
+
+    def told(self, names: Sequence[SkippedImage]) -> str:
+        return "; ".join(f"{one.path} ({one.reason})" for one in names[:_SHOWN])
+
+
+@dataclass(slots=True)
+class Item:
+    """What became of one place of a batch."""
+
+    index: int
+    """Of the picture that is there."""
+    size: Side
+    """Height and width of the picture."""
+    encoded: Tensor | None = None
+    """The file, uint8 [bytes], where a device is to decode it; None: pixels are in the slot, or on
+    the device's canvas."""
+    fresh: bool = True
+    """False: the picture's canvas is on the device already."""
+
+
+class Reader:
+    """Reads pictures into slots of a batch; called by many threads at once.
+
+    A picture that is corrupt gives way to the next good one by index (`replace`), which so often is
+    of the same class, or to none.
+    """
+
+    def __init__(
+        self,
+        pictures: Pictures,
+        cuts: Cuts,
+        *,
+        decoder: Decoder,
+        decodes_on_device: bool = False,
+        canvas: Side | None = None,
+        canvases: Canvases | None = None,
+        files: Files | None = None,
+        replace: bool = True,
+    ) -> None:
+        self.pictures, self.cuts, self.decoder = pictures, cuts, decoder
+        self.decodes_on_device = decodes_on_device
+        self.canvas, self.canvases, self.files = canvas, canvases, files
+        self.replace = replace
+        self.skipped = Skipped()
+        self._read_once = bytearray(len(pictures))
+
+    @property
+    def slot_shape(self) -> Side:
+        """Height and width of what `read` puts into a slot."""
+        if self.canvas and self.canvases and self.canvases.on_device:
+            return self.canvas
+        return self.cuts.size, self.cuts.size
+
+    def read(self, index: int, draws: Sequence[float], slot: Tensor) -> Item | None:
+        """Picture `index`, or the one in its place, into `slot` uint8 [h, w, 3]; None: left out."""
+        count = len(self.pictures)
+        for distance in range(count if self.replace else 1):
+            at = (index + distance) % count
+            if at in self.skipped:
+                continue
+            item = self._one(at, draws, slot)
+            if item is not None:
+                return item
+        if self.replace:
+            raise self._mostly_corrupt()
+        return None
+
+    @property
+    def good(self) -> int:
+        """Pictures that were read at least once."""
+        return self._read_once.count(1)
+
+    def skip(self, index: int, reason: str) -> None:
+        """Leave this picture out from now on; UsageError once most are left out."""
+        self.skipped.add(index, self.pictures.path(index), reason)
+        if len(self.skipped) + self.good >= min(ENOUGH, len(self.pictures)):
+            self.check()
+
+    def check(self) -> None:
+        """UsageError where more than half of the pictures tried could not be read."""
+        if len(self.skipped) > self.good:
+            raise self._mostly_corrupt()
+
+    def _mostly_corrupt(self) -> UsageError:
+        tried = len(self.skipped) + self.good
+        return UsageError(
+            f"image_loader: {len(self.skipped)} of the first {tried} pictures of "
+            f"{self.pictures.folder} cannot be read, such as "
+            f"{self.skipped.told(self.skipped.named)}; put the files in order."
+        )
+
+    def _one(self, at: int, draws: Sequence[float], slot: Tensor) -> Item | None:
+        try:
+            item = self._read(at, draws, slot)
+        except (UsageError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except OSError as error:
+            if error.errno in _NOT_THE_FILE:
+                raise
+            reason = error.strerror or str(error)
+        except CorruptError as error:
+            reason = str(error)
+        except Exception as error:  # decoders raise what they like
+            reason = told(error)
+        else:
+            self._read_once[at] = 1
+            return item
+        self.skip(at, reason)
+        return None
+
+    def _read(self, at: int, draws: Sequence[float], slot: Tensor) -> Item:
+        if self.canvases and (size := self.canvases.get(at)) is not None:
+            if self.canvases.on_device:
+                return Item(at, size, fresh=False)
+            slot.copy_(self._cut(self.canvases.pixels[at], size, draws))
+            return Item(at, size)
+        data = self._bytes(at)
+        if self.decodes_on_device:
+            header = jpeg_header.read(data)
+            if header is not None and for_device(header):
+                encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+                return Item(at, (header.height, header.width), encoded)
+        picture = open_picture(data, self.decoder)
+        size = (picture.height, picture.width)
+        if self.canvas is None:
+            slot.copy_(augmenting.cut(picture, self.cuts, draws))
+            return Item(at, size)
+        canvas = self._squeezed(picture, self.canvas)
+        if self.canvases and self.canvases.on_device:
+            slot.copy_(canvas)
+            return Item(at, size)
+        if self.canvases:
+            self.canvases.put(at, canvas, size)
+        slot.copy_(self._cut(canvas, size, draws))
+        return Item(at, size)
+
+    def _bytes(self, at: int) -> bytes:
+        if self.files is None:
+            return self.pictures.path(at).read_bytes()
+        data = self.files.get(at)
+        if data is None:
+            data = self.pictures.path(at).read_bytes()
+            self.files.put(at, data)
+        return data
+
+    def _squeezed(self, picture: Picture, canvas: Side) -> Tensor:
+        """The whole picture on a canvas, uint8 [h, w, 3]; what is not cut at random is final."""
+        if not self.cuts.random:
+            return augmenting.centre(picture, self.cuts)
+        scale = max(canvas[0] / picture.height, canvas[1] / picture.width)
+        return augmenting.resized(picture.region(None, scale), *canvas)
+
+    def _cut(self, canvas: Tensor, size: Side, draws: Sequence[float]) -> Tensor:
+        flip = self.cuts.flips(draws)
+        if not self.cuts.random:
+            return canvas.flip(1) if flip else canvas
+        box = box_on_canvas(size, (canvas.shape[0], canvas.shape[1]), draws)
+        return augmenting.cut_on_canvas(canvas, self.cuts.size, box, flip)
+
+
+def told(error: Exception) -> str:
+    """What a decoder raised, in one line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def for_device(header: jpeg_header.Header) -> bool:
+    """Whether a device is to decode it; what is odd or broken is for the CPU, which says why."""
+    return header.plain and header.complete and header.width * header.height <= MAX_PIXELS
+
+
+def box_on_canvas(size: Side, canvas: Side, draws: Sequence[float]) -> Box:
+    """The region that is cut out of a picture of that size, where it lies on the canvas."""
+    box = augmenting.random_box(size[1], size[0], draws)
+    left, top, right, bottom = scaled(box, canvas[1] / size[1], canvas[0] / size[0])
+    return left, top, right - left, bottom - top

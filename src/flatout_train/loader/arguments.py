@@ -1,0 +1,172 @@
+"""What `loader()` was given, checked: each error names the argument and what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from flatout_train.devices import device as working_device
+from flatout_train.errors import UsageError
+from flatout_train.loader.fetching import Collate
+from flatout_train import plans
+
+PINNED_FOR = frozenset({"cuda", "xpu"})
+"""Devices that read page-locked memory by themselves."""
+PREFETCH = 2
+"""What `prefetch` is where the program does not say."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The arguments of `flatout.loader`, as they hold."""
+
+    dataset: Any
+    batch_size: int
+    shuffle: bool
+    device: torch.device
+    workers: int | str
+    seed: int
+    drop_last: bool
+    collate: Collate | None
+    lengths: Sequence[int] | Tensor | Callable[[Any], int] | None
+    cache: bool | str
+    sampler: Iterable[Any] | None
+    prefetch: int
+    pin: bool
+
+    @property
+    def stream(self) -> bool:
+        """The data set gives samples one after another, not by index."""
+        return isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__")
+
+
+def settings(
+    dataset: Any,
+    batch_size: int,
+    *,
+    device: torch.device | str,
+    workers: int | str,
+    prefetch: int,
+    plan: Any,
+    **rest: Any,
+) -> Settings:
+    """Settings from the arguments and the plan. Raises UsageError for what cannot be."""
+    planned = {} if plan is None else _planned(plan)
+    workers = planned.get("workers", workers) if workers == "auto" else workers
+    target = _target(device)
+    found = Settings(
+        dataset=dataset,
+        batch_size=batch_size,
+        device=target,
+        workers=workers,
+        prefetch=planned.get("prefetch_factor", prefetch) if prefetch == PREFETCH else prefetch,
+        pin=target.type in PINNED_FOR and bool(planned.get("pin_memory", True)),
+        **rest,
+    )
+    _check_numbers(found)
+    _check_dataset(found)
+    _check_combinations(found)
+    return found
+
+
+def _planned(plan: Any) -> dict[str, Any]:
+    return dict((plan if hasattr(plan, "loader") else plans.read(plan)).loader)
+
+
+def _target(device: torch.device | str) -> torch.device:
+    if device == "auto":
+        return working_device()
+    try:
+        target = torch.device(device)
+    except RuntimeError as error:
+        raise UsageError(f"device={device!r} is no device: {str(error).splitlines()[0]}") from error
+    if target.index is None and target.type in (*PINNED_FOR, "mps"):
+        return torch.device(target.type, _index(target))
+    return target
+
+
+def _index(target: torch.device) -> int:
+    if target.type == "mps":
+        return 0
+    try:
+        return int(torch.get_device_module(target).current_device())
+    except (AssertionError, RuntimeError) as error:
+        first = str(error).strip().splitlines()[:1]
+        raise UsageError(
+            f"device={target.type!r} cannot be used here: {''.join(first)}. device='auto' takes "
+            "what works"
+        ) from error
+
+
+def _check_numbers(given: Settings) -> None:
+    for name, least in (("batch_size", 1), ("prefetch", 0)):
+        value = getattr(given, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise UsageError(f"{name} is {value!r}: give a whole number of at least {least}")
+    workers = given.workers
+    counted = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0
+    if workers != "auto" and not counted:
+        raise UsageError(f"workers is {workers!r}: give 'auto' or a number of processes, 0 or more")
+    if given.cache not in ("auto", "host", "device") and given.cache is not False:
+        raise UsageError(f"cache is {given.cache!r}: give 'auto', 'host', 'device' or False")
+    if isinstance(given.seed, bool) or not isinstance(given.seed, int):
+        raise UsageError(f"seed is {given.seed!r}: give a whole number")
+
+
+def _check_dataset(given: Settings) -> None:
+    dataset = given.dataset
+    if isinstance(dataset, DataLoader):
+        raise UsageError("the data set is a DataLoader: pass the data set itself, loader.dataset")
+    if hasattr(dataset, "__next__"):
+        raise UsageError(
+            f"{type(dataset).__name__} is an iterator, which can be read once: pass a list, a "
+            "tensor, or an IterableDataset whose __iter__ begins anew"
+        )
+    if given.stream:
+        if not hasattr(dataset, "__iter__"):
+            raise UsageError(
+                f"{type(dataset).__name__} is no data set: it has neither __getitem__ nor __iter__"
+            )
+        return
+    if given.sampler is not None and not hasattr(dataset, "__len__"):
+        return
+    try:
+        samples = len(dataset)
+    except TypeError as error:
+        raise UsageError(
+            f"the data set {type(dataset).__name__} has no length: give it a __len__, or make it "
+            "an IterableDataset"
+        ) from error
+    if not samples:
+        raise UsageError(f"the data set {type(dataset).__name__} is empty: it has no samples")
+
+
+def _check_combinations(given: Settings) -> None:
+    chosen = [name for name in ("shuffle", "sampler", "lengths") if _is_set(getattr(given, name))]
+    if given.stream and chosen:
+        raise UsageError(
+            f"{chosen[0]} is for data sets with an index: an iterable data set gives its samples "
+            "in its own order"
+        )
+    if given.sampler is not None and len(chosen) > 1:
+        other = next(name for name in chosen if name != "sampler")
+        raise UsageError(f"sampler and {other} exclude each other: both choose the order")
+    if given.cache in ("host", "device"):
+        against = "an iterable data set" if given.stream else None
+        for name in ("collate", "lengths", "sampler"):
+            if _is_set(getattr(given, name)):
+                against = against or f"{name}="
+        if against is not None:
+            raise UsageError(
+                f"cache={given.cache!r} is for samples that torch's default collate stacks by "
+                f"index, not for {against}: leave cache at 'auto'"
+            )
+
+
+def _is_set(value: Any) -> bool:
+    return value is not None and value is not False

@@ -1,0 +1,153 @@
+"""Batches on their way to the device, while the device still computes on those before."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from flatout_train.devices import (change, is_leaf, to_device)
+
+Mark = TypeVar("Mark")
+
+
+class Copier(Protocol):
+    """How a batch gets to the device: started early, taken over when it is needed."""
+
+    depth: int
+    """Most batches under way."""
+
+    def start(self, batch: Any) -> Any: ...
+    def finish(self, started: Any) -> Any: ...
+
+
+class Plainly:
+    """For devices without streams: batches are moved when they are asked for."""
+
+    depth = 0
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def start(self, batch: Any) -> Any:
+        return batch
+
+    def finish(self, started: Any) -> Any:
+        return to_device(started, self._device)
+
+
+class SideStream:
+    """Copies from pinned memory on a stream of their own, on CUDA, ROCm and XPU."""
+
+    def __init__(self, device: torch.device, depth: int) -> None:
+        self.depth = depth
+        self._device = device
+        self._module: Any = torch.get_device_module(device)
+        self._stream = self._module.Stream(device)
+
+    def start(self, batch: Any) -> Any:
+        with self._module.stream(self._stream):
+            copied = change(batch, self._copied)
+            return batch, copied, self._stream.record_event()
+
+    def finish(self, started: Any) -> Any:
+        _, copied, event = started
+        stream = self._module.current_stream(self._device)
+        stream.wait_event(event)
+        return change(copied, lambda leaf: self._taken(leaf, stream))
+
+    def _copied(self, leaf: Any) -> Any:
+        if not _told_of_streams(leaf):
+            return leaf
+        if not isinstance(leaf, torch.Tensor):
+            return to_device(leaf, self._device)
+        if leaf.device == self._device:
+            return leaf
+        # Not by Tensor.to: under `flatout run` the device-prefetch boost would copy it once more.
+        return torch.empty_like(leaf, device=self._device).copy_(leaf, non_blocking=True)
+
+    def _taken(self, leaf: Any, stream: Any) -> Any:
+        """On the stream that uses it: also what could not be copied aside."""
+        if not _told_of_streams(leaf):
+            return to_device(leaf, self._device)
+        return _record(leaf, self._device, stream)
+
+
+def _told_of_streams(leaf: Any) -> bool:
+    """Whether the allocator can be told which streams use its memory (`record_stream`).
+
+    What moves itself and hides its tensors (Hugging Face's `BatchEncoding`), and sparse and nested
+    tensors, cannot: copied aside, their memory would be used again while it is still read.
+    """
+    if isinstance(leaf, torch.Tensor):
+        return leaf.layout is torch.strided
+    return hasattr(leaf, "record_stream") or hasattr(leaf, "_asdict")
+
+
+def _record(leaf: Any, device: torch.device, stream: Any) -> Any:
+    """The memory belongs to the side stream: the allocator must know who uses it as well."""
+    if isinstance(leaf, torch.Tensor):
+        if leaf.device == device:
+            leaf.record_stream(stream)
+    elif hasattr(leaf, "record_stream"):
+        leaf.record_stream(stream)
+    elif hasattr(leaf, "_asdict"):  # PackedSequence
+        for field in filter(is_leaf, leaf):
+            _record(field, device, stream)
+    return leaf
+
+
+def copier(device: torch.device, depth: int) -> Copier:
+    """The way to `device`, with at most `depth` batches under way where it can copy aside."""
+    if device.type in ("cuda", "xpu") and depth:
+        return SideStream(device, depth)
+    return Plainly(device)
+
+
+class Ahead(Generic[Mark]):
+    """Batches on the device, up to `copier.depth` of them fetched before they are asked for.
+
+    Each call fetches two at most, so that the first batch is not kept back until all of them are
+    there. An error in fetching is raised when its batch is asked for, after those before it.
+    """
+
+    def __init__(self, batches: Iterator[tuple[Any, Mark]], copier: Copier) -> None:
+        self._batches = batches
+        self._copier = copier
+        self._under_way: deque[Callable[[], tuple[Any, Mark]]] = deque()
+        self._over = False
+
+    def __iter__(self) -> Ahead[Mark]:
+        return self
+
+    def __next__(self) -> tuple[Any, Mark]:
+        for _ in range(2):
+            if not self._over and len(self._under_way) <= self._copier.depth:
+                self._under_way.append(self._fetched())
+        if not self._under_way:
+            raise StopIteration
+        return self._under_way.popleft()()
+
+    def _fetched(self) -> Callable[[], tuple[Any, Mark]]:
+        try:
+            batch, mark = next(self._batches)
+            started = self._copier.start(batch)
+        except Exception as error:
+            self._over = True
+            return _Raise(error)
+        return lambda: (self._copier.finish(started), mark)
+
+
+class _Raise:
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __call__(self) -> Any:
+        error = self._error
+        del self._error
+        try:
+            raise error
+        finally:
+            del error  # its traceback holds this frame: the workers would outlive the loader

@@ -1,0 +1,192 @@
+"""The device's memory: what it is used for, giving it back, its limit, its history, its leaks.
+
+    import flatout
+
+    print(flatout.memory.report(step=step))
+    with flatout.memory.history("memory"):      # memory.pickle and memory.html
+        for _ in range(3):
+            step(batch)
+
+Works for CUDA and ROCm, XPU, MPS and the CPU, with what each of them counts; a figure that a kind
+of device does not keep is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from flatout_train.errors import UsageError
+from flatout_train.memory import counters as memory_counters
+from flatout_train.memory import history_files as memory_history
+from flatout_train.memory import reporting as memory_report
+from flatout_train.memory.growth import (Grown, Growth, LeakCheck)
+from flatout_train.memory.history_files import History
+from flatout_train.memory.reporting import Report
+
+__all__ = [
+    "Grown",
+    "Growth",
+    "History",
+    "LeakCheck",
+    "Report",
+    "free",
+    "history",
+    "leaks",
+    "limit",
+    "report",
+]
+
+Device = torch.device | str | None
+
+
+def report(
+    device: Device = None,
+    *,
+    model: nn.Module | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    step: Any = None,
+) -> Report:
+    """How the memory of `device` is used now, in bytes; `print()` shows it as a table.
+
+    Args:
+        device: None is the one that `flatout.device()` finds, or the step's.
+        model, optimizer: sort the memory into parameters, gradients, optimizer state, buffers and
+            the rest. A storage that several tensors share counts once.
+        step: a `flatout.train_step`, in place of both; its averaged weights are counted too.
+
+    Raises:
+        UsageError: for a kind of device that keeps no counters.
+
+    On the CPU, `allocated` is the resident memory of this process, `free` and `total` are those of
+    the container where it has a limit, else of the machine. Does not wait for the device.
+    """
+    if step is not None:
+        model = model if model is not None else step.model
+        optimizer = optimizer if optimizer is not None else step.optimizer
+    average = getattr(step, "ema", None)
+    return memory_report.make(_device(device, model), model, optimizer, average)
+
+
+def free(device: Device = None) -> int | None:
+    """Collect garbage and return unused memory to the device; how many bytes it got back.
+
+    Args:
+        device: None is the one that `flatout.device()` finds.
+
+    Returns:
+        Bytes, 0 or more; None where they cannot be counted (the CPU outside of Linux).
+
+    Takes 0.1 s and more, and the next steps are slower, since they ask the device for memory again:
+    between two phases of a program, never in each step. Tensors in use are not touched.
+    """
+    target = _device(device)
+    before = _held(target)
+    memory_counters.give_back(target)
+    after = _held(target)
+    return None if before is None or after is None else max(0, before - after)
+
+
+def limit(fraction: float, device: Device = None) -> None:
+    """Let this process take at most this share of the device's memory.
+
+    Args:
+        fraction: of the total, more than 0 and at most 1; on MPS of what Metal recommends.
+        device: None is the one that `flatout.device()` finds.
+
+    Raises:
+        UsageError: for another fraction, and on the CPU, where torch has no such limit.
+
+    Beyond it, torch raises `torch.OutOfMemoryError`, which `flatout.train_step` answers by
+    splitting the batch. What is in use already stays.
+    """
+    if not 0 < fraction <= 1:
+        raise UsageError(f"fraction must be more than 0 and at most 1, not {fraction}")
+    memory_counters.bound(_device(device), fraction)
+
+
+@contextmanager
+def history(path: str | Path, device: Device = None) -> Iterator[History]:
+    """Record every allocation inside of the `with` block; write a snapshot and a drawing of it.
+
+    Args:
+        path: where to, without a suffix: `<path>.html` is the drawing, a page that needs nothing
+            else; the snapshot is `<path>.pickle` on CUDA and XPU (it opens in PyTorch's viewer,
+            pytorch.org/memory_viz), `<path>.json` on the CPU.
+        device: None is the one that `flatout.device()` finds.
+
+    Yields:
+        A History with the paths `snapshot` and `drawing`; after the block also `peak` in bytes and
+        `largest`, what was in use at the peak by the line of the program that allocated it.
+
+    Raises:
+        UsageError: where one of the files exists (nothing is written over), where the folder does
+            not, and on MPS, for which torch keeps no history.
+
+    The drawing shows memory over time, by the part of the step that allocated it, and the largest
+    at the peak, with file and line. Written also when the block ends by an exception, such as
+    `torch.OutOfMemoryError`. A few steps are enough; steps are slower while it records.
+    """
+    with memory_history.record(Path(path), _device(device)) as recorded:
+        yield recorded
+
+
+def leaks(device: Device = None, *, every: int = 1) -> LeakCheck:
+    """A check for memory that grows from step to step.
+
+        check = flatout.memory.leaks()
+        for batch in loader:
+            step(batch)
+            check.check()
+        print(check.growth())
+
+    Args:
+        device: None is the one that `flatout.device()` finds.
+        every: steps between two measurements.
+
+    Returns:
+        A LeakCheck: `check()` once per step, at the same point; `growth()` tells bytes per step,
+        over how many steps, whether that is surely more than noise, and which kinds of tensors
+        became more (those that Python can see; what is saved for a backward is not among them,
+        the tensors that keep it are).
+
+    Raises:
+        UsageError: `every` is below 1, or this device's memory cannot be read.
+
+    The first measurements are left out, and growth that stops is none. At least 11 measurements
+    are needed. On the CPU it is what the process holds of the C library's heap; where that cannot
+    be read, its resident memory, in which small leaks need more steps to show.
+    """
+    if every < 1:
+        raise UsageError(f"every must be at least 1, not {every}")
+    target = _device(device)
+    if memory_counters.live(target) is None:
+        raise UsageError(f"the memory in use on {target} cannot be read on this system")
+    return LeakCheck(target, every)
+
+
+def _device(device: Device, model: nn.Module | None = None) -> torch.device:
+    if device is not None:
+        return _indexed(torch.device(device))
+    if model is not None:
+        for parameter in model.parameters():
+            return parameter.device
+    from flatout_train import devices
+
+    return _indexed(devices.device())
+
+
+def _indexed(device: torch.device) -> torch.device:
+    if device.type in ("cuda", "xpu") and device.index is None:
+        return torch.device(device.type, getattr(torch, device.type).current_device())
+    return device
+
+
+def _held(device: torch.device) -> int | None:
+    counters = memory_counters.read(device)
+    return counters.allocated if device.type == "cpu" else counters.reserved

@@ -1,0 +1,200 @@
+"""The memory counters of each kind of device, as torch or the system keeps them; None: unknown."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import gc
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flatout_train.errors import UsageError
+
+_PROCESS = Path("/proc/self/statm")
+_MACHINE = Path("/proc/meminfo")
+_GROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Bytes of one device; None: not known here."""
+
+    allocated: int | None = None
+    reserved: int | None = None
+    peak: int | None = None
+    free: int | None = None
+    total: int | None = None
+    split: int | None = None
+    """Free bytes inside of reserved blocks that are in use elsewhere: they cannot be given back."""
+
+
+def read(device: torch.device) -> Counters:
+    """What is counted for this device now; no synchronisation."""
+    if device.type in ("cuda", "xpu"):
+        return _allocator(getattr(torch, device.type), device)
+    if device.type == "mps":
+        return Counters(
+            allocated=torch.mps.current_allocated_memory(),
+            reserved=torch.mps.driver_allocated_memory(),
+            total=torch.mps.recommended_max_memory(),
+        )
+    if device.type == "cpu":
+        return _process()
+    raise UsageError(f"flatout.memory knows cuda, xpu, mps and cpu; not {device.type}")
+
+
+def live(device: torch.device) -> int | None:
+    """Bytes in use now, cheap enough for each step."""
+    if device.type == "cuda":
+        # Not memory_allocated: that flattens and sorts all counters of the allocator.
+        counters = torch.cuda.memory_stats_as_nested_dict(device)
+        return int(counters["allocated_bytes"]["all"]["current"]) if counters else 0
+    if device.type == "xpu":
+        return int(torch.xpu.memory_allocated(device))
+    if device.type == "cpu" and _malloc_counts():
+        return _in_malloc()
+    return read(device).allocated
+
+
+def name(device: torch.device) -> str:
+    """The device as people call it."""
+    if device.type in ("cuda", "xpu"):
+        return f"{device} ({getattr(torch, device.type).get_device_name(device)})"
+    return "this process on the CPU" if device.type == "cpu" else str(device)
+
+
+def give_back(device: torch.device) -> None:
+    """Collect garbage, then return what the allocator holds unused to the system."""
+    gc.collect()
+    if device.type in ("cuda", "xpu", "mps"):
+        getattr(torch, device.type).empty_cache()
+    elif sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it, musl does not
+        if trim is not None:
+            trim(0)
+
+
+def bound(device: torch.device, fraction: float) -> None:
+    """Let the allocator take no more than this share of the device."""
+    if device.type == "cpu":
+        raise UsageError(
+            "PyTorch cannot limit its memory on the CPU: start the program under a limit, "
+            "such as `systemd-run --user --scope -p MemoryMax=8G python train.py`"
+        )
+    if device.type == "mps":
+        torch.mps.set_per_process_memory_fraction(fraction)
+        return
+    module = getattr(torch, device.type)
+    if not hasattr(module, "set_per_process_memory_fraction"):
+        raise UsageError(f"torch {torch.__version__} cannot limit the memory of {device.type}")
+    module.set_per_process_memory_fraction(fraction, device)
+
+
+class _Mallinfo2(ctypes.Structure):
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+@functools.cache
+def _mallinfo2() -> Callable[[], Any] | None:
+    """What the C library tells of its heap (glibc 2.33 or newer); None: it has no such call."""
+    if sys.platform != "linux":
+        return None
+    call = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if call is None:
+        return None
+    call.restype = _Mallinfo2
+    return lambda: call()
+
+
+def _in_malloc() -> int:
+    """Bytes that the program holds of the C library's heap, to the byte."""
+    call = _mallinfo2()
+    found = call() if call is not None else _Mallinfo2()
+    return int(found.uordblks + found.hblkhd)
+
+
+@functools.cache
+def _malloc_counts() -> bool:
+    """Whether tensors lie in that heap: not with another allocator in its place (LD_PRELOAD)."""
+    if _mallinfo2() is None:
+        return False
+    before = _in_malloc()
+    probe = torch.empty(2**22, dtype=torch.uint8)
+    return _in_malloc() - before >= probe.nbytes
+
+
+def _allocator(module: Any, device: torch.device) -> Counters:
+    """CUDA, ROCm and XPU share the caching allocator's statistics."""
+    stats = module.memory_stats(device)
+    free = total = None
+    if hasattr(module, "mem_get_info"):
+        free, total = module.mem_get_info(device)
+    else:
+        total = module.get_device_properties(device).total_memory
+    return Counters(
+        allocated=stats.get("allocated_bytes.all.current"),
+        reserved=stats.get("reserved_bytes.all.current"),
+        peak=stats.get("allocated_bytes.all.peak"),
+        free=free,
+        total=total,
+        split=stats.get("inactive_split_bytes.all.current"),
+    )
+
+
+def _process() -> Counters:
+    """Resident memory of this process, its peak, and what the machine or the container has left."""
+    machine = _meminfo()
+    free, total = machine.get("MemAvailable"), machine.get("MemTotal")
+    most, used = _number(_GROUP / "memory.max"), _number(_GROUP / "memory.current")
+    if most is not None and used is not None and (total is None or most < total):
+        total, free = most, max(0, min(most - used, free if free is not None else most))
+    return Counters(allocated=_resident(), peak=_peak(), free=free, total=total)
+
+
+def _resident() -> int | None:
+    if sys.platform == "win32":
+        return None
+    try:
+        pages = int(_PROCESS.read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _peak() -> int | None:
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def _meminfo() -> dict[str, int]:
+    """The system's own table, in bytes; empty where there is none."""
+    try:
+        lines = _MACHINE.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.split(":", 1) for line in lines if line.endswith(" kB"))
+    return {key: int(value.removesuffix(" kB")) * 1024 for key, value in pairs}
+
+
+def _number(path: Path) -> int | None:
+    """A control group's figure; None where it has none ("max") or cannot be read."""
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,209 @@
+"""Find the largest batch that fits, and the one that trains most samples a second."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from flatout_train.errors import UsageError
+from flatout_train.loader.caching import host_memory
+from flatout_train.step.host_peak import HostPeak
+from flatout_train.out_of_memory import (is_out_of_memory, let_go)
+from flatout_train.step.without_trace import without_trace
+
+if TYPE_CHECKING:
+    from flatout_train.step.train_step import TrainStep
+
+REPEATS = 5
+"""Timed runs of a size; their median counts."""
+RUN_S = 0.02
+"""A run is as many steps as last about this long."""
+GAIN = 1.03
+"""A size is better when it is faster by this much: less is noise."""
+PATIENCE = 2
+"""So many doublings in a row without a gain end the timing."""
+HOST_SHARE = 0.7
+"""Of the host's available memory so much may be asked for."""
+
+
+@dataclass(frozen=True)
+class BatchSize:
+    """What was found; sizes are samples of one call of the step (and of one rank)."""
+
+    largest: int
+    """The largest size that fitted without being split; see `find_batch_size` for where it ends."""
+    fastest: int
+    """The size with the most samples a second."""
+    samples_per_s: dict[int, float]
+    """Rate of each size that was timed, ascending by size."""
+
+
+def find_batch_size(
+    step: TrainStep,
+    make_batch: Callable[[int], Any],
+    *,
+    start: int = 1,
+    limit: int | None = None,
+) -> BatchSize:
+    """The largest batch that fits into memory, and the fastest, found by running real steps.
+
+    `make_batch(n)` returns a batch of `n` samples as `step` takes it, on the step's device. From
+    `start` on the size is doubled until a step (forward, backward, optimizer) does not fit, or
+    `limit` is reached; bisection then finds the largest. Sizes are timed with a warm-up, as the
+    median of several runs, until two doublings in a row gain less than 3 %. On the CPU the search
+    ends there too, since its memory does not end before the machine swaps; on every device it ends
+    before a size that would take more than 70 % of the host memory that is available, as far as the
+    growth so far tells (not measured on Windows). Steps run as the step was made, but not as one
+    CUDA graph; recompilation for new sizes is not timed.
+
+    Nothing is left behind, also when `make_batch` or the model raises: weights, optimizer,
+    scheduler, EMA, random states, histories and counters are what they were (kept in host memory
+    meanwhile), gradients are None, and what was allocated is free again. The ranks of a
+    DistributedDataParallel model call it together and get the same sizes: what fits on all of them,
+    and the rate of the slowest.
+
+    Batch normalisation over single vectors needs start=2: it cannot train on one.
+
+    Raises UsageError for a wrong `start` or `limit`, in the middle of a group of accumulation, and
+    for FSDP, whose layers communicate; torch.OutOfMemoryError where not even one sample fits.
+    """
+    if start < 1 or (limit is not None and limit < start):
+        raise UsageError(
+            f"start={start} and limit={limit}: sizes are 1 or more, and limit is not below start"
+        )
+    if step.pending:
+        raise UsageError(
+            f"the step is in the middle of a group of accumulation ({step.pending} calls so far): "
+            "call step.flush() first, or search before training"
+        )
+    with without_trace(step) as ranks:
+        return _Search(step, make_batch, ranks, start, limit).run()
+
+
+class _Search:
+    """One search; with several ranks, each takes the same turns."""
+
+    def __init__(
+        self,
+        step: TrainStep,
+        make_batch: Callable[[int], Any],
+        ranks: Any,
+        start: int,
+        limit: int | None,
+    ) -> None:
+        self.step, self.make_batch, self.ranks = step, make_batch, ranks
+        self.start, self.limit = start, sys.maxsize if limit is None else limit
+        self.rates: dict[int, float] = {}
+        self.without_gain = 0
+        self.failure: Exception | None = None
+        self.taken: list[int] = []
+        """Host memory at the peak of the last sizes, in bytes."""
+
+    def run(self) -> BatchSize:
+        largest, too_large = self._grow()
+        while too_large is not None and too_large - largest > 1:
+            middle = (largest + too_large) // 2
+            if self._fits(middle):
+                largest = middle
+            else:
+                too_large = middle
+        if not largest:
+            raise torch.OutOfMemoryError(
+                f"not even one sample fits into the memory of {self.step.device} beside the model; "
+                'recompute=True, precision="bf16" or smaller samples need less'
+            ) from self.failure
+        if largest not in self.rates and self.without_gain < PATIENCE:
+            self._time(largest)
+        fastest = max(self.rates, key=self.rates.__getitem__)
+        return BatchSize(largest, fastest, dict(sorted(self.rates.items())))
+
+    def _grow(self) -> tuple[int, int | None]:
+        """The largest doubled size that fits (0: none), and the smallest found not to fit."""
+        largest, size = 0, self.start
+        while self._fits(size):
+            largest = size
+            if self.without_gain < PATIENCE:
+                self._time(size)
+            done = self.without_gain >= PATIENCE and self.step.device.type == "cpu"
+            if size == self.limit or done or self._host_would_fill():
+                return largest, None
+            size = min(2 * size, self.limit)
+        return largest, size
+
+    def _fits(self, size: int) -> bool:
+        """Whether a whole step of this size goes through, on all ranks."""
+        failure: Exception | None = None
+        with HostPeak() as peak:
+            try:
+                batch = self.make_batch(size)
+                with self.step._fit.unsplit():
+                    self.step(batch)
+                    self.step.flush()
+                self._wait()
+            except Exception as error:
+                if not _is_of_memory(error, self.step.device):
+                    raise
+                failure = error
+        self.taken = [*self.taken[-1:], peak.bytes]
+        batch = None
+        if failure is not None:
+            let_go(failure, self.step.device)
+            self.failure = failure
+        return self._on_all(failure is None)
+
+    def _time(self, size: int) -> None:
+        """Measure the rate of a size that fits."""
+        batch = self.make_batch(size)
+        with self.step._fit.unsplit():
+            once = self._seconds(batch, 1)
+            calls = max(1, min(100, int(RUN_S / max(once, 1e-9))))
+            seconds = median(self._seconds(batch, calls) for _ in range(REPEATS)) / calls
+            self.step.flush()
+        rate = size / seconds
+        if self.ranks is not None:
+            rate = -self.ranks.largest(-rate, self.step.device)
+        best = max(self.rates.values(), default=0.0)
+        self.rates[size] = rate
+        self.without_gain = 0 if rate > GAIN * best else self.without_gain + 1
+
+    def _seconds(self, batch: Any, calls: int) -> float:
+        self._wait()
+        begin = time.perf_counter()
+        for _ in range(calls):
+            self.step(batch)
+        self._wait()
+        return time.perf_counter() - begin
+
+    def _wait(self) -> None:
+        device = self.step.device
+        if device.type == "mps":  # there is one, and it is not asked which
+            torch.mps.synchronize()
+        elif device.type != "cpu":
+            torch.get_device_module(device).synchronize(device)
+
+    def _on_all(self, here: bool) -> bool:
+        if self.ranks is None:
+            return here
+        return bool(self.ranks.largest(0.0 if here else 1.0, self.step.device) == 0.0)
+
+    def _host_would_fill(self) -> bool:
+        """Whether twice the size may take more host memory than there is."""
+        available = host_memory()
+        now = self.taken[-1]
+        grown = now - self.taken[0] if len(self.taken) > 1 else now
+        fits = available is None or now + 2 * max(grown, 0) < HOST_SHARE * available
+        return not self._on_all(fits)
+
+
+def _is_of_memory(error: BaseException, device: torch.device) -> bool:
+    """Out of memory, or what the optimizer's step made of it: the state is put back anyway."""
+    cause = error.__cause__
+    return is_out_of_memory(error, device) or (
+        cause is not None and is_out_of_memory(cause, device)
+    )

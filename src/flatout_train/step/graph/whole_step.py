@@ -1,0 +1,376 @@
+"""The whole training step as one CUDA graph: recorded once per batch shape, then replayed.
+
+A recording launches the kernels of forward, backward, clipping and optimizer at once, so a step
+costs one launch instead of hundreds. What it fixes: every address, and every number that Python
+held. So batches are copied into buffers of its own, learning rates are tensors on the device, and
+where something else that Python holds would have to move on from step to step, no recording is
+made and the reason is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from flatout_agent.speedups import nests
+from flatout_train.step.graph.cuda import CudaRecorder
+from flatout_train.step.graph.host import (Hooks, HostState, Placement, Watchers, refusal)
+from flatout_train.step.graph.kinds import (describe, difference)
+from flatout_train.step.graph.program import Program
+from flatout_train.step.graph.rates import Rates
+from flatout_train.out_of_memory import (is_out_of_memory, let_go)
+
+Body = Callable[[Any], dict[str, Tensor]]
+Key = tuple[Hashable, int]
+"""The kind of step (batch, rates, flags), and the number of the program's own values."""
+
+EAGER_STEPS = 2
+"""Steps of one shape that the caller runs before the rehearsal: lazily made state, autotuning."""
+RECORDINGS = 4
+"""Shapes that are recorded at most: each recording keeps its own gradients."""
+_PATIENCE = 64
+"""Shapes seen, none of them often enough to be recorded, until the search ends."""
+_MOVES = 8
+"""Times that the model's memory may be replaced, or recordings be outdated before they were used
+much, until recording anew is given up."""
+_TRIES = 3
+"""Recordings tried while something on the host moves: a loader's thread may draw random numbers."""
+
+
+class Recorder(Protocol):
+    """The seam to the device: what runs a step aside, records one and plays it again."""
+
+    def refusal(self) -> str | None: ...
+    def rehearse(self, run: Callable[[], Any]) -> tuple[Any, str | None]: ...
+    def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]: ...
+    def renew(self) -> None: ...
+
+
+@dataclass
+class _Recording:
+    inputs: list[Tensor]
+    outputs: dict[str, Tensor]
+    gradients: Sequence[tuple[Tensor, Tensor | None]]
+    """Of each parameter the tensor that a replay writes its gradient to."""
+    replay: Callable[[], None]
+    used: int = 0
+
+    def fill(self, batch: Any) -> None:
+        given = list(nests.tensors(batch))
+        if len(given) == 1:
+            self.inputs[0].copy_(given[0], non_blocking=True)
+        elif given:
+            torch._foreach_copy_(self.inputs, given, non_blocking=True)
+
+    def has_gradients(self) -> bool:
+        """Whether they stand in `.grad`; the first tells, since `zero_grad` takes all away."""
+        for parameter, gradient in self.gradients:
+            if gradient is not None:
+                return parameter.grad is gradient
+        return True
+
+    def put_gradients(self) -> None:
+        for parameter, gradient in self.gradients:
+            parameter.grad = gradient
+
+
+class WholeStep:
+    """One training step, `body(batch) -> {name: 0-d tensor}`, as a CUDA graph where it can be one.
+
+    `body` does everything of one optimizer step on the device: gradients to None, forward,
+    backward, clipping, `optimizer.step()`; no scheduler, no decision on the host. `run(batch)`
+    either did the whole step and returns the body's tensors, or returns None and did nothing: then
+    the caller runs `body(batch)`. Of each shape of batch, the first two steps are left to the
+    caller, the third runs on a side stream as `torch.cuda.graph` asks for, the fourth is recorded
+    and replayed at once, and the rest are replays: each call is one step, none is lost or done
+    twice. The returned tensors are overwritten by the next call.
+
+    Rates that a scheduler or the user writes to `optimizer.param_groups` reach the recording.
+    Another shape, another value of another hyper-parameter, `model.eval()` of a part, a frozen
+    parameter or another value of what model and loss read (see `graph_program`) make another
+    recording, up to four; a `load_state_dict` of the optimizer or a moved model makes all anew.
+    Gradients stay readable in `.grad` after each call. While model, gradients or optimizer have
+    hooks of the program's, which a replay would not call, steps are left to the caller.
+
+    Read `reason` for what happens now: "recorded", or why not. `close()` frees the recordings and
+    puts the optimizer's flags back.
+    """
+
+    def __init__(
+        self,
+        body: Body,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        device: torch.device,
+        scheduler: Any = None,
+        *,
+        loss_fn: Any = None,
+        recorder: Recorder | None = None,
+        undo: Callable[[], None] | None = None,
+    ) -> None:
+        self._body, self._model, self._optimizer = body, model, optimizer
+        self._program = Program(model, loss_fn)
+        self._device = device
+        self._recorder: Recorder = recorder or CudaRecorder(device)
+        self._rates = Rates(optimizer, device)
+        self._watchers, self._hooks = Watchers(optimizer), Hooks(model, optimizer)
+        self._refusal = functools.partial(refusal, model, optimizer, device, scheduler)
+        self._undo = undo or functools.partial(optimizer.zero_grad, set_to_none=True)
+        self._placement: Placement | None = None
+        self._recordings: dict[Key, _Recording] = {}
+        self._unused: list[Callable[[], None]] = []
+        """Recorded, but not to be replayed: freed with the others (see `CudaRecorder.renew`)."""
+        self._counts: dict[Hashable, int] = {}
+        self._active: _Recording | None = None
+        self._moves = self._tries = self._wasted = 0
+        found = self._recorder.refusal() or self._refusal()
+        self._over = found is not None
+        self.reason = found or "not yet: no step was run"
+
+    def run(self, batch: Any) -> dict[str, Tensor] | None:
+        """Do the whole step and return the body's tensors (static), or None: run it yourself."""
+        if self._over:
+            return None
+        self._check_memory()
+        signature = None if self._over or self._has_hooks() else self._signature(batch)
+        if signature is None:
+            self._active = None
+            return None
+        kind = (signature, self._rates.key(), self._flags())
+        key = (kind, self._program.number())
+        recording = self._recordings.get(key)
+        if recording is None:
+            self._active = None
+            return self._approach(key, batch)
+        recording.used += 1
+        self.reason = "recorded"
+        return self._replay(recording, batch)
+
+    @contextlib.contextmanager
+    def as_recorded(self) -> Iterator[None]:
+        """An optimizer's step within this rounds its rates to float32, as a replay does.
+
+        So a run that goes on from a checkpoint with eager steps takes those that were replayed.
+        """
+        if not self._over:
+            self._check_memory()
+        if self._over:
+            yield
+            return
+        with self._rates.as_tensors():
+            yield
+
+    @property
+    def note(self) -> str:
+        """`reason`, with "no: " before it where the step does not run as a graph."""
+        runs = self.reason == "recorded" or self.reason.startswith("not yet")
+        return self.reason if runs else f"no: {self.reason}"
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether there are recordings, each with its activations and gradients."""
+        return bool(self._recordings or self._unused)
+
+    def close(self) -> None:
+        """Free the recordings and put the optimizer's flags back; from now on `run` is None."""
+        if not self._over:
+            self._give_up("closed")
+
+    def _check_memory(self) -> None:
+        """Where parameters, buffers or the optimizer's state were replaced: begin anew."""
+        if self._placement is not None:
+            moved = self._placement.moved()
+            if moved is None:
+                return
+            self._moves += 1
+            if self._moves > _MOVES:
+                self._give_up(f"{moved} is replaced again and again instead of written into")
+                return
+            self._drop()
+        self._rates.prepare()
+        self._placement = Placement(self._model, self._optimizer)
+
+    def _has_hooks(self) -> bool:
+        """The program's, which a replay would not call: while there are any, steps run eagerly."""
+        problem = self._hooks.problem()
+        self.reason = problem or self.reason
+        return problem is not None
+
+    def _flags(self) -> Hashable:
+        placement = self._placement
+        assert placement is not None
+        return placement.flags()
+
+    def _signature(self, batch: Any) -> Hashable | None:
+        """The batch's structure, shapes and plain values; None: it cannot be recorded."""
+        parts: list[Hashable] = []
+        problem = describe(batch, self._device, parts)
+        if problem is not None:
+            self.reason = problem
+            return None
+        return tuple(parts)
+
+    def _approach(self, key: Key, batch: Any) -> dict[str, Tensor] | None:
+        """One step nearer to a recording of this shape."""
+        if len(self._recordings) >= RECORDINGS:
+            self._drop_outdated(key)
+        if self._over:
+            return None
+        if len(self._recordings) >= RECORDINGS:
+            self.reason = f"{RECORDINGS} kinds of step are recorded; this one is none of them"
+            return None
+        kind, _ = key
+        count = self._counts[kind] = self._counts.get(kind, 0) + 1
+        if len(self._counts) > _PATIENCE:
+            self._stop_looking()
+            return None
+        if count <= EAGER_STEPS:
+            self.reason = f"not yet: step {count} of {EAGER_STEPS + 1} before a recording"
+            return None
+        if count == EAGER_STEPS + 1:
+            return self._rehearse(batch)
+        return self._record(key, batch)
+
+    def _drop_outdated(self, key: Key) -> None:
+        """Make room: what was recorded with other values of the program's may never come again.
+
+        The others go with it, since one alone must not be freed; each is recorded again, after a
+        rehearsal on its new stream.
+        """
+        outdated = [each for other, each in self._recordings.items() if other[1] != key[1]]
+        if not outdated:
+            return
+        self._wasted += sum(each.used < _PATIENCE for each in outdated)
+        counts = {kind: min(count, EAGER_STEPS) for kind, count in self._counts.items()}
+        counts |= {kind: EAGER_STEPS for kind, number in self._recordings if number == key[1]}
+        self._drop()
+        self._counts = counts
+        if self._wasted > _MOVES:
+            changed = self._program.changed
+            self._give_up(f"{changed}, which the model or the loss reads, changes again and again")
+
+    def _stop_looking(self) -> None:
+        """Hardly any step is like another: name what differs."""
+        first, second = list(self._counts)[-2:]
+        reason = difference(first, second)
+        if self._recordings:
+            self._counts.clear()
+            self.reason = reason
+        else:
+            self._give_up(reason)
+
+    def _rehearse(self, batch: Any) -> dict[str, Tensor] | None:
+        """A real step on a side stream; where it waits for the device, it cannot be recorded."""
+        begun: list[bool] = []
+        failure: Exception | None = None
+        handle = self._optimizer.register_step_pre_hook(lambda *_: begun.append(True))
+        try:
+            with self._rates.as_tensors():
+                outputs, waits = self._recorder.rehearse(lambda: self._body(batch))
+        except Exception as error:
+            if begun or not is_out_of_memory(error):
+                raise
+            failure = error
+        finally:
+            handle.remove()
+        if failure is not None:
+            # nothing was applied: the caller does this step, with its own ways out
+            self._undo()
+            self._give_up("memory ran out on the side stream")
+            let_go(failure, self._device)
+            return None
+        if waits is not None:
+            self._give_up(waits)
+        else:
+            self.reason = f"not yet: step {EAGER_STEPS + 1} of {EAGER_STEPS + 1} before a recording"
+        return dict(outputs)
+
+    def _record(self, key: Key, batch: Any) -> dict[str, Tensor] | None:
+        problem = self._rates.on_host() or self._refusal()
+        if problem is not None:
+            self._give_up(problem)
+            return None
+        inputs: list[Tensor] = []
+        static = nests.change(batch, lambda tensor: _buffer(tensor, inputs))
+        host = HostState(self._model, self._optimizer)
+        problem, outputs, replay = self._capture(static)
+        moved = host.changed()
+        if problem is not None or moved is not None or replay is None:
+            host.restore()
+            self._tries += 1
+            if problem is not None or replay is None or self._tries == _TRIES:
+                self._give_up(problem or moved or "")
+            else:
+                self._unused.append(replay)
+                self.reason = f"not yet: {moved}"
+            return None
+        gradients = [(parameter, parameter.grad) for parameter in host.parameters]
+        made = self._recordings[key] = _Recording(inputs, outputs, gradients, replay)
+        self._counts.pop(key[0])
+        self._active = made
+        self.reason = "recorded"
+        return self._replay(made, batch)
+
+    def _capture(self, static: Any) -> tuple[str | None, Any, Callable[[], None] | None]:
+        """What stood in the way (None: nothing), the static outputs, and how to replay."""
+        told: list[str] = []  # not the error, which would hold this frame, and all that it recorded
+        failure: Exception | None = None
+
+        def run() -> Any:
+            try:
+                return self._body(static)
+            except Exception as error:
+                told.append(_told(error))  # the recorder's own clean-up error may hide it
+                raise
+
+        try:
+            with self._rates.as_tensors(), self._watchers.away():
+                outputs, replay = self._recorder.record(run)
+        except Exception as error:
+            told.append(_told(error))
+            failure = error
+        if failure is None:
+            return None, outputs, replay
+        let_go(failure, self._device)
+        return told[0], {}, None
+
+    def _replay(self, recording: _Recording, batch: Any) -> dict[str, Tensor]:
+        recording.fill(batch)
+        self._rates.send()
+        if self._active is not recording or not recording.has_gradients():
+            recording.put_gradients()
+            self._active = recording
+        with self._watchers.around():
+            recording.replay()
+        return dict(recording.outputs)
+
+    def _drop(self) -> None:
+        """Free all recordings at once: one that is freed takes along what others still use."""
+        self._active = None
+        self._counts.clear()
+        if self.holds_memory:
+            self._recordings.clear()
+            self._unused.clear()
+            self._recorder.renew()
+
+    def _give_up(self, reason: str) -> None:
+        self._over = True
+        self.reason = reason
+        self._drop()
+        self._rates.undo()
+
+
+def _buffer(tensor: Tensor, made: list[Tensor]) -> Tensor:
+    made.append(torch.empty_like(tensor).copy_(tensor))
+    return made[-1]
+
+
+def _told(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"it cannot be recorded: {lines[0]}"

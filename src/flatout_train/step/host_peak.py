@@ -1,0 +1,63 @@
+"""The most memory of the host that a piece of work took."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from flatout_train.memory.counters import give_back
+
+STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+class HostPeak:
+    """`with HostPeak() as peak: ...`, then `peak.bytes`: what was held at most beyond the begin.
+
+    Linux counts this for every process and lets it be set back; on macOS the count goes on for the
+    life of the process, so only what is above its earlier peak is seen. 0 on Windows.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._begin = 0
+
+    def __enter__(self) -> HostPeak:
+        give_back(torch.device("cpu"))  # what was freed and kept would hide what is taken now
+        try:
+            RESET.write_text("5")
+        except OSError:  # another system, or a /proc that is read-only
+            self._begin = _highest()
+        else:
+            self._begin = _from_status("VmRSS")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.bytes = max(0, _highest() - self._begin)
+
+
+def _highest() -> int:
+    """The highest count of this process's resident bytes; 0: not known."""
+    if sys.platform == "linux":
+        return _from_status("VmHWM")
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def _from_status(name: str) -> int:
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return 0
+    found = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
+    return int(found[0]) * 1024 if found else 0

@@ -1,0 +1,59 @@
+"""From a batch to its loss: the three forms of `loss_fn`, told apart once, from its signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from flatout_train.errors import UsageError
+
+
+def build(model: nn.Module, loss_fn: Callable[..., Any] | None) -> Callable[[Any], Tensor]:
+    """The function `batch -> loss`: forward pass and loss, 0-d and with its graph.
+
+    `loss_fn(model, batch)` where its first parameter is called `model`; None: the `loss` of what
+    `model(**batch)` returns; else `loss_fn(model(input), target)` of a pair `(input, target)`.
+    """
+    if loss_fn is None:
+        return lambda batch: _own_loss(model, batch)
+    if takes_model(loss_fn):
+        return lambda batch: loss_fn(model, batch)
+
+    def of_pair(batch: Any) -> Tensor:
+        input, target = batch
+        return loss_fn(model(input), target)  # type: ignore[no-any-return]
+
+    return of_pair
+
+
+def takes_model(loss_fn: Callable[..., Any]) -> bool:
+    """Whether the first parameter of `loss_fn` is called `model`."""
+    try:
+        parameters = inspect.signature(loss_fn).parameters
+    except (TypeError, ValueError):  # functions written in C may have none
+        return False
+    return next(iter(parameters), None) == "model"
+
+
+def _own_loss(model: nn.Module, batch: Any) -> Tensor:
+    if not hasattr(batch, "keys"):
+        raise UsageError(
+            f"with loss_fn=None the model is called as model(**batch), so a batch is a dict; this "
+            f"one is a {type(batch).__name__}"
+        )
+    output = model(**batch)
+    if isinstance(output, dict):
+        loss = output.get("loss")
+    elif hasattr(output, "loss"):
+        loss = output.loss
+    else:
+        raise UsageError(
+            f"with loss_fn=None the model returns its loss; this one returned a "
+            f"{type(output).__name__}, which has no loss: pass loss_fn"
+        )
+    if loss is None:
+        raise UsageError("the model returned no loss: the batch must hold its targets (labels)")
+    return loss  # type: ignore[no-any-return]

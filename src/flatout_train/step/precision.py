@@ -1,0 +1,220 @@
+"""The precision that a step computes in: what is native here, or what was asked for by name."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from flatout_train.errors import UsageError
+from flatout_agent.boosts import Declined, cpu_bf16, tf32
+from flatout_agent.job import Job
+from flatout_agent.speedups.precision import (native_bf16, why_not_float32)
+
+NAMES = ("auto", "bf16", "fp16", "tf32", "fp32", "fp8")
+PLANNED = "cpu-bf16"
+"""A plan's own: float32 tensors, products in bfloat16 inside oneDNN (the boost of that name)."""
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+SHORT = {torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
+FP8_MULTIPLE = 16
+"""The hardware's float8 products want both sides of a weight to be multiples of this."""
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What was chosen, and why.
+
+    `scaler` scales the loss where gradients would vanish (float16). `undo` gives back what was set
+    for the whole process (TF32) or put into the model (float8).
+    """
+
+    name: str
+    reason: str
+    autocast: torch.dtype | None = None
+    scaler: torch.amp.GradScaler | None = None
+    undo: Callable[[], None] = _nothing
+    device_type: str = "cpu"
+
+    def context(self) -> AbstractContextManager[Any]:
+        """The region for forward pass and loss; inside an autocast of the caller's, that one holds.
+
+        A new region each time (4 us): one `torch.autocast` object that is entered while it is open
+        would leave autocast switched on behind it. Weights are cast once a region.
+        """
+        if self.autocast is None or torch.is_autocast_enabled(self.device_type):
+            return contextlib.nullcontext()
+        return torch.autocast(self.device_type, self.autocast)
+
+
+def choose(asked: str, model: nn.Module, device: torch.device) -> Precision:
+    """The precision for this model on this device. Raises UsageError for what cannot be.
+
+    "auto" takes bfloat16 where it is native, else float16 with loss scaling on GPUs with Tensor
+    Cores (compute capability 7.0), else float32. A model that is not in float32 keeps its own. TF32
+    is not switched on beside them: autocast leaves no product in float32 that would gain, and the
+    setting holds for the whole process. "fp8" puts torchao's layers into the model, in place.
+    """
+    if asked not in (*NAMES, PLANNED):
+        raise UsageError(f"precision={asked!r} is not known: it is one of {', '.join(NAMES)}")
+    if asked == "auto":
+        return _auto(model, device)
+    if asked == "fp32":
+        return Precision("fp32", "asked for")
+    _refuse_dtypes(asked, model)
+    if asked == "tf32":
+        return _tf32(device)
+    if asked == PLANNED:
+        return _cpu_bf16(device)
+    if asked == "fp8":
+        return _fp8(model, device)
+    return _by_name(asked, model, device)
+
+
+def _auto(model: nn.Module, device: torch.device) -> Precision:
+    reason = why_not_float32(torch, model)
+    if reason is not None:
+        return Precision(_own(model), reason)
+    native, detail = native_bf16(torch, device)
+    if not torch.amp.is_autocast_available(device.type):
+        return Precision("fp32", f"torch has no autocast for devices of type {device.type}")
+    if native:
+        return Precision("bf16", detail, torch.bfloat16, device_type=device.type)
+    if device.type == "cuda" and _capability(device) >= (7, 0):
+        return _autocast("fp16", f"bfloat16 is {detail}", device)
+    return Precision("fp32", f"bfloat16: {detail}")
+
+
+def _autocast(name: str, reason: str, device: torch.device) -> Precision:
+    scaler = torch.amp.GradScaler(device.type) if name == "fp16" else None
+    return Precision(name, reason, DTYPES[name], scaler, device_type=device.type)
+
+
+def _own(model: nn.Module) -> str:
+    """The name of the precision that the model's weights are in."""
+    dtypes = {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
+    if any(dtype.is_complex for dtype in dtypes):
+        return "complex"
+    return SHORT.get(dtypes.pop(), "fp32") if len(dtypes) == 1 else "mixed" if dtypes else "fp32"
+
+
+def _refuse_dtypes(asked: str, model: nn.Module) -> None:
+    """Refuse a precision that the model's weights rule out."""
+    own = _own(model)
+    allowed = {"bf16": ("fp32", "bf16", "mixed"), "fp8": ("fp32", "bf16")}.get(asked, ("fp32",))
+    if own in allowed:
+        return
+    found = {"complex": "complex", "mixed": "partly in half precision"}.get(own, f"in {own}")
+    cure = (
+        "" if own == "complex" else f" Keep them in float32 (model.float()): {asked} casts copies."
+    )
+    raise UsageError(f"precision={asked!r} cannot be used: the model's weights are {found}.{cure}")
+
+
+def _by_name(asked: str, model: nn.Module, device: torch.device) -> Precision:
+    if asked == "bf16" and _own(model) == "bf16":
+        return Precision("bf16", "the model is in bfloat16 already")
+    if not torch.amp.is_autocast_available(device.type):
+        raise UsageError(
+            f"precision={asked!r} cannot be used: torch has no autocast for devices of type "
+            f"{device.type}. Take precision='fp32'."
+        )
+    if asked == "bf16":
+        return _autocast(asked, f"asked for; {native_bf16(torch, device)[1]}", device)
+    return _autocast(asked, "asked for; the loss is scaled", device)
+
+
+def _tf32(device: torch.device) -> Precision:
+    lacks = _lacks(device, (8, 0))
+    if lacks is not None:
+        raise UsageError(f"precision='tf32' cannot be used: {lacks}. precision='auto' chooses.")
+    before = torch.get_float32_matmul_precision()
+    if before != "highest":
+        return Precision("tf32", f"the matmul precision was set already ({before})")
+    return Precision("tf32", "asked for", undo=tf32.allow(torch))
+
+
+def _cpu_bf16(device: torch.device) -> Precision:
+    if device.type != "cpu":
+        return Precision("fp32", f"{PLANNED}: the model is on {device.type}")
+    try:
+        applied = cpu_bf16.apply(Job(torch), torch, {})
+    except Declined as reason:
+        return Precision("fp32", f"{PLANNED}: {reason}")
+    return Precision(PLANNED, "oneDNN multiplies in bfloat16", undo=applied.undo)
+
+
+def _lacks(device: torch.device, wanted: tuple[int, int]) -> str | None:
+    """Why this is not an NVIDIA GPU of that compute capability."""
+    needed = "an NVIDIA GPU of compute capability {}.{} or newer is needed".format(*wanted)
+    if device.type != "cuda" or torch.version.hip:
+        return f"{needed}, and the model is on {'an AMD GPU' if torch.version.hip else device.type}"
+    found = _capability(device)
+    return None if found >= wanted else "{}, this one has {}.{}".format(needed, *found)
+
+
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
+def _fp8(model: nn.Module, device: torch.device) -> Precision:
+    lacks = _lacks(device, (8, 9))
+    if lacks is None and importlib.util.find_spec("torchao") is None:
+        lacks = "torchao is not installed (pip install torchao)"
+    if lacks is not None:
+        raise UsageError(f"precision='fp8' cannot be used: {lacks}. precision='auto' chooses.")
+    fitting = float8_layers(model)
+    if not fitting:
+        raise UsageError(
+            "precision='fp8' cannot be used: the model has no nn.Linear, beside its head, whose "
+            f"sides are multiples of {FP8_MULTIPLE}. precision='auto' chooses."
+        )
+    undo = convert_to_float8(model, fitting)
+    linear = sum(isinstance(module, nn.Linear) for module in model.modules())
+    reason = f"asked for; {len(fitting)} of {linear} linear layers, the rest in bf16"
+    return Precision("fp8", reason, torch.bfloat16, undo=undo, device_type=device.type)
+
+
+def float8_layers(model: nn.Module) -> dict[str, nn.Linear]:
+    """The linear layers whose products can be in float8, by name.
+
+    Not the last one (the head: its errors go straight into the loss), none whose weight is shared
+    (a head tied to its embedding), none with hooks of its own, which would be lost.
+    """
+    linear = [(n, m) for n, m in model.named_modules() if type(m) is nn.Linear and n]
+    uses = Counter(id(p) for module in model.modules() for p in module._parameters.values())
+    return {
+        name: module
+        for name, module in linear[:-1]
+        if module.in_features % FP8_MULTIPLE == module.out_features % FP8_MULTIPLE == 0
+        and uses[id(module.weight)] == 1
+        and not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
+    }
+
+
+def convert_to_float8(
+    model: nn.Module, layers: dict[str, nn.Linear], config: Any = None
+) -> Callable[[], None]:
+    """Put torchao's float8 layers in place of these; weights stay the same Parameters."""
+    torchao = importlib.import_module("torchao.float8")
+    torchao.convert_to_float8_training(
+        model, config=config, module_filter_fn=lambda module, name: layers.get(name) is module
+    )
+
+    def undo() -> None:
+        for name, layer in layers.items():
+            layer.train(model.get_submodule(name).training)
+            model.set_submodule(name, layer)
+
+    return undo

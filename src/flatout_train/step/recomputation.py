@@ -1,0 +1,240 @@
+"""Activation checkpointing of a model's repeated blocks, switched on and off without a trace.
+
+Each block's forward runs under `torch.utils.checkpoint`: what it computes in between is not kept
+for the backward pass but computed again there. Parameters, names, hooks and state dict stay as they
+are, since the block only changes its class for a subclass with another `forward`; a block that
+`block.compile()` or the whole model's compilation has compiled is compiled anew with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copyreg
+import functools
+import random
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from flatout_train.errors import UsageError
+
+Policy = Literal["all", "alternate", "selective"]
+"""all: every block; alternate: every second one; selective: every block, but the results of matrix
+products, convolutions and attention are kept: only the cheap rest is computed again."""
+Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_KEPT = (
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "convolution",
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention",
+)
+
+
+def blocks_to_recompute(model: nn.Module) -> list[nn.Module]:
+    """The blocks that a model repeats: transformer layers, residual blocks; in order, each once.
+
+    Blocks are two or more modules of one class with parts and parameters of their own, side by
+    side in one parent. Where such modules hold longer rows of such modules (stages of blocks,
+    encoder and decoder stacks), the inner ones are the blocks.
+    """
+    rows: dict[Any, list[nn.Module]] = {}
+    for child in model.children():
+        rows.setdefault(_kind(child), []).append(child)
+    blocks: list[nn.Module] = []
+    for row in rows.values():
+        inner = [blocks_to_recompute(module) for module in row]
+        longest = max(len(found) for found in inner)
+        outer = len(row) > 1 and any(row[0].children()) and any(True for _ in row[0].parameters())
+        if outer and len(row) > longest and not (longest and isinstance(row[0], _CONTAINERS)):
+            blocks += row
+        else:
+            blocks += [block for found in inner for block in found]
+    return list(dict.fromkeys(blocks))
+
+
+def _kind(module: nn.Module) -> Any:
+    """Modules of one kind are alike; containers are, when they hold the same kinds."""
+    if isinstance(module, _CONTAINERS):
+        return type(module), tuple(type(child) for child in module.children())
+    return type(module)
+
+
+def recompute(model: nn.Module, policy: Policy = "all") -> Callable[[], None]:
+    """Checkpoint the model's repeated blocks in training; the answer takes it back.
+
+    Gradients are the same to the last bit where the block's operations are deterministic: torch's,
+    Python's and NumPy's random states are put back for the second run, and running statistics of
+    normalisation count each batch once. What a Hugging Face block would add to a generation cache
+    is left out, as its own checkpointing does. Blocks with an instance attribute `forward` and
+    scripted ones stay as they are. A copy or pickle of the model is without it.
+
+    Raises UsageError where there is no repeated block.
+    """
+    blocks = [block for block in blocks_to_recompute(model) if _can_change(block)]
+    if policy == "alternate":
+        blocks = blocks[::2]
+    if not blocks:
+        raise UsageError(
+            f"{type(model).__name__} has no repeated blocks to recompute: call "
+            "torch.utils.checkpoint in its forward, or leave recompute at False"
+        )
+    classes = [type(block) for block in blocks]
+    for block, cls in zip(blocks, classes, strict=True):
+        object.__setattr__(block, "__class__", _recomputed(cls, policy == "selective"))
+
+    def undo() -> None:
+        for block, cls in zip(blocks, classes, strict=True):
+            if type(block) in (_recomputed(cls, False), _recomputed(cls, True)):
+                object.__setattr__(block, "__class__", cls)
+
+    return undo
+
+
+def _can_change(block: nn.Module) -> bool:
+    return "forward" not in vars(block) and not isinstance(block, torch.jit.ScriptModule)
+
+
+_reconstructor: Any = vars(copyreg)["_reconstructor"]
+"""What a pickle of an object of any class names to make it, whatever the object's class is now."""
+_classes: dict[tuple[type[nn.Module], bool], type[nn.Module]] = {}
+"""Made once each: the compiler tells them apart, and compiles no class twice."""
+
+
+def _recomputed(cls: type[nn.Module], selective: bool) -> type[nn.Module]:
+    """`cls` with its forward under checkpoint."""
+    if (cls, selective) not in _classes:
+        _classes[cls, selective] = _subclass(cls, selective)
+    return _classes[cls, selective]
+
+
+def _subclass(cls: type[nn.Module], selective: bool) -> type[nn.Module]:
+    original: Callable[..., Any] = cls.forward
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not (self.training and torch.is_grad_enabled()):
+            return original(self, *args, **kwargs)
+        compiling = torch.compiler.is_compiling()
+        if compiling and _running(self):  # a compiled checkpoint may not write to buffers
+            return original(self, *args, **kwargs)
+
+        def run(*inputs: Any) -> Any:
+            return original(self, *inputs[:-1], **inputs[-1])
+
+        args = tuple(_without_cache(value) for value in args)
+        kwargs = {name: _without_cache(value) for name, value in kwargs.items()}
+        # keywords go in as one argument: of what is in arguments, checkpoint sees the devices
+        if not compiling:
+            context = functools.partial(_contexts, self, selective)
+            return checkpoint(run, *args, kwargs, use_reentrant=False, context_fn=context)
+        if selective:
+            return checkpoint(run, *args, kwargs, use_reentrant=False, context_fn=_keeping)
+        return checkpoint(run, *args, kwargs, use_reentrant=False)
+
+    def __reduce_ex__(self: nn.Module, protocol: Any) -> Any:  # noqa: N807
+        reduced: Any = cls.__reduce_ex__(self, protocol)
+        if reduced[0].__name__ != "__newobj__":
+            return reduced
+        return (_reconstructor, (cls, object, None), *reduced[2:])  # __newobj__ wants type(self)
+
+    members = {
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "__reduce_ex__": __reduce_ex__,
+        "forward": functools.wraps(original)(forward),
+    }
+    meta: Any = type(cls)
+    return meta(cls.__name__, (cls,), members)  # type: ignore[no-any-return]
+
+
+def _without_cache(value: Any) -> Any:
+    """None for a generation cache: the second run would write to it once more."""
+    return None if is_cache(value) else value
+
+
+def is_cache(value: Any) -> bool:
+    """Whether this is a generation cache of Hugging Face's."""
+    caches = sys.modules.get("transformers.cache_utils")
+    return caches is not None and isinstance(value, caches.Cache)
+
+
+def _contexts(block: nn.Module, selective: bool) -> Contexts:
+    """What surrounds the block's first run and its second."""
+    if not selective:
+        return contextlib.nullcontext(), _Again(block, contextlib.nullcontext())
+    first, second = _keeping()
+    return first, _Again(block, second)
+
+
+def _keeping() -> Contexts:
+    make: Any = create_selective_checkpoint_contexts
+    return make(_kept_operations())  # type: ignore[no-any-return]
+
+
+@functools.cache
+def _kept_operations() -> list[Any]:
+    packets = [getattr(torch.ops.aten, name, None) for name in _KEPT]
+    return [packet.default for packet in packets if packet is not None]
+
+
+def _running(block: nn.Module) -> list[_NormBase]:
+    """The block's normalisations that keep running statistics."""
+    return [
+        module
+        for module in block.modules()
+        if isinstance(module, _NormBase) and module.running_mean is not None
+    ]
+
+
+class _Again(AbstractContextManager[None]):
+    """The second run: Python's and NumPy's random states as at the first, no statistics kept.
+
+    torch's random states are checkpoint's own affair. Entered once more by each further backward.
+    """
+
+    def __init__(self, block: nn.Module, inner: AbstractContextManager[Any]) -> None:
+        self._block, self._inner = block, inner
+        self._first = _host_random()
+        self._since: Any = None
+        self._statistics: list[tuple[_NormBase, dict[str, Any]]] = []
+
+    def __enter__(self) -> None:
+        self._since = _host_random()
+        _set_host_random(self._first)
+        for norm in _running(self._block):
+            self._statistics.append((norm, dict(norm._buffers)))
+            copies = {name: None if b is None else b.clone() for name, b in norm._buffers.items()}
+            norm._buffers.update(copies)
+        self._inner.__enter__()
+
+    def __exit__(self, *error: Any) -> bool | None:
+        stopped = self._inner.__exit__(*error)
+        while self._statistics:
+            norm, buffers = self._statistics.pop()
+            norm._buffers.update(buffers)
+        _set_host_random(self._since)
+        return stopped
+
+
+def _host_random() -> tuple[Any, Any]:
+    numpy = sys.modules.get("numpy.random")
+    return random.getstate(), None if numpy is None else numpy.get_state()
+
+
+def _set_host_random(states: tuple[Any, Any]) -> None:
+    random.setstate(states[0])
+    if states[1] is not None:
+        sys.modules["numpy.random"].set_state(states[1])

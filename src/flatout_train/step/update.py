@@ -1,0 +1,345 @@
+"""The end of a step: from gradients to new weights, with clipping, and NaN and Inf kept out.
+
+On the CPU the host reads loss and gradient for free and leaves a bad step out before the optimizer
+sees it. On an accelerator nothing is read: torch's fused optimizers take a tensor that tells them
+on the device to leave the step out (`found_inf`, made for `torch.amp.GradScaler`), and the host
+learns of it some steps later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import optimizer as optimizers
+
+from flatout_train.errors import NonfiniteError
+from flatout_train.step import fitting
+from flatout_train.step.buffers import Buffers
+from flatout_train.step.gradients import Gradients
+from flatout_train.step.histories import (Bad, Histories)
+from flatout_train.step.problems import parameter_names
+
+_OURS = "flatout_agent."
+HOPELESS = 20
+"""So many skipped steps in a row are no longer fp16's search for its loss scale."""
+DIVIDING = ("cuda",)
+"""Devices whose fused kernels clip: of others it is not known that they write gradients back."""
+MAY_ROUND = "_flatout_may_round"
+"""Where an optimizer notes that its steps need not be those of the plain loop to the last bit."""
+
+
+class Update:
+    """Takes optimizer steps, counts them, and keeps their losses and norms."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        gradients: Gradients,
+        buffers: Buffers,
+        histories: Histories,
+        clip_norm: float | None,
+        policy: str,
+        ranks: bool,
+    ) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.gradients, self.buffers, self.histories = gradients, buffers, histories
+        self.clip_norm, self.policy = clip_norm, policy
+        self.ranks = ranks
+        """Other ranks must decide alike: on the gradient, which all share, not on the loss."""
+        self.steps = 0
+        self.skipped = 0
+        self._row = (0, 0)
+        """The last skipped step, and how many were skipped in a row up to it."""
+        self._stopping: NonfiniteError | None = None
+        self.know_optimizer()
+        self._with_momentum = isinstance(optimizer, torch.optim.SGD) and any(
+            group["momentum"] for group in optimizer.param_groups
+        )
+
+    def know_optimizer(self) -> None:
+        """See whether the optimizer can leave a step out on the device."""
+        optimizer = self.optimizer
+        self.skips_on_device = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+        # Only of these is it known that the kernel writes the divided gradients back.
+        known = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
+        self.may_divide = self.skips_on_device and known and getattr(optimizer, MAY_ROUND, False)
+        """The optimizer's kernel may divide the gradients, in place of a pass before it."""
+
+    def note(self) -> str:
+        """What happens to steps that are not finite, and when one learns of it."""
+        halve = ", there is no loss scale to halve" if self.policy == "halve" else ""
+        return f"{self.policy}: {self._how()}{halve}"
+
+    def _how(self) -> str:
+        return "seen before the optimizer's step"
+
+    def take(self, loss: Tensor, correction: float | Tensor | None) -> bool:
+        """One optimizer step from the gradients times `correction`; `loss` is for the records.
+
+        Returns False where it is known that the step was left out. Raises NonfiniteError under the
+        policy "stop", on an accelerator for a step some time ago.
+        """
+        raise NotImplementedError
+
+    def look(self, wait: bool = False) -> None:
+        """Take in the values that have arrived."""
+
+    def collect(self, wait: bool = False) -> None:
+        """The same; raises NonfiniteError under the policy "stop" where one of them is bad."""
+        self.look(wait)
+        if self._stopping is not None:
+            error, self._stopping = self._stopping, None
+            raise error
+
+    def _clip(self, grads: list[Tensor], norm: Tensor, correction: float | Tensor | None) -> None:
+        if self.clip_norm is None or self.clip_norm == math.inf:
+            if correction is not None:
+                self.gradients.scale(grads, correction)
+        elif correction is None and self.gradients.plain:
+            torch.nn.utils.clip_grads_with_norm_(self.gradients.parameters, self.clip_norm, norm)
+        else:
+            factor = torch.clamp(self.clip_norm / (norm + 1e-6), max=1.0)
+            self.gradients.scale(grads, factor if correction is None else factor * correction)
+
+    def _needs_first_look(self) -> bool:
+        """Whether this step must not be skipped on the device.
+
+        torch's fused SGD makes its momentum in the first step, and leaves it uninitialised where
+        that step is skipped on the device.
+        """
+        return self._with_momentum and not self.optimizer.state
+
+    def _left_out(self, step: int) -> None:
+        self.skipped += 1
+        last, row = self._row
+        self._row = (step, row + 1 if last == step - 1 else 1)
+
+    def _hopeless(self) -> bool:
+        return self._row[1] >= HOPELESS
+
+    def _stop(self, step: int, loss: float, where: str, after: str) -> NonfiniteError:
+        gradient = f"; the gradient is not finite in {where}" if where else ""
+        return NonfiniteError(
+            f"step {step}: the loss is {loss}{gradient}. {after} Look at this step's batch and "
+            'the learning rate, or pass nonfinite="skip" to leave such steps out'
+        )
+
+
+class HostUpdate(Update):
+    """Where the host reads the values for free: on the CPU."""
+
+    def take(self, loss: Tensor, correction: float | Tensor | None) -> bool:
+        self.steps += 1
+        gradients = self.gradients
+        value = loss.item()
+        norm = total = None
+        if self.clip_norm is None and (gradients.plain or not self.ranks):
+            finite = gradients.finite_when_scaled(correction)
+        else:
+            grads = gradients.present()
+            total, _ = gradients.norm(grads)
+            if correction is not None:
+                total = total * correction
+            norm = total.item()
+            finite = math.isfinite(norm)
+        loss_is_bad = not math.isfinite(value)
+        if not finite or (loss_is_bad and (not self.ranks or self.policy == "stop")):
+            self._bad(value, norm)
+            return False
+        if total is not None:
+            self._clip(grads, total, correction)
+        fitting.step_optimizer(self.optimizer, self.optimizer.step)
+        self.histories.note(self.steps, value, norm, None)
+        return True
+
+    def _bad(self, loss: float, norm: float | None) -> None:
+        self.buffers.restore()
+        self.histories.note(self.steps, loss, norm, None)
+        self._left_out(self.steps)
+        if self.policy == "stop":
+            where = parameter_names(self.model, self.gradients.nonfinite())
+            raise self._stop(self.steps, loss, where, "Model and optimizer are as before it.")
+
+
+class DeviceUpdate(Update):
+    """Where reading a value would make the host wait for the device."""
+
+    def _how(self) -> str:
+        if self.skips_on_device:
+            return "left out on the device, told some steps later"
+        name = type(self.optimizer).__name__
+        if self.policy == "stop":
+            return f"told some steps later, {name} has applied them by then"
+        return f"each step waits for the device, {name} cannot leave steps out on it"
+
+    def take(self, loss: Tensor, correction: float | Tensor | None) -> bool:
+        self.steps += 1
+        norm, parts, stepped = self.apply(loss, correction)
+        self.record([loss, norm], parts)
+        return stepped
+
+    def apply(
+        self, loss: Tensor, correction: float | Tensor | None
+    ) -> tuple[Tensor, Tensor | None, bool]:
+        """The step without its records; can be recorded into a graph after the first one."""
+        grads = self.gradients.present()
+        norm, parts = self.gradients.norm(grads)
+        if correction is not None:
+            norm = norm * correction
+        found = _flag(norm if self.ranks else norm + loss)
+        looks = self._must_look()
+        divides = self.skips_on_device and not looks and self._divides(grads)
+        if not divides:
+            self._clip(grads, norm, correction)
+        if self.policy != "stop":
+            self.buffers.restore_where(found)
+        if looks and found.item():
+            return norm, parts, False
+        if self.skips_on_device and not looks:
+            self._step_where_not(found, self._divisor(norm, correction) if divides else None)
+        else:
+            fitting.step_optimizer(self.optimizer, self.optimizer.step)
+        return norm, parts, True
+
+    def _divides(self, grads: list[Tensor]) -> bool:
+        """Whether the optimizer's kernel is to clip: it reads and writes all gradients anyway."""
+        optimizer: Any = self.optimizer
+        return bool(
+            self.may_divide
+            and self.gradients.plain
+            and grads
+            and grads[0].device.type in DIVIDING
+            and grads[0].dtype != torch.float64  # the divisor is float32
+            and all(group.get("fused") for group in optimizer.param_groups)
+            and not _has_foreign(optimizer._optimizer_step_pre_hooks)
+            and not _has_foreign(optimizers._global_optimizer_pre_hooks)
+        )
+
+    def _divisor(self, norm: Tensor, correction: float | Tensor | None) -> Tensor | None:
+        """What the gradients are to be divided by: 1 by the factor of `_clip`; None: nothing."""
+        if self.clip_norm is not None and self.clip_norm != math.inf:
+            divisor = torch.clamp((norm.float() + 1e-6) / self.clip_norm, min=1.0)
+        elif correction is not None:
+            divisor = torch.ones_like(norm, dtype=torch.float32)
+        else:
+            return None
+        return divisor if correction is None else (divisor / correction).float()
+
+    def _must_look(self) -> bool:
+        """The one wait for the device: each step under "skip" where the optimizer cannot skip."""
+        return self._needs_first_look() or (self.policy != "stop" and not self.skips_on_device)
+
+    def _step_where_not(self, found: Tensor, divisor: Tensor | None) -> None:
+        optimizer: Any = self.optimizer
+        optimizer.grad_scale, optimizer.found_inf = divisor, found
+        try:
+            fitting.step_optimizer(optimizer, optimizer.step)
+        finally:
+            del optimizer.grad_scale, optimizer.found_inf
+
+    def record(self, values: list[Tensor], parts: Tensor | None) -> None:
+        """Collect this step's values, and look at what has arrived of earlier ones."""
+        self.histories.add(self.steps, values, parts)
+        self.collect()
+
+    def look(self, wait: bool = False) -> None:
+        for bad in self.histories.take(wait):
+            if self._was_left_out(bad):
+                self._left_out(bad.step)
+            self._stopping = self._stopping or self._judged(bad)
+
+    def _was_left_out(self, bad: Bad) -> bool:
+        return not self.ranks or not math.isfinite(bad.norm or 0.0)
+
+    def _judged(self, bad: Bad) -> NonfiniteError | None:
+        if self.policy != "stop":
+            return None
+        late = self.steps - bad.step
+        if self.skips_on_device:
+            after = f"Seen {late} steps later; the optimizer left that step out."
+        else:
+            name = type(self.optimizer).__name__
+            after = f"Seen {late} steps later; {name} cannot leave steps out: the weights took it."
+        where = parameter_names(self.model, self.gradients.named_by(bad.parts))
+        return self._stop(bad.step, bad.loss, where, after)
+
+
+class ScaledUpdate(DeviceUpdate):
+    """fp16: `torch.amp.GradScaler` finds the loss scale by skipping the steps that overflow.
+
+    So under "stop" a gradient that overflows does not stop the run, but a loss that is not finite
+    does, and so do 20 skipped steps in a row.
+    """
+
+    def __init__(self, *args: Any, scaler: torch.amp.GradScaler, on_host: bool) -> None:
+        super().__init__(*args)
+        self.scaler, self.on_host = scaler, on_host
+
+    def note(self) -> str:
+        return f"{self.policy}: GradScaler leaves out what overflows and halves the loss scale"
+
+    def take(self, loss: Tensor, correction: float | Tensor | None) -> bool:
+        self.steps += 1
+        scaler, optimizer = self.scaler, self.optimizer
+        if not self.gradients.present():
+            self.record([loss, torch.zeros_like(loss), self._scale()], None)
+            return True  # nothing weighed anything; GradScaler asks for gradients
+        scaler.unscale_(optimizer)
+        grads = self.gradients.present()
+        norm, parts = self.gradients.norm(grads)
+        if correction is not None:
+            norm = norm * correction
+        found = _flag(norm)
+        self._clip(grads, norm, correction)
+        self.buffers.restore_where(found)
+        # Where the optimizer cannot skip on the device, GradScaler waits for the device as well.
+        look = self.on_host or not self.skips_on_device or self._needs_first_look()
+        skip = bool(look and found.item())
+        if not skip:
+            fitting.step_optimizer(optimizer, lambda: scaler.step(optimizer))
+        scale = self._scale()
+        scaler.update()
+        self.record([loss, norm, scale], parts)
+        return not skip
+
+    def _scale(self) -> Tensor:
+        scale = self.scaler._get_scale_async()
+        return torch.ones(()) if scale is None else scale.clone()
+
+    def record(self, values: list[Tensor], parts: Tensor | None) -> None:
+        self.histories.add(self.steps, values, parts)
+        if self.on_host:
+            self.histories.send()
+        self.collect(wait=self.on_host)
+
+    def _was_left_out(self, bad: Bad) -> bool:
+        return not math.isfinite(bad.norm or 0.0)
+
+    def _judged(self, bad: Bad) -> NonfiniteError | None:
+        if self.policy != "stop" or (math.isfinite(bad.loss) and not self._hopeless()):
+            return None
+        after = f"Seen {self.steps - bad.step} steps later; the optimizer left that step out."
+        where = parameter_names(self.model, self.gradients.named_by(bad.parts))
+        return self._stop(bad.step, bad.loss, where, after)
+
+
+def let_round(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    """Allow this optimizer's steps to round otherwise than the plain loop; returns the way back."""
+    setattr(optimizer, MAY_ROUND, True)
+    return lambda: vars(optimizer).pop(MAY_ROUND, None)
+
+
+def _has_foreign(hooks: dict[int, Any]) -> bool:
+    """Whether there are hooks of the user's: they are to see gradients that are clipped."""
+    homes = (getattr(hook, "__module__", None) or "" for hook in hooks.values())
+    return not all(home.startswith(_OURS) for home in homes)
+
+
+def _flag(value: Tensor) -> Tensor:
+    """1.0 where `value` (0-d) is NaN or Inf, else 0.0: float32, on its device."""
+    return (value - value).ne_(0).float()

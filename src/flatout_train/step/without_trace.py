@@ -1,0 +1,120 @@
+"""Run steps that have not happened: everything that they change is put back."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from flatout_agent.speedups import nests
+from flatout_train.checkpoint import random_states
+from flatout_train.errors import UsageError
+from flatout_train.out_of_memory import empty_cache
+from flatout_train.step.ranks import Ranks
+
+if TYPE_CHECKING:
+    from flatout_train.step.train_step import TrainStep
+
+
+@contextlib.contextmanager
+def without_trace(step: TrainStep) -> Iterator[Ranks | None]:
+    """In here `step` may be called; afterwards it and all that it holds are what they were.
+
+    Weights, buffers and the optimizer's state are kept in host memory and written back into the
+    same tensors; gradients end as None. No graph is recorded, and the ranks, which it hands out, do
+    not communicate. Raises UsageError for FSDP, which cannot be silenced.
+    """
+    ranks = step._group.ranks
+    if ranks is not None and not ranks.can_reduce:
+        raise UsageError(
+            "the layers of an FSDP model communicate in every pass, so that no rank can try a size "
+            "by itself: search with the model on one device"
+        )
+    kept = _Kept(step)
+    try:
+        step._whole, step._group.ranks = None, None
+        with contextlib.nullcontext() if ranks is None else ranks.context(last=False):
+            yield ranks
+    finally:
+        kept.restore()
+        del kept
+        gc.collect()
+        empty_cache(step.device)
+
+
+class _Kept:
+    """What a step and its parts held."""
+
+    def __init__(self, step: TrainStep) -> None:
+        self._step = step
+        state = step.state_dict()
+        memo: dict[int, Any] = {}
+        for tensor in nests.tensors(state):
+            memo[id(tensor)] = _on_host(tensor)
+        self._states = [(each, _held(held, memo)) for each, held in step.optimizer.state.items()]
+        self._groups = [(group, _held(group, memo)) for group in step.optimizer.param_groups]
+        self._buffers = [
+            (module._buffers, name, buffer, _on_host(buffer))
+            for module in step.model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        self._state = copy.deepcopy(state, memo)
+        parts = (step, step._group, step._passes, step._update, step._histories)
+        self._fields = [(vars(part), _own(vars(part))) for part in parts]
+        self._random = random_states.capture()
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        step = self._step
+        step._update.look(wait=True)  # what is on its way belongs to steps that did not happen
+        step.load_state_dict(self._state)
+        step.optimizer.state.clear()
+        for parameter, held in self._states:
+            step.optimizer.state[parameter] = _given_back(held)
+        for group, held in self._groups:
+            group.clear()
+            group.update(_given_back(held))
+        step.optimizer.param_groups = [group for group, _ in self._groups]
+        for holder, name, buffer, content in self._buffers:
+            holder[name] = buffer.copy_(content)
+        for fields, before in self._fields:
+            fields.update(before)
+        random_states.restore(self._random)
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
+_Held = dict[str, tuple[Any, Any]]
+"""Each value as an object, and what it held."""
+
+
+def _held(values: dict[str, Any], memo: dict[int, Any]) -> _Held:
+    """Of tensors the one copy that the state has too; parameters stay themselves."""
+    return {
+        name: (value, list(value) if name == "params" else copy.deepcopy(value, memo))
+        for name, value in values.items()
+    }
+
+
+def _given_back(held: _Held) -> dict[str, Any]:
+    return {
+        name: value.copy_(before) if isinstance(value, Tensor) else before
+        for name, (value, before) in held.items()
+    }
+
+
+def _own(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields themselves; of lists and the like, copies."""
+    return {
+        name: copy.copy(value) if isinstance(value, list | dict | deque) else value
+        for name, value in fields.items()
+    }

@@ -1,0 +1,764 @@
+"""cuda-graphs: when to record and replay (a stand-in recorder), and the real one on a GPU."""
+
+import copy
+import gc
+import itertools
+import random
+import types
+import weakref
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+from flatout_agent.speedups import forward_state
+from flatout_agent.speedups.graphs import (graphed_calls, recordings)
+from flatout_agent.boosts import Declined, cuda_graphs
+from flatout_agent.job import Job
+from flatout_agent.wire import JobFacts, ModelFacts
+from replayed import Capture
+
+MODEL = ModelFacts("Net", 9, "float32", "cuda", matmul=1, input_shapes=("4x8",))
+FACTS = JobFacts(
+    torch="2.13.0", python="3.11", system="linux", device="cuda", step_s=0.005, models=(MODEL,)
+)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+
+    def forward(self, x, *, flag=True, mask=None):
+        out = self.layer(x)
+        return {"out": out if flag else -out, "mask": mask, "more": (out.sum(),)}
+
+
+@pytest.fixture
+def calls():
+    return calls_of(Net())
+
+
+def calls_of(model):
+    """The layer around this model's call, with the stand-in for the real recording."""
+    job, capture = Job(torch), Capture()
+    applied = graphed_calls.put_on(job, model, capture)
+    calls = graphed_calls.of_model(job, model, capture)
+    calls.model, calls.recorded, calls.applied = model, capture.recorded, applied
+    return calls
+
+
+def step(model, x=None, **options):
+    model.zero_grad()
+    x = torch.randn(4, 8) if x is None else x
+    out = model(x, **options)
+    out["out"].square().mean().backward()
+    return out, model.layer.weight.grad.clone()
+
+
+def test_recorded_at_the_third_call_and_replayed_with_the_same_results(calls):
+    plain, x = copy.deepcopy(calls.model), torch.randn(4, 8)
+    for _ in range(5):
+        out, grad = step(calls.model, x)
+        expected, expected_grad = step(plain, x)
+        assert torch.equal(out["out"], expected["out"])
+        assert out["mask"] is None
+        assert torch.equal(out["more"][0], expected["more"][0])
+        assert torch.equal(grad, expected_grad)
+    assert len(calls.recorded) == 1
+    assert calls.replayed == 3
+    assert calls.engaged() == (True, "recorded")
+
+
+def test_what_differs_from_the_recording_runs_as_written(calls):
+    for _ in range(4):
+        step(calls.model)
+    step(calls.model, torch.randn(3, 8))
+    out, _ = step(calls.model, torch.ones(4, 8), flag=False)
+    with torch.no_grad():
+        assert torch.equal(out["out"], -calls.model.layer(torch.ones(4, 8)))
+    calls.model.eval()
+    step(calls.model)
+    assert (calls.replayed, calls.eager) == (2, 2)
+    assert calls.engaged()[0] is False
+
+
+def test_a_second_call_before_the_backward_pass_is_not_replayed(calls):
+    for _ in range(3):
+        step(calls.model)
+    calls.model.zero_grad()
+    first = calls.model(torch.randn(4, 8))
+    second = calls.model(torch.randn(4, 8))
+    assert (calls.replayed, calls.eager) == (2, 1)
+    (first["out"].sum() + second["out"].sum()).backward()
+    step(calls.model)
+    assert calls.replayed == 3
+
+
+def test_a_forward_pass_that_is_thrown_away_does_not_block(calls):
+    for _ in range(3):
+        step(calls.model)
+    calls.model.zero_grad()
+    calls.model(torch.randn(4, 8))
+    calls.model(torch.randn(4, 8))
+    assert calls.eager == 0
+
+
+IDIOMS = {
+    "zero_grad before the call": lambda model, x, number: (
+        model.zero_grad(),
+        model(x)["out"].sum().backward(),
+    ),
+    "zero_grad after the call": lambda model, x, number: later(model, x),
+    "gradients set to zero": lambda model, x, number: (
+        model.zero_grad(set_to_none=False),
+        model(x)["out"].square().sum().backward(),
+    ),
+    "gradients set to zero, once to None": lambda model, x, number: (
+        model.zero_grad(set_to_none=number == 4),
+        model(x)["out"].square().sum().backward(),
+    ),
+    "accumulated over three": lambda model, x, number: (
+        model.zero_grad() if number % 3 == 0 else None,
+        model(x)["out"].square().sum().backward(),
+    ),
+}
+
+
+def later(model, x):
+    loss = model(x)["out"].square().sum()
+    model.zero_grad()
+    loss.backward()
+
+
+@pytest.mark.parametrize("idiom", IDIOMS)
+def test_kept_gradients_are_never_overwritten(calls, idiom):
+    plain = copy.deepcopy(calls.model)
+    for number in range(9):
+        x = torch.randn(4, 8)
+        for model in (plain, calls.model):
+            IDIOMS[idiom](model, x, number)
+        assert torch.equal(calls.model.layer.weight.grad, plain.layer.weight.grad), number
+        assert torch.equal(calls.model.layer.bias.grad, plain.layer.bias.grad), number
+    assert calls.replayed == 7
+    assert calls.engaged() == (True, "recorded")
+
+
+def test_gradients_that_go_elsewhere_are_never_overwritten(calls):
+    plain = copy.deepcopy(calls.model)
+    mine, theirs = [], []
+    for number in range(6):
+        for model, found in ((calls.model, mine), (plain, theirs)):
+            loss = model(torch.full((4, 8), number - 2.5))["out"].square().sum()
+            found += torch.autograd.grad(loss, list(model.parameters()))
+    assert all(map(torch.equal, mine, theirs))
+    assert calls.replayed == 4
+
+
+def test_another_call_leaves_the_gradients_that_the_program_has_not_used_yet(calls):
+    plain = copy.deepcopy(calls.model)
+    for number in range(6):
+        for model in (calls.model, plain):
+            step(model, torch.full((4, 8), number - 2.5))
+            loss = model(torch.ones(4, 8))["out"].sum()
+            torch.autograd.grad(loss, list(model.parameters()))
+        assert torch.equal(calls.model.layer.weight.grad, plain.layer.weight.grad), number
+    assert calls.replayed == 10
+
+
+def test_an_inputs_gradients_are_never_overwritten(calls):
+    plain = copy.deepcopy(calls.model)
+    mine, theirs = [], []
+    for number in range(6):
+        for model, found in ((calls.model, mine), (plain, theirs)):
+            x = torch.full((4, 8), number - 2.5, requires_grad=True)
+            step(model, x)
+            found += [x.grad, model.layer.weight.grad.clone()]
+    assert all(map(torch.equal, mine, theirs))
+    assert calls.replayed == 4
+
+
+def test_a_gradient_stays_the_tensor_that_the_program_holds(calls):
+    for _ in range(3):
+        _, expected = step(calls.model)
+    held = calls.model.layer.weight.grad
+    calls.model(torch.randn(4, 8))
+    assert calls.model.layer.weight.grad is held
+    assert torch.equal(held, expected)
+
+
+def test_backward_for_chosen_inputs_alone(calls):
+    for _ in range(2):
+        step(calls.model)
+    for number in range(3):
+        calls.model.zero_grad()
+        x = torch.randn(4, 8)
+        calls.model(x)["out"].sum().backward(inputs=[calls.model.layer.bias])
+        assert calls.model.layer.weight.grad is None
+        assert torch.equal(calls.model.layer.bias.grad, torch.full((4,), 4.0)), number
+    assert calls.replayed == 3
+
+
+def test_a_program_that_goes_back_twice_is_not_recorded(calls):
+    for _ in range(4):
+        out = calls.model(torch.randn(4, 8))["out"]
+        out.sum().backward(retain_graph=True)
+        out.square().sum().backward()
+    assert calls.recorded == []
+    assert calls.engaged() == (False, graphed_calls.SECOND_PASS)
+
+
+def test_no_second_backward_pass_through_what_the_first_has_overwritten(calls):
+    for _ in range(3):
+        step(calls.model)
+    out = calls.model(torch.randn(4, 8))["out"]
+    out.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="more than once"):
+        out.sum().backward()
+
+
+def test_the_weights_version_changes_with_each_of_them():
+    model = nn.Sequential(Net(), nn.Linear(4, 4))
+    weights = graphed_calls.Weights(model)
+    first = weights.version()
+    assert weights.version() == first
+    with torch.no_grad():
+        model[1].weight.add_(1.0)
+    assert weights.version() == first, "the same place"
+    changes = [
+        lambda: setattr(model[0].layer, "weight", nn.Parameter(torch.zeros(4, 8))),
+        lambda: setattr(model[1].weight, "data", torch.zeros(4, 4)),
+        lambda: model[1].bias.requires_grad_(False),
+        lambda: model.append(nn.Linear(4, 4)),
+        lambda: setattr(model[0], "layer", nn.Linear(8, 4)),
+        lambda: model[0].register_parameter("more", nn.Parameter(torch.zeros(1))),
+        lambda: delattr(model[0], "more"),
+        lambda: model.pop(2),
+    ]
+    seen = [first]
+    for change in changes:
+        change()
+        assert weights.version() not in seen
+        seen.append(weights.version())
+        assert weights.version() == seen[-1]
+
+
+def test_changed_weights_are_not_taken_for_the_recorded_ones(calls):
+    for _ in range(3):
+        step(calls.model)
+    calls.model.layer.weight.data = torch.zeros(4, 8)
+    out, _ = step(calls.model)
+    assert torch.equal(out["out"], calls.model.layer.bias.expand(4, 4))
+    assert calls.eager == 1
+
+
+def test_a_recording_of_weights_that_have_moved_is_made_anew(calls):
+    for _ in range(4):
+        step(calls.model)
+    calls.model.layer.weight.data = torch.ones(4, 8)
+    for _ in range(4):
+        out, _ = step(calls.model, torch.ones(4, 8))
+        assert torch.equal(out["out"], 8 + calls.model.layer.bias.expand(4, 4))
+    assert len(calls.recorded) == 2
+    assert (calls.replayed, calls.eager) == (4, 2)
+
+
+def test_weights_that_keep_moving_are_not_recorded_for_ever(calls):
+    for _ in range(6):
+        for _ in range(3):
+            step(calls.model)
+        calls.model.layer.weight.data = calls.model.layer.weight.data.clone()
+    assert len(calls.recorded) == graphed_calls.MOVES + 1
+    assert calls.engaged() == (False, f"{graphed_calls.CHANGED} again and again")
+
+
+def test_an_input_elsewhere_is_not_baked_in(calls):
+    mask = torch.ones(3, device="meta")  # to a model on the CPU what a tensor there is to a GPU's
+    for _ in range(4):
+        step(calls.model, mask=mask)
+    assert calls.recorded == []
+    reason = "an input is on meta, and a recording would keep its values"
+    assert calls.engaged() == (False, reason)
+    for _ in range(4):
+        step(calls.model)
+    step(calls.model, mask=mask)
+    assert (calls.replayed, calls.eager) == (2, 1)
+
+
+class Scaled(Net):
+    def __init__(self):
+        super().__init__()
+        self.scale, self.gate = 1.0, nn.Identity()
+
+    def forward(self, x):
+        return super().forward(x * (self.scale if self.gate.training else -1.0))
+
+
+def test_numbers_set_on_the_model_are_not_baked_in():
+    calls = calls_of(Scaled())
+    never = copy.deepcopy(calls.model)
+    for number in range(16):
+        x = torch.randn(4, 8)
+        for model in (calls.model, never):
+            model.scale = 1.0 + number // 8  # a schedule
+            model.gate.train(number < 12)
+        found, expected = step(calls.model, x)[0]["out"], step(never, x)[0]["out"]
+        assert torch.equal(found, expected), number
+    assert len(calls.recorded) == 3
+    assert (calls.replayed, calls.eager) == (6 + 2 + 2, 4)
+
+
+class Drawing(Net):
+    """Skips its layer by chance, as LayerDrop does."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.own, self.arrays = random.Random(1), numpy.random.default_rng(1)
+        self.draw = draw
+
+    def forward(self, x):
+        return super().forward(x if self.draw(self) < 2 else -x)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda model: random.random(),
+        lambda model: torch.rand([]),
+        lambda model: numpy.random.rand(),
+        lambda model: model.own.random(),
+        lambda model: model.arrays.random(),
+    ],
+)
+def test_numbers_drawn_on_the_host_are_not_baked_in(draw):
+    calls = calls_of(Drawing(draw))
+    never = copy.deepcopy(calls.model)
+    found = []
+    for model in (calls.model, never):
+        torch.manual_seed(0), random.seed(0), numpy.random.seed(0)
+        for _ in range(5):
+            step(model, torch.ones(4, 8))
+        generators = torch.rand([]), random.random(), numpy.random.rand()
+        found.append((*map(float, generators), model.own.random(), model.arrays.random()))
+    assert found[0] == found[1], "the program's next numbers are its own"
+    assert calls.replayed == 0
+    assert calls.engaged() == (False, "the forward pass draws numbers on the host")
+
+
+class Noting(Net):
+    def __init__(self, note):
+        super().__init__()
+        self.calls, self.losses, self.batch, self.last, self.names = 0, [], 0, None, {"a": [1]}
+        self.steps, self.size = torch.zeros([]), (0, 0)
+        self.register_buffer("seen", torch.zeros([]), persistent=False)
+        self.note = note
+
+    def forward(self, x):
+        self.note(self, x)
+        return super().forward(x)
+
+
+def replaced(model, x):
+    model.seen = model.seen + 1
+
+
+@pytest.mark.parametrize(
+    ("note", "replayed"),
+    [
+        (lambda model, x: setattr(model, "calls", model.calls + 1), 0),
+        (lambda model, x: setattr(model, "last", x), 0),
+        (lambda model, x: model.losses.append(x.sum()), 0),
+        (lambda model, x: model.names["a"].append(1), 0),
+        (lambda model, x: model.steps.add_(1), 0),
+        (replaced, 0),
+        (lambda model, x: setattr(model, "batch", len(x)), 2),
+        (lambda model, x: setattr(model, "size", tuple(x.shape)), 3),
+        (lambda model, x: model.names.update(a=[1]), 3),
+        (lambda model, x: None, 3),
+    ],
+)
+def test_what_the_forward_pass_notes_on_the_model_is_not_lost(note, replayed):
+    calls = calls_of(Noting(note))
+    never = copy.deepcopy(calls.model)
+    for model in (calls.model, never):
+        for _ in range(5):
+            step(model, torch.ones(4, 8))
+    for name in ("calls", "batch", "size", "names", "steps", "seen"):
+        assert getattr(calls.model, name) == getattr(never, name)
+    assert len(calls.model.losses) == len(never.losses)
+    assert calls.replayed == replayed
+    if not replayed:
+        reasons = "the forward pass changes attributes of the model", graphed_calls.CHANGED
+        assert calls.engaged() in [(False, reason) for reason in reasons]
+
+
+def test_a_recording_outlasts_the_switch(calls):
+    job, model = calls.job, calls.model
+    for _ in range(3):
+        step(model)
+    calls.applied.undo()
+    step(model)
+    assert calls.replayed == 1
+    applied = graphed_calls.put_on(job, model, calls.capture)
+    assert applied.steps_to_ready() == 0
+    step(model)
+    assert (len(calls.recorded), calls.replayed) == (1, 2)
+    assert applied.engaged() == (True, "recorded")
+
+
+def test_what_was_given_up_stays_given_up_over_the_switch(calls):
+    step(calls.model, mask=object())
+    calls.applied.undo()
+    applied = graphed_calls.put_on(calls.job, calls.model, calls.capture)
+    assert applied.steps_to_ready() == 0
+    assert applied.engaged() == (False, "the model takes a object, which cannot be recorded")
+
+
+@pytest.mark.parametrize("off_first", [True, False])
+def test_nothing_outlasts_its_forgetting(calls, off_first):
+    for _ in range(3):
+        step(calls.model)
+    if off_first:
+        calls.applied.undo()
+    assert calls.recording is not None
+    cuda_graphs.forget(calls.job)
+    if not off_first:
+        step(calls.model)
+        assert calls.replayed == 2, "it goes on while it is on"
+        calls.applied.undo()
+    assert calls.recording is None
+    assert graphed_calls.of_job(calls.job) == []
+    assert graphed_calls.of_model(calls.job, calls.model, calls.capture) is not calls
+
+
+def test_another_program_forgets_nothing_of_this_one(calls):
+    calls.applied.undo()
+    cuda_graphs.forget(Job(torch))
+    assert graphed_calls.of_job(calls.job) == [calls]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_model_that_the_program_drops_is_gone(on):
+    job, model = Job(torch), Net()
+    applied = graphed_calls.put_on(job, model, Capture())
+    for _ in range(4):
+        step(model)
+    if not on:
+        applied.undo()
+    (calls,) = graphed_calls.of_job(job)
+    assert calls.replayed == 2
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert graphed_calls.of_job(job) == []
+
+
+def test_steps_to_ready_are_counted_down_and_not_waited_for_without_end(calls):
+    ready = calls.applied.steps_to_ready
+    counted = [ready()]
+    for _ in range(3):
+        step(calls.model)
+        counted.append(ready())
+    assert counted == [3, 2, 1, 0]
+    other = calls_of(Net())
+    for size in range(graphed_calls.PATIENCE):
+        assert other.steps_to_ready() > 0
+        step(other.model, torch.randn(size + 1, 8))
+        other.job.steps += 1
+    assert other.steps_to_ready() == 0
+
+
+@pytest.mark.parametrize(("free", "kept"), [(150, False), (210, True)])
+def test_a_recording_waits_only_where_there_is_room(calls, monkeypatch, free, kept):
+    reserved = itertools.cycle([1000, 1100])
+    monkeypatch.setattr(recordings, "reserved_bytes", lambda torch, device: next(reserved))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 10_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1100)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000)
+    for _ in range(3):
+        step(calls.model)
+    calls.applied.undo()
+    assert (calls.recording is not None) is kept
+    graphed_calls.put_on(calls.job, calls.model, calls.capture)
+    step(calls.model)
+    assert calls.replayed == 2, "what was seen is known: it is recorded at once"
+
+
+def test_memory_that_torch_has_and_does_not_use_is_room(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 10_000))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1300)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 900)
+    assert recordings.is_short_of_memory(torch, torch.device("cuda"), 150)
+    assert not recordings.is_short_of_memory(torch, torch.device("cuda"), 100)
+
+
+def test_reserved_bytes_are_told_without_what_is_unused(monkeypatch):
+    done = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("empty"))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 7 if done else 9)
+    assert recordings.reserved_bytes(torch, torch.device("cuda", 1)) == 7
+    assert recordings.reserved_bytes(torch, torch.device("cpu")) == 0
+
+
+def test_a_failed_recording_is_given_up_for_good(calls):
+    tries = []
+
+    def broken(*args):
+        tries.append(args)
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    calls.capture = broken
+    for _ in range(5):
+        step(calls.model)
+    assert len(tries) == 1
+    reason = "recording failed: operation not permitted when stream is capturing"
+    assert calls.engaged() == (False, reason)
+
+
+def test_arguments_that_may_change_unseen_are_not_recorded(calls):
+    for _ in range(4):
+        step(calls.model, mask=object())
+    assert calls.engaged() == (False, "the model takes a object, which cannot be recorded")
+
+
+def test_nothing_is_claimed_before_the_first_call(calls):
+    assert calls.engaged() is None
+    step(calls.model)
+    assert calls.engaged()[0] is False
+
+
+def hooked(model):
+    model.layer.register_forward_hook(lambda *_: None)
+    return model
+
+
+def sparse(model):
+    model.words = nn.Embedding(4, 4, sparse=True)
+    return model
+
+
+def watched(model):
+    model.layer.weight.register_hook(lambda gradient: gradient)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [
+        (lambda: nn.DataParallel(Net()), "DataParallel"),
+        (lambda: hooked(Net()), "hooks"),
+        (lambda: watched(Net()), "gradients"),
+        (lambda: sparse(Net()), "sparse"),
+        (lambda: nn.Sequential(torch.compile(Net(), backend="eager")), "itself"),
+        (Net, None),
+    ],
+)
+def test_cannot(model, word):
+    reason = cuda_graphs._cannot(torch, model())
+    assert reason is None if word is None else word in reason
+
+
+def test_declined_on_the_cpu():
+    with pytest.raises(Declined, match="on cpu"):
+        cuda_graphs.apply(Job(torch), Net(), {})
+
+
+def facts(**change):
+    return JobFacts(**{**vars(FACTS), **change})
+
+
+def model_facts(**change):
+    return facts(models=(ModelFacts(**{**vars(MODEL), **change}),))
+
+
+@pytest.mark.parametrize(
+    ("seen", "word"),
+    [
+        (FACTS, None),
+        (facts(device="cpu"), "need a GPU"),
+        (model_facts(compiled=True), "itself"),
+        (model_facts(wrapped="DistributedDataParallel"), "Distributed"),
+        (model_facts(has_hooks=True), "hooks"),
+        (model_facts(input_shapes=("4x8", "5x8")), "2 input shapes"),
+    ],
+)
+def test_applies(seen, word):
+    reason = cuda_graphs.applies(seen, {})
+    assert reason is None if word is None else word in reason
+
+
+def test_promise_and_by_hand():
+    assert cuda_graphs.promise(FACTS, {}) > 1.2 > cuda_graphs.promise(facts(step_s=0.5), {})
+    compile(cuda_graphs.by_hand(FACTS, {}), "by_hand", "exec")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("autocast", [False, True])
+def test_training_on_the_gpu_is_the_same_and_statistics_are_taken_once(autocast):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)).cuda()
+    plain = copy.deepcopy(model)
+    applied = cuda_graphs.apply(Job(torch), model, {})
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (model, plain)]
+    kept = []
+    for number in range(8):
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(number)).cuda()
+        for net, optimizer in zip((model, plain), optimizers, strict=True):
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+                out = net(x)
+            out.float().square().mean().backward()
+            optimizer.step()
+            kept.append(out)
+    for one, two in zip(kept[::2], kept[1::2], strict=True):
+        torch.testing.assert_close(one, two)
+    torch.testing.assert_close(dict(model.state_dict()), dict(plain.state_dict()))
+    assert applied.engaged() == (True, "recorded")
+
+
+class Deep(Net):
+    """With temporaries in its forward pass, whose memory the backward pass may be given."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU())
+        self.last = nn.Linear(64, 8)
+
+    def forward(self, x):
+        return super().forward(self.last(self.body(x * 2) + 1).sin())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("idiom", IDIOMS)
+def test_kept_gradients_on_the_gpu(idiom):
+    torch.manual_seed(0)
+    model, job = Deep().cuda(), Job(torch)
+    plain = copy.deepcopy(model)
+    applied = cuda_graphs.apply(job, model, {})
+    for number in range(12):
+        if number == 6:
+            applied.undo()
+            applied = cuda_graphs.apply(job, model, {})
+            assert applied.steps_to_ready() == 0
+        x = torch.randn(4, 8, device="cuda")
+        for net in (plain, model):
+            IDIOMS[idiom](net, x, number)
+        pairs = zip(model.parameters(), plain.parameters(), strict=True)
+        for mine, theirs in pairs:
+            torch.testing.assert_close(mine.grad, theirs.grad)
+    assert applied.engaged() == (True, "recorded")
+    assert graphed_calls.of_job(job)[0].recording.grown > 0
+
+
+class Recording:
+    """torch.cuda.graph, as it is where the recording fails: its own end is never reached."""
+
+    def __init__(self, graph, pool=None, **settings):
+        self.settings = settings
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, *error):
+        if error[0] is not None:
+            raise RuntimeError("operation failed due to a previous error during capture")
+
+
+class Device:
+    """torch.cuda.device, which tells what is the current one."""
+
+    current = "cuda:0"
+
+    def __init__(self, device):
+        self.device = device
+
+    def __enter__(self):
+        self.before, Device.current = Device.current, str(self.device)
+
+    def __exit__(self, *error):
+        Device.current = self.before
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    """What `_capture` asks of torch.cuda; the list tells what was asked of clean_up."""
+    told = []
+
+    def clean_up(torch, current, random, pools, graph=None):
+        told.append((current, random, pools, graph, Device.current))
+
+    monkeypatch.setattr(torch.cuda, "graph", Recording)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: "the state before")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "the stream before")
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"a stream of {device}")
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    monkeypatch.setattr(cuda_graphs.captures, "clean_up", clean_up)
+    return told
+
+
+@pytest.mark.parametrize(("begins", "graph"), [(True, "graph"), (False, None)])
+def test_a_recording_that_fails_leaves_the_program_as_it_was(cuda, monkeypatch, begins, graph):
+    def graphed(whole, samples, **settings):
+        with torch.cuda.graph("graph", pool=(0, 7)):
+            raise ValueError("the model's own")
+
+    def refuse(self):
+        raise RuntimeError("previous error during capture")
+
+    if not begins:
+        monkeypatch.setattr(Recording, "__enter__", refuse)
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", graphed)
+    with pytest.raises(RuntimeError, match="previous error during capture"):
+        cuda_graphs._capture(torch, Net(), ())
+    assert cuda == [("the stream before", "the state before", [(0, 7)], graph, "cpu")]
+    assert torch.cuda.graph is Recording
+    assert Device.current == "cuda:0"
+
+
+def test_all_is_recorded_on_the_models_device(cuda, monkeypatch):
+    """On the current one, which may be another, the graph would be empty."""
+    found = []
+
+    class Noted(Recording):
+        def __enter__(self):
+            found.append((Device.current, self.settings))
+
+    def graphed(whole, samples, **settings):
+        for graph in ("forward", "backward"):
+            with torch.cuda.graph(graph, pool=(0, 7)):
+                pass
+        return types.SimpleNamespace(forward=f"recorded on {Device.current}")
+
+    monkeypatch.setattr(torch.cuda, "graph", Noted)
+    monkeypatch.setattr(torch.cuda, "make_graphed_callables", graphed)
+    parameter = types.SimpleNamespace(device="cuda:1")
+    whole = types.SimpleNamespace(parameters=lambda: iter([parameter]))
+    assert cuda_graphs._capture(torch, whole, ()) == "recorded on cuda:1"
+    settings = {"stream": "a stream of cuda:1", "capture_error_mode": "thread_local"}
+    assert found == [("cuda:1", settings), ("cuda:1", settings)]
+    assert (cuda, Device.current) == ([], "cuda:0")
+
+
+def test_buffers_notes_and_generators_are_put_back_after_a_failure():
+    model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Dropout())
+    calls = calls_of(model)
+
+    def capture(torch, whole, samples):
+        whole(*samples)
+        random.random()
+        raise RuntimeError("no")
+
+    calls.capture = capture
+    for _ in range(2):
+        model(torch.randn(4, 8)).sum().backward()
+    state = forward_state.keep(torch, [model])
+    never = copy.deepcopy(model)
+    expected = never(torch.ones(4, 8)), random.random()
+    state()
+    found = model(torch.ones(4, 8)), random.random()
+    assert calls.engaged() == (False, "recording failed: no")
+    assert torch.equal(found[0], expected[0])
+    assert found[1] == expected[1]
+    assert all(map(torch.equal, model.buffers(), never.buffers()))

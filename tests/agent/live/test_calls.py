@@ -1,0 +1,669 @@
+"""A recorded call made again: the same gradients to the last bit, and nothing left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import deque
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from flatout_agent.speedups import forward_state
+from flatout_agent.live import calls, guard
+from flatout_agent.live.calls import Made
+from guarded import (
+    Attending,
+    Tagger,
+    conv,
+    cross_entropy,
+    differences,
+    everything,
+    images,
+    mlp,
+    record,
+    vectors,
+    words,
+)
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+    numpy.random.seed(0)
+
+
+def repeat(model: nn.Module, recorded: calls.Recorded) -> Made:
+    """The call made again three times: all alike, and nothing of the program has changed."""
+    assert recorded.refusal is None
+    before = everything(model)
+    made = [calls.again(torch, recorded) for _ in range(3)]
+    assert differences(before, everything(model)) == []
+    for other in made[1:]:
+        assert all(map(_equal, made[0].outputs + made[0].gradients,
+                       other.outputs + other.gradients))  # fmt: skip
+    assert guard.reference(torch, recorded) is not None
+    return made[0]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    return one is other or (one is not None and other is not None and torch.equal(one, other))
+
+
+def assert_repeats(model: nn.Module, recorded: calls.Recorded) -> Made:
+    """Bit for bit what the program's own backward pass left in `.grad`."""
+    made = repeat(model, recorded)
+    assert all(map(torch.equal, made.outputs, recorded.outputs))
+    gradients = dict(zip(made.names, made.gradients, strict=True))
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            assert _equal(gradients[name], parameter.grad), name
+    return made
+
+
+def labels_loss(labels: torch.Tensor) -> Any:
+    return lambda output: cross_entropy(output, labels)
+
+
+@pytest.mark.parametrize("make", [mlp, nn.Sequential], ids=["mlp", "none"])
+def test_mlp(make):
+    x, y = vectors()
+    model = mlp() if make is mlp else nn.Sequential(nn.Linear(20, 10))
+    assert_repeats(model, record(model, labels_loss(y), x))
+
+
+def test_running_means_of_batch_norm_stay():
+    (x, y), model = images(), conv()
+    assert_repeats(model, record(model, labels_loss(y), x))
+    assert int(model[1].num_batches_tracked) == 1
+
+
+def test_lstm_that_is_given_its_state():
+    lstm = nn.LSTM(8, 16, batch_first=True)
+    state = (torch.randn(1, 4, 16), torch.randn(1, 4, 16))
+    assert_repeats(lstm, record(lstm, lambda o: o[0].square().mean() + o[1][1].mean(),
+                                torch.randn(4, 6, 8), state))  # fmt: skip
+
+
+def test_lstm_that_keeps_its_state():
+    model = Tagger(keeps=True)
+    for _ in range(3):
+        model.zero_grad()
+        x, y = words()
+        recorded = record(model, labels_loss(y), x)
+    assert_repeats(model, recorded)
+
+
+def test_dropout_draws_the_same_masks_and_other_ones_when_asked():
+    (x, y), model = words(), Attending(dropout=0.3)
+    recorded = record(model, labels_loss(y), x)
+    made = assert_repeats(model, recorded)
+    assert recorded.drew
+    before = everything(model)
+    other = calls.again(torch, recorded, 7919)
+    assert differences(before, everything(model)) == []
+    assert not torch.equal(made.outputs[0], other.outputs[0])
+    assert torch.equal(other.outputs[0], calls.again(torch, recorded, 7919).outputs[0])
+
+
+def test_a_model_that_draws_nothing():
+    (x, y), model = vectors(), mlp()
+    assert not record(model, labels_loss(y), x).drew
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_random_numbers_of_an_accelerator_are_noticed_whatever_draws_them(monkeypatch, draws):
+    generator = torch.Generator().manual_seed(3)
+    monkeypatch.setattr(forward_state, "devices", lambda models: [torch.device("cuda", 0)])
+    monkeypatch.setattr(forward_state, "_of_device", lambda torch, device: generator)
+
+    class DropPath(nn.Module):
+        def forward(self, x: Any) -> Any:
+            if not draws:
+                return x
+            return x * (torch.rand(len(x), 1, generator=generator) > 0.3) / 0.7
+
+    (x, y), model = vectors(), nn.Sequential(mlp(), DropPath())
+    recorded = record(model, labels_loss(y), x)
+    assert recorded.drew is draws
+    assert_repeats(model, recorded)
+
+
+@pytest.mark.parametrize("uses_loss", [True, False])
+def test_hugging_face_bert_that_computes_its_loss(uses_loss):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=64, max_position_embeddings=16, num_labels=3,
+    )  # fmt: skip
+    model = transformers.BertForSequenceClassification(config).train()
+    ids = torch.randint(60, (4, 12))
+    loss = (lambda out: out.loss) if uses_loss else (lambda out: out.logits.square().mean())
+    recorded = record(model, loss, input_ids=ids, labels=torch.tensor([0, 1, 2, 0]),
+                      output_hidden_states=True)  # fmt: skip
+    assert_repeats(model, recorded)
+    assert sum(g is not None for g in recorded.given) == 1, "the hidden ones are inner"
+
+
+def test_outputs_that_come_from_each_other_and_are_all_used():
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            first = self.a(x).tanh()
+            second = self.b(first)
+            return {"first": first, "again": first, "all": [second, second.square().mean()]}
+
+    model = Deep()
+    recorded = record(model, lambda o: o["first"].mean() + o["all"][1] + o["all"][0].sum(),
+                      torch.randn(5, 8))  # fmt: skip
+    made = repeat(model, recorded)
+    for name, gradient in zip(made.names, made.gradients, strict=True):
+        torch.testing.assert_close(gradient, model.get_parameter(name).grad)
+
+
+def test_outputs_in_a_dataclass():
+    @dataclasses.dataclass
+    class Out:
+        logits: torch.Tensor
+        extra: dict[str, torch.Tensor]
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(20, 16), nn.Linear(16, 10)
+
+        def forward(self, x: Any, *, scale: float) -> Out:
+            found = self.body(x).relu()
+            return Out(self.head(found) * scale, {"kept": found.detach()})
+
+    (x, y), model = vectors(), Model()
+    assert_repeats(model, record(model, lambda o: cross_entropy(o.logits, y), x, scale=2.0))
+
+
+def test_several_outputs_of_which_one_is_not_used():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            return self.a(x), (self.b(x), x.mean())
+
+    model = Two()
+    recorded = record(model, lambda o: o[0].square().mean(), torch.randn(3, 4))
+    made = assert_repeats(model, recorded)
+    assert dict(zip(made.names, made.gradients, strict=True))["b.weight"] is None
+
+
+def test_generator_and_discriminator():
+    generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))
+    judge = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
+    z = torch.randn(6, 4)
+    first = calls.begin(torch, generator, (z,), {})
+    fake = generator(z)
+    calls.finish(torch, first, fake)
+    fake.retain_grad()
+    second = record(judge, lambda o: F.softplus(-o).mean(), fake)
+    assert_repeats(generator, first)
+    made = assert_repeats(judge, second)
+    assert made.names[-1] == "input 1"
+    assert torch.equal(made.gradients[-1], fake.grad)
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["backward inside", "backward outside"])
+def test_the_programs_own_autocast(inside):
+    (x, y), model = vectors(), mlp()
+    recorded = calls.begin(torch, model, (x,), {})
+    with torch.autocast("cpu", torch.bfloat16):
+        recorded = calls.begin(torch, model, (x,), {})
+        output = model(x)
+        calls.finish(torch, recorded, output)
+        loss = cross_entropy(output, y)
+        if inside:
+            loss.backward()
+            assert_repeats(model, recorded)
+    if not inside:
+        loss.backward()
+        assert_repeats(model, recorded)
+    assert recorded.outputs[0].dtype == torch.bfloat16
+
+
+def test_autocast_that_is_open_only_where_the_call_is_made_again():
+    (x, y), model = vectors(), mlp()
+    recorded = record(model, labels_loss(y), x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_repeats(model, recorded)
+
+
+def test_weights_that_are_put_off_are_seen_within_the_programs_own_autocast():
+    (x, y), model = vectors(), mlp()
+    with torch.autocast("cpu", torch.bfloat16):
+        recorded = record(model, labels_loss(y), x)
+        written = calls.again(torch, recorded)
+        own = guard.yardstick(torch, recorded, written, None, False, rounds=True)
+        assert torch.equal(model(x), recorded.outputs[0]), "nor does the program find them there"
+        with guard._weights_off(torch, model, guard.HALF):  # the program's are remembered by now
+            off = calls.again(torch, recorded)
+    assert guard.distance(off.gradients, written.gradients)[0] > 1e-4
+    assert own.reordered > guard.LEAST_REORDERED
+    assert own.rounded is not None
+    assert own.rounded > 1e-4
+
+
+def test_weights_used_twice_under_autocast_have_the_programs_very_gradients():
+    """What comes back at a weight that is remembered as cast is added up in 16 bits."""
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(20, 20)
+
+        def forward(self, x: Any) -> Any:
+            return self.linear(self.linear(x).tanh())
+
+    (x, y), model = vectors(), Twice()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_repeats(model, record(model, labels_loss(y), x))
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_what_code_is_compiled_for_is_as_it_was_in_the_call(cache):
+    found: list[Any] = []
+
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(20, 10)
+
+        def forward(self, x: Any) -> Any:
+            found.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
+                          torch.is_autocast_cache_enabled()))  # fmt: skip
+            return self.linear(x)
+
+    (x, y), model = vectors(), Asks()
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=cache):
+        recorded = calls.begin(torch, model, (x,), {})
+        output = model(x)
+        calls.finish(torch, recorded, output)
+    cross_entropy(output, y).backward()
+    assert_repeats(model, recorded)
+    assert set(found) == {(True, torch.bfloat16, cache)}, "else it is compiled twice"
+    assert torch.is_autocast_cache_enabled()
+
+
+def test_gradient_accumulation_is_left_alone():
+    model = mlp()
+    for _ in range(3):
+        x, y = vectors()
+        recorded = record(model, labels_loss(y), x)
+    made = repeat(model, recorded)
+    model.zero_grad()
+    cross_entropy(model(x), y).backward()
+    assert all(map(torch.equal, made.gradients, [p.grad for p in model.parameters()]))
+
+
+def test_tied_weights():
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.out = nn.Embedding(50, 16), nn.Linear(16, 50, bias=False)
+            self.out.weight = self.embed.weight
+
+        def forward(self, x: Any) -> Any:
+            return self.out(self.embed(x))
+
+    (x, y), model = words(), Tied()
+    made = assert_repeats(model, record(model, labels_loss(y), x))
+    assert made.names == ["embed.weight"]
+
+
+def test_frozen_parts():
+    (x, y), model = vectors(), mlp()
+    model[0].requires_grad_(False)
+    made = assert_repeats(model, record(model, labels_loss(y), x))
+    assert "0.weight" not in made.names
+
+
+class Writes(nn.Module):
+    """Writes into what it is given."""
+
+    def __init__(self, hidden: bool) -> None:
+        super().__init__()
+        self.linear, self.hidden = nn.Linear(8, 8), hidden
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (x.data if self.hidden else x).mul_(0.5)
+        return self.linear(x)
+
+
+def test_a_model_that_writes_into_its_input_is_refused():
+    model = Writes(hidden=False)
+    recorded = record(model, torch.sum, torch.randn(2, 8))
+    assert recorded.refusal == "its inputs are written to"
+
+
+def test_a_model_that_writes_where_torch_does_not_see_it_is_refused():
+    model = Writes(hidden=True)
+    recorded = record(model, torch.sum, torch.randn(2, 8))
+    assert guard.reference(torch, recorded) is None
+
+
+def test_a_model_that_writes_into_an_input_with_a_gradient():
+    model = Writes(hidden=False)
+    leaf = torch.randn(2, 8, requires_grad=True)
+    recorded = record(model, torch.sum, leaf * 1.0)
+    assert recorded.refusal == "its inputs are written to"
+
+
+def test_a_program_that_reuses_its_batch_is_refused_after_that():
+    (x, y), model = vectors(), mlp()
+    recorded = record(model, labels_loss(y), x)
+    x.normal_()
+    assert recorded.refusal == "its inputs are written to"
+
+
+def test_weights_that_were_stepped_are_refused():
+    (x, y), model = vectors(), mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    recorded = record(model, labels_loss(y), x)
+    assert recorded.refusal is None
+    optimizer.step()
+    assert recorded.refusal == "its weights are written to before its backward pass"
+    assert recorded.complete, "it can still tell the noise between batches"
+
+
+def test_gradients_that_overflow_are_refused():
+    (x, y), model = vectors(), mlp()
+    recorded = record(model, lambda o: cross_entropy(o, y) * float("inf"), x)
+    assert recorded.refusal == "its gradients are not finite as written"
+
+
+def test_outputs_that_are_written_to():
+    def loss(output: torch.Tensor) -> torch.Tensor:
+        output.mul_(2.0).add_(1.0)
+        return output.square().mean()
+
+    (x, _), model = vectors(), mlp()
+    assert_repeats(model, record(model, loss, x))
+
+
+def test_two_backward_passes_through_one_graph():
+    (x, y), model = vectors(), mlp()
+    recorded = calls.begin(torch, model, (x,), {})
+    output = model(x)
+    calls.finish(torch, recorded, output)
+    cross_entropy(output, y).backward(retain_graph=True)
+    assert_repeats(model, recorded)
+    model.zero_grad()
+    output.square().mean().backward()
+    made = repeat(model, recorded)  # what came back in both, together
+    model.zero_grad()
+    output = model(x)
+    (cross_entropy(output, y) + output.square().mean()).backward()
+    for gradient, parameter in zip(made.gradients, model.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad)
+
+
+def test_what_a_call_gave_is_kept_only_where_it_is_asked_for():
+    (x, y), model = vectors(), mlp()
+    recorded = calls.begin(torch, model, (x,), {})
+    output = model(x)
+    calls.finish(torch, recorded, output, values=False)
+    cross_entropy(output, y).backward()
+    assert recorded.outputs == []
+    made = calls.again(torch, recorded)
+    assert all(map(torch.equal, made.gradients, [p.grad for p in model.parameters()]))
+
+
+def test_gradients_of_gradients_are_compared_too():
+    model = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 1))
+    x = torch.randn(8, 2, requires_grad=True)
+
+    def loss(u: torch.Tensor) -> torch.Tensor:
+        (slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+        return (slope.sum(1) - u[:, 0]).square().mean()
+
+    recorded = record(model, loss, x)
+    assert recorded.twice
+    made = repeat(model, recorded)
+    assert "0.weight, second derivative" in made.names
+    assert made.gradients[made.names.index("0.weight, second derivative")].norm() > 0
+
+
+class Notes(nn.Module):
+    """Notes down what can be noted down, and draws from generators of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(20, 10)
+        self.calls, self.seen, self.last = 0, [0.0], deque([0], maxlen=3)
+        self.by_name: dict[str, list[int]] = {"calls": []}
+        self.mean = torch.zeros(20)
+        self.counts = numpy.zeros(2)
+        self.meter = Meter()
+        self.own, self.python = torch.Generator().manual_seed(1), random.Random(2)
+        self.numpy = numpy.random.default_rng(3)
+        self.register_buffer("kept", torch.zeros(10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen.append(float(x.detach().mean()))
+        self.last.append(self.calls)
+        self.by_name["calls"].append(self.calls)
+        self.by_name[f"call {self.calls}"] = []
+        self.mean.mul_(0.9).add_(x.detach().mean(0))
+        self.counts += 1
+        self.meter.update(self.calls)
+        self.fresh = self.calls
+        scale = 1.0 + self.python.random() + float(self.numpy.random())
+        scale += random.random() + numpy.random.rand()
+        output = self.linear(x + torch.randn(x.shape, generator=self.own)) * scale
+        self.kept = self.kept + output.detach().mean(0)
+        return output + self.kept + self.mean.sum() + float(self.meter.total)
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.total = 0
+
+    def update(self, value: int) -> None:
+        self.total += value
+
+
+def test_what_a_model_notes_on_itself_is_as_it_was():
+    model = Notes()
+    for _ in range(3):
+        x, y = vectors()
+        model.zero_grad()
+        recorded = record(model, labels_loss(y), x)
+
+    def noted() -> Any:
+        return (model.calls, list(model.seen), list(model.last), str(model.by_name),
+                model.mean.tolist(), model.counts.tolist(), model.meter.total, model.fresh,
+                model.own.get_state().tolist(), model.python.getstate(),
+                str(model.numpy.bit_generator.state), model.kept.tolist())  # fmt: skip
+
+    before = noted()
+    assert_repeats(model, recorded)
+    assert noted() == before
+
+
+def test_what_others_put_on_the_model_after_the_call_stays_there():
+    (x, y), model = vectors(), Notes()
+    recorded = record(model, labels_loss(y), x)
+    own = model.linear.forward
+    model.linear.forward = lambda x: own(x) * 2.0  # as a boost might
+    boosted = calls.again(torch, recorded)
+    assert not torch.equal(boosted.outputs[0], recorded.outputs[0])
+    del model.linear.forward
+    assert torch.equal(calls.again(torch, recorded).outputs[0], recorded.outputs[0])
+    model.linear.forward = lambda x: own(x) * 2.0
+    recorded = record(model, labels_loss(y), x)
+    del model.linear.forward
+    assert not torch.equal(calls.again(torch, recorded).outputs[0], recorded.outputs[0])
+    assert "forward" not in vars(model.linear)
+
+
+def test_evaluation_mode_with_parts_that_train():
+    (x, y), model = images(), conv()
+    model.eval()
+    model[1].train()
+    assert_repeats(model, record(model, labels_loss(y), x))
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return gradient * 2 + 0 * x
+
+
+def test_a_function_with_its_own_backward():
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(20, 10)
+
+        def forward(self, x: Any) -> Any:
+            return Scaled.apply(self.linear(x))
+
+    (x, y), model = vectors(), Model()
+    assert_repeats(model, record(model, labels_loss(y), x))
+
+
+class Replayed(torch.autograd.Function):
+    """As a recorded graph: its gradients always stand in the same memory."""
+
+    memory = torch.empty(10, 20)
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return (x @ weight.T).square()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        Replayed.memory.copy_((2 * (x @ weight.T) * gradient).T @ x)
+        return None, Replayed.memory
+
+
+def test_gradients_of_a_replay_are_not_written_over_by_the_next(monkeypatch):
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(10, 20) / 5)
+
+        def forward(self, x: Any) -> Any:
+            return Replayed.apply(x, self.weight)
+
+    monkeypatch.setattr(calls, "ACCELERATORS", ("cpu",))
+    (x, y), model = vectors(), Model()
+    recorded = record(model, labels_loss(y), x)
+    written = calls.again(torch, recorded)
+    before = [gradient.clone() for gradient in written.gradients]
+    with guard._weights_off(torch, model, 0.1):
+        other = calls.again(torch, recorded)
+    assert all(map(torch.equal, before, written.gradients))
+    assert guard.distance(other.gradients, written.gradients)[0] > 0.01
+
+
+def test_a_later_backward_pass_still_finds_what_it_saved():
+    (x, y), model = images(), conv()
+    before = calls.begin(torch, model, (x,), {})
+    held = model(x)
+    calls.finish(torch, before, held)
+    recorded = record(model, labels_loss(y), x)
+    assert_repeats(model, recorded)
+    guard.yardstick(torch, recorded, calls.again(torch, recorded), None, True, True)
+    held.sum().backward()  # raises where a saved tensor has been written to
+
+
+def test_weights_in_channels_last_are_put_back_bit_for_bit():
+    (x, y), model = images(), conv()
+    model.to(memory_format=torch.channels_last)
+    recorded = record(model, labels_loss(y), x.to(memory_format=torch.channels_last))
+    made = assert_repeats(model, recorded)
+    before = everything(model)
+    own = guard.yardstick(torch, recorded, made, None, True, True)
+    assert differences(before, everything(model)) == []
+    assert own.reordered > 0
+    assert own.rounded is not None
+
+
+@pytest.mark.parametrize("how", ["forward", "pre", "backward", "parameter"])
+def test_hooks_of_the_program_are_not_called_again(how):
+    model = mlp()
+    assert calls.not_repeatable(torch, model) is None
+    if how == "parameter":
+        model[0].weight.register_hook(lambda gradient: gradient)
+    else:
+        name = {"forward": "register_forward_hook", "pre": "register_forward_pre_hook",
+                "backward": "register_full_backward_hook"}[how]  # fmt: skip
+        getattr(model[0], name)(lambda *args: None)
+    assert calls.not_repeatable(torch, model) == "the model has hooks of the program's own"
+
+
+def test_torchs_own_hooks_are_no_hindrance():
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(20, 10)))
+    assert calls.not_repeatable(torch, model) is None
+    x, y = vectors()
+    assert_repeats(model, record(model, labels_loss(y), x))
+
+
+def test_a_call_that_gives_other_outputs_cannot_be_compared():
+    class Changes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            return [self.linear(x)] * (1 if GIVES else 0)
+
+    model = Changes()
+    GIVES.append(1)
+    recorded = record(model, lambda o: o[0].sum(), torch.randn(2, 4))
+    GIVES.clear()
+    with pytest.raises(RuntimeError, match="other outputs"):
+        calls.again(torch, recorded)
+
+
+GIVES: list[int] = []
+
+
+def test_what_the_model_raises_leaves_nothing_behind():
+    class Fails(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.count = nn.BatchNorm1d(4), 0
+
+        def forward(self, x: Any) -> Any:
+            self.count += 1
+            found = self.norm(x) * torch.rand(1)
+            if GIVES:
+                raise ValueError("now")
+            return found
+
+    model = Fails()
+    recorded = record(model, torch.sum, torch.randn(3, 4))
+    before = everything(model)
+    GIVES.append(1)
+    try:
+        with pytest.raises(ValueError, match="now"):
+            calls.again(torch, recorded)
+    finally:
+        GIVES.clear()
+    assert differences(before, everything(model)) == []

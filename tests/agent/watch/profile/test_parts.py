@@ -1,0 +1,264 @@
+"""The parts of a profiled run one by one, in this process."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flatout_agent.watch import places
+from flatout_agent.watch.calls import MAKERS, METHODS, Calls, opened
+from flatout_agent.watch.profile.watch.flops import counter
+from flatout_agent.watch.profile.watch.graphs import (Forwards, Losses, keeping_line)
+from flatout_agent.watch.profile.watch.loop import Step
+from flatout_agent.watch.profile.watch.process import (Collections, worker_cpu_s)
+from flatout_agent.watch.profile.watch.recording import (Recording, other_profiler)
+from flatout_agent.watch.profile.watch.seen import step_times_s
+from flatout_agent.watch.profile.watch.settings import debug_variables
+
+
+@pytest.fixture
+def calls():
+    watched = Calls(torch)
+    watched.install(outside_compiled=True)
+    yield watched
+    watched.remove()
+
+
+def attributes() -> list[object]:
+    tensor = [vars(torch.Tensor).get(name) for name in METHODS]
+    makers = [getattr(torch, name) for name in (*MAKERS, "save", "nonzero")]
+    inits = [torch.nn.Module.__init__, torch.optim.Optimizer.__init__]
+    return [*tensor, *makers, *inits, builtins.open, builtins.print, gc.collect]
+
+
+def test_everything_is_put_back() -> None:
+    before = attributes()
+    watched = Calls(torch)
+    watched.install(outside_compiled=True)
+    assert attributes() != before
+    watched.remove()
+    assert all(one is other for one, other in zip(attributes(), before, strict=True))
+
+
+def test_a_call_that_raises_raises_the_same(calls: Calls) -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        open("no such file")  # noqa: SIM115
+    assert raised.value.filename == "no such file"
+    with pytest.raises(RuntimeError, match="elements cannot be converted"):
+        torch.ones(2).item()
+    assert torch.tensor([1, 2]).tolist() == [1, 2]
+    assert calls.active
+
+
+def test_a_watched_function_binds_to_no_instance(calls: Calls, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("text")
+
+    class Reader:
+        opener = open
+
+    with Reader().opener(tmp_path / "file") as file:
+        assert file.read() == "text"
+
+
+def test_a_bound_one_goes_on_working_and_notes_nothing(calls: Calls) -> None:
+    item, make = torch.Tensor.item, torch.tensor
+    calls.remove()
+    count = len(calls.entries)
+    assert item(make(2.0)) == 2.0
+    assert len(calls.entries) == count
+
+
+def test_other_threads_are_not_the_loop(calls: Calls) -> None:
+    thread = threading.Thread(target=lambda: torch.ones(1).item())
+    thread.start()
+    thread.join()
+    assert not any(name == "Tensor.item" for name, _ in calls.entries)
+
+
+def test_what_flatout_does_itself_is_not_noted(calls: Calls) -> None:
+    with calls.paused():
+        open(__file__, "rb").close()
+    assert not calls.entries
+    open(__file__, "rb").close()
+    assert len(calls.entries) == 1
+
+
+def test_files_opened_anew_are_told_from_many_files() -> None:
+    assert opened("open", 32, ["a.bin"]) == ("open", "a.bin")
+    assert opened("open", 32, ["a", "b"]) == ("open", "2 files, a")
+    name, detail = opened("open", 32, [str(n) for n in range(32)])
+    assert name != "open"
+    assert detail == ""
+
+
+def test_the_innermost_line_of_the_user(tmp_path: Path) -> None:
+    inner = tmp_path / "lib" / "python3" / "site-packages" / "package.py"
+    inner.parent.mkdir(parents=True)
+    code = compile("def through(call):\n    return call()", str(inner), "exec")
+    package: dict[str, object] = {"places": places}
+    exec(code, package)
+    user = compile(
+        "def loop(through, where):\n\n    return through(where)", str(tmp_path / "u.py"), "exec"
+    )
+    program: dict[str, object] = {}
+    exec(user, program)
+    assert program["loop"](package["through"], places.where) == f"{tmp_path / 'u.py'}:3"
+
+
+KEEPING = {
+    "losses.append(loss)": True,
+    "losses.append((step, loss))": True,
+    "total += loss": True,
+    "total = total + loss": True,
+    "history[step] = loss": True,
+    "losses.append(loss.item())": False,
+    "total += loss.detach()": False,
+    "losses.append(float(loss))": False,
+    "print(loss)": False,
+}
+
+
+@pytest.mark.parametrize(("statement", "keeps"), KEEPING.items())
+def test_the_statement_that_keeps_a_loss(statement: str, keeps: bool, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        f"for step in range(9):\n    loss = f()\n    loss.backward()\n    {statement}\n"
+    )
+    assert keeping_line(str(path), 3) == (4 if keeps else None)
+
+
+def test_losses_that_are_kept_and_those_that_are_not() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    for keep in (True, False):
+        losses, kept = Losses(), []
+        for step in range(8):
+            loss = (weight * step).sum()
+            losses.saw(loss, step)
+            loss.backward()
+            if keep:
+                kept.append(loss)
+        assert losses.kept(8) is keep
+
+
+def test_a_sum_of_losses_keeps_them_all() -> None:
+    weight = torch.ones(2, requires_grad=True)
+    losses, total = Losses(), torch.zeros(())
+    for step in range(8):
+        loss = (weight * step).sum()
+        losses.saw(loss, step)
+        loss.backward()
+        total = total + loss
+    assert losses.kept(8)
+
+
+def test_forwards_without_backward() -> None:
+    model = torch.nn.Linear(2, 2)
+    forwards = Forwards(torch)
+    for step in range(4):
+        used, unused = model(torch.ones(1, 2)), model(torch.ones(1, 2))
+        forwards.called({"logits": used}, step)
+        forwards.called([unused], step)
+        used.sum().backward()
+    assert forwards.unused(before=4) == 4
+    assert forwards.unused(before=2) == 2
+    forwards.remove()
+
+
+def test_flops_of_a_step_and_the_same_result() -> None:
+    model = torch.nn.Linear(8, 4)
+    inputs = torch.randn(2, 8)
+    expected = model(inputs)
+    end = counter(torch, [model])
+    assert end is not None
+    counted = model(inputs)
+    assert end() == 2 * 2 * 8 * 4
+    assert torch.equal(expected, counted)
+    assert torch.utils._python_dispatch._get_current_dispatch_mode_stack() == []
+
+
+def test_flops_are_not_counted_inside_a_mode_of_the_script() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
+        assert counter(torch, [torch.nn.Linear(2, 2)]) is None
+    assert counter(torch, []) is None
+
+
+def test_a_recording_and_its_marks(tmp_path: Path) -> None:
+    recording = Recording(torch, "cpu", steps=2, warmup=1, detail=False)
+    recording.start()
+    assert other_profiler(torch) or not recording.recording
+    for _ in range(3):
+        torch.ones(2).sum()
+        over = recording.step()
+    assert over
+    assert recording.recorded == 2
+    path = Path(recording.save(str(tmp_path / "times")))
+    assert path.name == "times.json.gz"
+    assert list(tmp_path.iterdir()) == [path]
+    assert not other_profiler(torch)
+
+
+def test_garbage_collections_are_counted() -> None:
+    seen = Collections()
+    gc.collect()
+    seen.remove()
+    gc.collect()
+    assert seen.runs == 1
+    assert seen.s > 0
+
+
+def test_processes_that_are_gone_have_no_cpu_time() -> None:
+    import os
+    import sys
+
+    found = worker_cpu_s([os.getpid(), 2**22 + 1])
+    assert list(found) == ([os.getpid()] if sys.platform == "linux" else [])
+    assert all(seconds > 0 for seconds in found.values())
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 1), st.floats(0, 0.5), st.booleans()), min_size=1))
+def test_step_times_are_means_without_evaluation(steps: list[tuple[float, float, bool]]) -> None:
+    watched = [Step(wall_s=a + b, eval_s=b, epoch=epoch) for a, b, epoch in steps]
+    undisturbed, recorded = step_times_s(watched, [Step(wall_s=0.5)])
+    counted = [a for a, _, epoch in steps if not epoch] or [a for a, _, _ in steps]
+    assert undisturbed == pytest.approx(sum(counted) / len(counted))
+    assert recorded == 0.5
+    both, _ = step_times_s(watched, [Step(wall_s=0.5, epoch=True)])
+    assert both == pytest.approx(sum(a for a, _, _ in steps) / len(steps))
+
+
+def test_debug_variables_that_cost_something() -> None:
+    environ = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_DEBUG": "WARN", "TORCH_LOGS": "", "HOME": "/"}
+    assert debug_variables(environ) == ("CUDA_LAUNCH_BLOCKING=1",)
+
+
+@pytest.mark.gpu
+def test_a_recording_on_a_gpu(tmp_path: Path) -> None:
+    import gzip
+    import json
+
+    weight = torch.randn(256, 256, device="cuda")
+    recording = Recording(torch, "cuda", steps=2, warmup=1, detail=True)
+    recording.start()
+    for _ in range(3):
+        weight @ weight
+        torch.cuda.synchronize()
+        recording.step()
+    with gzip.open(recording.save(str(tmp_path / "detail")), "rt") as file:
+        events = json.load(file)["traceEvents"]
+    assert sum(event.get("cat") == "kernel" for event in events) >= 2
+
+
+@pytest.mark.gpu
+def test_calls_that_wait_for_a_gpu_say_so(calls: Calls) -> None:
+    torch.ones(1, device="cuda").item()
+    (entry,) = [entry for (name, _), entry in calls.entries.items() if name == "Tensor.item"]
+    assert entry.detail == "cuda"

@@ -1,0 +1,56 @@
+"""Waiting for the devices that the models are on, and counting their memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from flatout_agent.watch.profile.watch.process import MemoryInUse
+from flatout_agent.watch.tensors import peak_bytes, synchronize
+
+
+class Module(torch.nn.Module):
+    """A model on these devices."""
+
+    def __init__(self, *devices: str) -> None:
+        super().__init__()
+        self.places = [SimpleNamespace(device=torch.device(device)) for device in devices]
+
+    def parameters(self, recurse: bool = True) -> Any:
+        return iter(self.places)
+
+
+def job(*devices: str) -> tuple[Any, list[Any]]:
+    waited: list[Any] = []
+    module = SimpleNamespace(synchronize=waited.append, max_memory_allocated=lambda device: 7)
+    kind = torch.device(devices[0]).type if devices else "cuda"
+    models = [Module(*devices)] if devices else []
+    return SimpleNamespace(torch=SimpleNamespace(cuda=module), device=kind, models=models), waited
+
+
+def test_the_models_devices_are_waited_for_not_the_current_one() -> None:
+    both, waited = job("cuda:1", "cuda:2", "cuda:1")
+    synchronize(both)
+    assert {str(device) for device in waited} == {"cuda:1", "cuda:2"}
+    assert peak_bytes(both) == 14
+
+
+def test_before_there_is_a_model_the_current_device_is_meant() -> None:
+    none, waited = job()
+    synchronize(none)
+    assert waited == [None]
+
+
+def test_a_cpu_is_not_waited_for() -> None:
+    here, waited = job("cpu")
+    synchronize(here)
+    assert waited == []
+    assert (peak_bytes(here) or 1) > 0
+
+
+def test_memory_in_use_is_asked_for_after_each_step_so_it_must_be_cheap() -> None:
+    nested = {"allocated_bytes": {"all": {"current": 7}}}
+    cuda = SimpleNamespace(memory_stats_as_nested_dict=lambda: nested)  # memory_stats is slow
+    assert MemoryInUse(SimpleNamespace(cuda=cuda), "cuda").bytes() == 7

@@ -1,0 +1,134 @@
+"""A trial: the same seed gives the same steps, step times settle, the program stops itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from flatout_agent import wire
+from flatout_agent.watch.window import Window, stable
+
+pytestmark = pytest.mark.slow
+
+JOBS = Path(__file__).parents[2] / "jobs"
+SHORT = {"min_steps": 4, "max_steps": 6, "window_s": 0.2}
+
+
+def trial(**more) -> wire.TrialOrders:
+    return wire.TrialOrders(**{**SHORT, **more})
+
+
+def job(name: str, *options: str) -> list[str]:
+    return [str(JOBS / f"{name}.py"), "--steps", "500", *options]
+
+
+def test_baseline_and_twin_agree_to_the_last_bit(run_agent):
+    base = run_agent(job("plain"), trial=trial(), name="base")
+    twin = run_agent(job("plain"), trial=trial(), name="twin")
+    assert base.returncode == twin.returncode == 0
+    assert base.one(wire.Ended).reason == "window"
+    losses = [run.one(wire.LossesSeen).losses for run in (base, twin)]
+    shared = min(map(len, losses))
+    assert losses[0][:shared] == losses[1][:shared]
+    phases = [step.phase for step in base.of(wire.StepTaken)]
+    assert phases[:2] == ["warmup"] * 2
+    assert 4 <= phases.count("window") <= 6
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("accumulation", lambda f: f.micro_steps > 1),
+        ("gan", lambda f: len(f.models) == 2 and len(f.optimizers) == 2),
+        ("custom_optimizer", lambda f: not f.optimizers[0].from_torch),
+        ("no_loader", lambda f: not f.loaders),
+        ("dynamic_shapes", lambda f: len(f.models[0].input_shapes) > 1),
+        ("scaler", lambda f: f.scaler or f.autocast),
+        ("methods", lambda f: len(f.models) > 1),
+        ("eval_with_grad", lambda f: f.eval_seen and f.eval_with_grad),
+        ("iterable", lambda f: f.loaders[0].iterable),
+        ("workers", lambda f: f.loaders[0].num_workers == 2),
+        ("float64", lambda f: f.models[0].dtype == "float64"),
+        ("closure", lambda f: f.optimizers[0].closure),
+        ("dropout", lambda f: f.models[0].random_forward),
+    ],
+)
+def test_what_is_seen_of_each_style(run_agent, name, expected):
+    run = run_agent(job(name), trial=trial(min_steps=40, max_steps=40))
+    facts = run.one(wire.JobSeen).facts
+    assert expected(facts), facts
+    assert run.one(wire.Ended).samples > 0
+    assert run.of(wire.Fault) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"),
+    [("hf_trainer", "transformers"), ("lightning_fit", "lightning"),
+     ("accelerate_loop", "accelerate"), ("own_compile", None)],
+)  # fmt: skip
+def test_frameworks_are_understood(run_agent, tmp_path, name, framework):
+    run = run_agent(job(name), trial=trial(), cwd=tmp_path)
+    facts = run.one(wire.JobSeen).facts
+    assert run.one(wire.Ended).reason == "window", run.stderr[-2000:]
+    assert facts.framework == framework
+    assert facts.models
+    assert facts.models[0].compiled is (name == "own_compile")
+    assert run.of(wire.Fault) == []
+
+
+def test_few_steps_end_with_the_program(run_agent):
+    run = run_agent([str(JOBS / "few_steps.py")], trial=trial())
+    ended = run.one(wire.Ended)
+    assert (ended.reason, run.returncode) == ("program", 0)
+
+
+def test_it_waits_at_each_gate(run_agent, tmp_path):
+    waited: list[str] = []
+
+    def open_gates() -> None:
+        folder = tmp_path / "gated"
+        for number in range(3):
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                told = [p.read_text() for p in folder.glob("*.jsonl")] if folder.exists() else []
+                if any(f'"number":{number},' in text and '"gate"' in text for text in told):
+                    break
+                time.sleep(0.05)
+            time.sleep(0.3)
+            waited.append(str(number))
+            (folder / f"gate-{number}").touch()
+
+    opener = threading.Thread(target=open_gates)
+    opener.start()
+    run = run_agent(job("plain"), trial=trial(gates=3), name="gated")
+    opener.join()
+    windows = [step for step in run.of(wire.StepTaken) if step.phase == "window"]
+    assert waited == ["0", "1", "2"]
+    assert {step.window for step in windows} == {0, 1, 2}
+    assert max(step.wall_s for step in windows) < 0.3, "the pause is not part of a step"
+
+
+def test_stable():
+    assert not stable([1.0, 1.0])
+    assert stable([9.0, 1.0, 1.05, 1.1])
+    assert not stable([9.0, 5.0, 3.0])
+    assert stable([0.1, 1.9] * 20)
+    assert not stable([3.0 - 0.1 * i for i in range(20)])
+
+
+def test_a_window_has_at_least_the_steps_and_the_time_asked_for():
+    window = Window(wire.TrialOrders(min_steps=3, max_steps=100, window_s=1.0))
+    now, index = 0.0, 0
+    while not window.complete and index < 200:
+        now += 0.1
+        phase = window.phase()
+        closing = phase == "window" and window.closes(now)
+        step = wire.StepTaken(index, phase, 0.1)
+        if window.step_ended(step, closing, 0, 0):
+            window.begins(now)
+        index += 1
+    assert window.complete
+    assert 10 <= window._taken <= 12

@@ -1,0 +1,358 @@
+"""Ceilings as the host measures and keeps them: through a stand-in that crashes, hangs and lies."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flatout.benching import (ceiling_run, ceiling_sheets, ceiling_store, ceilings)
+from flatout.benching.ceiling_run import (Heard, Orders)
+from flatout.benching.ceiling_watch import Watch
+from flatout.nouns.ceiling import Ceiling, Device, Point
+from flatout.nouns.errors import UserError
+from flatout.nouns.identity import GpuIdentity, Identity
+from flatout_programs import ceilings as agent
+from machines.healthy import a100, changed, cpu_server
+
+STAND_IN = """
+import json, os, signal, sys, time
+
+orders = json.loads(sys.argv[-1])
+
+def tell(**said):
+    print("flatout-bench " + json.dumps(said), flush=True)
+
+def begin(name, device="cpu", seconds=0.1, unit="GB/s"):
+    tell(begin=dict(id=name, device=device, title=name, unit=unit), seconds=seconds)
+
+def wanted(name, device="cpu"):
+    return [name, device] not in orders["done"]
+
+def kernel(name, device="cpu", value=1.0):
+    if wanted(name, device):
+        begin(name, device)
+        tell(point=["small", value])
+        tell(point=["large", value * 2])
+        tell(end=name)
+
+def hello(*planned):
+    tell(torch="2.9.0", python="3.12.1", devices=[dict(device="cuda:0", name="NVIDIA H200"),
+                                                  dict(device="cpu")])
+    tell(planned=[list(one) for one in planned if wanted(*one)])
+
+print("noise")
+"""
+HERE = Identity("Linux", "AMD EPYC", 2, 8 * 2**30, (), "3.12", "2.9.0")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ceiling_store.FOLDER_ENV, str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    """An interpreter that tells what a test wants; the test adds what it does."""
+    if os.name == "nt":
+        pytest.skip("a script that the system starts by its first line")
+    path = tmp_path / "python"
+    path.write_text(f"#!{sys.executable}\n{STAND_IN}")
+    path.chmod(0o755)
+    return path
+
+
+def run(stand_in: Path, code: str, quick: bool = True) -> Heard:
+    with stand_in.open("a") as file:
+        file.write(code)
+    return ceiling_run.run(str(stand_in), Orders(quick=quick))
+
+
+def by_id(heard: Heard) -> dict[str, Ceiling]:
+    return {one.id: one for one in heard.ceilings}
+
+
+def test_both_sides_mark_their_lines_alike() -> None:
+    assert ceiling_run.MARK == agent.MARK
+
+
+def test_points_become_a_ceiling(stand_in: Path) -> None:
+    heard = run(stand_in, "hello(('one', 'cpu')); kernel('one'); tell(done=True)")
+    (found,) = heard.ceilings
+    assert (found.value, found.best, found.unit) == (2.0, "large", "GB/s")
+    assert found.curve == (Point("small", 1.0), Point("large", 2.0))
+    assert (heard.torch, heard.python) == ("2.9.0", "3.12.1")
+
+
+def test_of_times_the_shortest_is_the_ceiling(stand_in: Path) -> None:
+    code = "hello(('t', 'cpu')); begin('t', unit='us'); tell(point=['a', 3.0]); "
+    heard = run(stand_in, code + "tell(point=['b', 4.0]); tell(end='t'); tell(done=True)")
+    assert by_id(heard)["t"].value == 3.0
+
+
+def test_a_crash_costs_its_row_and_the_rest_is_measured(stand_in: Path) -> None:
+    heard = run(
+        stand_in,
+        "hello(('one', 'cpu'), ('crash', 'cpu'), ('last', 'cpu'))\nkernel('one')\n"
+        "if wanted('crash'):\n    begin('crash'); tell(point=['small', 7.0])\n"
+        "    os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "kernel('last'); tell(done=True)\n",
+    )
+    found = by_id(heard)
+    assert [one.id for one in heard.ceilings] == ["one", "crash", "last"]
+    assert found["crash"].value == 7.0  # what was known before it
+    assert found["crash"].note == "ended by signal 11 (SIGSEGV)"
+    assert found["last"].value == 2.0
+
+
+def test_what_hangs_costs_its_row(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ceiling_run.LATE_S, True, 0.5)
+    began = time.monotonic()
+    heard = run(
+        stand_in,
+        "hello(('hang', 'cpu'), ('last', 'cpu'))\n"
+        "if wanted('hang'):\n    begin('hang'); time.sleep(300)\n"
+        "kernel('last'); tell(done=True)\n",
+    )
+    found = by_id(heard)
+    assert (found["hang"].value, found["hang"].note) == (None, "did not end")
+    assert found["last"].value == 2.0
+    assert time.monotonic() - began < 10
+
+
+def test_a_device_that_hangs_again_and_again_is_left(
+    stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(ceiling_run.LATE_S, True, 0.3)
+    heard = run(
+        stand_in,
+        "names = [('a', 'cuda:0'), ('b', 'cuda:0'), ('c', 'cuda:0'), ('d', 'cpu')]\n"
+        "hello(*names)\n"
+        "for name, device in names[:3]:\n"
+        "    if wanted(name, device):\n        begin(name, device); time.sleep(300)\n"
+        "kernel('d'); tell(done=True)\n",
+    )
+    found = by_id(heard)
+    assert found["c"].note == "not tried: the device hung 2 times"
+    assert found["d"].value == 2.0
+
+
+def test_it_never_goes_round_for_ever(stand_in: Path) -> None:
+    heard = run(stand_in, "hello(('a', 'cpu')); os._exit(1)")
+    (found,) = heard.ceilings
+    assert found.value is None
+    assert found.note.startswith("the process ended before it: ended with exit code 1")
+
+
+@pytest.mark.parametrize(
+    "code", ["tell(error='no module', torch_missing=True)", "tell(error='libcudart.so.12')"]
+)
+def test_without_torch_the_error_has_a_cure(stand_in: Path, code: str) -> None:
+    with pytest.raises(UserError) as raised:
+        run(stand_in, code)
+    missing = "torch_missing" in code
+    assert ("not installed" in raised.value.message) == missing
+    assert "flatout env" in str(raised.value.next_step) or not missing
+
+
+@pytest.mark.parametrize("code", ["", "1/0", "print('flatout-bench {')"])
+def test_nonsense_is_a_torch_that_cannot_be_used(stand_in: Path, code: str) -> None:
+    with pytest.raises(UserError, match="cannot be used"):
+        run(stand_in, code)
+
+
+def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be started"):
+        ceiling_run.run(str(tmp_path / "python"), Orders())
+
+
+def test_an_interruption_keeps_what_was_measured(stand_in: Path) -> None:
+    code = "hello(('one', 'cpu'), ('two', 'cpu')); kernel('one'); begin('two'); time.sleep(300)"
+    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    heard = run(stand_in, code)
+    assert heard.interrupted
+    assert [one.id for one in heard.ceilings] == ["one"]
+
+
+def test_measuring_keeps_and_cached_gives_it_back(stand_in: Path) -> None:
+    with stand_in.open("a") as file:
+        file.write("hello(('copy-device', 'cuda:0')); kernel('copy-device', 'cuda:0', 2000.0)\n")
+        file.write("tell(done=True)")
+    found = ceilings.measure(str(stand_in), quick=True)
+    assert found[0].datasheet == 4800  # H200
+    here = ceilings.identity("2.9.0")
+    assert ceilings.cached(here) == found
+    assert ceilings.cached(dataclasses.replace(here, torch=None)) == found
+    assert ceilings.cached(dataclasses.replace(here, torch="2.8.0")) == ()
+
+
+@pytest.mark.slow
+def test_really_measured_on_the_cpu_here() -> None:
+    found = {
+        one.id: one
+        for one in ceilings.measure(
+            sys.executable, quick=True, wanted=("matmul-cpu-fp32", "memory-cpu"), devices=("cpu",)
+        )
+    }
+    assert 0.001 < (found["matmul-cpu-fp32"].value or 0) < 50  # TFLOP/s
+    assert 0.5 < (found["memory-cpu"].value or 0) < 2000  # GB/s
+    assert set(found) == {"matmul-cpu-fp32", "memory-cpu"}
+
+
+def row(kernel_id: str, value: float | None, **facts: Any) -> Ceiling:
+    return Ceiling(kernel_id, kernel_id, "cpu", value, facts.pop("unit", "GB/s"), **facts)
+
+
+def test_the_store_adds_and_keeps_the_better_figure() -> None:
+    """The lower one was measured while something else ran."""
+    slow = [row("a", 1.0), row("b", 5.0), row("t", 9.0, unit="us"), row("disk-read", 3.0)]
+    fast = [row("a", 2.0), row("c", None), row("t", 4.0, unit="us"), row("disk-read", 1.0)]
+    for first, then in ((slow, fast), (fast, slow)):
+        ceiling_store.keep(HERE, first, quick=True)
+        ceiling_store.keep(HERE, then, quick=True)
+    kept = ceiling_store.load(HERE)
+    assert kept is not None
+    # of what may have changed, the last
+    assert {one.id: one.value for one in kept.ceilings} == {
+        "a": 2.0,
+        "b": 5.0,
+        "t": 4.0,
+        "disk-read": 3.0,
+    }
+    assert (kept.torch, kept.quick) == ("2.9.0", True)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cpu": "another"},
+        {"cores": 4},
+        {"memory_bytes": 64 * 2**30},
+        {"gpus": (GpuIdentity("NVIDIA L4", 2**34, "580.1"),)},
+        {"torch": "2.10.0"},
+    ],
+)
+def test_of_another_machine_driver_or_torch_nothing_is_known(changes: dict[str, Any]) -> None:
+    ceiling_store.keep(HERE, [row("a", 1.0)], quick=True)
+    assert ceiling_store.load(dataclasses.replace(HERE, **changes)) is None
+
+
+def test_a_driver_update_asks_for_a_new_measurement() -> None:
+    old, new = (
+        dataclasses.replace(HERE, gpus=(GpuIdentity("NVIDIA L4", 2**34, driver),))
+        for driver in ("570.1", "580.1")
+    )
+    ceiling_store.keep(old, [row("a", 1.0)], quick=True)
+    assert ceiling_store.load(old) is not None
+    assert ceiling_store.load(new) is None
+
+
+@given(st.one_of(st.binary(max_size=60), st.sampled_from([b'{"version": 1}', b"[]", b"null"])))
+def test_a_broken_file_is_nothing_known(content: bytes) -> None:
+    path = ceiling_store.keep(HERE, [row("a", 1.0)], quick=True)
+    assert path is not None
+    path.write_bytes(content)
+    assert ceiling_store.load(HERE) is None
+    assert ceiling_store.keep(HERE, [row("a", 3.0)], quick=True) is not None
+
+
+def test_rows_of_a_file_that_are_none_are_passed_over() -> None:
+    path = ceiling_store.keep(HERE, [row("a", 1.0)], quick=True)
+    assert path is not None
+    document = json.loads(path.read_text())
+    document["ceilings"] += [None, {"id": 3}, {"id": "x", "device": "cpu"}]
+    path.write_text(json.dumps(document))
+    kept = ceiling_store.load(HERE)
+    assert kept is not None
+    assert [one.id for one in kept.ceilings] == ["a"]
+
+
+def test_where_nothing_can_be_written_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(ceiling_store.FOLDER_ENV, str(tmp_path / "file"))
+    assert ceiling_store.keep(HERE, [row("a", 1.0)], quick=True) is None
+    assert ceiling_store.load(HERE) is None
+
+
+H200 = Device("cuda:0", "NVIDIA H200", 141 * 2**30)
+
+
+@pytest.mark.parametrize(
+    ("ceiling_id", "figure"),
+    [
+        ("matmul-bf16", 989.4),
+        ("matmul-fp64", 67),
+        ("matmul-fp32", 67),
+        ("conv-nhwc-fp32", 494.7),
+        ("attention-fp16", 989.4),
+        ("copy-device", 4800),
+        ("triad-device", 4800),
+        ("copy-host-to-device-pinned", pytest.approx(63.0, rel=0.01)),
+        ("copy-host-to-device-pageable", None),
+        ("copy-device-to-device", 450),
+        ("all-reduce", 450),
+        ("launch-rate", None),
+        ("matmul-cpu-fp32", None),
+    ],
+)
+def test_the_data_sheet(ceiling_id: str, figure: Any) -> None:
+    assert ceiling_sheets.figure(ceiling_id, H200, [H200]) == figure
+
+
+def test_without_a_data_sheet_there_is_no_figure() -> None:
+    unknown = Device("cuda:0", "NVIDIA A100-SXM4-40GB MIG 1g.5gb")
+    assert ceiling_sheets.figure("matmul-bf16", unknown, [unknown]) is None
+    assert ceiling_sheets.figure("matmul-bf16", None, []) is None
+    grace = Device("cuda:0", "NVIDIA GH200 480GB", 96 * 2**30)
+    assert ceiling_sheets.figure("copy-host-to-device-pinned", grace, [grace]) is None
+
+
+def test_under_load_is_what_counts() -> None:
+    machine = changed(a100(), gpus__all__throttles=("gpu_idle",), gpus__all__pcie_generation=1)
+    idle = changed(machine, gpus__all__throttles=("gpu_idle", "applications_clocks_setting")).gpus
+    busy = changed(
+        machine,
+        gpus__all__utilization=1.0,
+        gpus__all__power_w=390.0,
+        gpus__all__throttles=("gpu_idle", "sw_power_cap"),
+        gpus__all__pcie_generation=4,
+        gpus__all__clock_sm_mhz=1200,
+    ).gpus
+    samples = iter([idle, busy, idle])
+    with Watch(machine, lambda: next(samples), 0.01) as watch:
+        time.sleep(0.3)
+    assert watch.machine.gpus is not None
+    for gpu in watch.machine.gpus:
+        assert gpu.throttles == ("sw_power_cap",)
+        assert (gpu.pcie_generation, gpu.power_w, gpu.clock_sm_mhz) == (4, 390.0, 1200)
+        assert gpu.processes == ()
+
+
+def test_a_driver_that_cannot_be_asked_changes_nothing() -> None:
+    def fail() -> Any:
+        raise RuntimeError("gone")
+
+    machine = a100()
+    with Watch(machine, fail, 0.01) as watch:
+        time.sleep(0.05)
+    assert watch.machine == machine
+
+
+def test_without_a_gpu_nothing_is_asked() -> None:
+    asked: list[int] = []
+    with Watch(cpu_server(), lambda: asked.append(1) or (), 0.01) as watch:
+        time.sleep(0.05)
+    assert asked == []
+    assert watch.machine == cpu_server()

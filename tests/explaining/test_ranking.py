@@ -1,0 +1,144 @@
+"""The root cause comes first; what follows from it is told as that; harmless ones come last."""
+
+from __future__ import annotations
+
+from explaining.written import signature
+from flatout.explaining.ranking import (Found, confidence, ranked)
+from flatout.explaining.scanning import (Book, Scanner)
+from flatout.nouns.explained import Confidence
+from flatout.nouns.signature import Role, Signature
+
+CAUSE = signature("cause", "it ran out", specificity=8)
+GENERAL = signature("general", "error", specificity=4)
+ECHO = signature("echo", r"rank (?P<root_rank>\d) died", role=Role.ECHO)
+WARNING = signature("warning", "slowly", role=Role.WARNING, specificity=7)
+HARMLESS = signature("harmless", "do not fear", role=Role.HARMLESS, specificity=9)
+EVERY = (CAUSE, GENERAL, ECHO, WARNING, HARMLESS)
+FAR = "step\n" * 1000
+
+
+def order(text: str, *signatures: Signature, **files: str) -> list[Found]:
+    scanner = Scanner(Book(signatures or EVERY))
+    for name, content in files.items() or {"": text}.items():
+        scanner.read([content.encode()], name.replace("__", "/") or None)
+    return ranked(scanner.hits.values())
+
+
+def told(found: list[Found]) -> list[tuple[str, str | None]]:
+    return [(item.id, item.consequence_of.id if item.consequence_of else None) for item in found]
+
+
+def test_the_more_particular_wins_where_both_fit_one_place() -> None:
+    assert told(order("error: it ran out\n")) == [("cause", None), ("general", "cause")]
+
+
+def test_of_two_failures_the_first_in_time_is_the_root() -> None:
+    other = signature("other", "second trouble", specificity=9)
+    found = order(f"it ran out\n{FAR}second trouble\n", CAUSE, other)
+    assert told(found) == [("cause", None), ("other", None)]
+
+
+def test_a_vague_first_sign_gives_way_to_a_cause() -> None:
+    vague = signature("vague", "something failed", specificity=2)
+    found = order(f"something failed\n{FAR}it ran out\n", CAUSE, vague)
+    assert told(found)[0] == ("cause", None)
+
+
+def test_what_a_cause_leads_to_is_its_consequence_at_any_distance() -> None:
+    cause = signature("cause", "it ran out", specificity=5, leads_to=("later",))
+    later = signature("later", "it hangs", specificity=9)
+    found = order(f"it hangs\n{FAR}it ran out\n", cause, later)
+    assert told(found) == [("cause", None), ("later", "cause")]
+
+
+def test_reports_of_a_death_follow_from_its_cause_and_stand_alone_without() -> None:
+    assert told(order(f"it ran out\n{FAR}rank 0 died\n")) == [("cause", None), ("echo", "cause")]
+    assert told(order("rank 0 died\nslowly\n")) == [("echo", None), ("warning", None)]
+
+
+def test_circles_end_with_the_earliest() -> None:
+    a = signature("a", "one", specificity=4, leads_to=("b",))
+    b = signature("b", "two", specificity=5, leads_to=("c",))
+    c = signature("c", "three", specificity=6, leads_to=("a",))
+    found = order("two\none\nthree\n", a, b, c)
+    assert told(found) == [("b", None), ("a", "b"), ("c", "b")]
+
+
+def test_a_consequence_of_a_consequence_follows_from_the_root() -> None:
+    a = signature("a", "one", specificity=4, leads_to=("b",))
+    b = signature("b", "two", specificity=5, leads_to=("c",))
+    c = signature("c", "three", specificity=6)
+    assert told(order(f"three\n{FAR}two\n{FAR}one\n", a, b, c)) == [
+        ("a", None),
+        ("c", "a"),
+        ("b", "a"),
+    ]
+
+
+def test_a_vague_last_word_does_not_hide_the_report_before_it() -> None:
+    aborted = signature("aborted", "core dumped", specificity=2)
+    echo = signature("waits", "timed out", specificity=5, role=Role.ECHO)
+    assert told(order(f"timed out\n{FAR}core dumped\n", aborted, echo))[0] == ("waits", None)
+
+
+def test_harmless_ones_come_last_and_explain_nothing() -> None:
+    found = order("do not fear\nerror\n")
+    assert told(found) == [("general", None), ("harmless", None)]
+
+
+def test_the_rank_that_failed_first_by_the_clock_wins() -> None:
+    text = (
+        "[rank0]: 2026-03-01 10:00:05 error\n"
+        f"{FAR}"
+        "[rank3]: 2026-03-01 10:00:01 error\n"
+        "[rank1]: 2026-03-01 10:00:04 error\n"
+    )
+    (found,) = order(text, GENERAL)
+    assert found.ranks == (3, 1, 0)
+    assert found.first.evidence.rank == 3
+
+
+def test_the_rank_that_the_launcher_names_wins() -> None:
+    other = signature("other", "peer is gone", specificity=8)
+    text = f"[rank0]: peer is gone\n{FAR}[rank2]: it ran out\n{FAR}rank 2 died\n"
+    assert told(order(text, CAUSE, ECHO, other))[0] == ("cause", None)
+
+
+def test_loggers_with_and_without_a_year_stand_in_one_log() -> None:
+    late = signature("late", "second trouble", specificity=8)
+    text = f"E0301 10:00:09.5 7 x.py:1] second trouble\n{FAR}2026-03-01 10:00:01 it ran out\n"
+    assert told(order(text, CAUSE, late))[0] == ("cause", None)
+    undated = f"10:00:09 second trouble\n{FAR}2026-03-01 10:00:01 it ran out\n"
+    assert told(order(undated, CAUSE, late))[0] == (
+        "late",
+        None,
+    )  # by place: the two do not compare
+
+
+def test_of_files_without_times_the_first_counts() -> None:
+    late = signature("late", "second trouble", specificity=8)
+    found = order("", CAUSE, late, a=f"{FAR}it ran out\n", b="second trouble\n")
+    assert [item.id for item in found] == ["cause", "late"]
+
+
+def test_files_of_ranks_are_told_apart() -> None:
+    found = order(
+        "",
+        logs__rank0="2026-03-01 10:00:05 error\n",
+        logs__rank1="2026-03-01 10:00:01 it ran out\n",
+    )
+    assert found[0].id == "cause"
+    assert found[0].first.evidence.rank == 1
+
+
+def test_confidence_is_how_particular_the_match_is() -> None:
+    levels = {9: Confidence.HIGH, 7: Confidence.HIGH, 6: Confidence.MEDIUM, 4: Confidence.MEDIUM}
+    levels |= {3: Confidence.LOW, 1: Confidence.LOW}
+    for specificity, level in levels.items():
+        (found,) = order("boom", signature("boom", "boom", specificity=specificity))
+        assert confidence(found) is level
+
+
+def test_two_that_fit_equally_well_are_less_sure() -> None:
+    twins = (signature("a", "boom", specificity=8), signature("b", "boom", specificity=8))
+    assert [confidence(item) for item in order("boom", *twins)] == [Confidence.MEDIUM] * 2

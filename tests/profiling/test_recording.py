@@ -1,0 +1,198 @@
+"""A program run in the foreground and profiled: what comes back, or what is said where nothing can.
+
+What the agent sees of a loop is tested in tests/agent/watch/profile/test_watch.py.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from flatout.profiling import (recording, records)
+from flatout.profiling.recording import Settings
+from flatout.profiling.records import Process
+from flatout.profiling.settings import (seconds, share)
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.errors import UserError
+from flatout.nouns.observer import Silent
+from flatout.running.command import resolve
+from flatout_agent import wire
+
+pytestmark = pytest.mark.slow
+
+JOBS = Path(__file__).parent.parent / "jobs"
+TRACES = Path(__file__).parent.parent / "traces"
+SLOW_DATA = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Data(Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return torch.randn(64)
+
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for step, batch in enumerate(DataLoader(Data(), 10)):
+    model(batch).mean().backward()  # BACKWARD
+    optimizer.step()
+    if step == 150:
+        open("done", "w").close()
+        break
+"""
+
+
+class Heard(Silent):
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+        self.steps: list[str] = []
+
+    def phase(self, text: str) -> None:
+        self.phases.append(text)
+
+    def step(self, index: int, phase: str, wall_s: float) -> None:
+        self.steps.append(phase)
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def test_a_program_that_goes_on_is_told_of_before_it_ends(work: Path) -> None:
+    (work / "train.py").write_text(SLOW_DATA)
+    done_then: list[bool] = []
+    heard = Heard()
+    recorded = recording.record(
+        resolve(["train.py"]),
+        Settings(bench=False),
+        heard,
+        lambda made: done_then.append((work / "done").exists()),
+    )
+    assert done_then == [False]
+    assert (work / "done").exists(), "the program did not go on to its end"
+    found = recorded.profile
+    assert found.command == ("train.py",)
+    anatomy = found.anatomy
+    assert sum(part.ms for part in anatomy.parts) == pytest.approx(anatomy.step_ms, rel=0.01)
+    assert anatomy.step_ms > 10
+    assert anatomy.parts[0].kind is Kind.WAIT_DATA  # how large its share is the machine decides
+    assert found.seen is not None and found.seen.wait_s > 0.01
+    assert found.job is not None and found.job.loaders[0].num_workers == 0
+    assert found.trace == str(recorded.traces[0])
+    assert recorded.folder is not None and recorded.folder.name.endswith("-profile")
+    assert recorded.notes == ()
+    assert set(heard.steps) >= {"warmup", "window", "record", "detail"}
+    assert any("goes on" in phase for phase in heard.phases)
+
+
+def test_a_program_that_is_stopped(work: Path) -> None:
+    (work / "train.py").write_text(SLOW_DATA)
+    profile = recording.profile(resolve(["train.py"]), Settings(steps=3, stop=True, bench=False))
+    assert profile.anatomy.steps == 3
+    assert not (work / "done").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("few_steps", "ended after 2 steps: too few"),
+        ("no_train", "imported torch but took no optimizer step"),
+        ("no_torch", "never imported torch"),
+    ],
+)
+def test_what_is_said_without_a_window(work: Path, name: str, says: str) -> None:
+    with pytest.raises(UserError, match=says) as raised:
+        recording.profile(resolve([str(JOBS / f"{name}.py")]), Settings(bench=False))
+    assert raised.value.exit_code == 1
+    assert raised.value.next_step
+
+
+def test_a_program_that_fails_before_a_window(work: Path) -> None:
+    (work / "train.py").write_text("import torch\nraise SystemExit(3)\n")
+    with pytest.raises(UserError, match=r"failed before its first step \(exit code 3\)"):
+        recording.profile(resolve(["train.py"]), Settings(bench=False))
+
+
+def process(**seen: object) -> Process:
+    found = Process(1, steps=40)
+    found.seen = wire.LoopSeen(**{"step_s": 0.1, "recorded_step_s": 0.1, "steps": 6, **seen})  # type: ignore[arg-type]
+    return found
+
+
+def test_a_profiler_of_the_scripts_own_is_named() -> None:
+    error = records.why_not([process(profiler=True)], 0, True)
+    assert "profiler of its own" in error.message
+    assert error.next_step is not None and "--trace" in error.next_step
+
+
+def test_the_lowest_rank_with_a_trace_leads() -> None:
+    ranks = [process(trace="a"), process(trace="b"), process()]
+    for item, rank in zip(ranks, (2, 1, 0), strict=True):
+        item.rank = rank
+    assert records.leading(ranks) is ranks[1]
+    assert records.leading(ranks[2:]) is None
+    assert records.traces(ranks) == (Path("a"), Path("b"))
+
+
+def test_notes_say_what_is_missing() -> None:
+    found = process(trace="a", steps=2, debug_variables=("NCCL_DEBUG=INFO",))
+    found.faults = ["calls: TypeError"]
+    told = records.notes([found], found, wire.ProfileOrders(steps=6))
+    assert [word for word in ("2 steps", "no line", "NCCL_DEBUG=INFO", "TypeError")
+            if any(word in note for note in told)] == [
+        "2 steps", "no line", "NCCL_DEBUG=INFO", "TypeError",
+    ]  # fmt: skip
+    whole = process(trace="a", detail_trace="b")
+    assert records.notes([whole], whole, wire.ProfileOrders(steps=6)) == ()
+
+
+def test_a_gpus_job_whose_trace_holds_no_gpu_is_no_job_of_the_cpu(root: Path) -> None:
+    """CUPTI was taken, or this torch was built without it."""
+    found = process(trace=str(TRACES / "text_cpu.json.gz"))
+    version = {"torch": "2.13.0", "python": "3.11", "system": "linux"}
+    found.facts = wire.JobFacts(**version, device="cuda", device_name="NVIDIA H100")
+    command = resolve([str(JOBS / "plain.py")])
+    with pytest.raises(UserError, match="nothing of what NVIDIA H100 did") as raised:
+        recording.analysed(command, [found], ())
+    assert "CUPTI" in (raised.value.next_step or "")
+    found.facts = wire.JobFacts(**version, device="cpu")
+    profile = recording.analysed(command, [found], ())
+    assert profile is not None
+    assert profile.anatomy.device == "cpu"
+
+
+def test_traces_that_exist(tmp_path: Path) -> None:
+    recorded = recording.from_traces([TRACES / "a100_train.json.gz"])
+    assert recorded.profile.anatomy.device == "cuda"
+    assert recorded.profile.seen is None
+    assert recorded.profile.ceilings == (), "measured here, and the trace is of another machine"
+    one, other = tmp_path / "rank0.json.gz", tmp_path / "rank1.json.gz"
+    shutil.copy(TRACES / "a100_nccl.json.gz", one)
+    shutil.copy(TRACES / "a100_nccl.json.gz", other)
+    ranks = recording.from_traces([one, other]).profile.ranks
+    assert len(ranks) == 2
+    assert ranks[0].busy_ms >= ranks[0].compute_ms > 0
+
+
+@pytest.mark.parametrize(("text", "value"), [("60s", 60), ("2m", 120), ("0s", 0), ("1.5h", 5400)])
+def test_times(text: str, value: float) -> None:
+    assert seconds(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("10%", 0.1), ("5", 0.05), ("12.5 %", 0.125)])
+def test_shares(text: str, value: float) -> None:
+    assert share(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "-5", "nan", "1e9s%"])
+def test_neither_times_nor_shares(text: str) -> None:
+    for read in (seconds, share):
+        with pytest.raises(UserError, match=r"is not a time|is no percentage"):
+            read(text)

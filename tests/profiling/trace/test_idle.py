@@ -1,0 +1,113 @@
+"""Causes of idle time, one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from flatout.profiling.trace.analysing import analyse
+from flatout.nouns.anatomy import Kind
+from profiling.trace.making import Trace
+
+RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::relu>"
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def busy_then(trace: Trace, *, until: float = 100, again: float, launch: float) -> Trace:
+    """The device works from 10 us on, and again later."""
+    trace.op("aten::relu", 0, 5).kernel(RELU, 10, until, 2)
+    return trace.op("aten::gelu", launch - 2, launch + 4).kernel(RELU, again, 1000, launch)
+
+
+def gaps(trace: Trace, tmp_path):
+    """All idle time after the device's first work, in us, by cause and what the host did."""
+    found = analyse(trace.recording(tmp_path))
+    assert sum(gap.ms for gap in found.gaps) == pytest.approx(
+        found.anatomy.part(*Kind) - found.anatomy.busy_ms
+    )
+    return {
+        (gap.kind, gap.doing): round(gap.ms * 1e3, 3)
+        for gap in found.gaps
+        if gap.doing != "aten::relu"
+    }, found
+
+
+def test_the_host_launches_too_slowly(tmp_path):
+    trace = busy_then(Trace().steps(0, 1000), again=400, launch=395)
+    found, _ = gaps(trace, tmp_path)
+    assert found == {(Kind.WAIT_HOST, "aten::gelu"): 300}
+
+
+def test_a_loader_is_waited_for(tmp_path):
+    trace = busy_then(Trace().steps(0, 1000), again=400, launch=390).mark(LOADER, 60, 350)
+    found, _ = gaps(trace, tmp_path)
+    assert found == {(Kind.WAIT_DATA, LOADER): 250, (Kind.WAIT_HOST, "aten::gelu"): 50}
+
+
+def test_a_loader_in_front_of_a_busy_device_costs_nothing(tmp_path):
+    trace = busy_then(Trace().steps(0, 1000), until=400, again=400, launch=390)
+    found, _ = gaps(trace.mark(LOADER, 60, 350), tmp_path)
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    "call", ["cudaStreamSynchronize", "cudaDeviceSynchronize", "hipDeviceSynchronize"]
+)
+def test_the_device_ran_dry_after_a_synchronising_call(call, tmp_path):
+    trace = busy_then(Trace().steps(0, 1000), again=400, launch=390)
+    trace.op("aten::item", 48, 106).op("aten::_local_scalar_dense", 49, 105).call(call, 50, 104)
+    found, profile = gaps(trace, tmp_path)
+    assert found == {(Kind.WAIT_SYNC, "aten::item"): 300}
+    (sync,) = profile.syncs
+    assert (sync.name, sync.calls) == ("aten::item", 1)
+    assert (sync.ms, sync.idle_ms) == pytest.approx((0.054, 0.3))
+
+
+def test_a_copy_from_the_device_to_pageable_memory_synchronises(tmp_path):
+    trace = busy_then(Trace().steps(0, 1000), again=400, launch=390)
+    trace.op("aten::to", 48, 106).op("aten::copy_", 49, 105).call("cudaMemcpyAsync", 50, 104)
+    trace.work("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", 100, 102, bytes=4)
+    found, profile = gaps(trace, tmp_path)
+    assert found == {(Kind.WAIT_SYNC, "aten::to"): 298}
+    (copy,) = profile.copies
+    assert (copy.direction, copy.pinned, copy.bytes) == ("DtoH", False, 4)
+    assert copy.exposed_ms == pytest.approx(0.002)
+
+
+def test_a_copy_from_pinned_memory_does_not(tmp_path):
+    trace = busy_then(Trace().steps(0, 1000), again=400, launch=390)
+    trace.call("cudaMemcpyAsync", 50, 54)
+    trace.work("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 100, 102, bytes=4)
+    found, profile = gaps(trace, tmp_path)
+    assert found == {(Kind.WAIT_HOST, "aten::gelu"): 298} and not profile.syncs
+
+
+def test_a_synchronising_call_while_the_device_is_idle_is_not_to_blame(tmp_path):
+    trace = busy_then(Trace().steps(0, 1000), again=400, launch=390)
+    found, _ = gaps(trace.call("cudaStreamSynchronize", 150, 152), tmp_path)
+    assert found == {(Kind.WAIT_HOST, "aten::gelu"): 300}
+
+
+def test_other_ranks_are_waited_for(tmp_path):
+    trace = busy_then(Trace().steps(0, 1000), again=400, launch=390)
+    found, _ = gaps(trace.op("c10d::barrier", 90, 350), tmp_path)
+    assert found == {(Kind.WAIT_RANKS, "c10d::barrier"): 250, (Kind.WAIT_HOST, "aten::gelu"): 50}
+
+
+def test_a_kernel_that_was_in_the_queue_is_not_the_hosts(tmp_path):
+    trace = busy_then(Trace().steps(0, 1000), again=103, launch=20)
+    found, _ = gaps(trace, tmp_path)
+    assert found == {(Kind.WAIT_OTHER, "aten::gelu"): 3}
+
+
+def test_not_even_while_the_host_waits_for_the_device(tmp_path):
+    trace = busy_then(Trace().steps(0, 1000), again=103, launch=20)
+    found, profile = gaps(trace.call("cudaStreamSynchronize", 50, 990), tmp_path)
+    assert found == {(Kind.WAIT_OTHER, "aten::gelu"): 3}
+    assert profile.syncs[0].idle_ms == 0
+
+
+def test_a_trace_of_the_device_alone_blames_nobody(tmp_path):
+    trace = Trace()
+    trace.work("kernel", RELU, 0, 10).work("kernel", RELU, 30, 40)
+    found = analyse(trace.recording(tmp_path)).anatomy
+    assert found.part(Kind.WAIT_OTHER) == pytest.approx(0.02)

@@ -1,0 +1,49 @@
+"""Every family on a real CUDA device: all kernels run, and give what such a device can give."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+import torch
+
+from flatout_programs import ceilings as program
+from flatout_programs.kernels import (launch, matmul)
+from flatout_programs.kernels.kernel import (Here, Slice)
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Here:
+    return Here(torch, quick=True, accelerators=("cuda:0",), folder=str(tmp_path))
+
+
+@pytest.mark.parametrize("family", program.FAMILIES)
+def test_every_kernel_runs(here: Here, family: str) -> None:
+    for kernel in importlib.import_module(f"flatout_programs.kernels.{family}").kernels(here):
+        if kernel.device == "cpu":
+            continue
+        assert kernel.impossible == ""
+        points = list(kernel.curve(Slice(0.3)))
+        assert points, kernel.id
+        assert all(value > 0 for _, value in points), kernel.id
+        torch.cuda.empty_cache()
+
+
+def test_a_better_format_is_faster(here: Here) -> None:
+    def best(name: str) -> float:
+        return max(value for _, value in matmul.products(here, "cuda:0", name, Slice(1.0)))
+
+    found = {name: best(name) for name in matmul.formats(torch, "cuda:0")}
+    assert found["bf16"] > 2 * found["fp32"]
+    assert found["fp32"] > 0.5 * found["fp64"]
+    if "fp8" in found:
+        assert found["fp8"] > 1.2 * found["bf16"]
+
+
+def test_a_graph_launches_faster(here: Here) -> None:
+    (_, graph), *_ = launch.replays(here, "cuda:0", Slice(0.3))
+    ((_, rate),) = launch.rate(here, "cuda:0", Slice(0.3))
+    assert graph > rate

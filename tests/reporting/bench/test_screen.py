@@ -1,0 +1,175 @@
+"""What `flatout bench` prints and writes: 80 columns, no figure invented, JSON whole."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from flatout.nouns.ceiling import Benched, Ceiling, Device, Point
+from flatout.nouns.finding import Cure, Finding, Severity
+from flatout.nouns.identity import Identity
+from flatout.reporting.bench.screen import (screen, document as bench_document)
+from flatout.reporting.bench.screen.progress import BenchView
+
+HERE = Identity("Linux", "Intel(R) Xeon(R) Platinum 8480+", 112, 2**40)
+ROWS = (
+    Ceiling(
+        "matmul-bf16",
+        "matrix product, bf16",
+        "cuda:0",
+        748.2,
+        "TFLOP/s",
+        989.4,
+        "8192x8192x8192",
+        (Point("4096x4096x4096", 690.0), Point("8192x8192x8192", 748.2)),
+    ),
+    Ceiling("launch-rate", "tiny kernels in a row", "cuda:0", 182_345.6, "launches/s"),
+    Ceiling("matmul-cpu-fp64", "matrix product, fp64", "cpu", 0.3512, "TFLOP/s"),
+    Ceiling("jpeg-decode-core", "JPEG", "cpu", None, "images/s", note="no decoder"),
+)
+FINDING = Finding(
+    "HW028",
+    "compute-below-data-sheet",
+    Severity.WARNING,
+    "H100 (GPU 0): 31% of the peak on its data sheet",
+    "matrix product, bf16: 310 of 989.4 TFLOP/s (31%)",
+    Cure("Look at the driver's state under load.", ("flatout doctor --deep",)),
+)
+BENCHED = Benched(
+    HERE,
+    "2.9.1+cu128",
+    ROWS,
+    (),
+    wall_s=12.3,
+    date="2026-11-21T20:00:00+00:00",
+    devices=(Device("cuda:0", "NVIDIA H100 80GB HBM3", 80 * 2**30),),
+)
+
+
+def printed(benched: Benched, width: int = 80) -> str:
+    file = io.StringIO()
+    screen.bench(benched, Console(file=file, width=width, color_system=None))
+    return file.getvalue()
+
+
+def test_the_table() -> None:
+    text = printed(BENCHED)
+    assert max(map(len, text.splitlines())) <= 80
+    assert "cuda:0    NVIDIA H100 80GB HBM3" in text
+    assert "748 TFLOP/s" in text
+    assert "76% of 989.4" in text
+    assert "182,346 launches/s" in text
+    assert "cpu       Intel(R) Xeon(R) Platinum 8480+" in text
+    assert "351 GFLOP/s" in text
+    assert "no figure JPEG on cpu: no decoder" in text
+    assert "with torch 2.9.1+cu128, all sizes, in 12 s" in text
+
+
+def test_a_wide_terminal_shows_the_size() -> None:
+    assert "8192x8192x8192" in printed(BENCHED, 120)
+    assert "8192x8192x8192" not in printed(BENCHED, 80)
+
+
+def test_findings_and_the_verdict() -> None:
+    failed = dataclasses.replace(BENCHED, findings=(FINDING,), expected="h100", passed=False)
+    text = printed(failed)
+    assert "warning   HW028: H100 (GPU 0): 31%" in text
+    assert "FAIL      expected h100, found NVIDIA H100 80GB HBM3: HW028" in text
+    assert "next      flatout explain HW028" in text
+    passed = dataclasses.replace(BENCHED, expected="h100", passed=True)
+    assert "PASS      NVIDIA H100 80GB HBM3: it is h100 and gives what it should" in printed(passed)
+
+
+def test_no_gpu_where_one_was_expected() -> None:
+    found = dataclasses.replace(BENCHED, devices=(), expected="h100", passed=False)
+    assert "expected h100, and torch sees no GPU" in printed(found)
+
+
+def test_an_interruption_and_an_old_answer_are_told() -> None:
+    text = printed(dataclasses.replace(BENCHED, interrupted=True))
+    assert "stopped   interrupted after 4 ceilings" in text
+    text = printed(dataclasses.replace(BENCHED, cached=True, quick=True))
+    assert "--quick, measured 2026-11-21T20:00:00+00:00" in text
+
+
+def test_foreign_text_cannot_reach_the_terminal() -> None:
+    evil = Device("cuda:0", "GPU\x1b[31m\nred")
+    assert "\x1b" not in printed(dataclasses.replace(BENCHED, devices=(evil,)))
+
+
+def test_the_document() -> None:
+    document = json.loads(json.dumps(bench_document.bench_document(BENCHED)))
+    assert document["schema"] == "flatout.bench/1"
+    first = document["ceilings"][0]
+    assert (first["id"], first["value"], first["unit"]) == ("matmul-bf16", 748.2, "TFLOP/s")
+    assert first["datasheet"] == 989.4
+    assert first["share"] == 748.2 / 989.4
+    assert first["curve"][0] == {"size": "4096x4096x4096", "value": 690.0}
+    assert document["ceilings"][3]["value"] is None
+    assert document["ceilings"][1]["datasheet"] is None
+    assert (document["passed"], document["interrupted"]) == (None, False)
+
+
+finite = st.floats(0.0, 1e12, allow_nan=False)
+texts = st.text(max_size=60)
+ceilings = st.builds(
+    Ceiling,
+    id=texts,
+    title=texts,
+    device=st.sampled_from(["cuda:0", "cpu", ""]),
+    value=st.none() | finite,
+    unit=st.sampled_from(["TFLOP/s", "GB/s", "us", "launches/s", "images/s", "x"]),
+    datasheet=st.none() | st.floats(0.1, 1e5),
+    best=texts,
+    note=texts,
+)
+
+
+@given(st.lists(ceilings, max_size=6), st.sampled_from([80, 100, 140]))
+def test_whatever_was_measured_fits(rows: list[Ceiling], width: int) -> None:
+    found = dataclasses.replace(BENCHED, ceilings=tuple(rows))
+    text = printed(found, width)
+    tables = [line for line in text.splitlines() if line.startswith("  ")]
+    assert all(len(line) <= width for line in tables)
+    json.dumps(bench_document.bench_document(found), allow_nan=False)
+
+
+def told(width: int = 100) -> tuple[BenchView, io.StringIO]:
+    file = io.StringIO()
+    return BenchView(Console(file=file, width=width, color_system=None)), file
+
+
+def test_a_log_has_one_line_for_each() -> None:
+    view, file = told()
+    with view:
+        view.planned(2)
+        for one in (ROWS[0], ROWS[3]):
+            view.begun(dataclasses.replace(one, value=None))
+            view.point(one)
+            view.ended(one)
+    assert file.getvalue().splitlines() == [
+        "[1/2] cuda:0, matrix product, bf16: 748 TFLOP/s",
+        "[2/2] cpu, JPEG: no decoder",
+    ]
+
+
+def test_a_terminal_is_given_back() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    file = Terminal()
+    console = Console(file=file, width=80, force_terminal=True, force_interactive=True)
+    view: Any = BenchView(console)
+    with view:
+        view.planned(1)
+        view.begun(dataclasses.replace(ROWS[0], value=None))
+        view.point(ROWS[0])
+        view.ended(ROWS[0])
+    assert file.getvalue().rstrip().endswith("\x1b[?25h")

@@ -1,0 +1,345 @@
+"""The page of a profile in a real browser: it answers to mouse and keyboard, and stays at home."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flatout.profiling.trace.analysing import analyse
+from flatout.profiling.trace.reading import read
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.profile import Profiled
+from flatout.reporting.profile.screen import html
+from reporting import profiled_examples as examples
+from reporting.test_browser import OWN, browser, contrast, requests  # noqa: F401
+from reporting.test_browser import pytestmark as pytestmark
+
+from selenium.webdriver.common.action_chains import ActionChains  # isort: skip
+from selenium.webdriver.common.by import By  # isort: skip
+from selenium.webdriver.common.keys import Keys  # isort: skip
+from selenium.webdriver.support.ui import Select, WebDriverWait  # isort: skip
+
+TRACES = Path(__file__).parents[2] / "traces"
+FRAME = "requestAnimationFrame(() => requestAnimationFrame(arguments[0]))"
+INTO_VIEW = "arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})"
+TIP = "const t = document.getElementById('tip'); return t.hidden ? null : t.textContent"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("profiles")
+
+
+def opened(browser: Any, path: Path, width: int = 1200, scheme: str = "light") -> str:  # noqa: F811
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    wanted = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": wanted})
+    browser.get_log("browser")
+    browser.get_log("performance")
+    browser.get(path.as_uri())
+    drawn = "return document.documentElement.hasAttribute('data-drawn')"
+    WebDriverWait(browser, 60).until(lambda it: it.execute_script(drawn))
+    return path.as_uri()
+
+
+@pytest.fixture
+def show(browser: Any, folder: Path) -> Iterator[Any]:  # noqa: F811
+    def of(name: str, width: int = 1200, scheme: str = "light") -> Any:
+        path = folder / f"{name}.html"
+        if not path.exists():
+            html.write_report(getattr(examples, name)(), path)
+        opened(browser, path, width, scheme)
+        return browser
+
+    yield of
+    assert browser.get_log("browser") == []
+
+
+def column(page: Any, table: str, number: int) -> list[str]:
+    """The cells of one column whose rows are shown."""
+    script = (
+        "return [...document.querySelectorAll('#table-' + arguments[0] + ' tbody tr')]"
+        ".filter(r => !r.hidden).map(r => r.cells[arguments[1]].textContent.trim())"
+    )
+    found: list[str] = page.execute_script(script, table, number)
+    return found
+
+
+def over(page: Any, lane: str, at_ms: float, row: int = 0) -> None:
+    """Move the mouse to that place of the timeline."""
+    canvas = page.find_element(By.CSS_SELECTOR, "#timeline canvas")
+    page.execute_script(INTO_VIEW, canvas)
+    page.execute_async_script(FRAME)  # scrolling hides the words
+    y = page.execute_script(
+        "const lane = page.data.timeline.lanes.find(l => l.name === arguments[0]);"
+        "return lane.top + 18 + 17 * arguments[1] + 8",
+        lane,
+        row,
+    )
+    begin, end = (float(canvas.get_attribute(f"data-{name}")) for name in ("from", "to"))
+    wide, high = canvas.size["width"], canvas.size["height"]
+    x = (at_ms - begin) / (end - begin) * wide
+    ActionChains(page).move_to_element_with_offset(canvas, x - wide / 2, y - high / 2).perform()
+
+
+def press(page: Any, words: str) -> None:
+    button = page.find_element(By.XPATH, f"//button[normalize-space()='{words}']")
+    page.execute_script("arguments[0].click()", button)
+    page.execute_async_script(FRAME)
+
+
+def shown(page: Any) -> tuple[float, float]:
+    canvas = page.find_element(By.CSS_SELECTOR, "#timeline canvas")
+    return float(canvas.get_attribute("data-from")), float(canvas.get_attribute("data-to"))
+
+
+@pytest.mark.parametrize("name", [*examples.ALL, "large"])
+def test_every_page_is_drawn_without_an_error_or_a_request(
+    show: Any, folder: Path, name: str
+) -> None:
+    page = show(name)
+    asked = {url for url in requests(page) if not url.startswith(OWN)}
+    assert asked == {(folder / f"{name}.html").as_uri()}
+    assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
+    figures = html.figures(getattr(examples, name)().profile)
+    for figure in ("roofline", "memory"):
+        marks = f"return document.querySelectorAll('#{figure} path, #{figure} circle').length"
+        assert (page.execute_script(marks) > 0) == bool(figures[figure])
+
+
+@pytest.mark.parametrize("trace", ["a100_train", "mi250_toy", "sampled_rank0"])
+def test_real_traces_are_drawn(browser: Any, folder: Path, trace: str) -> None:  # noqa: F811
+    profile = analyse(read([TRACES / f"{trace}.json.gz"])[0])
+    path = folder / f"{trace}.html"
+    html.write_report(Profiled(profile, ()), path)
+    assert path.stat().st_size < 5_000_000
+    opened(browser, path)
+    assert browser.get_log("browser") == []
+    parts = column(browser, "anatomy", 0)
+    assert len(parts) == sum(part.ms > 0 for part in profile.anatomy.parts) + 1
+
+
+def test_hostile_text_is_shown_and_never_run(show: Any) -> None:
+    page = show("hostile")
+    text = page.execute_script("return document.body.innerText")
+    assert text.count(examples.XSS) > 12
+    assert page.execute_script("return document.querySelectorAll('img').length") == 0
+    over(page, "host", 5.0)
+    assert examples.XSS in page.execute_script(TIP)
+    assert page.execute_script("return document.querySelectorAll('img').length") == 0
+
+
+@pytest.mark.parametrize("width", [320, 400, 800, 1600])
+@pytest.mark.parametrize("name", ["naive", "hostile"])
+def test_nothing_runs_over_the_edge(show: Any, name: str, width: int) -> None:
+    page = show(name, width)
+    right = page.execute_script(
+        "return Math.max(document.documentElement.scrollWidth,"
+        " ...[...document.querySelectorAll('header *, main *:not(svg *)')]"
+        "   .filter(e => !e.closest('.wide table')).map(e => e.getBoundingClientRect().right))"
+    )
+    assert right <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_of_kinds_can_be_told_from_the_card(show: Any, scheme: str) -> None:
+    page = show("naive", scheme=scheme)
+    colours = page.execute_script(
+        "const s = getComputedStyle(document.documentElement);"
+        "const c = document.createElement('canvas').getContext('2d', {willReadFrequently: true});"
+        "return Object.fromEntries(arguments[0].map(n => {"
+        " c.fillStyle = s.getPropertyValue('--' + n); c.fillRect(0, 0, 1, 1);"
+        " return [n, [...c.getImageData(0, 0, 1, 1).data]]; }))",
+        ["card", *(f"k-{kind}" for kind in Kind)],
+    )
+    card = colours.pop("card")
+    assert (sum(card[:3]) < 200) == (scheme == "dark")
+    for name, colour in colours.items():
+        assert contrast(colour, card) >= 3, name
+
+
+def test_the_drawn_bar_adds_up(show: Any) -> None:
+    page = show("naive")
+    whole, widths = page.execute_script(
+        "const s = document.querySelector('.stack');"
+        "return [s.getBoundingClientRect().width,"
+        " [...s.children].map(i => i.getBoundingClientRect().width)]"
+    )
+    assert sum(widths) == pytest.approx(whole, abs=0.5)
+    assert widths[0] / whole == pytest.approx(232 / 411.74, abs=0.002)
+
+
+def test_tables_sort(show: Any) -> None:
+    page = show("naive")
+    heads = page.find_elements(By.CSS_SELECTOR, "#table-kernels th button")
+    calls = next(head for head in heads if head.text.strip() == "Calls")
+    head = "return arguments[0].parentElement.getAttribute('aria-sort')"
+    numbers = sorted((item.calls for item in examples.naive().profile.kernels), reverse=True)
+    page.execute_script("arguments[0].click()", calls)
+    assert [float(text) for text in column(page, "kernels", 4)] == numbers
+    assert page.execute_script(head, calls) == "descending"
+    calls.send_keys(Keys.ENTER)
+    assert [float(text) for text in column(page, "kernels", 4)] == numbers[::-1]
+    assert page.execute_script(head, calls) == "ascending"
+    sorted_ = page.execute_script(
+        "return document.querySelectorAll('#table-kernels [aria-sort]').length"
+    )
+    assert sorted_ == 1
+    page.execute_script("arguments[0].click()", heads[0])
+    names = column(page, "kernels", 0)
+    assert names == sorted(names, key=str.lower)
+
+
+def test_tables_filter_by_words_and_kind_and_say_what_is_left(show: Any) -> None:
+    page = show("naive")
+    search = page.find_element(By.CSS_SELECTOR, "[data-tools='table-kernels'] input")
+    kinds = Select(page.find_element(By.CSS_SELECTOR, "[data-tools='table-kernels'] select"))
+    said = page.find_element(By.CSS_SELECTOR, "[data-tools='table-kernels'] output")
+    kernels = examples.naive().profile.kernels
+    search.send_keys("CUDNN nchw")
+    assert len(column(page, "kernels", 0)) == 1
+    assert said.text.startswith(f"1 of {len(kernels)} rows, 9.00 ms of ")
+    search.clear()
+    search.send_keys(" ")
+    kinds.select_by_value("elementwise")
+    wanted = [item for item in kernels if item.kind is Kind.ELEMENTWISE]
+    assert len(column(page, "kernels", 0)) == len(wanted)
+    search.send_keys("no such kernel")
+    assert column(page, "kernels", 0) == []
+    assert said.text.startswith("0 of")
+
+
+def test_the_timeline_tells_what_lies_under_the_mouse(show: Any) -> None:
+    page = show("naive")
+    over(page, "idle", 100.0)
+    assert page.execute_script(TIP) == "wait-data\n232 ms, waiting for data\nidle, from 0.00 ms"
+    over(page, "stream 7", 300.0)
+    assert page.execute_script(TIP).startswith("kernel of matmul-tensor-cores\n")
+    over(page, "stream 20", 100.0)
+    assert page.execute_script(TIP) is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_idle_gaps_have_the_colour_of_their_cause(show: Any, scheme: str) -> None:
+    page = show("naive", scheme=scheme)
+    found = page.execute_script(
+        "const c = document.querySelector('#timeline canvas');"
+        "const lane = page.data.timeline.lanes.find(l => l.name === 'idle');"
+        "const at = (ms) => [...c.getContext('2d').getImageData("
+        " Math.round(ms / page.data.timeline.ms * c.width), lane.top + 18 + 12, 1, 1).data];"
+        "const pen = document.createElement('canvas').getContext('2d');"
+        "const of = (n) => { pen.fillStyle = page.colour(n); pen.fillRect(0, 0, 1, 1);"
+        " return [...pen.getImageData(0, 0, 1, 1).data]; };"
+        "return [[at(150), of('k-wait-data')], [at(262), of('k-wait-sync')]]"
+    )
+    for drawn, expected in found:
+        assert drawn == expected
+    page.get_log("browser")  # it advises against reading pixels back
+
+
+def test_the_timeline_zooms_moves_and_comes_back(show: Any) -> None:
+    page = show("naive")
+    whole = shown(page)
+    assert whole == (0.0, pytest.approx(411.74))
+    press(page, "Zoom in")
+    begin, end = shown(page)
+    assert end - begin == pytest.approx(411.74 / 2)
+    press(page, "Later")
+    assert shown(page)[0] == pytest.approx(begin + (end - begin) / 4)
+    for _ in range(5):
+        press(page, "Earlier")
+    assert shown(page)[0] == 0.0
+    over(page, "idle", 10.0)
+    canvas = page.find_element(By.CSS_SELECTOR, "#timeline canvas")
+    ActionChains(page).drag_and_drop_by_offset(canvas, -200, 0).perform()
+    page.execute_async_script(FRAME)
+    assert shown(page)[0] == pytest.approx((end - begin) * 200 / canvas.size["width"], rel=0.05)
+    wheel = (
+        "const c = document.querySelector('#timeline canvas'), r = c.getBoundingClientRect();"
+        "return c.dispatchEvent(new WheelEvent('wheel', {deltaY: -100, ctrlKey: arguments[0],"
+        " clientX: r.left + r.width / 2, clientY: r.top + 60, cancelable: true}))"
+    )
+    before = shown(page)
+    assert page.execute_script(wheel, False), "the page scrolls"
+    assert not page.execute_script(wheel, True), "the page stays"
+    page.execute_async_script(FRAME)
+    assert shown(page)[1] - shown(page)[0] < before[1] - before[0]
+    press(page, "Whole step")
+    assert shown(page) == whole
+
+
+def test_what_the_timeline_shows_adds_up(show: Any) -> None:
+    page = show("naive")
+    said = page.find_element(By.CSS_SELECTOR, ".sums").text
+    times = [float(word) for word in said.replace("ms,", "ms").split() if word[0].isdigit()]
+    assert said.startswith("GPU busy 128 ms, waiting for data 232 ms")
+    assert sum(times) == pytest.approx(412, abs=1)
+
+
+def test_a_kind_can_be_seen_alone(show: Any) -> None:
+    page = show("naive")
+    press(page, "tensor cores")
+    pressed = (
+        "return [...document.querySelectorAll('#timeline-legend [aria-pressed=true]')]"
+        ".map(b => b.textContent)"
+    )
+    assert page.execute_script(pressed) == ["tensor cores"]
+    press(page, "tensor cores")
+    assert page.execute_script(pressed) == []
+
+
+def test_thousands_of_spans_are_drawn_in_a_moment(show: Any) -> None:
+    page = show("large")
+    assert len(examples.large().profile.timeline) > 4000
+    took = page.execute_script(
+        "const begin = performance.now(); page.drawn[0](); return performance.now() - begin"
+    )
+    assert took < 250
+
+
+def test_the_roofline_and_the_memory_tell(show: Any) -> None:
+    page = show("naive")
+    dot = page.find_element(By.CSS_SELECTOR, "#roofline circle")
+    page.execute_script("arguments[0].focus()", dot)
+    tip = page.execute_script(TIP)
+    assert tip.startswith("tensor cores\n103 TFLOP/s, 154 FLOP/byte\n61.0 ms per step\n")
+    assert "of matmul-" in tip
+    curve = page.find_element(By.CSS_SELECTOR, "#memory svg")
+    page.execute_script(INTO_VIEW, curve)
+    page.execute_async_script(FRAME)  # scrolling hides the words
+    ActionChains(page).move_to_element(curve).perform()
+    tip = page.execute_script(TIP)
+    assert (
+        "together  2" in tip and "activations and gradients  " in tip and "optimizer  1 GiB" in tip
+    )
+    categories = page.execute_script(
+        "return [...document.querySelectorAll('#memory [data-category]')]"
+        ".map(p => p.dataset.category)"
+    )
+    assert categories == ["parameters", "optimizer", "activations and gradients"]
+
+
+def test_everything_that_can_be_used_has_a_name(show: Any) -> None:
+    page = show("naive")
+    tree = page.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
+    used = {"button", "link", "searchbox", "combobox", "image", "region", "table", "article"}
+    named = [
+        (node["role"]["value"], node.get("name", {}).get("value", ""))
+        for node in tree
+        if not node.get("ignored") and node.get("role", {}).get("value") in used
+    ]
+    assert len(named) > 40
+    assert [role for role, name in named if not name.strip()] == []
+    assert any(role == "image" and "waiting for data 232 ms" in name for role, name in named)
+
+
+def test_it_prints_in_light_colours(show: Any) -> None:
+    page = show("naive", scheme="dark")
+    page.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert page.execute_script("return page.colour('k-wait-data')") == "#c92a2a"
+    page.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert page.execute_script("return page.colour('k-wait-data')") == "#ff7b7b"

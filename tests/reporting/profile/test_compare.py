@@ -1,0 +1,149 @@
+"""Two profiles side by side: what changed, by how much, and what explains it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.errors import UserError
+from flatout.nouns.profile import Kernel, Profiled
+from flatout.reporting.profile.screen import (compare, compare_screen, document)
+from flatout.reporting.profile.screen.compare import Comparison
+from machines.healthy import changed
+from reporting import profiled_examples as examples
+
+
+def compared(one: Profiled, other: Profiled) -> Comparison:
+    return compare.compare(*map(document.document, (one, other)))
+
+
+def drawn(comparison: Comparison, width: int = 80) -> str:
+    file = io.StringIO()
+    names = ("naive.json", "tuned.json")
+    compare_screen.compared(comparison, names, Console(file=file, width=width))
+    return file.getvalue()
+
+
+@pytest.fixture
+def tuned() -> Comparison:
+    return compared(examples.naive(), examples.healthy())
+
+
+def test_the_parts_explain_all_of_the_difference(tuned: Comparison) -> None:
+    assert tuned.before_ms == pytest.approx(411.74) and tuned.after_ms == pytest.approx(100.0)
+    assert sum(change.ms for change in tuned.parts) == pytest.approx(100.0 - 411.74)
+    assert tuned.parts[0].kind is Kind.WAIT_DATA
+    assert tuned.ratio == pytest.approx(4.1174)
+
+
+def test_what_explains_most_is_told_first(tuned: Comparison) -> None:
+    (first, share), (second, _) = tuned.explained
+    assert first.name == "waiting for data" and second.name == "waiting after a sync"
+    assert share == pytest.approx(231.6 / 311.74)
+
+
+def test_reasons_stand_at_the_part_that_they_changed(tuned: Comparison) -> None:
+    why = {change.kind: " ".join(change.why) for change in tuned.parts}
+    assert "gone: DATA001 at train.py:80" in why[Kind.WAIT_DATA]
+    assert "gone: SYNC001 at train.py:88" in why[Kind.WAIT_SYNC]
+    assert "vanished: cudnn::ops::nchwToNhwcKernel" in why[Kind.CONVERSION]
+    assert "DATA001" not in why[Kind.TENSOR_CORES]
+
+
+def test_findings_gone_new_and_stayed() -> None:
+    one = dataclasses.replace(examples.naive(), findings=(examples.NO_WORKERS, examples.KEPT))
+    other = dataclasses.replace(examples.healthy(), findings=(examples.KEPT, examples.LAYOUT))
+    found = compared(one, other)
+    assert [item.code for item in found.gone] == ["DATA001"]
+    assert [item.code for item in found.new] == ["KERN014"]
+    assert [item.code for item in found.stayed] == ["LOOP020"]
+
+
+def test_kernels_that_appeared_vanished_and_changed() -> None:
+    base = examples.healthy()
+    kernels = base.profile.kernels
+    half = dataclasses.replace(kernels[0], ms=kernels[0].ms / 2, calls=80.0)
+    flash = Kernel("flash_fwd_kernel", Kind.ATTENTION, 12.0, 6.0)
+    other = changed(base, profile__kernels=(half, *kernels[1:-1], flash))
+    found = compared(base, other)
+    (slower,) = found.kernels
+    assert slower.name == half.name and slower.ms == pytest.approx(-half.ms)
+    assert (slower.calls_before, slower.calls_after) == (160.0, 80.0)
+    assert [change.name for change in found.appeared] == ["flash_fwd_kernel"]
+    assert [change.name for change in found.vanished] == [kernels[-1].name]
+
+
+def test_a_kernel_launched_from_two_lines_is_one() -> None:
+    base = examples.healthy()
+    first, *others = base.profile.kernels
+    halves = [dataclasses.replace(first, ms=first.ms / 2, calls=first.calls / 2, where=None)] * 2
+    found = compared(base, changed(base, profile__kernels=(*halves, *others)))
+    assert found.kernels == found.appeared == found.vanished == ()
+
+
+def test_settings_of_the_job_that_differ_are_named() -> None:
+    base = examples.healthy()
+    other = changed(base, profile__job__loaders__0__num_workers=0, profile__job__autocast=None)
+    found = {(it.name, it.before, it.after) for it in compared(base, other).settings}
+    assert found == {("loaders[0].num_workers", "16", "0"), ("autocast", "bfloat16", "-")}
+
+
+def test_another_batch_size_is_compared_per_sample() -> None:
+    base = examples.healthy()
+    found = compared(base, changed(base, profile__seen__samples=512.0))
+    assert found.ratio == pytest.approx(2.0)
+    assert any("256 samples, then 512" in caveat for caveat in found.caveats)
+
+
+def test_of_other_hardware_that_is_said() -> None:
+    base = examples.healthy()
+    other = changed(base, profile__device_name="NVIDIA H200")
+    assert "NVIDIA H200" in compared(base, other).caveats[0]
+    assert "on cuda, the other on cpu" in compared(base, examples.cpu()).caveats[0]
+
+
+@pytest.mark.parametrize("name", examples.ALL)
+def test_of_itself_nothing_changed(name: str) -> None:
+    found = compared(examples.ALL[name](), examples.ALL[name]())
+    assert found.ratio == 1.0 and found.explained == ()
+    assert found.gone == found.new == found.settings == found.caveats[:0] == ()
+    assert not any(change.ms or change.why for change in found.parts)
+
+
+def test_the_screen(tuned: Comparison) -> None:
+    text = drawn(tuned)
+    assert text.isascii()
+    assert all(len(line) <= 80 for line in text.splitlines())
+    lines = text.splitlines()
+    assert lines[0] == "verdict   412 ms -> 100 ms per step, 4.12x as fast per sample"
+    assert lines[1] == "profiles  naive.json -> tuned.json"
+    assert "anatomy   waiting for data              232 ms   0.40 ms   -232 ms  ####" in text
+    assert "          step                          412 ms    100 ms   -312 ms\n" in text
+    assert "why       of the difference waiting for data 74%, waiting after a sync 12%\n" in text
+    assert "gone      DATA001 train.py:80: the loader has no worker" in text
+
+
+def test_foreign_text_cannot_reach_the_terminal() -> None:
+    text = drawn(compared(examples.hostile(), examples.naive()))
+    assert "\x1b" not in text and "\x07" not in text
+
+
+def test_the_document(tuned: Comparison) -> None:
+    found = compare.document(tuned)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found["schema"] == "flatout.profile-compare/1"
+    assert found["ratio"] == pytest.approx(4.1174)
+    assert found["parts"][0]["kind"] == "wait-data"
+    assert found["parts"][0]["ms"] == pytest.approx(-231.6)
+    assert found["explained"][0]["part"] == "wait-data"
+    assert found["gone"][0]["code"] == "DATA001"
+
+
+def test_what_is_no_profile_is_refused() -> None:
+    with pytest.raises(UserError, match="schema"):
+        compare.compare({"schema": "flatout.tune/1"}, {})

@@ -1,0 +1,132 @@
+"""flatout.profile/1: what others read is there, and all of it can be read back."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flatout.nouns.errors import UserError
+from flatout.nouns.profile import Profiled
+from flatout.reporting.profile.screen import document
+from reporting import profiled_examples as examples
+
+
+def written(profiled: Profiled) -> dict[str, Any]:
+    """As it comes out of a file: JSON without NaN."""
+    text = json.dumps(document.document(profiled), allow_nan=False)
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@pytest.mark.parametrize("name", [*examples.ALL, "large"])
+def test_all_of_it_can_be_read_again(name: str) -> None:
+    profiled = getattr(examples, name)()
+    assert document.read(written(profiled)) == profiled
+
+
+def anything(hint: Any) -> st.SearchStrategy[Any]:
+    """Any value of that type, small; numbers are finite, since JSON has no others."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return st.none() | anything(args[0])
+    if origin is tuple and args[-1] is Ellipsis:
+        return st.lists(anything(args[0]), max_size=2).map(tuple)
+    if origin is dict:
+        return st.dictionaries(anything(args[0]), anything(args[1]), max_size=2)
+    if origin is tuple:
+        return st.tuples(*map(anything, args))
+    if dataclasses.is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        return st.deferred(lambda: st.builds(hint, **{k: anything(v) for k, v in hints.items()}))
+    if issubclass(hint, enum.Enum):
+        return st.sampled_from(hint)
+    plain = {
+        bool: st.booleans(),
+        int: st.integers(),
+        float: st.floats(allow_nan=False, allow_infinity=False),
+        str: st.text(max_size=5),
+    }
+    return plain[hint]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(anything(Profiled))
+def test_anything_that_the_types_allow_comes_back(profiled: Profiled) -> None:
+    assert document.read(written(profiled)) == profiled
+
+
+def test_what_others_rely_on() -> None:
+    found = written(examples.naive())
+    assert found["schema"] == "flatout.profile/1"
+    assert found["step_ms"] == pytest.approx(411.74)
+    assert found["anatomy"][0]["part"] == "wait-data"
+    assert found["anatomy"][0]["ms"] == 232.0
+    assert found["anatomy"][0]["share"] == pytest.approx(232 / 411.74)
+    assert sum(part["share"] for part in found["anatomy"]) == pytest.approx(1)
+    first = found["findings"][0]
+    assert first["code"] == "DATA001"
+    assert first["severity"] == "warning"
+    assert first["where"] == "train.py:80"
+    assert first["evidence"] and first["boost"] == "loader-workers"
+    assert first["cure"]["commands"] == list(examples.NO_WORKERS.cure.commands)
+    assert first["gain"]["predicted"] == 2.29
+    assert found["findings"][3]["gain"] is None and found["findings"][3]["where"] is None
+    assert found["largest_gain"] == pytest.approx(1 - 1 / 2.29)
+    assert found["report"] == "/runs/1/profile.html"
+    assert found["kernels"][0]["where"]["file"] == "resnet.py"
+
+
+def test_newer_fields_are_passed_over() -> None:
+    found = written(examples.naive())
+    found["moon"] = found["anatomy"][0]["phase"] = found["findings"][0]["tide"] = 1
+    assert document.read(found) == examples.naive()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"schema": "flatout.profile/2"}, "'flatout.profile/2'"),
+        ({"schema": "flatout.doctor/1"}, "'flatout.doctor/1'"),
+        ({"step_ms": "412"}, "step_ms is '412'"),
+        ({"anatomy": [{"part": "lunch", "ms": 1.0}]}, "'lunch' is not a valid Kind"),
+        ({"anatomy": None}, "cannot be read"),
+        ({"findings": [{"code": "X"}]}, "cannot be read"),
+        ({"kernels": {}}, "kernels is no list"),
+        ({"kernels": ["mm"]}, "kernels is no object"),
+        ({"checks": True}, "checks is True"),
+        ({"capability": [8]}, "cannot be read"),
+    ],
+)
+def test_what_is_no_profile_is_refused(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        document.read({**written(examples.naive()), **change})
+
+
+def test_a_file_is_named_where_it_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    with pytest.raises(UserError, match=r"profile\.json: No such file"):
+        document.load(path)
+    path.write_text("not json")
+    with pytest.raises(UserError, match=r"profile\.json is not JSON"):
+        document.load(path)
+    path.write_text("[]")
+    with pytest.raises(UserError, match=r"profile\.json: this is of schema None"):
+        document.load(path)
+    path.write_text(json.dumps(document.document(examples.naive())))
+    assert document.read(document.load(path)) == examples.naive()
+
+
+def test_numbers_that_are_none_are_null() -> None:
+    naive = examples.naive()
+    anatomy = dataclasses.replace(naive.profile.anatomy, mfu=float("nan"))
+    odd = dataclasses.replace(naive, profile=dataclasses.replace(naive.profile, anatomy=anatomy))
+    assert written(odd)["step"]["mfu"] is None

@@ -1,0 +1,261 @@
+"""Several ranks (gloo), forked from one program that imports torch once: this file."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="forks"),
+]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """What the ranks of each case told."""
+    folder = tmp_path_factory.mktemp("ranks")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, __file__, folder],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((folder / "told.json").read_text())
+
+
+def test_data_parallel_goes_on_bit_for_bit_with_random_states_and_loader_of_each_rank(told):
+    assert told["ddp again"] == told["ddp undisturbed"]
+    first, second = told["ddp again"]
+    assert first["weights"] == second["weights"]
+    assert first["random"] != second["random"]
+
+
+def test_data_parallel_loads_in_one_process_and_back(told):
+    assert told["ddp alone"][0]["resumed"] == 4
+    assert told["ddp alone"][0]["weights"] == told["ddp stopped"][0]["weights"]
+    there = told["ddp alone 6"][0]["weights"]
+    assert there != told["ddp alone"][0]["weights"]
+    assert [rank["weights"] for rank in told["alone ddp"]] == [there] * 2
+
+
+def test_fsdp_goes_on_bit_for_bit(told):
+    assert told["fsdp again"] == told["fsdp undisturbed"]
+
+
+def test_fsdp_loads_in_one_process_and_back(told):
+    assert told["fsdp alone"][0]["resumed"] == 4
+    for kind in ("weights", "optimizer"):
+        assert told["fsdp alone"][0][kind] == told["fsdp stopped"][0][kind]
+        assert told["alone fsdp"][1][kind] == told["alone fsdp"][0][kind]
+        assert told["alone fsdp"][0][kind] == told["fsdp alone 6"][0][kind]
+
+
+def test_fsdp_loads_with_another_number_of_ranks(told):
+    for kind in ("weights", "optimizer"):
+        assert told["fsdp 3"][2][kind] == told["fsdp stopped"][0][kind]
+
+
+def test_a_signal_to_one_rank_saves_on_all_at_the_same_step(told):
+    assert [rank["code"] for rank in told["signal"]] == [143, 143]
+    assert told["signal saved"] == [max(rank["steps"] for rank in told["signal"])]
+
+
+def test_what_fails_on_one_rank_fails_on_all_and_nothing_is_half_loaded(told):
+    own, other = told["refused"]
+    assert "odd['rule'] is a" in own["error"]
+    assert other["error"].startswith("rank 0: odd['rule']")
+    assert not told["refused left"]
+    own, other = told["misfit"]
+    assert "rank 1:" in own["error"]
+    assert "does not fit" in other["error"]
+    assert [rank["weights"] for rank in told["misfit"]] == [
+        rank["before"] for rank in told["misfit"]
+    ]
+
+
+def main(folder):
+    import hashlib
+
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+
+    from flatout_train.checkpoint.checkpoint import Checkpoint
+    from flatout_train.errors import CheckpointError
+    from flatout_train.loader.loader import loader
+
+    folder = Path(folder)
+
+    def whole(value):
+        return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+    def digest(values):
+        digest = hashlib.sha256()
+        for value in values:
+            digest.update(whole(value.detach()).contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+    def make(kind, rank):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 7), nn.Dropout(0.3), nn.Linear(7, 3))
+        torch.manual_seed(rank)
+        if kind == "ddp":
+            model = nn.parallel.DistributedDataParallel(model)
+        if kind == "fsdp":
+            for part in (model[0], model[2], model):
+                fully_shard(part)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        return model, optimizer
+
+    def train(kind, name, every, upto, rank):
+        model, optimizer = make(kind, rank)
+        data = torch.arange(200.0).reshape(40, 5).sin()
+        batches = loader(data, 3, shuffle=True, device="cpu")
+        tracked = {"model": model, "optimizer": optimizer, "loader": batches}
+        checkpoint = Checkpoint(folder / name, every=every, **tracked)
+        resumed = checkpoint.resume()
+        while checkpoint.steps < upto:
+            for batch in batches:
+                optimizer.zero_grad()
+                model(batch).square().mean().backward()
+                optimizer.step()
+                checkpoint.after_step()
+                if checkpoint.steps == upto:
+                    break
+        checkpoint.close()
+        states = optimizer.state_dict()["state"]
+        return {
+            "resumed": resumed if upto == 4 else None,
+            "weights": digest(model.parameters()),
+            "optimizer": digest(
+                states[n][part] for n in states for part in ("step", "exp_avg", "exp_avg_sq")
+            ),
+            "random": torch.rand(3).tolist(),
+        }
+
+    def signalled(rank):
+        model, optimizer = make("ddp", rank)
+        checkpoint = Checkpoint(folder / "signal", every=None, model=model, optimizer=optimizer)
+        while True:
+            model(torch.ones(2, 5)).sum().backward()
+            optimizer.step()
+            checkpoint.after_step()
+            (folder / f"signal.{rank}").write_text(f"{checkpoint.steps} {os.getpid()}")
+
+    def refused(rank):
+        class Odd:
+            state_dict = staticmethod(lambda: {"rule": len if rank == 0 else 1})
+            load_state_dict = print
+
+        checkpoint = Checkpoint(folder / "refused", odd=Odd())
+        try:
+            checkpoint.save()
+            checkpoint.wait()
+        except CheckpointError as error:
+            return {"error": str(error)}
+
+    def misfit(rank):
+        class Picky:
+            state_dict = staticmethod(dict)
+
+            def load_state_dict(self, state):
+                assert rank == 0
+
+        model = make("plain", rank)[0]
+        with Checkpoint(folder / "misfit", model=model, picky=Picky()) as checkpoint:
+            checkpoint.save()
+        model = nn.Sequential(nn.Linear(5, 7), nn.Dropout(0.3), nn.Linear(7, 3))
+        before = digest(model.parameters())
+        with Checkpoint(folder / "misfit", model=model, picky=Picky()) as checkpoint:
+            try:
+                checkpoint.resume()
+            except CheckpointError as error:
+                return {
+                    "error": str(error),
+                    "before": before,
+                    "weights": digest(model.parameters()),
+                }
+
+    def start(world, body, *arguments):
+        """Fork the ranks; their process numbers."""
+        pids = []
+        store = folder / f"store-{time.monotonic_ns()}"
+        for rank in range(world):
+            pids.append(os.fork())
+            if pids[-1]:
+                continue
+            code = 1
+            try:
+                if body != alone:
+                    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=world)
+                told = body(*arguments, rank)
+                (folder / f"told.{rank}").write_text(json.dumps(told))
+                if body != alone:
+                    dist.barrier()
+                code = 0
+            except SystemExit as end:
+                code = end.code
+            except BaseException:
+                traceback.print_exc()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
+        return pids
+
+    def alone(*arguments):
+        return train("plain", *arguments)
+
+    def ranks(world, body, *arguments):
+        codes = [
+            os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            for pid in start(world, body, *arguments)
+        ]
+        assert codes == [0] * world, codes
+        return [json.loads((folder / f"told.{rank}").read_text()) for rank in range(world)]
+
+    def copy(name, target):
+        subprocess.run(["cp", "-r", folder / name, folder / target], check=True)
+
+    train("plain", "warm-up", None, 1, 0)
+    told = {}
+    for kind in ("ddp", "fsdp"):
+        told[f"{kind} undisturbed"] = ranks(2, train, kind, f"{kind}-1", None, 9)
+        told[f"{kind} stopped"] = ranks(2, train, kind, kind, 4, 4)
+        copy(kind, f"{kind}-one")
+        copy(kind, f"{kind}-3")
+        told[f"{kind} again"] = ranks(2, train, kind, kind, 4, 9)
+        told[f"{kind} alone"] = ranks(1, alone, f"{kind}-one", 4, 4)
+        told[f"{kind} alone 6"] = ranks(1, alone, f"{kind}-one", 6, 6)
+        told[f"alone {kind}"] = ranks(2, train, kind, f"{kind}-one", None, 6)
+    told["fsdp 3"] = ranks(3, train, "fsdp", "fsdp-3", None, 4)
+    told["refused"] = ranks(2, refused)
+    told["refused left"] = (folder / "refused").exists()
+    told["misfit"] = ranks(2, misfit)
+    pids = start(2, signalled)
+    files = [folder / f"signal.{rank}" for rank in range(2)]
+    while not all(file.exists() for file in files):
+        time.sleep(0.05)
+    time.sleep(1)
+    os.kill(pids[1], signal.SIGTERM)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    steps = [1 + int(file.read_text().split()[0]) for file in files]
+    told["signal"] = [
+        {"code": code, "steps": step} for code, step in zip(codes, steps, strict=True)
+    ]
+    told["signal saved"] = [int(name[5:]) for name in os.listdir(folder / "signal")]
+    (folder / "told.json").write_text(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,286 @@
+import collections
+import enum
+import functools
+import io
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.optim import lr_scheduler
+
+from flatout_train.checkpoint.states import Staging
+from flatout_train.errors import CheckpointError
+
+
+def test_torch_before_2_5_has_no_class_for_buffers():
+    program = """
+import torch
+del torch.nn.Buffer
+from flatout_train.checkpoint.states import Staging
+staging = Staging()
+staging.begin()
+print(staging.copy(torch.ones(2), "thing").tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[1.0, 1.0]", done.stderr
+
+
+def through_a_file(value):
+    staging = Staging()
+    staging.begin()
+    staged = staging.copy(value, "thing")
+    staging.started()
+    staging.finish()
+    file = io.BytesIO()
+    torch.save(staged, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def same(one, other):
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(
+            torch.view_as_real(one) if one.is_complex() else one,
+            torch.view_as_real(other) if other.is_complex() else other,
+        )
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
+
+
+numbers = st.none() | st.booleans() | st.integers() | st.floats() | st.complex_numbers()
+numbers = numbers.filter(lambda value: not isinstance(value, complex) or value == value)
+words = st.text() | st.binary(min_size=1, max_size=300)
+dtypes = st.sampled_from(
+    [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+)
+tensors = st.builds(
+    lambda shape, dtype: (
+        torch.ones(shape).cumsum(0).to(dtype) if shape else torch.ones((), dtype=dtype)
+    ),
+    st.lists(st.integers(0, 4), max_size=3),
+    dtypes,
+)
+keys = st.text() | st.integers() | st.booleans() | st.none() | st.tuples(st.integers(), st.text())
+nests = st.recursive(
+    numbers | words | tensors | st.just(torch.float16) | st.just(torch.Size([2, 3])),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(keys, inner, max_size=4),
+        st.dictionaries(keys, inner, max_size=4).map(collections.OrderedDict),
+        st.sets(st.integers() | st.text(), max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(nests)
+def test_what_is_stored_is_loaded_again_the_same(value):
+    assert same(through_a_file(value), value)
+
+
+class Shape(enum.IntEnum):
+    ROUND = 1
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+@pytest.mark.parametrize(
+    ("value", "cure"),
+    [
+        (lambda x: x, "load_state_dict"),
+        (functools.partial(print), "state_dict"),
+        (Point(1, 2), "plain tuple"),
+        (Shape.ROUND, "value"),
+        (np.ones(3), "torch.from_numpy"),
+        (np.float32(1), ".item()"),
+        (collections.deque([1]), "list(...)"),
+        (collections.defaultdict(list), "dict(...)"),
+        (frozenset([1]), "state_dict"),
+        (object(), "state_dict"),
+        (2**3000, "str(...)"),
+        (torch.nn.Linear(1, 1), "state_dict"),
+        (torch.empty(2, device="meta"), "model"),
+        (range(3), "state_dict"),
+        (b"", "None"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_be_read_safely_is_refused_with_its_place(value, cure):
+    with pytest.raises(CheckpointError) as caught:
+        through_a_file({"groups": [0, {"inner": value}]})
+    assert "thing['groups'][1]['inner']" in str(caught.value)
+    assert cure in str(caught.value)
+
+
+def test_keys_are_looked_at_too():
+    with pytest.raises(CheckpointError, match=r"a key in thing.*Shape"):
+        through_a_file({Shape.ROUND: 1})
+
+
+def test_a_nest_that_holds_itself_is_refused():
+    nest = []
+    nest.append(nest)
+    with pytest.raises(CheckpointError, match="holds itself"):
+        through_a_file(nest)
+
+
+def test_numbers_of_numpy_that_python_holds_exactly_become_python_numbers():
+    loaded = through_a_file([np.float64(0.1), np.int64(7), np.bool_(True)])
+    assert loaded == [0.1, 7, True]
+    assert [type(value) for value in loaded] == [float, int, bool]
+
+
+def test_tied_weights_are_stored_once():
+    weight = torch.randn(1000)
+    staging = Staging()
+    staging.begin()
+    staged = staging.copy({"in": weight, "out": weight, "half": weight[:500]}, "model")
+    assert staged["in"] is staged["out"]
+    assert torch.equal(staged["half"], weight[:500])
+
+
+def test_a_small_view_does_not_drag_its_whole_storage_along():
+    file = io.BytesIO()
+    torch.save(Staging().copy(torch.zeros(10**6)[:3], "view"), file)
+    assert len(file.getvalue()) < 10**4
+
+
+def test_memory_is_used_again_and_the_copy_is_apart():
+    staging, weight = Staging(), torch.ones(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    staging.begin()
+    first = staging.copy({"weight": weight}, "model")["weight"]
+    weight.zero_()
+    assert first.sum() == 48
+    assert first.stride() == weight.stride()
+    staging.begin()
+    second = staging.copy({"weight": weight}, "model")["weight"]
+    assert second.data_ptr() == first.data_ptr()
+    assert second.sum() == 0
+    staging.begin()
+    assert staging.copy({"weight": torch.ones(5)}, "model")["weight"].shape == (5,)
+
+
+def test_sparse_and_complex_views():
+    sparse = torch.eye(3).to_sparse()
+    assert torch.equal(through_a_file(sparse).to_dense(), torch.eye(3))
+    conjugate = torch.tensor([1 + 2j]).conj()
+    assert through_a_file(conjugate).tolist() == [1 - 2j]
+
+
+def test_registered_tensor_classes_pass():
+    class Own(torch.Tensor):
+        pass
+
+    value = torch.ones(2).as_subclass(Own)
+    with pytest.raises(CheckpointError, match="add_safe_globals"):
+        Staging().copy(value, "thing")
+
+
+SCHEDULERS = {
+    "step": lambda o: lr_scheduler.StepLR(o, 2),
+    "multi": lambda o: lr_scheduler.MultiStepLR(o, [2, 4]),
+    "lambda": lambda o: lr_scheduler.LambdaLR(o, lambda step: float(np.cos(step))),
+    "numpy": lambda o: lr_scheduler.LambdaLR(o, lambda step: np.cos(step)),
+    "multiplicative": lambda o: lr_scheduler.MultiplicativeLR(o, lambda step: 0.9),
+    "cosine": lambda o: lr_scheduler.CosineAnnealingLR(o, 10),
+    "restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
+    "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=20),
+    "cyclic": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, cycle_momentum=False),
+    "plateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=1),
+    "sequence": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.LinearLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [3]
+    ),
+    "chained": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.ConstantLR(o), lr_scheduler.PolynomialLR(o)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_every_scheduler_of_torch_goes_on_as_it_would_have(name):
+    def make():
+        optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.ones(3))], lr=0.1)
+        return optimizer, SCHEDULERS[name](optimizer)
+
+    def step(optimizer, scheduler, count):
+        rates = []
+        for _ in range(count):
+            optimizer.step()
+            scheduler.step(*([1.0] if name == "plateau" else []))
+            rates.append(float(optimizer.param_groups[0]["lr"]))
+        return rates
+
+    optimizer, scheduler = make()
+    step(optimizer, scheduler, 5)
+    states = through_a_file([optimizer.state_dict(), scheduler.state_dict()])
+    ahead = step(optimizer, scheduler, 5)
+    optimizer, scheduler = make()
+    optimizer.load_state_dict(states[0])
+    scheduler.load_state_dict(states[1])
+    assert step(optimizer, scheduler, 5) == ahead
+
+
+@pytest.mark.parametrize(
+    "kind", ["Adam", "AdamW", "SGD", "RMSprop", "Adagrad", "Adafactor", "LBFGS"]
+)
+def test_every_optimizer_of_torch_can_be_stored(kind):
+    parameter = torch.nn.Parameter(torch.ones(3, 2))
+    optimizer = getattr(torch.optim, kind)([parameter], lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = parameter.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    state = optimizer.state_dict()
+    loaded = through_a_file(state)
+    assert repr(loaded) == repr(state)
+
+
+def test_a_grad_scaler_can_be_stored():
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    scaler.scale(torch.ones(1))
+    assert through_a_file(scaler.state_dict()) == scaler.state_dict()
+
+
+@pytest.mark.gpu
+def test_on_cuda_the_copy_is_of_the_moment_though_the_next_update_follows_at_once():
+    weight = torch.zeros(64 << 20, device="cuda")
+    staging = Staging()
+    staging.begin()
+    staged = staging.copy({"weight": weight}, "model")["weight"]
+    staging.started()
+    weight.fill_(1)
+    staging.finish()
+    assert staged.is_pinned()
+    assert int(staged.count_nonzero()) == 0
+
+
+@pytest.mark.parametrize("size", [600, 5_000, 100_000])
+def test_states_that_are_made_when_they_are_asked_for_do_not_take_each_others_place(size):
+    """The memory of one is free once it is copied, and the next one lies where it lay."""
+    staging = Staging()
+    for _ in range(2):
+        staging.begin()
+        copies = [
+            staging.copy({"x": torch.full((size,), float(number))}, f"thing{number}")
+            for number in range(6)
+        ]
+        staging.started()
+        staging.finish()
+        assert [copy["x"][0].item() for copy in copies] == [0, 1, 2, 3, 4, 5]

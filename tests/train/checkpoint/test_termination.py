@@ -1,0 +1,298 @@
+"""Signals, sent to real processes: one program imports torch once and forks each of them."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from flatout_train.checkpoint import termination
+from flatout_train.checkpoint.termination import (END, SAVE, Watch)
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and forks")
+
+
+@pytest.fixture
+def handlers():
+    numbers = signal.SIGTERM, signal.SIGUSR1
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_the_signal_only_asks_and_the_end_comes_when_it_is_safe(handlers):
+    watch = Watch(30)
+    signal.raise_signal(signal.SIGTERM)
+    assert watch.asked == END
+    with pytest.raises(SystemExit) as caught:
+        watch.done()
+    assert caught.value.code == 143
+    watch.close()
+
+
+def test_the_programs_own_handler_is_called_after_the_save(handlers):
+    called = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: called.append(number))
+    watch = Watch(30)
+    signal.raise_signal(signal.SIGTERM)
+    assert (watch.asked, called) == (END, [])
+    watch.done()
+    assert (watch.asked, called) == (0, [signal.SIGTERM])
+    watch.close()
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_second_signal_does_what_it_did_before(handlers, monkeypatch):
+    called = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: called.append(number))
+    watch = Watch(30)
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)  # torchrun passes on what Slurm has sent already
+    assert called == []
+    monkeypatch.setattr(termination, "REPEAT_S", 0.0)
+    signal.raise_signal(signal.SIGTERM)
+    assert called == [signal.SIGTERM]
+    watch.close()
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_the_end_waits_for_all_checkpoints(handlers):
+    one, other = Watch(30), Watch(30)
+    signal.raise_signal(signal.SIGTERM)
+    one.done()
+    assert other.asked == END
+    with pytest.raises(SystemExit):
+        other.done()
+    one.close()
+    other.close()
+
+
+def test_handlers_stay_until_the_last_is_closed(handlers):
+    before = signal.getsignal(signal.SIGTERM)
+    one, other = Watch(30), Watch(30)
+    one.close()
+    assert signal.getsignal(signal.SIGTERM) != before
+    signal.raise_signal(signal.SIGTERM)
+    assert (one.asked, other.asked) == (0, END)
+    other.close()
+    other.close()
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_one_that_is_dropped_is_watched_no_more(handlers):
+    kept, dropped = Watch(30), Watch(30)
+    del dropped
+    signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(SystemExit):
+        kept.done()
+    kept.close()
+
+
+def test_an_ignored_signal_stays_ignored():
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    watch = Watch(30)
+    signal.raise_signal(signal.SIGTERM)
+    assert watch.asked == 0
+    watch.close()
+    assert signal.signal(signal.SIGTERM, before) == signal.SIG_IGN
+
+
+def test_a_handler_put_on_top_stays(handlers):
+    before = signal.getsignal(signal.SIGTERM)
+    called = []
+    watch = Watch(30)
+    ours = signal.getsignal(signal.SIGTERM)
+
+    def on_top(number, frame):
+        called.append(number)
+        ours(number, frame)
+
+    signal.signal(signal.SIGTERM, on_top)
+    signal.raise_signal(signal.SIGTERM)
+    assert (called, watch.asked) == ([signal.SIGTERM], END)
+    watch.close()
+    assert signal.getsignal(signal.SIGTERM) == on_top
+    signal.signal(signal.SIGTERM, before)
+    termination._signals._before.clear()
+
+
+def test_under_slurm_usr1_saves_and_training_goes_on(handlers, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    watch = Watch(30)
+    signal.raise_signal(signal.SIGUSR1)
+    assert watch.asked == SAVE
+    watch.done()
+    assert watch.asked == 0
+    signal.raise_signal(signal.SIGTERM)
+    assert watch.asked == END
+    watch.close()
+
+
+def test_elsewhere_than_in_the_main_thread_a_warning_says_so(handlers, recwarn):
+    def other():
+        Watch(30).close()
+
+    thread = threading.Thread(target=other)
+    with pytest.warns(UserWarning, match="not made in the main thread"):
+        thread.start()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory):
+    """How each of `CASES` ended: exit status, steps saved, seconds, what it printed."""
+    folder = tmp_path_factory.mktemp("ends")
+    done = subprocess.run(
+        [sys.executable, __file__, folder], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_training_saves_and_ends_with_143(ends):
+    end = ends["plain"]
+    assert end["code"] == 143
+    assert end["saved"] == [end["steps"]]
+    assert end["steps"] > 0
+    assert "finally" in end["said"]
+
+
+def test_no_further_step_ends_it_after_the_grace_time_as_before(ends):
+    end = ends["deaf"]
+    assert end["signal"] == signal.SIGTERM
+    assert 0.4 <= end["seconds"] < 5
+
+
+def test_a_call_that_sees_no_signals_is_ended_too(ends):
+    assert ends["stuck"]["code"] == 143
+    assert ends["stuck"]["seconds"] < 10
+
+
+def test_a_save_that_takes_longer_than_the_grace_time_is_not_cut_short(ends):
+    assert ends["slow"]["code"] == 143
+    assert ends["slow"]["saved"] == [ends["slow"]["steps"]]
+    assert ends["slow"]["seconds"] > 1
+
+
+def test_training_in_another_thread_ends_the_process(ends):
+    assert ends["thread"]["signal"] == signal.SIGTERM
+    assert ends["thread"]["saved"] == [ends["thread"]["steps"]]
+
+
+def test_a_forked_child_dies_by_the_signal(ends):
+    assert f"child {signal.SIGTERM}" in ends["child"]["said"]
+
+
+def test_ctrl_c_is_left_alone(ends):
+    assert "KeyboardInterrupt" in ends["interrupt"]["said"]
+    assert ends["interrupt"]["saved"] == []
+
+
+def main(folder):
+    import ctypes
+
+    import torch
+
+    from flatout_train.checkpoint import files as checkpoint_files
+    from flatout_train.checkpoint.checkpoint import Checkpoint
+
+    folder = Path(folder)
+    model = torch.nn.Linear(2, 2)
+
+    def train(name, say, grace=30.0):
+        checkpoint = Checkpoint(folder / name, every=None, grace=grace, model=model)
+        if name == "child":
+            say("ready")
+            told, tell = os.pipe()
+            pid = os.fork()
+            if not pid:
+                os.write(tell, b"!")  # Python forgets signals that come while it forks
+                time.sleep(20)
+                os._exit(0)
+            os.read(told, 1)
+            os.kill(pid, signal.SIGTERM)
+            say(f"child {os.WTERMSIG(os.waitpid(pid, 0)[1])}")
+        while True:
+            time.sleep(0.01)
+            checkpoint.after_step()
+            say(f"step {checkpoint.steps}")
+            if checkpoint.steps == 3:
+                say("ready")
+                if name == "deaf":
+                    while True:
+                        time.sleep(0.01)
+                if name == "stuck":
+                    while not checkpoint._watch.asked:
+                        time.sleep(0.01)
+                    mutex = ctypes.create_string_buffer(64)
+                    for _ in range(2):  # the second time never comes back
+                        ctypes.CDLL(None).pthread_mutex_lock(mutex)
+
+    def body(name, say):
+        if name == "slow":
+            plain = checkpoint_files.Disk.write
+            checkpoint_files.Disk.write = lambda *a: (time.sleep(0.7), plain(*a))[1]
+        if name == "thread":
+            made = Checkpoint(folder / name, every=None, model=model)
+
+            def steps():
+                while True:
+                    time.sleep(0.01)
+                    made.after_step()
+                    say(f"step {made.steps}")
+                    if made.steps == 3:
+                        say("ready")
+
+            threading.Thread(target=steps, daemon=True).start()
+            while True:
+                time.sleep(0.01)
+        train(name, say, grace={"deaf": 0.5, "stuck": 0.5, "slow": 0.3}.get(name, 30.0))
+
+    def life(name):
+        log = folder / f"{name}.log"
+        log.write_text("")
+        pid = os.fork()
+        if not pid:
+            code = 99
+            with log.open("a", buffering=1) as file:
+
+                def say(text):
+                    print(text, file=file)
+
+                try:
+                    body(name, say)
+                except BaseException as error:
+                    say(repr(error))
+                    code = error.code if isinstance(error, SystemExit) else 98
+                finally:
+                    say("finally")
+                    os._exit(code)
+        while "ready" not in log.read_text():
+            time.sleep(0.01)
+        begun = time.monotonic()
+        os.kill(pid, signal.SIGINT if name == "interrupt" else signal.SIGTERM)
+        status = os.waitpid(pid, 0)[1]
+        said = log.read_text()
+        seconds = time.monotonic() - begun
+        saved = [int(path.name[5:]) for path in (folder / name).glob("step-*")]
+        return {
+            "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+            "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+            "seconds": seconds,
+            "steps": 1 + max(map(int, re.findall(r"step (\d+)\n", said)), default=0),
+            "saved": saved,
+            "said": said,
+        }
+
+    cases = ["plain", "deaf", "stuck", "slow", "thread", "child", "interrupt"]
+    print(json.dumps({name: life(name) for name in cases}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

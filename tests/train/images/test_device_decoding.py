@@ -1,0 +1,168 @@
+"""Decoding on a device: what is called and how; the real thing where there is a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from train.images.pictures import (encoded, picture)
+from flatout_train.images import device_decoding
+from flatout_train.images.decoding import open_picture
+from flatout_train.images.device_decoding import (Dali, DeviceDecoder)
+
+CUDA = torch.device("cuda", 0)
+FILES = [encoded(picture(number, 60 + number, 50)) for number in range(5)]
+TENSORS = [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in FILES]
+
+
+def plain(data: bytes) -> Tensor:
+    """uint8 [3, h, w]"""
+    return open_picture(data, None).region(None, 1.0).permute(2, 0, 1)
+
+
+def modules(monkeypatch: pytest.MonkeyPatch, **members: dict[str, Any]) -> None:
+    for name, inside in members.items():
+        module = types.ModuleType(name.replace("__", "."))
+        vars(module).update(inside)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+@pytest.mark.parametrize("package", ["torchvision", "torchcodec"])
+def test_nvjpeg_gets_the_whole_batch_after_what_is_queued(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
+    done: list[Any] = []
+
+    class Stream:
+        def synchronize(self) -> None:
+            done.append("waited")
+
+    def decode_jpeg(files: list[Tensor], mode: Any, device: torch.device) -> list[Tensor]:
+        done.append((len(files), mode, device))
+        return [plain(bytes(one.tolist())) for one in files]
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
+    if package == "torchvision":
+        mode: Any = types.SimpleNamespace(RGB="rgb mode")
+        modules(monkeypatch, torchvision={}, torchvision__io={
+            "decode_jpeg": decode_jpeg, "ImageReadMode": mode,
+        })  # fmt: skip
+    else:
+        modules(monkeypatch, torchcodec={}, torchcodec__decoders={"decode_jpeg": decode_jpeg})
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    other = {"torchvision": "torchcodec", "torchcodec": "torchvision"}[package]
+    monkeypatch.setitem(sys.modules, other, None)
+    found = device_decoding.candidates(CUDA, 4)
+    assert [one.name for one in found] == [f"{package}:cuda"]
+    pixels = found[0].decode(TENSORS)
+    assert done == ["waited", (5, "rgb mode" if package == "torchvision" else "RGB", CUDA)]
+    assert all(torch.equal(a, plain(b)) for a, b in zip(pixels, FILES, strict=True))
+
+
+class FakePipeline:
+    """As DALI's: takes at most its batch, and is of no use any more once it has failed."""
+
+    made = 0
+
+    def __init__(self, batch_size: int, threads: int, device: int | None, **how: Any) -> None:
+        assert how == {"exec_async": False, "exec_pipelined": False}
+        FakePipeline.made += 1
+        self.batch_size, self.dead = batch_size, False
+        self.fed: list[Any] = []
+
+    def __enter__(self) -> FakePipeline:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def set_outputs(self, output: str) -> None:
+        assert output == "decoded"
+
+    def build(self) -> None:
+        pass
+
+    def feed_input(self, name: str, arrays: list[Any]) -> None:
+        assert name == "files" and len(arrays) <= self.batch_size and not self.dead
+        self.fed = arrays
+
+    def run(self) -> tuple[list[Any]]:
+        try:
+            pixels = [plain(array.tobytes()).permute(1, 2, 0) for array in self.fed]
+        except Exception as error:
+            self.dead = True
+            raise RuntimeError("Critical error in pipeline") from error
+        return ([types.SimpleNamespace(shape=lambda p=p: list(p.shape), it=p) for p in pixels],)
+
+
+def test_dali_is_fed_batches_and_made_anew_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    fn = types.SimpleNamespace(
+        external_source=lambda name, device, dtype, ndim: "files",
+        decoders=types.SimpleNamespace(image=lambda files, device, output_type: "decoded"),
+    )
+    kinds = {"UINT8": "uint8", "RGB": "rgb"}
+    modules(
+        monkeypatch,
+        nvidia={},
+        nvidia__dali={"Pipeline": FakePipeline},
+        nvidia__dali__fn=vars(fn),
+        nvidia__dali__types=kinds,
+        nvidia__dali__plugin={},
+        nvidia__dali__plugin__pytorch={
+            "feed_ndarray": lambda tensor, out, cuda_stream: out.copy_(tensor.it)
+        },
+    )
+    FakePipeline.made = 0
+    dali = Dali(None, 2)
+    assert all(torch.equal(a, plain(b)) for a, b in zip(dali(TENSORS), FILES, strict=True))
+    assert FakePipeline.made == 1
+    with pytest.raises(RuntimeError, match="Critical error"):
+        dali([TENSORS[0], TENSORS[1][:100]])
+    assert torch.equal(dali(TENSORS[:1])[0], plain(FILES[0]))
+    assert FakePipeline.made == 2
+
+
+@given(sizes=st.lists(st.integers(1, 100), max_size=30), limit=st.integers(1, 600))
+def test_large_batches_are_decoded_in_parts(sizes: list[int], limit: int) -> None:
+    parts = device_decoding.parts(sizes, limit)
+    assert [place for part in parts for place in part] == list(range(len(sizes)))
+    for part in parts:
+        assert len(part) == 1 or sum(3 * sizes[place] for place in part) <= limit
+
+
+def test_rates_are_measured_and_a_decoder_that_fails_has_none() -> None:
+    def fails(files: list[Tensor]) -> list[Tensor]:
+        raise RuntimeError("no")
+
+    works = DeviceDecoder("works", lambda files: files)
+    assert device_decoding.rate(works, FILES, lambda: None) > 0
+    assert device_decoding.rate(works, [], lambda: None) == 0
+    assert device_decoding.rate(DeviceDecoder("fails", fails), FILES, lambda: None) == 0
+
+
+def test_on_the_cpu_there_is_no_device_decoder() -> None:
+    assert device_decoding.candidates(torch.device("cpu"), 4) == []
+
+
+@pytest.mark.gpu
+def test_device_decoders_agree_with_pillow() -> None:
+    found = device_decoding.candidates(CUDA, 4)
+    if not found:
+        pytest.skip("no decoder for the device is installed")
+    for decoder in found:
+        for one, out in zip(FILES, decoder.decode(TENSORS), strict=True):
+            assert out.device.type == "cuda" and out.dtype == torch.uint8
+            assert int((out.cpu().int() - plain(one).int()).abs().max()) <= 6
+        with contextlib.suppress(Exception):
+            decoder.decode([TENSORS[0], torch.zeros(100, dtype=torch.uint8)])
+            pytest.fail("what is no JPEG file was decoded")
+        assert len(decoder.decode(TENSORS[:2])) == 2
+        assert device_decoding.rate(decoder, FILES, torch.cuda.synchronize) > 0

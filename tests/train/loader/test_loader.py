@@ -1,0 +1,448 @@
+"""loader(): batches in order, on the device, resumed at the exact sample."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import flatout
+from train.loader import loading_program
+from flatout_train.errors import UsageError
+from flatout_train.loader import loader as loading
+from flatout_train.loader import sampling
+from flatout_train import plans
+
+
+class Augmented(Dataset):
+    """Samples with random numbers from all generators, one of its own among them."""
+
+    def __init__(self, samples: int = 30) -> None:
+        self.samples = samples
+        self.own = np.random.default_rng(3)
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        noise = random.random() + np.random.rand() + self.own.random()
+        return torch.rand(2) + noise, index
+
+
+class Stream(IterableDataset):
+    """Shares itself out among workers, as torch asks of iterable data sets."""
+
+    def __init__(self, samples: int = 23) -> None:
+        self.samples = samples
+
+    def __iter__(self) -> Iterator[Any]:
+        info = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for index in range(first, self.samples, step):
+            yield torch.rand(1), index
+
+
+class StatefulStream(Stream):
+    """Keeps its own position, as Hugging Face's do, and counts what it reads."""
+
+    def __init__(self, samples: int = 23) -> None:
+        super().__init__(samples)
+        self.position = self.reads = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.position < self.samples:
+            self.position += 1
+            self.reads += 1
+            yield torch.rand(1), self.position - 1
+        self.position = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
+
+
+def flat(batches: list[Any]) -> list[Any]:
+    """Nested lists of numbers, to be compared bit for bit."""
+    return [[part.tolist() for part in batch] for batch in batches]
+
+
+def passes(loader: Any, count: int) -> list[Any]:
+    return flat([batch for _ in range(count) for batch in loader])
+
+
+def test_batches_are_torchs_own_without_shuffling() -> None:
+    class Plain(Augmented):
+        def __getitem__(self, index: int) -> Any:
+            return {"x": torch.full((2,), index), "name": str(index), "y": float(index)}
+
+    theirs = list(DataLoader(Plain(), 8))
+    ours = list(flatout.loader(Plain(), 8, workers=0))
+    assert len(ours) == len(theirs) == len(flatout.loader(Plain(), 8))
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.keys() == other.keys()
+        assert one["name"] == other["name"]
+        assert torch.equal(one["x"], other["x"])
+        assert one["y"].dtype == other["y"].dtype
+
+
+def test_random_samples_are_the_same_with_any_number_of_workers() -> None:
+    found = [
+        passes(flatout.loader(Augmented(), 8, shuffle=True, workers=workers), 2)
+        for workers in (0, 1, 2)
+    ]
+    assert found[0] == found[1] == found[2]
+    assert len(found[0]) == 8
+    assert found[0][:4] != found[0][4:]
+
+
+def test_the_programs_own_random_numbers_are_not_touched() -> None:
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    expected = torch.rand(1).item(), random.random(), np.random.rand()
+    torch.manual_seed(1), random.seed(1), np.random.seed(1)
+    passes(flatout.loader(Augmented(), 8, shuffle=True, workers=0), 1)
+    assert (torch.rand(1).item(), random.random(), np.random.rand()) == expected
+
+
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("after", [0, 2])
+def test_a_resumed_loader_gives_the_very_next_batch(before: int, after: int) -> None:
+    def make(workers: int) -> loading.Loader:
+        return flatout.loader(Augmented(), 4, shuffle=True, workers=workers)
+
+    whole = passes(make(0), 3)
+    first, first_epochs = make(before), []
+    for number, batch in enumerate(first):
+        first_epochs.append(batch)
+        if number == 2:
+            state = first.state_dict()
+            break
+    again = make(after)
+    again.load_state_dict(state)
+    assert again.epoch == 0
+    assert flat(first_epochs) + passes(again, 3) == whole
+
+
+def test_after_an_epochs_last_batch_the_state_is_the_next_epochs_start() -> None:
+    loader = flatout.loader(torch.arange(10), 4)
+    states = [loader.state_dict() for _ in loader]
+    assert [(state["epoch"], state["mark"] is None) for state in states] == [
+        (0, False),
+        (0, False),
+        (1, True),
+    ]
+    assert loader.epoch == 1
+    assert passes_of_tensor(loader) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert loader.epoch == 2
+
+
+def passes_of_tensor(loader: Any) -> list[Any]:
+    return [batch.tolist() for batch in loader]
+
+
+def test_a_pass_that_was_broken_off_is_followed_by_the_next_epoch() -> None:
+    loader = flatout.loader(torch.arange(40), 4, shuffle=True)
+    epochs = [passes_of_tensor(flatout_at(epoch)) for epoch in range(3)]
+    next(iter(loader))
+    assert passes_of_tensor(loader) == epochs[1]
+    assert passes_of_tensor(loader) == epochs[2]
+    iter(loader)  # nothing was handed out
+    assert loader.epoch == 3
+
+
+def flatout_at(epoch: int) -> loading.Loader:
+    loader = flatout.loader(torch.arange(40), 4, shuffle=True)
+    loader.set_epoch(epoch)
+    return loader
+
+
+def test_set_epoch_keeps_a_loaded_position_in_that_epoch_and_drops_another() -> None:
+    loader = flatout_at(5)
+    batches = iter(loader)
+    first = [next(batches).tolist() for _ in range(3)]
+    state = loader.state_dict()
+    again = flatout_at(0)
+    again.load_state_dict(state)
+    again.set_epoch(5)
+    assert first + passes_of_tensor(again) == passes_of_tensor(flatout_at(5))
+    again.load_state_dict(state)
+    again.set_epoch(6)
+    assert passes_of_tensor(again) == passes_of_tensor(flatout_at(6))
+
+
+def test_what_was_prefetched_but_not_handed_out_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Deep:
+        depth = 3
+
+        def start(self, batch: Any) -> Any:
+            started.append(batch)
+            return batch
+
+        def finish(self, batch: Any) -> Any:
+            return batch
+
+    started: list[Any] = []
+    monkeypatch.setattr(loading, "copier", lambda device, depth: Deep())
+    loader = flatout.loader(torch.arange(40), 4)
+    batches = iter(loader)
+    assert [next(batches).tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert len(started) == 4
+    assert loader.state_dict()["mark"] == {"position": 8, "group": 4}
+    assert len([next(batches) for _ in range(8)]) == 8
+    assert list(batches) == []
+
+
+def test_two_passes_at_once_are_refused() -> None:
+    loader = flatout.loader(torch.arange(40), 4)
+    older = iter(loader)
+    next(older)
+    assert next(iter(loader)).tolist() == [0, 1, 2, 3]
+    with pytest.raises(UsageError, match="one pass at a time"):
+        next(older)
+
+
+def test_the_state_of_another_order_is_refused() -> None:
+    state = flatout.loader(torch.arange(40), 4, shuffle=True).state_dict()
+    for other, name in [
+        (flatout.loader(torch.arange(41), 4, shuffle=True), "samples was 40, now it is 41"),
+        (flatout.loader(torch.arange(40), 4), "shuffle was True"),
+        (flatout.loader(torch.arange(40), 4, shuffle=True, seed=1), "seed was 0"),
+    ]:
+        with pytest.raises(UsageError, match=name):
+            other.load_state_dict(state)
+    with pytest.raises(UsageError, match="version 2"):
+        flatout.loader(torch.arange(40), 4).load_state_dict({**state, "version": 2})
+
+
+def test_the_state_loads_with_weights_only(tmp_path: Path) -> None:
+    loader = flatout.loader(StatefulStream(), 4, workers=0)
+    next(iter(loader))
+    torch.save(loader.state_dict(), tmp_path / "state.pt")
+    assert torch.load(tmp_path / "state.pt", weights_only=True) == loader.state_dict()
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_an_iterable_data_set_is_resumed_by_reading_again(workers: int) -> None:
+    whole = passes(flatout.loader(Stream(), 4, workers=workers), 2)
+    loader = flatout.loader(Stream(), 4, workers=workers)
+    batches = iter(loader)
+    first = flat([next(batches) for _ in range(3)])
+    again = flatout.loader(Stream(), 4, workers=workers)
+    again.load_state_dict(loader.state_dict())
+    assert first + passes(again, 2) == whole
+    assert "reading again" in again.notes["resume"]
+    samples = [index for batch in whole[: len(whole) // 2] for index in batch[1]]
+    assert sorted(samples) == list(range(23))
+
+
+def test_an_iterable_data_set_with_a_state_is_resumed_without_reading_again() -> None:
+    whole = passes(flatout.loader(StatefulStream(), 4, workers=0), 2)
+    loader = flatout.loader(StatefulStream(), 4, workers=1)
+    batches = iter(loader)
+    first = flat([next(batches) for _ in range(3)])
+    dataset = StatefulStream()
+    again = flatout.loader(dataset, 4, workers=0)
+    again.load_state_dict(loader.state_dict())
+    assert first + passes(again, 1) == whole[:6]
+    assert dataset.reads == 23 - 12
+    assert passes(again, 1) == whole[6:]
+
+
+def test_an_iterable_without_length_says_so_and_works() -> None:
+    loader = flatout.loader(Stream(), 4, workers=0, drop_last=True)
+    with pytest.raises(TypeError, match="Stream has no length"):
+        len(loader)
+    assert len(list(loader)) == 5
+    with pytest.raises(UsageError, match="2 workers, now there are 1"):
+        other = flatout.loader(Stream(), 4, workers=2)
+        next(iter(other))
+        loader.load_state_dict(other.state_dict())
+        iter(loader)
+
+
+def test_texts_of_similar_length_are_padded() -> None:
+    texts = [{"input_ids": list(range(1 + 7 * index % 40))} for index in range(200)]
+    loader = flatout.loader(texts, 8, shuffle=True, lengths=lambda text: len(text["input_ids"]))
+    batches = list(loader)
+    assert len(batches) == len(loader) == 25
+    tokens = sum(int(batch["attention_mask"].sum()) for batch in batches)
+    assert tokens == sum(len(text["input_ids"]) for text in texts)
+    padding = 1 - tokens / sum(batch["input_ids"].numel() for batch in batches)
+    assert loader.notes["padding"].startswith(f"{padding:.1%}")
+    assert padding < 0.1
+    assert "list of lengths saves that" in loader.notes["lengths"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dataset": []}, "list is empty"),
+        ({"dataset": torch.empty(0, 3)}, "Tensor is empty"),
+        ({"dataset": iter([1])}, "can be read once"),
+        ({"dataset": DataLoader([1])}, "pass the data set itself"),
+        ({"dataset": 3}, "neither __getitem__ nor __iter__"),
+        ({"dataset": (torch.ones(2), torch.ones(3))}, r"different numbers of samples: \[2, 3\]"),
+        ({"batch_size": 0}, "batch_size is 0: give a whole number of at least 1"),
+        ({"batch_size": 2.0}, "batch_size is 2.0"),
+        ({"workers": -1}, "workers is -1"),
+        ({"workers": "many"}, "workers is 'many'"),
+        ({"cache": "disk"}, "cache is 'disk'"),
+        ({"seed": "x"}, "seed is 'x'"),
+        ({"prefetch": -1}, "prefetch is -1"),
+        ({"device": "gpu"}, "device='gpu' is no device"),
+        ({"device": "xpu"}, "device='xpu' cannot be used here"),
+        ({"sampler": [0], "shuffle": True}, "sampler and shuffle exclude each other"),
+        ({"dataset": Stream(), "shuffle": True}, "shuffle is for data sets with an index"),
+        ({"dataset": Stream(), "cache": "host"}, "not for an iterable data set"),
+        ({"collate": list, "cache": "host"}, "not for collate="),
+        ({"lengths": [1]}, "1 entries for 4 samples"),
+    ],
+)
+def test_arguments_that_cannot_be_are_named(arguments: dict[str, Any], message: str) -> None:
+    given = {"dataset": [1, 2, 3, 4], "batch_size": 2, **arguments}
+    with pytest.raises(UsageError, match=message):
+        flatout.loader(given.pop("dataset"), given.pop("batch_size"), **given)
+
+
+def test_drop_last_that_leaves_nothing_is_refused() -> None:
+    with pytest.raises(UsageError, match="4 samples make no batch of 5"):
+        iter(flatout.loader([1, 2, 3, 4], 5, drop_last=True))
+
+
+class Failing(Augmented):
+    def __getitem__(self, index: int) -> Any:
+        if index == 13:
+            raise FileNotFoundError("image 13 is gone")
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_the_data_set_passes_with_the_index(workers: int) -> None:
+    loader = flatout.loader(Failing(), 4, workers=workers)
+    batches = iter(loader)
+    assert len([next(batches) for _ in range(3)]) == 3
+    with pytest.raises(FileNotFoundError, match="image 13 is gone") as raised:
+        next(batches)
+    told = str(raised.value) + "".join(getattr(raised.value, "__notes__", ()))
+    assert "raised by dataset[13]" in told
+    with pytest.raises(RuntimeError, match="iterate the loader again"):
+        next(batches)
+    assert loader.state_dict()["mark"]["position"] == 12
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_uneven_samples_are_told_with_their_shapes_and_the_cure(workers: int) -> None:
+    texts = [torch.ones(length) for length in (3, 3, 5)]
+    with pytest.raises(UsageError, match=r"differ: float32 \[3\] and float32 \[5\].*lengths="):
+        list(flatout.loader(texts, 3, workers=workers))
+    with pytest.raises(UsageError, match="samples like object cannot be stacked"):
+        list(flatout.loader([object()], 1, workers=workers))
+
+
+def test_an_error_of_the_users_collate_passes_with_the_samples_shapes() -> None:
+    with pytest.raises(ZeroDivisionError) as raised:
+        list(flatout.loader([torch.ones(3)] * 2, 2, workers=0, collate=lambda samples: 1 // 0))
+    assert "given 2 samples: float32 [3]; float32 [3]" in raised.value.__notes__[0]
+
+
+DYING = """
+import os, signal, torch, flatout
+
+class Dying(torch.utils.data.Dataset):
+    def __len__(self):
+        return 30
+    def __getitem__(self, index):
+        if index == 9 and torch.utils.data.get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.ones(2)
+
+loader = flatout.loader(Dying(), 4, workers=1, cache=False)
+for _ in range(2):
+    try:
+        list(loader)
+    except RuntimeError as error:
+        print("DataLoader worker (pid" in str(error), "ran out of memory" in error.__notes__[0])
+"""
+
+
+def test_a_worker_that_dies_is_torchs_error_with_the_cure() -> None:
+    done = subprocess.run([sys.executable, "-c", DYING], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["True True", "True True"]
+    assert done.stderr == ""
+
+
+def test_a_plan_chooses_where_the_arguments_do_not() -> None:
+    plan = plans.StepPlan(loader={"workers": 0, "prefetch_factor": 3, "pin_memory": True})
+    assert flatout.loader(Augmented(), 4, plan=plan).notes["workers"] == "0: as asked"
+    assert flatout.loader(Augmented(), 4, plan=plan, workers=1).notes["workers"].startswith("1")
+    feeds = [
+        flatout.loader(Augmented(), 4, plan=plan, **more)._source.feed
+        for more in ({}, {"prefetch": 5})
+    ]
+    assert [feed.prefetch for feed in feeds] == [3, 5]
+
+
+def test_ranks_share_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for rank in range(3):
+        monkeypatch.setattr(sampling, "world", lambda rank=rank: sampling.World(rank, 3))
+        loader = flatout.loader(torch.arange(20), 2, shuffle=True)
+        found.append(passes_of_tensor(loader))
+        assert len(loader) == len(found[-1]) == 4
+        assert loader.notes["distributed"] == f"rank {rank} of 3; 1 samples come twice in an epoch"
+    indices = [index for rank in found for batch in rank for index in batch]
+    assert sorted(set(indices)) == list(range(20))
+    assert len(indices) == 21
+
+
+def run(folder: Path, workers: str, cost: float) -> subprocess.Popen[bytes]:
+    folder.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, loading_program.__file__, str(folder), workers, str(cost)]
+    )
+
+
+def test_killed_at_any_instant_the_rest_is_the_same_bit_for_bit(tmp_path: Path) -> None:
+    folder = tmp_path / "killed"
+    kills = 0
+    for workers in ("2", "0"):
+        process = run(folder, workers, 0.002)
+        lines = folder / "batches.txt"
+        before = lines.stat().st_size if lines.exists() else 0
+        while process.poll() is None and not (
+            lines.exists() and lines.stat().st_size > before + 17 * 3
+        ):
+            time.sleep(0.001)
+        kills += process.poll() is None
+        process.kill()
+        process.wait()
+    assert run(folder, "auto", 0.0).wait(60) == 0
+    assert kills == 2
+    loader = flatout.loader(loading_program.Augmented(0.0), 8, shuffle=True, workers=0, seed=7)
+    expected = [loading_program.digest(batch) for _ in range(2) for batch in loader]
+    assert (folder / "batches.txt").read_text().split() == expected
+    assert len(expected) == 24
+
+
+@pytest.mark.gpu
+def test_on_cuda_batches_are_those_of_the_cpu_and_come_from_pinned_memory() -> None:
+    dataset = TensorDataset(torch.arange(4000.0).view(1000, 4), torch.arange(1000))
+    for data, cache in ((dataset, "device"), (dataset, "host"), (Augmented(100), "auto")):
+        there = flatout.loader(data, 16, shuffle=True, cache=cache)
+        here = flatout.loader(data, 16, shuffle=True, device="cpu", workers=0)
+        for one, other in zip(there, here, strict=True):
+            assert {part.device.type for part in one} == {"cuda"}
+            for part, same in zip(one, other, strict=True):
+                assert torch.equal(part.cpu(), same)

@@ -1,0 +1,391 @@
+"""compiling: what is compiled, what falls back, and (slow) the real compiler."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from flatout_train.errors import UsageError
+from flatout_train.step import compiling
+
+CPU = torch.device("cpu")
+REAL: Any = torch.compile
+# Dynamo hides it from people, not from a filter that makes errors of warnings.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
+Pair = tuple[Tensor, Tensor]
+
+
+class Block(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.fc, self.out = (
+            nn.LayerNorm(width),
+            nn.Linear(width, 16),
+            nn.Linear(16, width),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = x + self.out(F.gelu(self.fc(self.norm(x))))
+        return out
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 8, depth: int = 4) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        out: Tensor = self.head(x)
+        return out
+
+
+def network(depth: int = 4) -> Net:
+    torch.manual_seed(0)
+    return Net(depth=depth)
+
+
+def batch(size: int = 5) -> Pair:
+    generator = torch.Generator().manual_seed(size)
+    return torch.randn(size, 4, generator=generator), torch.randint(3, (size,), generator=generator)
+
+
+def loss_of(model: nn.Module) -> Callable[[Any], Tensor]:
+    return lambda pair: F.cross_entropy(model(pair[0]), pair[1])
+
+
+def gradients(model: nn.Module, call: Callable[[Any], Tensor], pair: Pair) -> Tensor:
+    model.zero_grad()
+    call(pair).backward()  # type: ignore[no-untyped-call]
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    assert not torch._dynamo.config.suppress_errors
+    assert not torch._functorch.config.force_non_lazy_backward_lowering
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real dynamo with a backend that needs no C++ compiler: seconds become milliseconds."""
+    monkeypatch.setattr(torch, "compile", lambda call, **_: REAL(call, backend="aot_eager"))
+    monkeypatch.setattr(compiling, "missing", lambda *_: None)
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize(("asked", "how"), [("whole", "whole"), ("blocks", "blocks")])
+def test_gradients_are_the_same_at_changing_shapes_and_undo_restores(asked: str, how: str) -> None:
+    model, plain = network(), network()
+    keys = list(model.state_dict())
+    chosen = compiling.choose(asked, model, loss_of(model), CPU)
+    assert chosen.how == how
+    assert chosen.note() == f"{how}: not called yet"
+    for size in (5, 5, 3, 7, 6):
+        torch.testing.assert_close(
+            gradients(model, chosen.call, batch(size)),
+            gradients(plain, loss_of(plain), batch(size)),
+        )
+    assert chosen.note() == f"{how}: 2 graphs, 1 recompilations, 0 graph breaks"
+    assert list(model.state_dict()) == keys
+    assert [type(m) for m in copy.deepcopy(model).modules()] == [type(m) for m in plain.modules()]
+    chosen.undo()
+    assert not [m for m in model.modules() if "_compiled_call_impl" in m.__dict__]
+
+
+@pytest.mark.usefixtures("traced")
+def test_one_graph_serves_all_blocks_and_evaluation_runs_as_written() -> None:
+    model = network(depth=6)
+    chosen = compiling.choose("blocks", model, loss_of(model), CPU)
+    assert chosen.reason == "6 x Block"
+    chosen.call(batch())
+    made = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert made == 1
+    model.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(model(batch()[0]), network(depth=6)(batch()[0]))
+    model.train()
+    with torch.no_grad():
+        model(batch()[0])
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == made
+
+
+@pytest.mark.usefixtures("traced")
+def test_blocks_that_are_recomputed_in_the_backward_pass() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    class Recomputed(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=False)  # type: ignore[assignment]
+            out: Tensor = self.head(x)
+            return out
+
+    torch.manual_seed(0)
+    model, plain = Recomputed(), network()
+    chosen = compiling.choose("blocks", model, loss_of(model), CPU)
+    torch.testing.assert_close(
+        gradients(model, chosen.call, batch()), gradients(plain, loss_of(plain), batch())
+    )
+    assert chosen.note().startswith("blocks: 1 graphs")
+
+
+@pytest.fixture
+def few() -> Iterator[None]:
+    """Torch recompiles a function three times in place of eight."""
+    with torch._dynamo.config.patch(recompile_limit=3):
+        yield
+
+
+def fail_in(monkeypatch: pytest.MonkeyPatch, where: str, having: str = "") -> None:
+    """A compiler that fails in one of its two passes, at graphs that have this operation."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    def compile_(wanted: str) -> Any:
+        def run(graph: Any, inputs: Any) -> Any:
+            if wanted == where and having in graph.code:
+                raise RuntimeError("no such kernel")
+            return make_boxed_func(graph.forward)
+
+        return run
+
+    backend = aot_autograd(fw_compiler=compile_("forward"), bw_compiler=compile_("backward"))
+    monkeypatch.setattr(torch, "compile", lambda call, **_: REAL(call, backend=backend))
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("asked", ["whole", "blocks"])
+def test_a_failing_compiler_runs_as_written_once_per_call(
+    asked: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_in(monkeypatch, where)
+    model, plain, calls = network(), network(), [0]
+
+    def count(pair: Any) -> Tensor:
+        calls[0] += 1
+        return loss_of(model)(pair)
+
+    chosen = compiling.choose(asked, model, count, CPU)
+    for _ in range(2):
+        torch.testing.assert_close(
+            gradients(model, chosen.call, batch()), gradients(plain, loss_of(plain), batch())
+        )
+    assert calls[0] == 2
+    assert chosen.note().startswith("no: the compiler failed: ")
+    assert "no such kernel" in chosen.note()
+
+
+class Strict(nn.Module):
+    def __init__(self, checks: bool) -> None:
+        super().__init__()
+        self.fc, self.checks = nn.Linear(4, 4), checks
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.checks and x.shape[-1] != 4:
+            raise ValueError("four are wanted")
+        out: Tensor = self.fc(x)
+        return out
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("asked", ["whole", "blocks"])
+@pytest.mark.parametrize(("checks", "words"), [(True, "four are wanted"), (False, "mat1 and mat2")])
+def test_the_callers_own_error_comes_out_and_the_next_batch_is_compiled(
+    asked: str, checks: bool, words: str
+) -> None:
+    model = nn.Sequential(*(Strict(checks) for _ in range(3)))
+    chosen = compiling.choose(asked, model, loss_of(model), CPU)
+    for _ in range(2):
+        with pytest.raises((ValueError, RuntimeError), match=words):
+            chosen.call((torch.randn(5, 9), batch()[1]))
+        assert "failed" not in chosen.note()
+        before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+        chosen.call(batch())
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > before
+        assert chosen.note().startswith(f"{asked}: ")
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize(("memory", "renewals"), [(True, 0), (False, 1)])
+def test_running_out_of_memory_costs_no_compilation(
+    memory: bool, renewals: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, errors = nn.Linear(4, 3), [None, MemoryError() if memory else KeyError("mine"), None]
+
+    @torch._dynamo.disable
+    def end(loss: Tensor) -> Tensor:
+        error = errors.pop(0)
+        if error is not None:
+            raise error
+        return loss
+
+    chosen = compiling.choose("whole", model, lambda pair: end(loss_of(model)(pair)), CPU)
+    chosen.call(batch())
+    renewed: list[object] = []
+    monkeypatch.setattr(compiling._Code, "renew", lambda code: renewed.append(code))
+    with pytest.raises((MemoryError, KeyError)):
+        chosen.call(batch())
+    assert len(renewed) == renewals
+
+
+class Halves(nn.Module):
+    """Two graphs, and a count of how often the first one ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.fc = nn.BatchNorm1d(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x)
+        torch._dynamo.graph_break()
+        out: Tensor = self.fc(x.sin())
+        return out
+
+
+@pytest.mark.usefixtures("traced")
+def test_what_had_begun_is_not_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    fail_in(monkeypatch, "forward", having="sin")
+    model = Halves()
+    chosen = compiling.choose("whole", model, loss_of(model), CPU)
+    for done in (1, 2):
+        chosen.call(batch()).backward()  # type: ignore[no-untyped-call]
+        assert int(model.norm.num_batches_tracked or 0) == done
+    assert chosen.note().startswith("whole: 2 graphs")
+    assert "a part failed: " in chosen.note()
+
+
+@pytest.mark.usefixtures("traced")
+def test_values_that_keep_changing_end_at_torchs_limit(few: None) -> None:
+    model = nn.Linear(4, 3)
+
+    def call(pair: Any) -> Tensor:
+        return F.cross_entropy(model(pair[0]) * len(pair[2]), pair[1])
+
+    chosen = compiling.choose("whole", model, call, CPU)
+    for length in range(6):
+        chosen.call((*batch(), "x" * length))
+    assert "until torch's limit" in chosen.note()
+
+
+@pytest.mark.usefixtures("traced")
+def test_more_models_in_one_process_than_torch_recompiles(few: None) -> None:
+    for _ in range(5):
+        model = nn.Linear(4, 3)
+        chosen = compiling.choose("whole", model, loss_of(model), CPU)
+        chosen.call(batch())
+        assert chosen.note().startswith("whole: 1 graphs")
+        chosen.undo()
+
+
+class Strided(nn.Module):
+    """Like a residual network: its blocks repeat, most of its layers are elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rest = nn.ModuleList(nn.Linear(4, 4 + size) for size in range(30))
+        self.same = nn.Sequential(*(Block(8) for _ in range(3)))
+
+
+@pytest.mark.parametrize(
+    ("model", "groups", "how"),
+    [
+        (Net(depth=3), [3], "blocks"),
+        (Net(depth=2), [], "whole"),
+        (nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))), [], "whole"),
+        (nn.Sequential(Net(depth=3), Net(depth=4)), [3, 4], "blocks"),
+        (nn.Sequential(*(Net(depth=3) for _ in range(3))), [3], "blocks"),
+        (Strided(), [3], "whole"),
+    ],
+)
+@pytest.mark.usefixtures("traced")
+def test_repeated_blocks(model: nn.Module, groups: list[int], how: str) -> None:
+    assert [len(group) for group in compiling.repeated_blocks(model)] == groups
+    device = torch.device("cuda")
+    chosen = compiling.choose("auto", model, loss_of(model), device)
+    assert chosen.how == how
+    chosen.undo()
+
+
+@pytest.mark.parametrize(
+    ("asked", "model", "word"),
+    [
+        (False, network(), "asked for"),
+        ("auto", network(), "on the CPU it gains"),
+        ("blocks", network(depth=2), "no blocks of one kind"),
+        (True, nn.DataParallel(network()), "DataParallel"),
+    ],
+)
+@pytest.mark.usefixtures("traced")
+def test_as_written_with_the_reason(asked: Any, model: nn.Module, word: str) -> None:
+    call = loss_of(model)
+    chosen = compiling.choose(asked, model, call, CPU)
+    assert (chosen.call, chosen.how) == (call, "no")
+    assert word in chosen.reason
+    assert chosen.note() == f"no: {chosen.reason}"
+    chosen.undo()
+
+
+@pytest.mark.usefixtures("traced")
+def test_what_the_script_compiles_itself_is_left_alone() -> None:
+    model = network()
+    model.blocks[1].compile()
+    assert "itself" in compiling.choose("whole", model, loss_of(model), CPU).reason
+
+
+def test_without_a_compiler_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "missing", lambda *_: "there is no g++")
+    model = network()
+    chosen = compiling.choose(True, model, loss_of(model), CPU)
+    assert (chosen.how, chosen.reason) == ("no", "there is no g++")
+
+
+def test_a_word_that_is_not_known() -> None:
+    with pytest.raises(UsageError, match=r"compile='fast' is not known: it is auto, blocks, whole"):
+        compiling.choose("fast", network(), loss_of(network()), CPU)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", ["whole", "blocks"])
+def test_the_real_compiler(asked: str) -> None:
+    model, plain = network(), network()
+    chosen = compiling.choose(asked, model, loss_of(model), CPU)
+    for _ in range(2):
+        torch.testing.assert_close(
+            gradients(model, chosen.call, batch()), gradients(plain, loss_of(plain), batch())
+        )
+    assert chosen.note().startswith(f"{asked}: 1 graphs")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("asked", ["auto", "whole", "reduce-overhead"])
+def test_the_real_compiler_on_the_gpu(asked: str) -> None:
+    model, plain = network().cuda(), network().cuda()
+    pair = batch()[0].cuda(), batch()[1].cuda()
+    chosen = compiling.choose(asked, model, loss_of(model), torch.device("cuda"))
+    losses = []
+    for _ in range(4):
+        wanted = gradients(plain, loss_of(plain), pair)
+        model.zero_grad()
+        losses.append(chosen.call(pair))
+        losses[-1].backward()  # type: ignore[no-untyped-call]
+        found = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
+    assert len({float(loss.detach()) for loss in losses}) == 1, "none was written over"
+    assert "failed" not in chosen.note()

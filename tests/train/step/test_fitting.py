@@ -1,0 +1,525 @@
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from train.step.limited_memory import (Block, Blocks, Held, Memory)
+from flatout_train.errors import UsageError
+from flatout_train.step.buffers import Buffers
+from flatout_train.step.fitting import Fit
+from flatout_train.step.recomputation import blocks_to_recompute
+from flatout_train.step.splitting import batch_size
+from flatout_train.step.ways_to_fit import (TIMED, WARM_UP)
+
+pytestmark = pytest.mark.slow
+
+CPU = torch.device("cpu")
+Recompute = Any
+
+
+class Loop:
+    """A plain loop around Fit: mean losses, parts weighed by their samples."""
+
+    def __init__(self, model: nn.Module, recompute: Recompute = False) -> None:
+        self.model, self.fit = model, Fit(model, CPU, recompute)
+        self.buffers = Buffers(model)
+        self.tries: list[list[int]] = []
+        """Sizes of the parts of each attempt."""
+
+    def attempt(self, parts: list[Any]) -> Tensor:
+        sizes = [batch_size(part) for part in parts]
+        self.tries.append(sizes)
+        total = torch.zeros((), dtype=torch.float64)
+        for (x, y), size in zip(parts, sizes, strict=True):
+            loss = F.cross_entropy(self.model(x), y) * (size / sum(sizes))
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    def undo(self) -> None:
+        self.model.zero_grad()
+        self.buffers.restore()
+
+    def __call__(self, batch: Any) -> Tensor:
+        self.model.zero_grad()
+        self.buffers.keep()
+        return self.fit.run(batch, self.attempt, self.undo)
+
+    def gradient(self) -> list[Tensor]:
+        return [p.grad.clone() for p in self.model.parameters() if p.grad is not None]
+
+
+def batch_of(rows: int, width: int = 8) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(rows)
+    return torch.randn(rows, width, dtype=torch.float64), torch.randint(3, (rows,))
+
+
+def plain_gradient(model: nn.Module, batch: Any) -> list[Tensor]:
+    model.zero_grad()
+    F.cross_entropy(model(batch[0]), batch[1]).backward()
+    grads = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    return grads
+
+
+def assert_same(found: list[Tensor], wanted: list[Tensor]) -> None:
+    assert len(found) == len(wanted) > 0
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def sequence(memory: Memory) -> nn.Sequential:
+    """No repeated blocks: splitting is all that can be done. Holds 8 elements a sample."""
+    return nn.Sequential(nn.Linear(8, 8), Held(memory), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+@pytest.mark.parametrize("rows", [2, 7, 16, 33])
+def test_the_gradient_of_a_split_step_is_that_of_the_whole(rows: int) -> None:
+    memory = Memory(float("inf"))
+    loop = Loop(sequence(memory), "auto")
+    batch = batch_of(rows)
+    wanted = plain_gradient(loop.model, batch)
+    whole_loss = F.cross_entropy(loop.model(batch[0]), batch[1]).item()
+    memory.limit = 8 * (rows // 2)
+    loss = loop(batch)
+    assert_same(loop.gradient(), wanted)
+    assert loss.item() == pytest.approx(whole_loss, rel=1e-12)
+    assert len(loop.tries) > 1
+    assert memory.held == 0
+
+
+def test_memory_that_others_give_back_is_asked_for_before_a_batch_is_split() -> None:
+    memory = Memory(200)
+    loop = Loop(sequence(memory))
+    held = [memory.take(torch.empty(128))]
+
+    def free() -> bool:
+        gives = bool(held)
+        held.clear()
+        return gives
+
+    loop.fit.free = free
+    loop(batch_of(16))
+    assert loop.tries == [[16], [16]]
+    assert loop.fit.note == "everything fitted"
+    loop(batch_of(32))
+    assert loop.tries[2:] == [[32], [16, 16]], "there is nothing more to give"
+
+
+class Failing(torch.autograd.Function):
+    """Runs out of memory in the forward or the backward pass of more than `limit` samples."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, limit: int, where: str) -> Tensor:
+        ctx.full = len(x) > limit
+        if ctx.full and where == "forward":
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        if ctx.full:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return grads[0], None, None
+
+
+class Limited(nn.Module):
+    """A model that runs out of memory at `where`, with more samples than `limit`."""
+
+    def __init__(self, where: str, limit: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 8).double(), nn.Linear(8, 3).double()
+        self.norm = nn.BatchNorm1d(8).double().eval()
+        self.where, self.limit = where, limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        # the second layer's gradient is there already when the backward pass fails
+        held = Failing.apply(self.norm(self.one(x)).tanh(), self.limit, self.where)
+        return self.two(held)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+@pytest.mark.parametrize("at", [0, 1, 2, 7])
+def test_memory_may_end_in_either_pass_at_any_step(where: str, at: int) -> None:
+    model = Limited(where, 100)
+    loop = Loop(model)
+    for step in range(10):
+        if step == at:
+            model.limit = 5
+        batch = batch_of(12)
+        limit, model.limit = model.limit, 100
+        wanted = plain_gradient(model, batch)
+        model.limit = limit
+        loop(batch)
+        assert_same(loop.gradient(), wanted)
+    assert loop.tries[-1] == [3, 3, 3, 3]
+    # at a later step the same size had fitted before: it is tried once more as it is
+    tried = [[12]] * (at + (2 if at else 1)) + [[6, 6]] + [[3, 3, 3, 3]] * (10 - at)
+    assert loop.tries == tried
+    assert loop.fit.note == "split in 4: it did not fit at once"
+
+
+def test_what_fits_is_remembered_by_the_size_of_the_batch() -> None:
+    memory = Memory(8 * 5)
+    loop = Loop(sequence(memory))
+    loop(batch_of(16))
+    assert loop.tries == [[16], [8, 8], [4, 4, 4, 4]]
+    loop.tries.clear()
+    for rows in (16, 3, 4, 7, 64, 16):
+        loop(batch_of(rows))
+    assert loop.tries == [
+        [4] * 4,  # never again what did not fit
+        [3],
+        [4],
+        [7],  # not known: between what fitted and what did not
+        [3, 4],
+        [4] * 16,  # a larger one in as many parts as it takes, at once
+        [4] * 4,
+    ]
+
+
+def test_what_had_fitted_is_repeated_once_as_it_is() -> None:
+    memory = Memory(8 * 16)
+    loop = Loop(sequence(memory))
+    loop(batch_of(16))
+    intruder = [memory.take(torch.empty(8))]  # garbage that is still alive
+    loop.undo = lambda: intruder.clear()  # type: ignore[method-assign]
+    loop(batch_of(16))
+    loop(batch_of(16))
+    assert loop.tries == [[16]] * 4
+    assert loop.fit.note == "everything fitted"
+
+
+def test_a_repeated_attempt_draws_the_same_random_numbers() -> None:
+    memory = Memory(float("inf"))
+    model = nn.Sequential(nn.Dropout(0.5), Held(memory), nn.Linear(8, 3)).double()
+    loop = Loop(model)
+    batch = batch_of(16)
+    loop(batch)
+    torch.manual_seed(5)
+    wanted = plain_gradient(model, batch)
+    after = torch.get_rng_state()
+    torch.manual_seed(5)
+    real, failures = memory.take, iter([True])
+
+    def take(like: Tensor) -> Tensor:
+        if next(failures, False):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return real(like)
+
+    memory.take = take  # type: ignore[method-assign]
+    loop(batch)
+    assert loop.tries == [[16], [16], [16]]
+    assert_same(loop.gradient(), wanted)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_a_failed_attempt_leaves_nothing_behind() -> None:
+    memory = Memory(8 * 16)
+    model = nn.Sequential(
+        nn.Linear(8, 8), nn.BatchNorm1d(8), Held(memory), nn.Linear(8, 8), Held(memory)
+    ).double()
+    loop = Loop(model)
+    seen: list[weakref.ref[Tensor]] = []
+    model[1].register_forward_hook(lambda *args: seen.append(weakref.ref(args[2])))
+    alive: list[int] = []
+    plain = loop.undo
+
+    def undo() -> None:
+        plain()
+        alive.append(memory.held)
+
+    loop.undo = undo  # type: ignore[method-assign]
+    gc.disable()
+    try:
+        loop(batch_of(16))
+    finally:
+        gc.enable()
+    assert loop.tries == [[16], [8, 8]]
+    assert alive == [8 * 16]  # the failed attempt's activations lived in its frames...
+    assert memory.peak == 8 * 16  # ...and were gone before the next one
+    assert memory.held == 0
+    assert [ref() for ref in seen] == [None] * 3
+    assert model[1].num_batches_tracked == 2  # the parts; not the failed attempt
+
+
+def test_one_sample_that_does_not_fit_is_told_with_its_size() -> None:
+    loop = Loop(sequence(Memory(7)), False)
+    with pytest.raises(torch.OutOfMemoryError) as raised:
+        loop(batch_of(4))
+    assert "one sample of the batch's 4 ([1, 8] float64, [1] int64) does not fit" in str(
+        raised.value
+    )
+    assert "cpu" in str(raised.value)
+    assert "recompute=True" in str(raised.value)
+    assert str(raised.value.__cause__).startswith("CUDA out of memory. Tried to allocate 8")
+    assert loop.gradient() == []
+
+
+def test_a_larger_sample_that_does_not_fit_unlearns_nothing() -> None:
+    tries: list[int] = []
+
+    def attempt(parts: list[Any]) -> Tensor:
+        tries.append(len(parts))
+        if parts[0].numel() > 8:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return torch.zeros(())
+
+    fit = Fit(nn.Linear(1, 1), CPU, False)
+    fit.run(torch.ones(16), attempt, lambda: None)
+    with pytest.raises(torch.OutOfMemoryError, match="one sample"):
+        fit.run(torch.ones(2, 100), attempt, lambda: None)
+    fit.run(torch.ones(16), attempt, lambda: None)
+    assert tries == [1, 2, 2, 2]
+
+
+def test_a_batch_without_batch_dimension_cannot_be_split() -> None:
+    def attempt(parts: list[Any]) -> Tensor:
+        raise MemoryError
+
+    fit = Fit(nn.Linear(1, 1), CPU, "auto")
+    with pytest.raises(torch.OutOfMemoryError, match="a batch that cannot be split"):
+        fit.run({"text": "abc"}, attempt, lambda: None)
+
+
+def test_the_user_s_own_errors_pass_through() -> None:
+    class OwnError(RuntimeError):
+        pass
+
+    def attempt(parts: list[Any]) -> Tensor:
+        raise OwnError("out of memory, says the user's own code")
+
+    undone: list[int] = []
+    with pytest.raises(OwnError):
+        Fit(nn.Linear(1, 1), CPU, False).run(batch_of(4), attempt, lambda: undone.append(1))
+    assert undone == []
+
+
+def run_until_decided(loop: Loop, rows: int = 16) -> None:
+    wanted = plain_gradient_of(loop, rows)
+    for _ in range(4 * (WARM_UP + TIMED) + 1):
+        loop(batch_of(rows))
+        assert_same(loop.gradient(), wanted)
+
+
+def plain_gradient_of(loop: Loop, rows: int) -> list[Tensor]:
+    memory = next(m.memory for m in loop.model.modules() if isinstance(m, Held))
+    limit, memory.limit = memory.limit, float("inf")
+    grads = plain_gradient(loop.model, batch_of(rows))
+    memory.limit = limit
+    return grads
+
+
+# 4 blocks of 3 activations of 8 elements: 96 a sample. Recomputed, one block's 24 and no more.
+WHOLE, ONE_BLOCK = 96, 24
+
+
+def test_recomputing_and_splitting_are_measured_and_the_faster_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for slow, kept in (("split", "recomputes every block, not split"), ("all", "split in 4")):
+        memory = Memory(16 * (WHOLE / 2 - 8))  # every second block is too much in one part
+        loop = Loop(Blocks(memory).double(), "auto")
+        prices(monkeypatch, slow)
+        run_until_decided(loop)
+        assert loop.fit.note.startswith(kept), loop.fit.note
+        assert "measured: " in loop.fit.note
+        loop.tries.clear()
+        loop(batch_of(16))
+        assert loop.tries == ([[4] * 4] if slow == "all" else [[16]])
+        changed = [type(block) is not Block for block in loop.model.blocks]  # type: ignore[union-attr]
+        assert changed == [slow == "split"] * 4
+        loop(batch_of(4))  # what fits as it is, is done as it is
+        assert all(type(block) is Block for block in loop.model.blocks)  # type: ignore[union-attr]
+
+
+def prices(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
+    """A clock by which one way takes long, and every other way takes less the more it computes."""
+    cost = {None: 1.0, "selective": 3.0, "alternate": 2.5, "all": 2.0}
+    if slow == "split":
+        cost[None] = 9.0
+
+    def called(way: Any, seconds: Any, load: float) -> None:
+        way.calls += 1
+        if way.calls > WARM_UP:
+            way.times.append((lambda: cost[way.policy] * load, load))
+
+    monkeypatch.setattr("flatout_train.step.ways_to_fit.Way.called", called)
+
+
+def test_recomputing_lets_a_sample_fit_that_splitting_cannot() -> None:
+    loop = Loop(Blocks(Memory(2 * ONE_BLOCK)).double(), "auto")  # half a sample
+    wanted = plain_gradient_of(loop, 4)
+    for _ in range(3):
+        loop(batch_of(4))
+        assert_same(loop.gradient(), wanted)
+    assert loop.tries[-1] in ([1, 1, 1, 1], [2, 2])
+
+
+def test_without_auto_nothing_is_recomputed() -> None:
+    loop = Loop(Blocks(Memory(16 * WHOLE / 2)).double(), False)
+    run_until_decided(loop)
+    assert loop.fit.note == "split in 2: it did not fit at once"
+
+
+def test_recomputing_that_fails_is_given_up_and_training_goes_on() -> None:
+    memory = Memory(16 * WHOLE / 2)
+
+    class Different(Block):
+        """Does something else when it runs in the backward pass."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            again = torch._C._current_graph_task_id() != -1
+            return super().forward(torch.cat([x, x]) if again else x)
+
+    model = Blocks(memory).double()
+    model.blocks = nn.ModuleList(Different(8, memory) for _ in range(4)).double()
+    loop = Loop(model, "auto")
+    run_until_decided(loop)
+    assert loop.fit.note.startswith("split in 2")
+    assert "recomputes every block was given up (CheckpointError: " in loop.fit.note
+
+
+def test_recompute_true_does_so_from_the_start() -> None:
+    memory = Memory(16 * (ONE_BLOCK + 4 * 8))
+    loop = Loop(Blocks(memory).double(), True)
+    wanted = plain_gradient_of(loop, 16)
+    loop(batch_of(16))
+    assert_same(loop.gradient(), wanted)
+    assert loop.tries == [[16]]
+    assert loop.fit.note == "recomputes every block: asked for"
+    loop.fit.close()
+    assert [type(block) for block in blocks_to_recompute(loop.model)] == [Block] * 4
+
+
+def test_wrong_recompute_is_named() -> None:
+    with pytest.raises(UsageError, match="no repeated blocks"):
+        Fit(nn.Linear(2, 2), CPU, True)
+    with pytest.raises(UsageError, match="recompute='some' is not known"):
+        Fit(nn.Linear(2, 2), CPU, "some")
+
+
+def test_unsplit_raises_and_learns_nothing() -> None:
+    loop = Loop(sequence(Memory(8 * 5)))
+    with pytest.raises(torch.OutOfMemoryError, match="Tried to allocate 128"), loop.fit.unsplit():
+        loop(batch_of(16))
+    assert loop.gradient() == []
+    assert loop.fit.note == "everything fitted"
+    loop(batch_of(16))
+    assert loop.tries == [[16], [16], [8, 8], [4, 4, 4, 4]]
+
+
+def test_a_step_that_fits_costs_microseconds() -> None:
+    import timeit
+
+    fit = Fit(nn.Linear(1, 1), CPU, "auto")
+    batch, loss = batch_of(4), torch.zeros(())
+    calls = 2000
+
+    def own() -> None:
+        fit.run(batch, lambda parts: loss, lambda: None)
+
+    seconds = min(timeit.repeat(own, number=calls, repeat=5)) / calls
+    assert seconds < 100e-6, seconds
+
+
+REAL = """
+import resource, sys
+import torch
+from torch import nn
+from flatout_train.step.fitting import Fit
+from flatout_train.step.splitting import batch_size
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 2048), nn.Tanh(), nn.Linear(2048, 1))
+x = torch.randn(16384, 64)
+tries = []
+
+def attempt(parts):
+    tries.append(len(parts))
+    total = torch.zeros(())
+    for part in parts:
+        loss = model(part).square().mean() * (batch_size(part) / len(x))
+        loss.backward()
+        total += loss.detach()
+    return total
+
+def undo():
+    model.zero_grad()
+
+attempt(list(x.split(256)))
+wanted = [p.grad.clone() for p in model.parameters()]
+undo()
+tries.clear()
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+# one hidden layer of all rows is 128 MiB, and a step holds three
+resource.setrlimit(resource.RLIMIT_AS, (used + 200 * 2**20,) * 2)
+fit = Fit(model, torch.device("cpu"), "auto")
+for _ in range(3):
+    undo()
+    fit.run(x, attempt, undo)
+for parameter, grad in zip(model.parameters(), wanted):
+    torch.testing.assert_close(parameter.grad, grad, rtol=1e-4, atol=1e-6)
+print(tries)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux")
+def test_a_real_limit_of_memory_is_met() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", REAL], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    tries = eval(done.stdout)
+    assert tries[0] == 1
+    assert tries[-1] > 1
+    assert tries[-3:] == tries[-1:] * 3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("recompute", [False, "auto"])
+def test_on_a_gpu_that_is_full(recompute: Recompute) -> None:
+    device = torch.device("cuda")
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(512, 512), nn.Tanh()) for _ in range(8)))
+    model = model.to(device, torch.float64)
+    x = torch.randn(32768, 512, device=device, dtype=torch.float64)
+
+    def attempt(parts: list[Tensor]) -> Tensor:
+        total = torch.zeros((), device=device, dtype=torch.float64)
+        for part in parts:
+            loss = model(part).square().mean() * (len(part) / len(x))
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    attempt([x])
+    wanted = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    total = torch.cuda.get_device_properties(device).total_memory
+    limit = torch.cuda.memory_reserved() + 900 * 2**20  # whole it takes 1 GiB and more
+    torch.cuda.set_per_process_memory_fraction(limit / total)
+    try:
+        fit = Fit(model, device, recompute)
+        for _ in range(4 * (WARM_UP + TIMED) + 2):
+            model.zero_grad()
+            fit.run(x, attempt, model.zero_grad)
+            for parameter, grad in zip(model.parameters(), wanted, strict=True):
+                torch.testing.assert_close(parameter.grad, grad, rtol=1e-10, atol=1e-12)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert fit.note.endswith("it did not fit at once")
+    assert fit.note.startswith("split in") or "recomputes" in fit.note
+    model.zero_grad()
+    assert torch.cuda.memory_allocated() == before

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from flatout_train.step import host_peak
+from flatout_train.step.host_peak import HostPeak
+
+MIB = 2**20
+
+
+def held(mib: int) -> int:
+    torch.ones(mib, MIB, dtype=torch.uint8)
+    return mib
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets the peak back")
+def test_the_peak_within_and_not_the_one_before() -> None:
+    held(96)
+    with HostPeak() as peak:
+        held(48)
+    assert 44 * MIB < peak.bytes < 70 * MIB
+    with HostPeak() as peak:
+        pass
+    assert peak.bytes < 10 * MIB
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="not counted")
+def test_where_the_peak_cannot_be_set_back_only_what_is_above_it_is_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(host_peak, "RESET", tmp_path / "none" / "clear_refs")
+    with HostPeak() as peak:
+        held(200)
+    first = peak.bytes
+    with HostPeak() as peak:
+        held(100)
+    assert first > 100 * MIB
+    assert peak.bytes < 20 * MIB
+
+
+def test_an_unknown_system_counts_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(host_peak, "RESET", tmp_path / "none" / "clear_refs")
+    monkeypatch.setattr(sys, "platform", "win32")
+    with HostPeak() as peak:
+        held(20)
+    assert peak.bytes == 0

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given
+
+from flatout_train.step.ways_to_fit import (TIMED, WARM_UP, Clock, Contest, Way)
+
+CPU = torch.device("cpu")
+
+
+@given(rows=st.integers(1, 100), least=st.floats(0.1, 200), width=st.integers(1, 3))
+def test_the_fewest_parts_whose_largest_is_not_known_to_be_too_large(
+    rows: int, least: float, width: int
+) -> None:
+    way, load = Way(None, least=least), float(rows * width)
+    parts = way.parts(load, rows)
+    sizes = [rows * (part + 1) // parts - rows * part // parts for part in range(parts)]
+    assert way.share(load, rows, parts) == pytest.approx(max(sizes) * width)
+    assert parts == rows or max(sizes) * width < least
+    assert parts == 1 or way.share(load, rows, (parts + 1) // 2) >= least
+
+
+def run(way: Way, seconds: float, calls: int = WARM_UP + TIMED) -> None:
+    for call in range(calls):
+        slow = 100.0 if call < WARM_UP else seconds
+        way.called(lambda slow=slow: slow, 2.0)  # type: ignore[misc]
+
+
+def test_the_first_calls_do_not_count_and_the_median_does() -> None:
+    way = Way(None)
+    run(way, 1.0, WARM_UP + TIMED - 1)
+    assert way.rate() is None
+    way.called(lambda: 50.0, 2.0)
+    assert way.rate() == 0.5
+
+
+def test_a_device_that_is_still_at_it_is_not_waited_for() -> None:
+    contest = Contest([first := Way(None, least=9.0), second := Way("all")])
+    answers: list[float | None] = [None]
+    for _ in range(WARM_UP + TIMED):
+        assert contest.current(16.0, 16) is first
+        first.called(lambda: answers[0], 16.0)
+    assert contest.current(16.0, 16) is first  # one call more than is counted, instead of a wait
+    answers[0] = 1.0
+    assert contest.current(16.0, 16) is second
+    run(second, 0.1)
+    assert contest.current(16.0, 16) is second
+    assert contest.kept is second
+
+
+def test_what_does_more_in_as_many_parts_is_not_run() -> None:
+    plain, alternate, everything = Way(None, least=9.0), Way("alternate"), Way("all")
+    contest = Contest([plain, alternate, everything])
+    run(plain, 1.0)
+    run(alternate, 0.9)
+    assert contest.current(16.0, 16) is alternate
+    assert everything.calls == 0
+    assert contest.told() == (
+        "recomputes every second block, not split (measured: 1.11 times as long not split)"
+    )
+
+
+def test_where_all_is_given_up_nothing_is_left() -> None:
+    contest = Contest([Way(None, given_up="too large"), Way("all", given_up="too large")])
+    assert contest.current(1.0, 1) is None
+
+
+def test_the_cpu_s_clock() -> None:
+    end = Clock(CPU).start()
+    time.sleep(0.01)
+    seconds = end()
+    assert seconds() == seconds()
+    assert 0.01 <= (seconds() or 0.0) < 5.0
+
+
+def test_events_of_a_device_are_read_when_they_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        made: ClassVar[list[Any]] = []
+        done = False
+
+        def __init__(self, enable_timing: bool) -> None:
+            assert enable_timing
+            self.made.append(self)
+
+        def record(self, stream: Any) -> None:
+            assert stream == ("current of", device)
+            self.recorded = True
+
+        def query(self) -> bool:
+            return self.done
+
+        def elapsed_time(self, end: Any) -> float:
+            assert end.recorded
+            assert end is self.made[1]
+            return 250.0
+
+    device = torch.device("cuda", 1)
+    module = SimpleNamespace(Event=Event, current_stream=lambda device: ("current of", device))
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    seconds = Clock(device).start()()
+    assert seconds() is None
+    Event.done = True
+    assert seconds() == 0.25
+
+
+def test_a_device_that_shows_no_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPS: its events take no stream."""
+    event = SimpleNamespace(record=lambda: None, query=lambda: True, elapsed_time=lambda end: 250.0)
+    module = SimpleNamespace(Event=lambda enable_timing: event)
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    assert Clock(torch.device("mps")).start()()() == 0.25
