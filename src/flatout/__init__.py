@@ -7,10 +7,13 @@ use, and torch with it: `import flatout` itself does no work.
 TYPE_CHECKING = False  # type checkers know the name; importing `typing` for it would be work
 
 if TYPE_CHECKING:
-    from flatout_train import memory
+    from flatout_train import memory as memory
     from flatout_train.checkpoint.checkpoint import Checkpoint as Checkpoint
     from flatout_train.devices import device as device
     from flatout_train.devices import to_device as to_device
+    from flatout_train.errors import CheckpointError as CheckpointError
+    from flatout_train.errors import NonfiniteError as NonfiniteError
+    from flatout_train.errors import UsageError as UsageError
     from flatout_train.images.image_loader import image_loader as image_loader
     from flatout_train.loader.loader import loader as loader
     from flatout_train.step.batch_size import find_batch_size as find_batch_size
@@ -19,6 +22,9 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 __all__ = [
     "Checkpoint",
+    "CheckpointError",
+    "NonfiniteError",
+    "UsageError",
     "__version__",
     "device",
     "find_batch_size",
@@ -30,6 +36,9 @@ __all__ = [
 ]
 _MODULES = {
     "Checkpoint": "checkpoint.checkpoint",
+    "CheckpointError": "errors",
+    "NonfiniteError": "errors",
+    "UsageError": "errors",
     "device": "devices",
     "find_batch_size": "step.batch_size",
     "image_loader": "images.image_loader",

@@ -9,17 +9,15 @@ then measured in a fresh process.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
-import os
 import platform
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-MARK = "flatout-bench "
+if TYPE_CHECKING:
+    from flatout_programs.tell import Tell
+
 FAMILIES = (
     "launch",
     "matmul",
@@ -39,40 +37,14 @@ LEAST_S, OVERTIME_S = 0.1, 3.0
 """Every kernel gets so much, until the time for all is overdrawn by this."""
 WARM_S = {True: 0.3, False: 1.0}
 """For a device's clocks to rise, before its first kernel."""
-Tell = Callable[[dict[str, Any]], None]
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str], tell: Tell) -> None:
     """Orders: quick, wanted (ids), devices, done (pairs of id and device), folder, and budget_s:
     for all of it, importing torch included.
     """
-    sys.dont_write_bytecode = True
-    here = Path(__file__).resolve().parent
-    sys.path[:] = [item for item in sys.path if Path(item).resolve() != here]
-    out = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)
-
-    def tell(said: dict[str, Any]) -> None:
-        out.write(MARK + json.dumps(said) + "\n")
-        out.flush()
-
-    _load_agent(here.parent)
     if run(json.loads(arguments[0]), tell):
         tell({"done": True})
-    os._exit(0)  # without the time, and the crashes, of taking libraries down
-
-
-def _load_agent(folder: Path) -> None:
-    """Import the package by its file, so that no other package beside it becomes visible."""
-    if "flatout_agent" in sys.modules:
-        return
-    spec = importlib.util.spec_from_file_location(
-        "flatout_agent", folder / "__init__.py", submodule_search_locations=[str(folder)]
-    )
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["flatout_agent"] = module
-    spec.loader.exec_module(module)
 
 
 def run(orders: dict[str, Any], tell: Tell) -> bool:
@@ -199,4 +171,10 @@ def _words(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    from tell import begin, end, load  # type: ignore[import-not-found]  # a file of this folder
+
+    answer = begin()
+    load("flatout_programs")
+    load("flatout_agent")
+    main(sys.argv[1:], answer)
+    end()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
-import json
 import os
 import platform
 import re
@@ -21,10 +20,11 @@ import sysconfig
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-MARK = "flatout-facts "
-"""Begins each line: what else is printed on the way is not ours."""
+if TYPE_CHECKING:
+    from flatout_programs.tell import Tell
+
 METADATA = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}
 MATTERS = re.compile(
     r"(torch|torchvision|torchaudio|torchtext|torchao|torchdata|torch-.+|pytorch-.+|triton.*"
@@ -36,19 +36,8 @@ TENSORFLOWS = re.compile(r"(intel-)?tensorflow|tensorflow-(cpu|gpu|intel|macos|r
 BUILD = re.compile(r"(cpu|cu\d+|rocm\d+(?:\.\d+)*|xpu)(?![0-9a-z])")
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str], tell: Tell) -> None:
     """Tell everything, the cheap first."""
-    sys.dont_write_bytecode = True
-    here = Path(__file__).resolve().parent
-    sys.path[:] = [item for item in sys.path if Path(item).resolve() != here]
-    # What imports print goes to stderr, also where it is written past Python's own stdout.
-    out = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)
-
-    def tell(facts: dict[str, Any]) -> None:
-        out.write(MARK + json.dumps(facts) + "\n")
-        out.flush()
-
     first = interpreter()
     tell(first)
     if first["torch"] is not None:
@@ -61,7 +50,6 @@ def main(arguments: list[str]) -> None:
     if "--deep" in arguments and first["tensorflow"] is not None:
         tell({"tensorflow": tensorflow_says()})
     tell({"done": True})
-    os._exit(0)  # without the time, and the crashes, of taking libraries down
 
 
 def interpreter() -> dict[str, Any]:
@@ -393,4 +381,7 @@ def _read(path: Path) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    from tell import begin, end  # type: ignore[import-not-found]  # a file of this folder
+
+    main(sys.argv[1:], begin())
+    end()

@@ -1,4 +1,4 @@
-"""Run by the user's interpreter, any from 3.8 on: what is installed in it, as JSON on stdout.
+"""Every package that is installed in this interpreter, Python 3.8 or newer; told as JSON.
 
 Standard library only. Where a package is found twice, the first is the one that is imported.
 """
@@ -10,11 +10,14 @@ import platform
 import sys
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flatout_programs.tell import Tell
 
 
-def main() -> None:
-    """Write the listing."""
+def main(arguments: list[str], tell: Tell) -> None:
+    """Tell the listing."""
     found: dict[str, dict[str, Any]] = {}
     for distribution in distributions():
         entry = describe(distribution)
@@ -28,7 +31,7 @@ def main() -> None:
         "packages": [found[name] for name in sorted(found)],
         "conda": conda_packages(Path(sys.prefix) / "conda-meta"),
     }
-    json.dump(listing, sys.stdout)
+    tell(listing)
 
 
 def describe(distribution: Distribution) -> dict[str, Any] | None:
@@ -72,4 +75,7 @@ def conda_packages(folder: Path) -> list[dict[str, str]] | None:
 
 
 if __name__ == "__main__":
-    main()
+    from tell import begin, end  # type: ignore[import-not-found]  # a file of this folder
+
+    main(sys.argv[1:], begin())
+    end()

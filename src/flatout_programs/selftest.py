@@ -7,21 +7,19 @@ device that has failed once may go on failing: the rest is then tried in a fresh
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable  # cannot be subscripted before Python 3.9
 
+    from flatout_programs.tell import Tell
+
     Test = Callable[[], "str | None"]
     """Returns its figure; raises what went wrong."""
 
-MARK = "flatout-selftest "
 SMALL = 512
 """Matrices of this many rows are compared with the right result ..."""
 LARGE = {"cpu": 1024, "mps": 2048, "cuda": 8192, "xpu": 4096}
@@ -69,33 +67,20 @@ def torch() -> Any:
     return torch
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str], tell: Tell) -> None:
     """Run every test but those named in `arguments`, until one fails."""
-    sys.dont_write_bytecode = True
-    here = Path(__file__).resolve().parent
-    sys.path[:] = [item for item in sys.path if Path(item).resolve() != here]
-    out = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)
-
-    def tell(said: dict[str, Any]) -> None:
-        out.write(MARK + json.dumps(said) + "\n")
-        out.flush()
-
     first: list[tuple[str, Test]] = [("import torch", _import), ("find devices", _found)]
     for name, test in first:
         if _run(name, test, tell, name in arguments) is not True:
             tell({"done": True})
-            os._exit(0)
+            return
     for name, test in tests():
         if name not in arguments and _run(name, test, tell) is False:
-            os._exit(0)
+            return
     tell({"done": True})
-    os._exit(0)  # without the time, and the crashes, of taking libraries down
 
 
-def _run(
-    name: str, test: Test, tell: Callable[[dict[str, Any]], None], silent: bool = False
-) -> bool | None:
+def _run(name: str, test: Test, tell: Tell, silent: bool = False) -> bool | None:
     """Run one test and tell how it went: passed, failed, or (None) not to be tried here."""
     if not silent:
         tell({"begin": name})
@@ -347,4 +332,7 @@ def _wait(*devices: str | None) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    from tell import begin, end  # type: ignore[import-not-found]  # a file of this folder
+
+    main(sys.argv[1:], begin())
+    end()

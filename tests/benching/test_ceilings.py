@@ -22,7 +22,6 @@ from flatout.benching.ceiling_watch import Watch
 from flatout.nouns.ceiling import Ceiling, Device, Point
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import GpuIdentity, Identity
-from flatout_programs import ceilings as agent
 from machines.healthy import a100, changed, cpu_server
 
 STAND_IN = """
@@ -31,7 +30,7 @@ import json, os, signal, sys, time
 orders = json.loads(sys.argv[-1])
 
 def tell(**said):
-    print("flatout-bench " + json.dumps(said), flush=True)
+    print("flatout-answer " + json.dumps(said), flush=True)
 
 def begin(name, device="cpu", seconds=0.1, unit="GB/s"):
     tell(begin=dict(id=name, device=device, title=name, unit=unit), seconds=seconds)
@@ -80,10 +79,6 @@ def run(stand_in: Path, code: str, quick: bool = True) -> Heard:
 
 def by_id(heard: Heard) -> dict[str, Ceiling]:
     return {one.id: one for one in heard.ceilings}
-
-
-def test_both_sides_mark_their_lines_alike() -> None:
-    assert ceiling_run.MARK == agent.MARK
 
 
 def test_points_become_a_ceiling(stand_in: Path) -> None:
@@ -165,7 +160,7 @@ def test_without_torch_the_error_has_a_cure(stand_in: Path, code: str) -> None:
     assert "flatout env" in str(raised.value.next_step) or not missing
 
 
-@pytest.mark.parametrize("code", ["", "1/0", "print('flatout-bench {')"])
+@pytest.mark.parametrize("code", ["", "1/0", "print('flatout-answer {')"])
 def test_nonsense_is_a_torch_that_cannot_be_used(stand_in: Path, code: str) -> None:
     with pytest.raises(UserError, match="cannot be used"):
         run(stand_in, code)

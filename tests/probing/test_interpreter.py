@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.nouns.interpreter import Interpreter, Package, Torch
-from flatout.probing import interpreter
-from flatout_programs import facts
+from flatout.probing import conversation, interpreter
 from probing.fake_packages import CUDA_TORCH, CUDA_VERSION, bare, gone, install, site
 
 posix = pytest.mark.skipif(os.name == "nt", reason="signals and shell scripts")
@@ -47,10 +46,6 @@ def broken(python: str, code: str) -> Torch:
     told = ask(python).torch
     assert told is not None
     return told
-
-
-def test_both_sides_mark_their_lines_alike() -> None:
-    assert interpreter.MARK == facts.MARK
 
 
 def test_the_real_torch_here() -> None:
@@ -148,7 +143,7 @@ def test_no_such_interpreter(tmp_path: Path) -> None:
         ("kill -9 $$", None, "ended by signal 9 (SIGKILL)"),
         ("printf 2.7.18", "2.7.18", "Python 2.7.18 is too old to be asked, the oldest is 3.7"),
         ("printf 3.12.1", "3.12.1", "ended with exit code 0"),
-        ("echo 'flatout-facts {\"version\": 3}'", None, "ended with exit code 0"),
+        ("echo 'flatout-answer {\"version\": 3}'", None, "ended with exit code 0"),
         ("sleep 60", None, "no answer within 0.4 s"),
     ],
 )
@@ -171,29 +166,36 @@ def test_the_environment_is_the_users_without_our_orders(python: str, tmp_path: 
     assert torch.import_error == "ImportError: (None, 'kept')"
 
 
+def told_in(lines: list[str]) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
+    for line in lines:
+        interpreter.add(facts, conversation.answer(line))
+    return facts
+
+
 def test_later_lines_complete_earlier_ones() -> None:
     lines = [
         "noise\n",
-        'flatout-facts {"version": "3.11.7", "torch": {"version": "2.7.1"}}\n',
-        'cut short flatout-facts {"torch": {"imported": true}}\n',
-        "flatout-facts {broken\n",
-        "flatout-facts [1]\n",
+        'flatout-answer {"version": "3.11.7", "torch": {"version": "2.7.1"}}\n',
+        'cut short flatout-answer {"torch": {"imported": true}}\n',
+        "flatout-answer {broken\n",
+        "flatout-answer [1]\n",
     ]
     told = {"version": "3.11.7", "torch": {"version": "2.7.1", "imported": True}}
-    assert interpreter.heard(lines) == told
+    assert told_in(lines) == told
 
 
 def test_numbers_that_are_none() -> None:
-    assert interpreter.heard(['flatout-facts {"a": NaN, "b": 1e999, "c": 1.5}']) == {
+    assert told_in(['flatout-answer {"a": NaN, "b": 1e999, "c": 1.5}']) == {
         "a": None,
         "b": None,
         "c": 1.5,
     }
 
 
-@given(st.lists(JSON.map(lambda value: f"flatout-facts {json.dumps(value)}") | st.text()))
+@given(st.lists(JSON.map(lambda value: f"flatout-answer {json.dumps(value)}") | st.text()))
 def test_any_lines_are_heard(lines: list[str]) -> None:
-    assert isinstance(interpreter.heard(lines), dict)
+    assert isinstance(told_in(lines), dict)
 
 
 @given(
@@ -205,7 +207,7 @@ def test_any_values_are_facts_of_their_type_or_none(
     raw: dict[str, Any], torch: dict[str, Any] | None, late: bool
 ) -> None:
     given = raw if torch is None else {**raw, "torch": torch}
-    heard = interpreter.heard([f"flatout-facts {json.dumps(given)}"])
+    heard = told_in([f"flatout-answer {json.dumps(given)}"])
     told = interpreter._told(heard)
     assert isinstance(told, Interpreter)
     assert told.version is None or isinstance(told.version, str)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import runpy
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flatout.nouns.errors import UserError
 from flatout.probing import packages
+from flatout_programs import packages as program
 
 
 def test_this_interpreter() -> None:
@@ -55,9 +56,7 @@ def test_where_packages_come_from(fake: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "broken" not in found
 
 
-def test_conda_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_conda_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     meta = tmp_path / "conda-meta"
     meta.mkdir()
     record = {"name": "python", "version": "3.11", "build": "h0", "channel": "conda-forge", "x": 1}
@@ -65,9 +64,9 @@ def test_conda_packages(
     (meta / "bad.json").write_text("[]")
     (meta / "history").write_text("")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    runpy.run_path(str(packages.SCRIPT), run_name="__main__")
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["conda"] == [
+    answers: list[dict[str, Any]] = []
+    program.main([], answers.append)
+    assert answers[0]["conda"] == [
         {key: record[key] for key in ("name", "version", "build", "channel")}
     ]
 

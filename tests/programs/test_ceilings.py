@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from flatout_programs import ceilings as program
+from flatout_programs.tell import MARK
 from flatout_programs.kernels.kernel import (Here, Kernel)
 from probing.fake_packages import bare
 
@@ -26,8 +27,8 @@ def orders(**changes: Any) -> dict[str, Any]:
 def told(python: str, **changes: Any) -> list[dict[str, Any]]:
     command = [python, str(FILE), json.dumps(orders(**changes))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(program.MARK)]
-    return [json.loads(line.partition(program.MARK)[2]) for line in lines]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    return [json.loads(line.partition(MARK)[2]) for line in lines]
 
 
 def test_one_ceiling_from_a_real_process() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from flatout_programs import facts
+from flatout_programs.tell import MARK
 from probing.fake_packages import CUDA_TORCH, CUDA_VERSION, bare, install, site
 
 PROGRAM = Path(facts.__file__)
@@ -32,10 +33,10 @@ def told(python: str, *arguments: str, **environ: str) -> list[dict[str, Any]]:
     command = [python, str(PROGRAM), *arguments]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environ
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
-    lines = [line for line in done.stdout.splitlines() if line.startswith(facts.MARK)]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     assert lines, done.stderr
     assert lines == done.stdout.splitlines()
-    return [json.loads(line[len(facts.MARK) :]) for line in lines]
+    return [json.loads(line[len(MARK) :]) for line in lines]
 
 
 @pytest.fixture
@@ -148,7 +149,7 @@ def test_what_files_tell_comes_before_a_hanging_import(python: str) -> None:
     assert time.monotonic() - began < 20
     process.kill()
     process.communicate()
-    assert json.loads(line[len(facts.MARK) :])["torch"]["version"] == "2.7.1"
+    assert json.loads(line[len(MARK) :])["torch"]["version"] == "2.7.1"
 
 
 def test_nothing_is_written_and_nothing_of_ours_is_in_the_way(python: str) -> None:
@@ -279,7 +280,7 @@ def test_managed_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts.managed_by(conda=False, virtual=False) == "system"
 
 
-@pytest.mark.parametrize("name", ["facts.py", "selftest.py"])
+@pytest.mark.parametrize("name", ["facts.py", "selftest.py", "packages.py", "tell.py"])
 def test_python_3_7_can_read_it(name: str) -> None:
     ast.parse((PROGRAM.parent / name).read_text(encoding="utf-8"), feature_version=(3, 7))
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from flatout_programs import selftest
+from flatout_programs.tell import MARK
 from probing.fake_packages import bare, install, site
 
 PROGRAM = Path(selftest.__file__)
@@ -22,7 +23,7 @@ def told(python: str, *arguments: str) -> list[dict[str, Any]]:
     command = [python, str(PROGRAM), *arguments]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
-    return [json.loads(line.partition(selftest.MARK)[2]) for line in done.stdout.splitlines()]
+    return [json.loads(line.partition(MARK)[2]) for line in done.stdout.splitlines()]
 
 
 def run(test: Any) -> dict[str, Any]:

@@ -19,8 +19,6 @@ from flatout.nouns.errors import UserError
 from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
 
-MARK = "flatout-bench "
-PROGRAM = "bench/__main__.py"
 QUICK_S, FULL_S = 13.0, 200.0
 """For torch's import and all kernels together: --quick promises 20 s, and the machine is looked at
 before.
@@ -103,8 +101,7 @@ class _Process:
         """Hear all of it; what was under way when it ended is told as a row with its reason."""
         deadline = time.monotonic() + START_S
         with Conversation(command, env) as talk:
-            while (line := talk.line(deadline)) is not None:
-                said = conversation.marked(line, MARK)
+            while (said := talk.answer(deadline)) is not None:
                 self._take(said)
                 if self.done or self.error:
                     return
@@ -193,7 +190,7 @@ def _one_process(
     """Whether there is nothing left to measure."""
     done = [(one.id, one.device) for one in heard.ceilings]
     process = _Process(heard, listener, orders.quick)
-    command = [python, str(conversation.program(PROGRAM)), _argument(orders, heard, done)]
+    command = [python, str(conversation.program("ceilings")), _argument(orders, heard, done)]
     try:
         process.listen(command, env)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A program of the agent's in the user's interpreter, heard line by line, and ended for sure."""
+"""A program in the user's interpreter, heard answer by answer, and ended for sure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import queue
 import signal
@@ -21,6 +22,8 @@ from typing import IO, Any, Self
 
 import psutil
 
+from flatout_programs.tell import MARK
+
 OWN = "FLATOUT_"
 POLL_S = 0.05
 LAST_WORDS_S = 0.3
@@ -31,11 +34,11 @@ _left_behind: list[subprocess.Popen[bytes]] = []
 
 
 def program(name: str) -> Path:
-    """A file of the agent's that the user's interpreter runs as a program."""
-    found = importlib.util.find_spec("flatout_agent")
-    if found is None or not found.submodule_search_locations:
-        raise ModuleNotFoundError("flatout_agent is not installed beside flatout")
-    return Path(found.submodule_search_locations[0], name)
+    """The file of one of our programs: facts, selftest, packages, ceilings."""
+    spec = importlib.util.find_spec("flatout_programs")
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("flatout_programs is not installed beside flatout")
+    return Path(spec.submodule_search_locations[0], f"{name}.py")
 
 
 def environment(base: Mapping[str, str], scratch: str | None = None) -> dict[str, str]:
@@ -64,14 +67,17 @@ def said(command: Sequence[str], env: Mapping[str, str], limit_s: float) -> str 
         return None
 
 
-def marked(line: str, mark: str) -> dict[str, Any]:
-    """The JSON object that stands behind `mark`; empty for what somebody else printed."""
-    _, found, text = line.partition(mark)
+def answer(line: str) -> dict[str, Any]:
+    """What one of our programs says in the line; empty for what somebody else printed.
+
+    NaN and infinities are no facts: they are None.
+    """
+    _, mark, text = line.partition(MARK)
     try:
-        told = json.loads(text) if found else {}
+        content = json.loads(text, parse_constant=_no_number, parse_float=_number) if mark else {}
     except (ValueError, RecursionError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 class Conversation:
@@ -127,6 +133,11 @@ class Conversation:
                     self._process.wait(LAST_WORDS_S)
             return found
         return None
+
+    def answer(self, deadline: float) -> dict[str, Any] | None:
+        """What the next line says, see `answer`; None as in `line`."""
+        line = self.line(deadline)
+        return None if line is None else answer(line)
 
     @property
     def running(self) -> bool:
@@ -190,6 +201,14 @@ def _end_all() -> None:
     """Nobody may have come to the end of a conversation: a key that interrupts, an error."""
     for talk in list(_running):
         talk.end()
+
+
+def _no_number(name: str) -> None:
+    return None
+
+
+def _number(text: str) -> float | None:
+    return number if math.isfinite(number := float(text)) else None
 
 
 def _signal(number: int) -> str:

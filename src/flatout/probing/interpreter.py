@@ -1,4 +1,4 @@
-"""The user's interpreter: it is started on the agent's facts.py and tells of itself.
+"""The user's interpreter: it is started on `flatout_programs/facts.py` and tells of itself.
 
 It may hang or crash at any point, as a broken torch does; then what it told before is kept.
 """
@@ -6,8 +6,6 @@ It may hang or crash at any point, as a broken torch does; then what it told bef
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import os
 import shutil
 import sys
@@ -26,7 +24,6 @@ from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
 from flatout.probing.decoding import decode
 
-MARK = "flatout-facts "
 QUICK_S = 1.5
 DEEP_S = 180.0
 """A first torch.compile on a busy machine takes its time."""
@@ -59,7 +56,7 @@ class Question:
         self._talk: Conversation | None = None
         self._refused = ""
         try:
-            command = [executable, str(conversation.program("facts.py"))]
+            command = [executable, str(conversation.program("facts"))]
             scratch = self._scratch() if deep else None
             env = conversation.environment(environ, scratch)
             talk = Conversation([*command, *(["--deep"] if deep else [])], env)
@@ -73,12 +70,9 @@ class Question:
             if self._talk is None:
                 return Interpreter(executable=self._executable, error=self._refused)
             deadline = time.monotonic() + max(limit_s - ENDING_S, limit_s / 2)
-            lines = []
-            while (line := self._talk.line(deadline)) is not None:
-                lines.append(line)
-                if "done" in heard([line]):
-                    break
-            facts = heard(lines)
+            facts: dict[str, Any] = {}
+            while "done" not in facts and (answer := self._talk.answer(deadline)) is not None:
+                add(facts, answer)
             late = f"no answer within {limit_s:.3g} s" if self._talk.running else ""
             ending = "" if "done" in facts else late or self._talk.how_it_ended()
         told = _told(facts)
@@ -109,23 +103,13 @@ class Question:
         return self._resources.enter_context(folder)
 
 
-def heard(lines: Iterable[str]) -> dict[str, Any]:
-    """All the facts in the lines: later ones complete earlier ones; anything else is noise."""
-    facts: dict[str, Any] = {}
-    for line in lines:
-        _, marked, text = line.partition(MARK)
-        try:
-            found = (
-                json.loads(text, parse_constant=_no_number, parse_float=_number) if marked else 0
-            )
-        except (ValueError, RecursionError):
-            continue
-        for name, value in (found if isinstance(found, dict) else {}).items():
-            if isinstance(known := facts.get(name), dict) and isinstance(value, dict):
-                known.update(value)
-            else:
-                facts[name] = value
-    return facts
+def add(facts: dict[str, Any], answer: dict[str, Any]) -> None:
+    """Complete the facts by what is told later."""
+    for name, value in answer.items():
+        if isinstance(known := facts.get(name), dict) and isinstance(value, dict):
+            known.update(value)
+        else:
+            facts[name] = value
 
 
 def _told(facts: dict[str, Any]) -> Interpreter | None:
@@ -182,11 +166,3 @@ def compiler(environ: Mapping[str, str], system: str = sys.platform) -> str | No
     if system == "darwin" and found == "/usr/bin/clang++":
         return found if any(Path(folder).is_dir() for folder in APPLE_TOOLS) else None
     return found
-
-
-def _no_number(name: str) -> None:
-    """NaN and Infinity are no facts."""
-
-
-def _number(text: str) -> float | None:
-    return number if math.isfinite(number := float(text)) else None

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-from pathlib import Path
+import os
+import time
 from typing import Any
 
 from flatout.nouns.errors import UserError
 from flatout.nouns.listing import CondaPackage, InstalledPackage, Listing
+from flatout.probing import conversation
+from flatout.probing.conversation import Conversation
 
 LIMIT_S = 30.0
-SCRIPT = Path(__file__).with_name("package_listing.py")
 
 
 def look(python: str, limit_s: float = LIMIT_S) -> Listing:
     """What is installed there. Raises UserError where the interpreter does not answer."""
-    command = [python, "-c", SCRIPT.read_text(encoding="utf-8")]
+    command = [python, str(conversation.program("packages"))]
     try:
-        answer = subprocess.run(
-            command, capture_output=True, timeout=limit_s, check=True, stdin=subprocess.DEVNULL
-        )
-        return _listing(json.loads(answer.stdout.decode("utf-8", "replace")))
-    except subprocess.TimeoutExpired:
-        raise UserError(f"{python} did not answer within {limit_s:.0f} s", _hint(), 1) from None
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode("utf-8", "replace").strip().splitlines()
-        reason = said[-1] if said else f"it ended with exit code {error.returncode}"
-        raise UserError(f"{python} cannot be asked: {reason}", _hint(), 1) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        with Conversation(command, conversation.environment(os.environ)) as talk:
+            deadline = time.monotonic() + limit_s
+            while (answer := talk.answer(deadline)) is not None:
+                if answer:
+                    return _listing(answer)
+            if talk.running:
+                raise UserError(f"{python} did not answer within {limit_s:.0f} s", _hint(), 1)
+            raise UserError(f"{python} cannot be asked: {talk.how_it_ended()}", _hint(), 1)
+    except (OSError, KeyError, TypeError) as error:
         raise UserError(f"{python} cannot be asked: {error}", _hint(), 1) from None
 
 

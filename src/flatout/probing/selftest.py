@@ -15,7 +15,6 @@ from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
 from flatout.probing.decoding import decode
 
-MARK = "flatout-selftest "
 FIRST = ("import torch", "find devices")
 """Without these there is nothing else to try."""
 LIMIT_S = 60.0
@@ -33,7 +32,7 @@ def run(
     prefix = "flatout-selftest-"
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as scratch:
         env = conversation.environment(base, scratch)
-        script = str(conversation.program("selftest.py"))
+        script = str(conversation.program("selftest"))
         while True:
             command = [executable, script, *(test.name for test in done)]
             found, finished = _one_process(command, env, limit_s)
@@ -53,8 +52,7 @@ def _one_process(
     running, began = FIRST[0], time.monotonic()
     try:
         with Conversation(command, env) as talk:
-            while (line := talk.line(began + _limit_s(running, limit_s))) is not None:
-                said = conversation.marked(line, MARK)
+            while (said := talk.answer(began + _limit_s(running, limit_s))) is not None:
                 if "done" in said:
                     return found, True
                 if isinstance(said.get("begin"), str):

@@ -1,0 +1,1 @@
+"""Ceilings: what this hardware was measured to do at most."""

@@ -1,0 +1,1 @@
+"""A recorded run -> Anatomy: where the time of each step goes."""

@@ -1,0 +1,1 @@
+"""Ceilings as screen, JSON and progress."""

@@ -1,0 +1,1 @@
+"""A Profile as screen, JSON and HTML."""

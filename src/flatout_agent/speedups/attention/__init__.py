@@ -1,0 +1,1 @@
+"""Attention that a program writes out, recognised and handed to the fused kernels."""

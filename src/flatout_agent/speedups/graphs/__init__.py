@@ -1,0 +1,1 @@
+"""Calls that are recorded as CUDA graphs and replayed."""

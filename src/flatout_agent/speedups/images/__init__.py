@@ -1,0 +1,1 @@
+"""JPEGs decoded later, smaller, or only once."""

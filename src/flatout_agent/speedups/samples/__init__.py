@@ -1,0 +1,1 @@
+"""Samples and their order, kept or asked for in another way."""

@@ -1,0 +1,1 @@
+"""Loader workers: whether they are safe to start, and keeping them."""

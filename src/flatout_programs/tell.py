@@ -1,0 +1,58 @@
+"""How the programs of this folder answer: one JSON object a line, behind a mark.
+
+Each program is a file that the user's Python runs, so its own folder stands first on `sys.path`:
+that is where it finds this one, and `begin` takes the folder away again.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable  # cannot be subscripted before Python 3.9
+
+    Tell = Callable[[dict[str, Any]], None]
+
+MARK = "flatout-answer "
+"""Begins each line: what else is printed on the way is not ours."""
+FOLDER = Path(__file__).resolve().parent
+
+
+def begin() -> Tell:
+    """A function that writes one answer. What imports print goes to stderr from here on, also where
+    it is written past Python's own stdout; no compiled files are written.
+    """
+    sys.dont_write_bytecode = True
+    sys.path[:] = [item for item in sys.path if Path(item).resolve() != FOLDER]
+    out = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)
+
+    def tell(answer: dict[str, Any]) -> None:
+        out.write(MARK + json.dumps(answer) + "\n")
+        out.flush()
+
+    return tell
+
+
+def end() -> None:
+    """End the program without the time, and the crashes, of unloading libraries."""
+    os._exit(0)
+
+
+def load(package: str) -> None:
+    """Import a package that lies beside this folder, and nothing else that lies there."""
+    if package in sys.modules:
+        return
+    folder = FOLDER.parent / package
+    spec = importlib.util.spec_from_file_location(
+        package, str(folder / "__init__.py"), submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[package] = module
+    spec.loader.exec_module(module)

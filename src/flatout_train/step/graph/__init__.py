@@ -1,0 +1,1 @@
+"""The whole step as one CUDA graph."""
