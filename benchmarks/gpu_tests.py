@@ -1,7 +1,7 @@
 """One module's GPU tests as a part of `gpu.py`: a crash there does not poison the others.
 
-`python gpu_tests.py tests/agent/boosts/test_tf32.py` prints what is known after each test, as one line of
-JSON, and each failure on stderr as it comes.
+`python gpu_tests.py tests/agent/boosts/test_tf32.py` prints what is known after each test, as one
+line of JSON, and each failure on stderr as it comes.
 """
 
 from __future__ import annotations

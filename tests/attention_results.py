@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from attention_styles import LENGTH, WIDTH
-from flatout_agent.speedups.attention.calls import machinery
-from flatout_agent.boosts import Applied
+from flatout_agent.boost import Applied
 from flatout_agent.boosts import sdpa_attention as boost
 from flatout_agent.job import Job
+from flatout_agent.speedups.attention.calls import machinery
 
 UNWRAP = torch._functorch.utils.unwrap_dead_wrappers
 

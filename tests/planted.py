@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.booster import Booster
-from flatout_agent.boosts import Applied, Boost, Moment, Risk
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.live import checks, looks

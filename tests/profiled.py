@@ -1,4 +1,4 @@
-"""A script of tests/profiling/faults under the real `flatout profile`: its answer, and lines by name."""
+"""A script of tests/profiling/faults under `flatout profile`: its answer, and lines by name."""
 
 from __future__ import annotations
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from flatout_agent import wire
-from flatout_agent.boosts import Applied, Boost, BoostModule, Declined, Moment, Switch, load
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Switch
+from flatout_agent.boosts import BoostModule, load
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.boost import Moment
 from flatout_agent.booster import Booster
-from flatout_agent.boosts import Moment
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher

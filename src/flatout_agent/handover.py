@@ -14,10 +14,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from flatout_agent.job import Job
+from typing import Any, Protocol
 
 SETTINGS = (
     "num_workers",
@@ -27,6 +24,18 @@ SETTINGS = (
     "_DataLoader__multiprocessing_context",
 )
 """Of a loader: under others its iterators are made in another way."""
+
+
+class Layers(Protocol):
+    """Of the Job: the layers around its loaders' iterators."""
+
+    torch: Any
+
+    def layers(self, loader: Any) -> tuple[Any, ...]: ...
+
+    def layered(self, loader: Any, iterator: Iterator[Any]) -> Iterator[Any]: ...
+
+    def iterating(self, loader: Any, iterator: Any) -> None: ...
 
 
 class Rest:
@@ -89,7 +98,7 @@ class Tap:
 class Handover:
     """A loader's iterator as the program sees it."""
 
-    def __init__(self, job: Job, loader: Any, iterator: Any) -> None:
+    def __init__(self, job: Layers, loader: Any, iterator: Any) -> None:
         self._job, self._loader = job, weakref.ref(loader)
         self._raw, self._tap = iterator, Tap(iterator)
         self._rest: Rest | None = None

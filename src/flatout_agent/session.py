@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 from flatout_agent import tracebacks, wire
+from flatout_agent.boost import Moment
 from flatout_agent.booster import Booster
-from flatout_agent.boosts import Moment
 from flatout_agent.discovery import Discovery
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
@@ -22,7 +22,7 @@ def begin(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
     booster = Booster(job, orders.boosts, recorder)
     watcher: Watcher
     if orders.profile is not None:
-        from flatout_agent.watch.profile.watch.watch import ProfileWatch
+        from flatout_agent.watch.profile.watch import ProfileWatch
 
         if orders.trial is not None:  # profiled with all that it saves kept off the user's files
             seed_everything(torch, orders.trial.seed)

@@ -142,7 +142,7 @@ def _measure(here: Any, planned: list[Any], budget_s: float, tell: Tell) -> bool
 
 def _one(here: Any, one: Any, time_slice: Any, warm: set[str], tell: Tell) -> bool:
     """Measure one kernel; whether its device can still be used afterwards."""
-    from flatout_programs.kernels import (sizes, timing)
+    from flatout_programs.kernels import sizes, timing
 
     torch = here.torch
     note = ""

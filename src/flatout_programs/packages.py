@@ -69,7 +69,7 @@ def conda_packages(folder: Path) -> list[dict[str, str]] | None:
             record = json.loads(file.read_text(encoding="utf-8"))
             keys = ("name", "version", "build", "channel")
             found.append({key: str(record[key]) for key in keys})
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):  # noqa: PERF203 - once for each package
             continue
     return found
 

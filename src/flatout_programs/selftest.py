@@ -117,7 +117,7 @@ def tests() -> list[tuple[str, Test]]:
         found.append((f"convolution, {device}", partial(convolve, device)))
         found.append((f"training step, {device}", partial(train, device)))
     cards = [device for device in devices if device.startswith("cuda")]
-    pairs = list(zip(cards, cards[1:] + cards[:1])) if len(cards) > 1 else []  # noqa: B905
+    pairs = list(zip(cards, cards[1:] + cards[:1])) if len(cards) > 1 else []
     found += [(f"copy, {one} to {two}", partial(exchange, one, two)) for one, two in pairs]
     found += [
         (f"torch.compile, {device}", partial(compile_, device))

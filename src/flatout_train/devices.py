@@ -150,7 +150,7 @@ def is_leaf(value: Any) -> bool:
 def change(nest: Any, one: Callable[[Any], Any]) -> Any:
     """`nest` with `one` applied to every leaf; where all stay as they are, the same object.
 
-    As `flatout_agent.speedups.nests.change`, which knows tensors alone: a `PackedSequence` is a tuple whose
+    As `speedups.nests.change`, which knows tensors alone: a `PackedSequence` is a tuple whose
     lengths must stay on the CPU, so what moves itself is a leaf here.
     """
     if is_leaf(nest):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tomllib
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from flatout_agent import boosts
-from flatout_train.errors import UsageError
-from flatout_agent.boosts import Declined
+from flatout_agent.boost import Declined, Moment
 from flatout_agent.job import Job
+from flatout_train.errors import UsageError
 
 VERSION = 1
 """The newest version of the file that is known here."""
@@ -114,7 +114,7 @@ def begin(plan: StepPlan, job: Job | None = None) -> Started:
     declined: dict[str, str] = {}
     for boost_id, params in plan.starts:
         boost = boosts.load(boost_id)
-        target = torch if boost.BOOST.moment is boosts.Moment.START else torch.nn.Module()
+        target = torch if boost.BOOST.moment is Moment.START else torch.nn.Module()
         try:
             undos.append(boost.apply(job, target, params).undo)
         except Declined as reason:

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.benching import (ceiling_run, ceiling_sheets, ceiling_store, ceilings)
-from flatout.benching.ceiling_run import (Heard, Orders)
+from flatout.benching import ceiling_run, ceiling_sheets, ceiling_store, ceilings
+from flatout.benching.ceiling_run import Heard, Orders
 from flatout.benching.ceiling_watch import Watch
 from flatout.nouns.ceiling import Ceiling, Device, Point
 from flatout.nouns.errors import UserError

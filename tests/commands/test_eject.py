@@ -15,7 +15,7 @@ from flatout.nouns.identity import GpuIdentity, Identity
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting.lines import PLACES
 from flatout.tuning import plan_file
-from flatout_agent.boosts import Moment
+from flatout_agent.boost import Moment
 from flatout_agent.wire import JobFacts
 
 JOB = JobFacts(torch="2.13.0", python="3.12.1", system="linux", device="cuda", cores=8)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.explaining import explaining
-from flatout.explaining.explaining import (explain, explain_text)
+from flatout.explaining.explaining import explain, explain_text
 from flatout.knowledge import signatures
 from flatout.nouns.explained import Confidence
 from flatout.nouns.machine import Container, Disk, Machine, Memory, System

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.explaining.patterns import (PatternSet, any_of, compiled, loosened, tolerant)
+from flatout.explaining.patterns import PatternSet, any_of, compiled, loosened, tolerant
 
 WORDS = st.lists(st.text("abcdef", min_size=1, max_size=6), min_size=1, max_size=6)
 BLANKS = st.text(" \t\n", min_size=1, max_size=4)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from explaining.written import signature
-from flatout.explaining.ranking import (Found, confidence, ranked)
-from flatout.explaining.scanning import (Book, Scanner)
+from flatout.explaining.ranking import Found, confidence, ranked
+from flatout.explaining.scanning import Book, Scanner
 from flatout.nouns.explained import Confidence
 from flatout.nouns.signature import Role, Signature
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from explaining.written import signature
 from flatout.explaining import scanning
-from flatout.explaining.scanning import (Book, Hit, Scanner)
+from flatout.explaining.scanning import Book, Hit, Scanner
 from flatout.nouns.signature import CureStep, Signature, Wording
 
 

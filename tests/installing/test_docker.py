@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from flatout.installing import docker, target
+from flatout.installing import description, docker
 from flatout.knowledge.compat import pytorch as table
 from flatout.nouns.errors import UserError
 from installing import grammar
@@ -26,7 +26,7 @@ SITUATIONS = {
 @pytest.mark.parametrize("text", SITUATIONS)
 def test_docker_reads_the_files(text: str) -> None:
     build = SITUATIONS[text]
-    here = target.described(text)
+    here = description.read(text)
     made = docker.files(here)
     instructions = grammar.dockerfile(made.dockerfile)
     assert made.choice.build.startswith(build)
@@ -44,7 +44,7 @@ def test_docker_reads_the_files(text: str) -> None:
 
 def training(text: str) -> dict[str, object]:
     return dict(
-        yaml.safe_load(docker.files(target.described(text)).compose)["services"]["training"]
+        yaml.safe_load(docker.files(description.read(text)).compose)["services"]["training"]
     )
 
 
@@ -60,7 +60,7 @@ def test_nvidia() -> None:
     }
     assert service["shm_size"] == "8gb" and service["ipc"] == "private"
     assert service["ulimits"] == {"memlock": -1, "stack": 67108864}
-    file = docker.files(target.described(text)).dockerfile
+    file = docker.files(description.read(text)).dockerfile
     assert "docker run --rm --gpus all --shm-size 8g" in file
     assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in file
     assert "HEALTHCHECK" in file and "nvidia-smi" in file
@@ -72,35 +72,35 @@ def test_rocm() -> None:
     assert service["devices"] == ["/dev/kfd", "/dev/dri"]
     assert service["group_add"] == ["video", "${RENDER_GID:-992}"]
     assert "deploy" not in service
-    file = docker.files(target.described(text)).dockerfile
+    file = docker.files(description.read(text)).dockerfile
     assert "--device /dev/kfd --device /dev/dri" in file and "NVIDIA" not in file
 
 
 def test_cpu() -> None:
     service = training("os=ubuntu24.04,python=3.12")
     assert not {"deploy", "devices", "group_add"} & service.keys()
-    file = docker.files(target.described("os=ubuntu24.04,python=3.12")).dockerfile
+    file = docker.files(description.read("os=ubuntu24.04,python=3.12")).dockerfile
     assert "--gpus" not in file and "HEALTHCHECK" not in file
 
 
 def test_the_driver_that_the_host_needs_is_told() -> None:
-    made = docker.files(target.described("gpu=rtx5090,driver=550,os=ubuntu24.04,python=3.12"))
+    made = docker.files(description.read("gpu=rtx5090,driver=550,os=ubuntu24.04,python=3.12"))
     assert "The host needs driver 580 or newer" in made.dockerfile
 
 
 def test_the_python_is_one_that_the_build_has() -> None:
-    made = docker.files(target.described("gpu=nvidia,capability=3.7,driver=470.256.02"))
+    made = docker.files(description.read("gpu=nvidia,capability=3.7,driver=470.256.02"))
     release = table.release(made.choice.version)
     assert made.choice.build == "cu118" and release is not None
     assert any(f"\nFROM python:{python}-slim\n" in made.dockerfile for python in release.pythons)
 
 
 def test_every_remark_stands_outside_the_instructions() -> None:
-    made = docker.files(target.described("gpu=rtx4090,driver=535,os=ubuntu22.04,python=3.11"))
+    made = docker.files(description.read("gpu=rtx4090,driver=535,os=ubuntu22.04,python=3.11"))
     assert made.dockerfile.startswith("# why: ")
     assert set(made.named()) == {"Dockerfile", "compose.yaml"}
 
 
 def test_no_container_for_what_has_no_build() -> None:
     with pytest.raises(UserError, match="JetPack"):
-        docker.files(target.described("gpu=jetson-orin,os=ubuntu22.04"))
+        docker.files(description.read("gpu=jetson-orin,os=ubuntu22.04"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from flatout.installing import driver, shell, target
+from flatout.installing import description, driver, shell
 from flatout.installing.target import Target
 from installing import grammar
 
@@ -21,13 +21,13 @@ GPUS = ["rtx4090", "h100", "rtx5090", "gtx1080", "v100", "mi300x", "arc-b580", "
 
 
 def lines(text: str, at_least: str | None = None, **facts: object) -> tuple[str, ...]:
-    return driver.commands(replace(target.described(text), **facts), at_least)  # type: ignore[arg-type]
+    return driver.commands(replace(description.read(text), **facts), at_least)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
 @pytest.mark.parametrize("gpu", GPUS)
 def test_a_shell_reads_every_line(system: str, gpu: str) -> None:
-    here = target.described(f"gpu={gpu},os={system}")
+    here = description.read(f"gpu={gpu},os={system}")
     every = [
         line
         for wanted in (None, "535.54.03", "590.44.01")
@@ -91,7 +91,7 @@ def test_nothing_is_installed_inside_wsl_or_a_container(facts: dict[str, object]
     found = lines("gpu=rtx4090,os=ubuntu22.04", "570.26", **facts)
     assert found and all(line.startswith("# ") for line in found)
     assert "570.26" in found[0]
-    here = replace(target.described("gpu=rtx4090,os=ubuntu22.04"), **facts)  # type: ignore[arg-type]
+    here = replace(description.read("gpu=rtx4090,os=ubuntu22.04"), **facts)  # type: ignore[arg-type]
     assert all(line.startswith("# ") for line in driver.reload_commands(here))
 
 
@@ -115,13 +115,13 @@ def test_the_boot_image() -> None:
         "arch": "mkinitcpio -P",
     }
     for system, line in images.items():
-        assert driver.boot_image_commands(target.described(f"os={system}")) == (f"sudo {line}",)
+        assert driver.boot_image_commands(description.read(f"os={system}")) == (f"sudo {line}",)
     assert driver.boot_image_commands(Target())[0].startswith("# ")
 
 
 def test_the_container_toolkit_ends_with_its_proof() -> None:
     for system in ("ubuntu22.04", "rocky9", "sles15", "arch"):
-        found = driver.container_toolkit_commands(target.described(f"os={system}"))
+        found = driver.container_toolkit_commands(description.read(f"os={system}"))
         assert any("nvidia-container-toolkit" in line for line in found)
         assert found[-1] == "sudo docker run --rm --gpus all ubuntu nvidia-smi"
     inside = driver.container_toolkit_commands(Target(container=True))
@@ -141,7 +141,7 @@ def test_a_virtual_gpu_keeps_to_its_host(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-80GB", "Tesla P100-PCIE-16GB", "NVIDIA A10"])
 def test_a_whole_gpu_is_no_virtual_one(name: str) -> None:
-    assert not target.described("gpu=a100").virtual_gpu
+    assert not description.read("gpu=a100").virtual_gpu
     assert any("nvidia-driver" in line for line in lines("gpu=a100,os=ubuntu22.04", gpu=name))
 
 

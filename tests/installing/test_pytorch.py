@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from flatout.installing import pytorch, target
+from flatout.installing import description, pytorch
+from flatout.installing.choice import Choice
 from flatout.installing.target import Target
 from flatout.knowledge import gpus
 from flatout.knowledge.compat import pytorch as table
@@ -68,7 +69,7 @@ REFUSED = {
 @pytest.mark.parametrize("text", SITUATIONS)
 def test_the_right_build(text: str) -> None:
     version, build, needed = SITUATIONS[text]
-    here = target.described(text)
+    here = description.read(text)
     choice = pytorch.choose(here)
     assert choice.build.startswith(build)
     assert choice.driver_needed == needed
@@ -86,13 +87,13 @@ def test_the_right_build(text: str) -> None:
 @pytest.mark.parametrize("text", REFUSED)
 def test_what_cannot_be_is_refused_with_the_reason_and_a_way_out(text: str) -> None:
     with pytest.raises(UserError) as caught:
-        pytorch.choose(target.described(text))
+        pytorch.choose(description.read(text))
     assert REFUSED[text] in caught.value.message
     assert caught.value.next_step
 
 
 def test_the_wheel_is_built_for_this_python_gpu_and_driver() -> None:
-    here = target.described("gpu=rtx4090,driver=570.86.15,os=ubuntu22.04,python=3.11")
+    here = description.read("gpu=rtx4090,driver=570.86.15,os=ubuntu22.04,python=3.11")
     choice = pytorch.choose(here)
     build = table.build(choice.version, choice.build)
     release = table.release(choice.version)
@@ -103,7 +104,7 @@ def test_the_wheel_is_built_for_this_python_gpu_and_driver() -> None:
 
 
 def test_the_reasons_name_what_was_left_out_and_why() -> None:
-    why = pytorch.choose(target.described("gpu=rtx5090,driver=570,os=ubuntu24.04")).why
+    why = pytorch.choose(description.read("gpu=rtx5090,driver=570,os=ubuntu24.04")).why
     assert any("2.14.1+cu130" in reason and "driver 580 or newer" in reason for reason in why)
     assert any("2.14.1+cu126" in reason and "no kernel for this GPU" in reason for reason in why)
 
@@ -114,7 +115,7 @@ def test_a_cpu_machine_never_gets_gigabytes_of_cuda() -> None:
 
 
 def test_another_build_of_the_same_version_is_removed_first() -> None:
-    here = target.described("gpu=rtx4090,driver=580.95.05,os=ubuntu24.04,python=3.12")
+    here = description.read("gpu=rtx4090,driver=580.95.05,os=ubuntu24.04,python=3.12")
     choice = pytorch.choose(here)
     wrong = replace(here, user_has_torch=f"{choice.version}+cpu", executable="/v/bin/python")
     lines = pytorch.commands(wrong)
@@ -128,13 +129,13 @@ def test_another_build_of_the_same_version_is_removed_first() -> None:
 
 
 def test_a_build_of_another_version_is_removed_too() -> None:
-    here = target.described("gpu=rtx4090,driver=580.95.05,os=ubuntu24.04,python=3.12")
+    here = description.read("gpu=rtx4090,driver=580.95.05,os=ubuntu24.04,python=3.12")
     lines = pytorch.commands(replace(here, user_has_torch="2.1.0+cpu"))
     assert "uninstall" in lines[0]
 
 
 def test_a_mirror_stands_for_the_index() -> None:
-    here = target.described("gpu=rtx4090,driver=580.95.05,os=ubuntu24.04,python=3.12")
+    here = description.read("gpu=rtx4090,driver=580.95.05,os=ubuntu24.04,python=3.12")
     line = pytorch.commands(here, "https://mirror.example/wheels")[0]
     assert "--index-url https://mirror.example/wheels/cu13" in line
 
@@ -180,7 +181,7 @@ def test_paths_with_spaces_and_quotes() -> None:
 )
 def test_conda(text: str, expected: tuple[str, ...]) -> None:
     here = replace(
-        target.described(text), manager="conda", executable="/opt/conda/envs/x/bin/python"
+        description.read(text), manager="conda", executable="/opt/conda/envs/x/bin/python"
     )
     if here.system == "Windows":
         here = replace(here, executable="C:\\conda\\envs\\x\\python.exe")
@@ -192,9 +193,9 @@ def test_conda(text: str, expected: tuple[str, ...]) -> None:
 
 
 def test_conda_without_a_driver_is_told_which_cuda() -> None:
-    here = target.described("gpu=rtx4090,os=ubuntu22.04,python=3.12,manager=conda")
+    here = description.read("gpu=rtx4090,os=ubuntu22.04,python=3.12,manager=conda")
     assert any(line.startswith("CONDA_OVERRIDE_CUDA=13.") for line in pytorch.commands(here))
-    rocm = target.described("gpu=mi300x,os=ubuntu22.04,python=3.12,manager=conda")
+    rocm = description.read("gpu=mi300x,os=ubuntu22.04,python=3.12,manager=conda")
     with pytest.raises(UserError, match="conda-forge has no PyTorch for rocm"):
         pytorch.commands(rocm)
 
@@ -217,7 +218,7 @@ def test_package_commands() -> None:
 
 def test_requirements_are_requirements() -> None:
     for release in table.releases():
-        names = pytorch.requirements(pytorch.Choice(release.newest_patch, "cpu", ()))
+        names = pytorch.requirements(Choice(release.newest_patch, "cpu", ()))
         assert next(Requirement(name).name for name in names) == "torch"
 
 
@@ -251,7 +252,7 @@ def test_any_description_gives_lines_or_says_why_not(
     pairs = {"gpu": gpu, "driver": driver, "os": system, "arch": arch, "python": python}
     text = ",".join(f"{key}={value}" for key, value in pairs.items() if value)
     try:
-        here = replace(target.described(text), manager=manager)
+        here = replace(description.read(text), manager=manager)
         choice = pytorch.choose(here)
         lines = pytorch.commands(here)
     except UserError as error:
@@ -270,19 +271,19 @@ def test_any_description_gives_lines_or_says_why_not(
 
 
 def test_the_triton_of_another_vendor_goes_too() -> None:
-    here = target.described("gpu=rtx4090,driver=580,os=ubuntu24.04,python=3.12")
+    here = description.read("gpu=rtx4090,driver=580,os=ubuntu24.04,python=3.12")
     removed = pytorch.commands(replace(here, user_has_torch="2.9.1+rocm6.4"))[0]
     assert removed.endswith("torch torchvision pytorch-triton-rocm triton-rocm")
     assert pytorch.commands(replace(here, user_has_torch="2.9.1+cu118"))[0].endswith("torchvision")
 
 
 def test_a_driver_that_dropped_the_gpu() -> None:
-    choice = pytorch.choose(target.described("gpu=gtx1080,driver=591.44,os=windows,python=3.12"))
+    choice = pytorch.choose(description.read("gpu=gtx1080,driver=591.44,os=windows,python=3.12"))
     assert "no longer knows" in choice.why[0] and choice.driver_needed == "580"
 
 
 def test_a_mac_does_not_drive_a_gpu_of_nvidia() -> None:
-    choice = pytorch.choose(target.described("gpu=rtx4090,os=macos,python=3.12"))
+    choice = pytorch.choose(description.read("gpu=rtx4090,os=macos,python=3.12"))
     assert "macOS has no driver" in choice.why[0]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from flatout.installing import script, target
+from flatout.installing import description, script
 from installing import grammar
 
 
 def test_the_driver_first_and_the_restart_last() -> None:
-    here = target.described("gpu=rtx5090,driver=550,os=ubuntu24.04,python=3.12")
+    here = description.read("gpu=rtx5090,driver=550,os=ubuntu24.04,python=3.12")
     made = script.pytorch_script(here)
     run = [line for line in made.commands if not line.startswith("#")]
     driver = next(index for index, line in enumerate(run) if "nvidia-driver-" in line)
@@ -18,7 +18,7 @@ def test_the_driver_first_and_the_restart_last() -> None:
 
 
 def test_no_driver_where_it_is_new_enough() -> None:
-    here = target.described("gpu=rtx4090,driver=580.95.05,os=ubuntu24.04,python=3.12")
+    here = description.read("gpu=rtx4090,driver=580.95.05,os=ubuntu24.04,python=3.12")
     made = script.pytorch_script(here)
     assert len(made.commands) == 2
     remarks = [line for line in made.text.splitlines() if line.startswith("# why: ")]
@@ -26,10 +26,10 @@ def test_no_driver_where_it_is_new_enough() -> None:
 
 
 def test_variables_only_where_the_build_needs_them() -> None:
-    rdna2 = script.pytorch_script(target.described("gpu=gfx1031,os=ubuntu22.04,python=3.12"))
+    rdna2 = script.pytorch_script(description.read("gpu=gfx1031,os=ubuntu22.04,python=3.12"))
     assert "export HSA_OVERRIDE_GFX_VERSION=10.3.0" in rdna2.commands
     for gpu in ("gfx1030", "mi300x", "rtx4090", "none"):
-        here = target.described(f"gpu={gpu},os=ubuntu22.04,python=3.12")
+        here = description.read(f"gpu={gpu},os=ubuntu22.04,python=3.12")
         assert not any("export" in line for line in script.pytorch_script(here).commands)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flatout.installing import system_packages, target
+from flatout.installing import description, system_packages
 from flatout.installing.system_packages import KINDS
 from flatout.installing.target import Target
 from installing import grammar
@@ -20,7 +20,7 @@ SYSTEMS += ["linux", "windows", "macos"]
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_kind_has_an_answer_everywhere(system: str) -> None:
     for python in ("", ",python=3.11"):
-        here = target.described(f"os={system},driver=580.95.05{python}")
+        here = description.read(f"os={system},driver=580.95.05{python}")
         for kind in KINDS:
             found = system_packages.commands(here, kind)
             assert found, kind
@@ -56,25 +56,25 @@ def test_every_kind_has_an_answer_everywhere(system: str) -> None:
     ],
 )
 def test_the_line(text: str, kinds: str, expected: str) -> None:
-    lines = system_packages.commands(target.described(text), *kinds.split())
+    lines = system_packages.commands(description.read(text), *kinds.split())
     assert f"sudo {expected}" in lines
 
 
 def test_the_compiler_of_macos() -> None:
-    lines = system_packages.commands(target.described("os=macos"), "compiler")
+    lines = system_packages.commands(description.read("os=macos"), "compiler")
     assert lines == ("xcode-select --install",)
 
 
 def test_dkms_comes_from_epel_on_red_hat() -> None:
     assert "sudo dnf install -y epel-release" in system_packages.commands(
-        target.described("os=rocky9"), "dkms"
+        description.read("os=rocky9"), "dkms"
     )
-    first, second = system_packages.commands(target.described("os=rhel9"), "dkms")
+    first, second = system_packages.commands(description.read("os=rhel9"), "dkms")
     assert "epel-release-latest-9" in first and second == "sudo dnf install -y dkms"
 
 
 def test_the_fabric_manager_is_of_the_drivers_version_or_not_named() -> None:
-    unknown = system_packages.commands(target.described("os=ubuntu22.04"), "fabric-manager")
+    unknown = system_packages.commands(description.read("os=ubuntu22.04"), "fabric-manager")
     assert len(unknown) == 1 and unknown[0].startswith("# ")
 
 

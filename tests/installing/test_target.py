@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flatout.installing import target
+from flatout.installing import description, target
 from flatout.installing.target import Target
 from flatout.nouns.errors import UserError
 from flatout.nouns.gpu import Gpu
@@ -79,7 +79,7 @@ def test_the_manager(facts: dict[str, object], manager: str) -> None:
 
 
 def test_a_description() -> None:
-    here = target.described("gpu=rtx4090,driver=535,os=windows,python=3.11,manager=uv,gpus=2")
+    here = description.read("gpu=rtx4090,driver=535,os=windows,python=3.11,manager=uv,gpus=2")
     assert here.vendor == "nvidia" and here.compute_capability == (8, 9)
     assert (here.system, here.driver, here.python, here.manager, here.gpus) == (
         "Windows", "535", "3.11", "uv", 2,
@@ -98,19 +98,19 @@ def test_systems_by_their_names() -> None:
         "arch": ("Linux", "arch", None),
     }
     for text, expected in names.items():
-        here = target.described(f"os={text}")
+        here = description.read(f"os={text}")
         assert (here.system, here.distribution, here.distribution_version) == expected
 
 
 def test_what_follows_from_the_rest() -> None:
-    assert target.described("gpu=gh200").architecture == "arm64"
-    assert target.described("arch=x86_64,gpu=gh200").architecture == "x86_64"
-    assert target.described("os=macos").vendor == "apple"
-    assert target.described("os=wsl").wsl
-    assert target.described("python=3.13t").python_minor == "3.13t"
-    assert target.described("gpu=none").vendor is None
-    assert target.described("gpu=gfx1100").gfx == "gfx1100"
-    assert target.described("gpu=jetson-orin").jetson
+    assert description.read("gpu=gh200").architecture == "arm64"
+    assert description.read("arch=x86_64,gpu=gh200").architecture == "x86_64"
+    assert description.read("os=macos").vendor == "apple"
+    assert description.read("os=wsl").wsl
+    assert description.read("python=3.13t").python_minor == "3.13t"
+    assert description.read("gpu=none").vendor is None
+    assert description.read("gpu=gfx1100").gfx == "gfx1100"
+    assert description.read("gpu=jetson-orin").jetson
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_what_follows_from_the_rest() -> None:
 )
 def test_what_is_wrong_is_named(text: str, said: str, hint: str) -> None:
     with pytest.raises(UserError) as caught:
-        target.described(text)
+        description.read(text)
     assert said in caught.value.message
     assert hint in (caught.value.next_step or "")
 
@@ -150,8 +150,8 @@ def test_another_manager_or_shell() -> None:
 
 def test_what_contradicts_itself_is_refused() -> None:
     with pytest.raises(UserError, match="gpu=rtx4090 and gpu=none contradict"):
-        target.described("gpu=rtx4090,gpu=none")
-    assert target.described("gpu=t4,gpu=t4").gpu == target.described("gpu=t4").gpu
+        description.read("gpu=rtx4090,gpu=none")
+    assert description.read("gpu=t4,gpu=t4").gpu == description.read("gpu=t4").gpu
 
 
 def test_an_interpreter_that_is_none_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flatout.installing import target, tensorflow
+from flatout.installing import description, tensorflow
 from flatout.installing.script import Script
 from flatout.knowledge.compat import tensorflow as table
 from flatout.nouns.errors import UserError
@@ -15,7 +15,7 @@ PYTHON = NEWEST.pythons[-1]
 
 
 def script(text: str) -> Script:
-    here = target.described(text)
+    here = description.read(text)
     made = tensorflow.script(here)
     (grammar.powershell if here.system == "Windows" else grammar.bash)(made.commands)
     assert made.why
@@ -86,12 +86,12 @@ def test_amd_is_sent_to_amd() -> None:
 )
 def test_what_cannot_be(text: str, said: str) -> None:
     with pytest.raises(UserError) as caught:
-        tensorflow.script(target.described(text))
+        tensorflow.script(description.read(text))
     assert said in caught.value.message and caught.value.next_step
 
 
 def test_a_mirror() -> None:
-    made = tensorflow.script(target.described("os=linux"), "https://mirror.example/simple")
+    made = tensorflow.script(description.read("os=linux"), "https://mirror.example/simple")
     assert install(made).endswith("--index-url https://mirror.example/simple")
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from flatout.knowledge import boosts
 from flatout_agent import boosts as agent
+from flatout_agent.boost import Boost, Moment, Risk
 from flatout_agent.wire import JobFacts
 
 FACTS = JobFacts(torch="2.13.0", python="3.11.2", system="linux", device="cpu", cores=4)
@@ -50,10 +51,10 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> boosts.KnownBoost:
     """A boost with parameters and variables of its own."""
     module = types.SimpleNamespace(
         __doc__="Title.\n\n## What it does\n",
-        BOOST=agent.Boost(
+        BOOST=Boost(
             since="0.1.0",
-            risk=agent.Risk.EXACT,
-            moment=agent.Moment.START,
+            risk=Risk.EXACT,
+            moment=Moment.START,
             params={"mode": ("low", "high"), "count": (2,)},
         ),
         by_hand=lambda facts, params: f"use({params['mode']!r}, {params['count']})",

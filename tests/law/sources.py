@@ -7,11 +7,11 @@ from pathlib import Path
 
 SRC = Path(__file__).parents[2] / "src"
 FILES = sorted(SRC.rglob("*.py"))
-LIBRARY = [path for path in FILES if path.is_relative_to(SRC / "flatout_agent" / "api")]
+LIBRARY = [path for path in FILES if path.is_relative_to(SRC / "flatout_train")]
 """What a user's own loop imports on purpose: it may import torch, and asks for Python 3.11."""
-AGENT = [
-    path for path in FILES if path.is_relative_to(SRC / "flatout_agent") and path not in LIBRARY
-]
+AGENT = [path for path in FILES if path.is_relative_to(SRC / "flatout_agent")]
+PROGRAMS = [path for path in FILES if path.is_relative_to(SRC / "flatout_programs")]
+"""What the user's interpreter runs by file: Python 3.7, where torch runs in it 3.10."""
 
 
 def name(path: Path) -> str:

@@ -14,7 +14,22 @@ import pytest
 
 PLANTED = {
     "Dependencies only go down": ("flatout/nouns/plan.py", "import flatout.commands"),
-    "The agent stands alone": ("flatout_agent/wire/__init__.py", "import numpy"),
+    "The agent is the bottom of the packages, the host the top": (
+        "flatout_agent/speedups/nests.py",
+        "import flatout_train.errors",
+    ),
+    "Within the agent dependencies only go down": (
+        "flatout_agent/speedups/nests.py",
+        "import flatout_agent.booster",
+    ),
+    "Within the library dependencies only go down": (
+        "flatout_train/loader/loader.py",
+        "import flatout_train.step.train_step",
+    ),
+    "The agent, the programs and the library stand alone": (
+        "flatout_agent/wire/__init__.py",
+        "import numpy",
+    ),
     "The host never imports torch": ("flatout/running/__init__.py", "def f():\n    import torch"),
     "Of the agent the host knows the contract, and the boosts through knowledge": (
         "flatout/running/__init__.py",
@@ -48,8 +63,8 @@ PLANTED = {
         "flatout/diagnosing/diagnose.py",
         "import flatout.probing.cpu",
     ),
-    "The library is for the user's own loop: nothing else of the agent needs it": (
-        "flatout_agent/speedups/nests.py",
+    "Of the host only the public names need the library": (
+        "flatout/running/__init__.py",
         "import flatout_train.errors",
     ),
     "Commands do not know each other": (
@@ -57,16 +72,16 @@ PLANTED = {
         "import flatout.commands.tune",
     ),
     "One door for what draws: reporting": ("flatout/tuning/__init__.py", "import rich"),
-    "One door for what searches logs: diagnosing/signatures/patterns.py": (
+    "One door for what searches logs: explaining/patterns.py": (
         "flatout/diagnosing/diagnose.py",
         "import re2",
     ),
-    "One door for the driver: probing/nvml.py": ("flatout/probing/memory.py", "import pynvml"),
+    "One door for the driver: probing/nvml": ("flatout/probing/memory.py", "import pynvml"),
     "One door for TOML that people edit: tuning/plan_file.py": (
         "flatout/tuning/plan_values.py",
         "import tomlkit",
     ),
-    "One door for what reads traces: measuring/trace": (
+    "One door for what reads traces: profiling/trace": (
         "flatout/measuring/duel.py",
         "import msgspec",
     ),

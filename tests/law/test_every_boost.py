@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from flatout_agent import boosts
+from flatout_agent.boost import Boost
 from flatout_agent.wire import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
 
 HEADINGS = [
@@ -68,7 +69,7 @@ JOBS = {
 }
 
 
-def choices(boost: boosts.Boost) -> list[dict[str, Any]]:
+def choices(boost: Boost) -> list[dict[str, Any]]:
     """Every combination of the parameters' values."""
     return [
         dict(zip(boost.params, values, strict=True))
@@ -103,7 +104,7 @@ def test_page(boost_id: str) -> None:
 @pytest.mark.parametrize("boost_id", NAMES)
 def test_shape(boost_id: str) -> None:
     module = boosts.load(boost_id)
-    assert isinstance(module.BOOST, boosts.Boost)
+    assert isinstance(module.BOOST, Boost)
     assert re.fullmatch(r"\d+\.\d+\.\d+", module.BOOST.since)
     wanted = dict(SIGNATURES)
     if hasattr(module, "environment"):

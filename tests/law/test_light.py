@@ -10,11 +10,10 @@ import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-import pytest
-
-from law.sources import AGENT, FILES, LIBRARY, SRC, imported, name, tree
+from law.sources import AGENT, FILES, LIBRARY, PROGRAMS, SRC, imported, name, tree
 
 OPTIONAL = {"PIL", "cv2", "numpy", "nvidia", "simplejpeg"}
 OPTIONAL |= {"torchao", "torchdata", "torchvision", "turbojpeg"}
@@ -31,14 +30,14 @@ class Wall:
 
 sys.meta_path.insert(0, Wall())
 seen = []
-for top in ("flatout", "flatout_agent"):
+for top in ("flatout", "flatout_agent", "flatout_programs"):
     package = importlib.import_module(top)
     seen.append(top)
     root = pathlib.Path(package.__path__[0])
     for path in root.rglob("*.py"):
         parts = [top, *path.relative_to(root).with_suffix("").parts]
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        if name.startswith("flatout_train") or "inject" in parts:
+        if "inject" in parts:
             continue
         importlib.import_module(name)
         seen.append(name)
@@ -59,30 +58,67 @@ def fresh(code: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-@pytest.mark.parametrize("path", AGENT, ids=name)
-def test_agent_imports_standard_library_and_torch_alone(path: Path) -> None:
-    allowed = sys.stdlib_module_names | {"torch", "flatout_agent"}
-    if path.stem == "sitecustomize":
-        allowed = allowed | {"sitecustomize"}  # the user's own, to which it hands over
-    strange = {found: line for found, line in imported(tree(path)).items() if found not in allowed}
-    assert strange == {}
+STANDARD = set(sys.stdlib_module_names)
 
 
-@pytest.mark.parametrize("path", AGENT, ids=name)
-def test_agent_is_python_3_10(path: Path) -> None:
+def strangers(paths: Iterable[Path], allowed: set[str]) -> list[str]:
+    """file: module, for each import that is not allowed."""
+    return [
+        f"{name(path)}:{line}: {module}"
+        for path in paths
+        for module, line in imported(tree(path)).items()
+        if module not in allowed
+    ]
+
+
+def unreadable(paths: Iterable[Path], version: tuple[int, int]) -> list[str]:
+    """Files that this Python cannot parse."""
+    found = []
+    for path in paths:
+        try:
+            ast.parse(path.read_text(encoding="utf-8"), feature_version=version)
+        except SyntaxError as error:
+            found.append(f"{name(path)}:{error.lineno}: {error.msg}")
+    return found
+
+
+def test_agent_imports_standard_library_and_torch_alone() -> None:
+    own = {"flatout_agent", "torch", "sitecustomize"}  # the user's own, to which it hands over
+    assert strangers(AGENT, STANDARD | own) == []
+
+
+def test_agent_is_python_3_10() -> None:
     """The user's interpreter may be older than the host's."""
-    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
-    assert imported(tree(path)).keys().isdisjoint({"tomllib"})  # new in 3.11
+    assert unreadable(AGENT, (3, 10)) == []
+    assert [name(path) for path in AGENT if "tomllib" in imported(tree(path))] == []  # new in 3.11
 
 
-@pytest.mark.parametrize("path", LIBRARY, ids=name)
-def test_library_needs_standard_library_and_torch_alone(path: Path) -> None:
-    module = tree(path)
-    allowed = sys.stdlib_module_names | {"torch", "flatout_agent"}
-    strange = {found: line for found, line in imported(module).items() if found not in allowed}
-    assert strange.keys() <= OPTIONAL
+def test_programs_are_python_3_7_and_stand_alone() -> None:
+    """But for the kernels, which need torch: facts are asked of any Python."""
+    alone = [path for path in PROGRAMS if path.parent.name != "kernels"]
+    assert len(alone) > 4
+    assert unreadable(alone, (3, 7)) == []
+    assert unreadable(PROGRAMS, (3, 10)) == []
+    own = {"flatout_agent", "flatout_programs", "tell", "torch"}
+    assert strangers(alone, STANDARD | own | {"torchvision"}) == []
+
+
+def test_library_needs_standard_library_and_torch_alone() -> None:
+    own = STANDARD | {"torch", "flatout_agent", "flatout_train"}
+    assert strangers(LIBRARY, own | OPTIONAL) == []
+    at_the_top = [
+        f"{name(path)}: {module}"
+        for path in LIBRARY
+        for module in imported(top(tree(path)))
+        if module not in own
+    ]
+    assert at_the_top == []
+
+
+def top(module: ast.Module) -> ast.Module:
+    """The imports that run when the module is imported."""
     module.body = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    assert imported(module).keys() <= allowed  # at the top of the file
+    return module
 
 
 def test_host_names_torch_nowhere() -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
-from flatout.explaining import (conditions, described, explaining)
+from flatout.explaining import conditions, described, explaining
 from flatout.explaining.patterns import compiled
 from flatout.knowledge import signatures
 from flatout.nouns.explained import Confidence, Explained

@@ -15,7 +15,7 @@ from flatout.nouns.gpu import Driver
 from flatout.probing import nvidia
 from flatout.probing.nvidia import Nvidia, Places
 from flatout.probing.program_answer import Answer
-from probing.nvml.fake import (Nvml, consumer, h100_node, workstation)
+from probing.nvml.fake import Nvml, consumer, h100_node, workstation
 from probing.smi_logs import CANNOT_TALK, MISMATCH, RTX_4090
 
 CLOSED = """\

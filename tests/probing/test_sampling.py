@@ -11,7 +11,7 @@ import pytest
 from flatout.nouns.profile import DeviceSample
 from flatout.probing import nvml
 from flatout.probing.sampling import Sampler
-from probing.nvml.fake import (GIB, Nvml)
+from probing.nvml.fake import GIB, Nvml
 
 
 def busy(pid: int, bus: int = 1, **more: Any) -> dict[str, Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flatout.profiling.memory_categories import told_apart
 from flatout.nouns.anatomy import Anatomy, Kind, Part
 from flatout.nouns.profile import MemoryPoint, Profile
+from flatout.profiling.memory_categories import told_apart
 from flatout_agent import wire
 
 

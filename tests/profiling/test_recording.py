@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from flatout.profiling import (recording, records)
-from flatout.profiling.recording import Settings
-from flatout.profiling.records import Process
-from flatout.profiling.settings import (seconds, share)
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Silent
+from flatout.profiling import recording, records
+from flatout.profiling.recording import Settings
+from flatout.profiling.records import Process
+from flatout.profiling.settings import seconds, share
 from flatout.running.command import resolve
 from flatout_agent import wire
 

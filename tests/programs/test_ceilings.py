@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from flatout_programs import ceilings as program
+from flatout_programs.kernels.kernel import Here, Kernel
 from flatout_programs.tell import MARK
-from flatout_programs.kernels.kernel import (Here, Kernel)
 from probing.fake_packages import bare
 
 FILE = Path(program.__file__)

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from transformers import BatchEncoding
 
 import flatout
-from flatout_train.devices import (RESULT, TorchBackend, choose)
+from flatout_train.devices import RESULT, TorchBackend, choose
 from flatout_train.errors import UsageError
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flatout_train import out_of_memory
-from flatout_train.out_of_memory import (is_out_of_memory, let_go)
+from flatout_train.out_of_memory import is_out_of_memory, let_go
 
 CPU = torch.device("cpu")
 YES = [

@@ -14,9 +14,9 @@ from flatout.knowledge import boosts as known
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.tuning import plan_file
 from flatout_agent import boosts
-from flatout_train.errors import UsageError
-from flatout_train.step import (compiling, layout, precision)
 from flatout_train import plans
+from flatout_train.errors import UsageError
+from flatout_train.step import compiling, layout, precision
 
 
 def read(text: str, tmp_path: Path) -> plans.StepPlan:

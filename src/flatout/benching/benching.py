@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import psutil
 
-from flatout.benching import (ceiling_store, ceilings)
-from flatout.benching.ceiling_run import (Listener, Orders)
+from flatout.benching import ceiling_store, ceilings
+from flatout.benching.ceiling_run import Listener, Orders
 from flatout.benching.ceiling_watch import Watch
 from flatout.nouns.ceiling import Benched, Ceiling
 from flatout.nouns.errors import UserError

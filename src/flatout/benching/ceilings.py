@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flatout.benching import (ceiling_run, ceiling_sheets, ceiling_store)
-from flatout.benching.ceiling_run import (Heard, Listener, Orders)
+from flatout.benching import ceiling_run, ceiling_sheets, ceiling_store
+from flatout.benching.ceiling_run import Heard, Listener, Orders
 from flatout.nouns.ceiling import Ceiling, Device
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import Identity

@@ -48,9 +48,9 @@ def command(
 
 
 def _last() -> Benched:
+    from flatout.benching import benching
     from flatout.diagnosing import expectation
     from flatout.diagnosing.diagnose import diagnose_benched
-    from flatout.benching import benching
     from flatout.nouns.machine import Machine
 
     benched = benching.last()
@@ -64,10 +64,10 @@ def _measured(
     expect: str | None,
     python: str | None,
 ) -> Benched:
-    from flatout.diagnosing import expectation
-    from flatout.diagnosing.diagnose import diagnose_benched
     from flatout.benching import benching
     from flatout.benching.ceiling_run import Orders
+    from flatout.diagnosing import expectation
+    from flatout.diagnosing.diagnose import diagnose_benched
     from flatout.reporting.terminal import BenchView
     from flatout.running.command import chosen_python
 
@@ -83,8 +83,8 @@ def _measured(
 def _report(benched: Benched, as_json: bool) -> int:
     """Tell it; 1: the answer is no."""
     from flatout.diagnosing.diagnose import problems
-    from flatout.reporting.bench.screen import document
     from flatout.reporting import terminal
+    from flatout.reporting.bench import document
 
     if as_json:
         json.dump(document.bench_document(benched), sys.stdout, indent=2)

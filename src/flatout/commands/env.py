@@ -83,10 +83,11 @@ def _show(document: Document, write: Path | None, force: bool, as_json: bool) ->
 
 
 def _target(for_: str | None, python: str | None, manager: str | None, shell: str | None) -> Target:
+    from flatout.installing import description
     from flatout.installing import target as targets
 
     if for_ is not None:
-        return targets.adjusted(targets.described(for_), manager, shell)
+        return targets.adjusted(description.read(for_), manager, shell)
     from flatout.probing import machine
 
     here = machine.look(_interpreter(python), limit_s=LIMIT_S)

@@ -40,7 +40,7 @@ def command(
     flatout profile --compare before.json after.json
     """
     from flatout.profiling import recording
-    from flatout.profiling.settings import (Lines, seconds, share)
+    from flatout.profiling.settings import Lines, seconds, share
     from flatout.running.command import resolve
 
     if compare is not None:
@@ -62,8 +62,9 @@ def _report(recorded: Recorded, most: float, as_json: bool, out: Path | None) ->
     from flatout.diagnosing import checks
     from flatout.diagnosing.diagnose import diagnose_profile
     from flatout.nouns.profile import Profiled
-    from flatout.reporting.profile.screen import (document as profile_document, html)
-    from flatout.reporting import (tensorboard, terminal)
+    from flatout.reporting import tensorboard, terminal
+    from flatout.reporting.profile import document as profile_document
+    from flatout.reporting.profile import html
     from flatout.running import folder
 
     here = recorded.folder or folder.fresh("profile")
@@ -98,7 +99,9 @@ def _planned(path: Path | None) -> dict[str, Any]:
 
 
 def _compare(paths: list[Path], as_json: bool) -> int:
-    from flatout.reporting.profile.screen import (compare as profile_compare, compare_screen, document as profile_document)
+    from flatout.reporting.profile import compare as profile_compare
+    from flatout.reporting.profile import compare_screen
+    from flatout.reporting.profile import document as profile_document
 
     if len(paths) != 2:
         raise UserError("--compare needs two profiles", "flatout profile --compare A.json B.json")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from flatout.explaining import (filling, lines)
+from flatout.explaining import filling, lines
 from flatout.explaining.patterns import compiled
 from flatout.knowledge import signatures
 from flatout.nouns.signature import CureStep, Family, Role, Signature, Wording

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
-from flatout.explaining import (conditions, filling, lines)
+from flatout.explaining import conditions, filling, lines
 from flatout.explaining.patterns import compiled
-from flatout.explaining.ranking import (Found, confidence, ranked)
-from flatout.explaining.scanning import (Book, Hit, Scanner)
+from flatout.explaining.ranking import Found, confidence, ranked
+from flatout.explaining.scanning import Book, Hit, Scanner
 from flatout.knowledge import signatures
 from flatout.knowledge.compat import pytorch
 from flatout.nouns.explained import Explained, Match, Step

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from flatout.explaining import (conditions, lines)
-from flatout.explaining.patterns import (PatternSet, any_of, compiled)
+from flatout.explaining import conditions, lines
+from flatout.explaining.patterns import PatternSet, any_of, compiled
 from flatout.nouns.explained import Evidence
 from flatout.nouns.signature import Signature
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flatout.installing import conda, docker, freeze, script, shell, tensorflow
-from flatout.installing.pytorch import Choice
+from flatout.installing.choice import Choice
 from flatout.installing.script import Script
 from flatout.installing.target import Target
 from flatout.nouns.errors import UserError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flatout.installing import conda_packages, pytorch, shell
-from flatout.installing.pytorch import Choice
+from flatout.installing.choice import Choice
 from flatout.installing.target import Target
 from flatout.knowledge.compat import pytorch as releases
 

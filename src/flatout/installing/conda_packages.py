@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from flatout.installing import python_packages, shell
+from flatout.installing.choice import Choice
 from flatout.installing.target import Target
 from flatout.nouns.errors import UserError
-
-if TYPE_CHECKING:
-    from flatout.installing.pytorch import Choice
 
 
 def lines(target: Target, choice: Choice) -> tuple[str, ...]:

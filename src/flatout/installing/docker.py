@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flatout.installing import pytorch, shell
-from flatout.installing.pytorch import Choice
+from flatout.installing.choice import Choice
 from flatout.installing.target import Target
 
 SHM_SIZE = "8gb"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from packaging.version import Version
 
 from flatout.installing import conda_packages, python_packages, shell, wheels
+from flatout.installing.choice import Choice
 from flatout.installing.target import Target
 from flatout.installing.wheels import Wheel
 from flatout.knowledge import gpus
@@ -16,20 +17,6 @@ from flatout.nouns.errors import UserError
 ROCM_ON_WINDOWS = "https://rocm.docs.amd.com/projects/radeon-ryzen/en/latest/"
 XPU_NAMES = ("arc", "data center gpu", "flex", "ponte vecchio", "battlemage", "alchemist")
 """Of Intel's GPUs PyTorch drives those with matrix engines; older integrated ones it does not."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One build of one release."""
-
-    version: str
-    """2.9.1"""
-    build: str
-    """cu128"""
-    why: tuple[str, ...]
-    """Sentences: each fact that decided, in numbers."""
-    driver_needed: str | None = None
-    """Driver to install first, at least this version; None: the present one will do."""
 
 
 def choose(target: Target) -> Choice:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flatout.installing import driver, pytorch, shell, system_packages
-from flatout.installing.pytorch import Choice
+from flatout.installing.choice import Choice
 from flatout.installing.target import Target
 
 RESTARTS = ("reboot", "sudo reboot", "Restart-Computer", "Restart-Computer -Confirm")

@@ -135,17 +135,6 @@ def architecture(name: str | None) -> str:
     return "arm64" if lower in ("arm64", "aarch64") else lower
 
 
-def described(text: str) -> Target:
-    """From "gpu=rtx4090,driver=535,os=windows,python=3.11". Raises UserError naming what is wrong.
-
-    Keys: gpu, capability, gpus, driver, rocm, os (ubuntu22.04, windows, macos, wsl, ...), arch,
-    python, manager, libc.
-    """
-    from flatout.installing import description
-
-    return description.read(text)
-
-
 def asked(machine: Machine) -> Target:
     """`of`, where lines are to be run in the interpreter. Raises UserError where it is no Python
     that answers: what to install into it would be a guess.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flatout_agent import boosts as agent
+from flatout_agent.boost import Moment, Risk
 from flatout_agent.wire import JobFacts, Params
 
 
@@ -22,8 +23,8 @@ class KnownBoost:
     page: str
     """Its documentation, Markdown."""
     since: str
-    risk: agent.Risk
-    moment: agent.Moment
+    risk: Risk
+    moment: Moment
     params: Mapping[str, tuple[Any, ...]]
     """Parameter -> values worth trying, the default first."""
     conflicts: frozenset[str]

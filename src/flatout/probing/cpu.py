@@ -14,7 +14,10 @@ import psutil
 from flatout.nouns.machine import Cpu
 from flatout.probing import reading
 from flatout.probing.program_answer import ask
-from flatout_agent.speedups.cores import (cgroup_quota, usable_cores)  # host and agent must count alike
+from flatout_agent.speedups.cores import (  # host and agent must count alike
+    cgroup_quota,
+    usable_cores,
+)
 
 CPUINFO = Path("/proc/cpuinfo")
 CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")

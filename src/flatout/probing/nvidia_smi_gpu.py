@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree.ElementTree import Element
 
 from flatout.nouns.gpu import Gpu, GpuProcess
-from flatout.probing.nvml.gpu import (COMPUTE_MODES, DRIVER_MODELS, FABRIC_STATES, THROTTLES)
+from flatout.probing.nvml.gpu import COMPUTE_MODES, DRIVER_MODELS, FABRIC_STATES, THROTTLES
 
 REFUSED = re.compile(
     r"\[.*\]|n/?a|none|err!|.*unknown error.*|.*not supported.*|.*requires reset.*|.*is lost.*"

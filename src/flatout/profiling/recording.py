@@ -10,16 +10,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flatout.benching import (ceilings, reaching)
-from flatout.profiling import (memory_categories, records as profiling_records)
-from flatout.profiling.records import (Follower, Process)
-from flatout.profiling.trace import (analysing, places, reading)
+from flatout.benching import ceilings, reaching
 from flatout.nouns.ceiling import Ceiling
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Observer, Silent
 from flatout.nouns.profile import Profile
 from flatout.probing.identity import identity
 from flatout.probing.sampling import Sampler
+from flatout.profiling import memory_categories
+from flatout.profiling import records as profiling_records
+from flatout.profiling.records import Follower, Process
+from flatout.profiling.trace import analysing, places, reading
 from flatout.running import foreground
 from flatout.running.command import Command
 from flatout_agent import wire

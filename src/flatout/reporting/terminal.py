@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from flatout.nouns import units
 from flatout.nouns.run_end import RunEnd
 from flatout.reporting import plain
-from flatout.reporting.bench.screen.screen import bench
-from flatout.reporting.bench.screen.progress import BenchView
+from flatout.reporting.bench.progress import BenchView
+from flatout.reporting.bench.screen import bench
 from flatout.reporting.doctor import doctor
-from flatout.reporting.profile.screen.screen import profile
+from flatout.reporting.profile.screen import profile
 from flatout.reporting.progress import TuneView
 from flatout.reporting.summary import summary
 

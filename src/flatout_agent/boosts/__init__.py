@@ -20,95 +20,15 @@ References.
 
 from __future__ import annotations
 
-import enum
 import importlib
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from flatout_agent.boost import Applied, Boost
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
-
-Undo = Callable[[], None]
-
-
-class Risk(str, enum.Enum):
-    """What a boost may change."""
-
-    EXACT = "exact"  # the same arithmetic, at most reordered
-    ROUNDING = "rounding"  # precision
-    SEMANTICS = "semantics"  # what is computed: batch size, data order
-
-
-class Moment(str, enum.Enum):
-    """When `apply` is called, and with what as `target`."""
-
-    START = "start"  # torch has just been imported; target: the torch module
-    LOADER = "loader"  # a DataLoader is about to be iterated for the first time; target: it
-    MODEL = "model"  # a root model is about to be called in training for the first time; target: it
-    OPTIMIZER = "optimizer"  # an optimizer is about to take its first step; target: it
-
-
-class Switch(str, enum.Enum):
-    """Where a running program can be switched from one state of the boost to the other.
-
-    A boost with variables of its own (`environment`) waits for the next start, whatever this says.
-    """
-
-    STEP = "step"  # between two steps: `apply` and `undo` leave the program's state as it was
-    ITERATOR = "iterator"  # where a loader's iterator can be handed over
-    START = "start"  # only when a process starts
-
-
-class Declined(Exception):  # noqa: N818 - a decision with its reason, not an error
-    """The boost cannot be applied to this target; the message is the reason told to the user."""
-
-
-@dataclass(frozen=True)
-class Boost:
-    """A boost's identity; its id is its file's name."""
-
-    since: str
-    risk: Risk
-    moment: Moment
-    switch: Switch = Switch.STEP
-    params: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    """Parameter name -> values worth trying, the default first."""
-    conflicts: tuple[str, ...] = ()
-    """Boosts that cannot be on together with this one (naming it on one side is enough)."""
-    covered_by: tuple[str, ...] = ()
-    """Boosts that leave nothing for this one to gain: beside one of these it is not tried."""
-    retry_after: tuple[str, ...] = ()
-    """If dropped, worth a second try once one of these was kept."""
-    redraws: bool = False
-    """The program draws other random numbers under it (augmentation, dropout)."""
-    evaluates: bool = False
-    """It makes evaluation faster, not the steps."""
-    compiles: bool = False
-    """Its first steps are slow because something is compiled or captured."""
-    rounds_by: float = 0.0
-    """Largest error, as a share, of rounding the factors of products under it; 0: not rounded."""
-
-
-def _engaged_by_default() -> tuple[bool, str] | None:
-    return (True, "")
-
-
-def _at_once() -> int:
-    return 0
-
-
-@dataclass(frozen=True)
-class Applied:
-    """What `apply` returns: how to take it back, and whether it really took hold."""
-
-    undo: Undo
-    engaged: Callable[[], tuple[bool, str] | None] = _engaged_by_default
-    """Asked when the trial or the program ends: (took hold, detail); None: cannot be told."""
-    steps_to_ready: Callable[[], int] = _at_once
-    """Steps, as far as can be told, that must pass under it before it can show what it gains."""
 
 
 class BoostModule(Protocol):

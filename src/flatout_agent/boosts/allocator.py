@@ -46,7 +46,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -42,9 +42,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, speedup
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import speedup
 from flatout_agent.chain import Depth
-from flatout_agent.speedups.precision import (AutocastCall, native_bf16, why_not_float32)
+from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

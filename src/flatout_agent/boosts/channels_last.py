@@ -42,9 +42,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups import (forward_state, nests)
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, speedup
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import speedup
 from flatout_agent.chain import Depth
+from flatout_agent.speedups import forward_state, nests
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -44,8 +44,8 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.speedups.stand_in import (StandIn, is_plain)
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.speedups.stand_in import StandIn, is_plain
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -51,8 +51,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups.graphs import (captures, graphed_calls)
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.speedups.graphs import captures, graphed_calls
 from flatout_agent.speedups.graphs.recordings import Graphed
 
 if TYPE_CHECKING:

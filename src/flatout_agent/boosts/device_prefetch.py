@@ -37,8 +37,8 @@ import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch, Undo
 from flatout_agent.speedups import nests
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch, Undo
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -37,9 +37,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups import nests
-from flatout_agent.boosts import Applied, Boost, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.chain import Depth
+from flatout_agent.speedups import nests
 from flatout_agent.speedups.recompute import Call
 
 if TYPE_CHECKING:

@@ -52,7 +52,8 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch, speedup
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.boosts import speedup
 from flatout_agent.chain import compiled_by_user
 from flatout_agent.speedups.stand_in import known_to_compilers
 

@@ -40,10 +40,10 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups import nests
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.chain import Depth
-from flatout_agent.speedups.precision import (AutocastCall, native_bf16, why_not_float32)
+from flatout_agent.speedups import nests
+from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -60,9 +60,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.speedups import loss_in_pieces
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.speedups.stand_in import (StandIn, is_plain, known_to_compilers)
+from flatout_agent.speedups.stand_in import StandIn, is_plain, known_to_compilers
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -44,9 +44,17 @@ import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.speedups.images import jpeg_loading
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.speedups.images.decoded_images import (COUNT, FULL, HITS, MISSES, OFF, SHARE, Decoded)
+from flatout_agent.speedups.images.decoded_images import (
+    COUNT,
+    FULL,
+    HITS,
+    MISSES,
+    OFF,
+    SHARE,
+    Decoded,
+)
 from flatout_agent.speedups.spare_memory import spare_memory
 
 if TYPE_CHECKING:

@@ -54,9 +54,9 @@ import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.chain import compiled_by_user
-from flatout_agent.speedups.redirected import (DTYPES, Before, Redirected, first_line, is_redirected)
+from flatout_agent.speedups.redirected import DTYPES, Before, Redirected, first_line, is_redirected
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -48,8 +48,9 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch, speedup
-from flatout_agent.speedups.precision import (native_bf16, why_not_float32)
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.boosts import speedup
+from flatout_agent.speedups.precision import native_bf16, why_not_float32
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

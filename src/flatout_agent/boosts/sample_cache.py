@@ -43,10 +43,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups.samples import (kept_samples, samples)
-from flatout_agent.speedups.workers import worker_safety
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.speedups.samples import kept_samples, samples
 from flatout_agent.speedups.spare_memory import spare_memory
+from flatout_agent.speedups.workers import worker_safety
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -49,9 +49,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.speedups.images import jpeg_loading
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.speedups.images.lazy_jpeg import (OFF, SCALED, Shrinking)
+from flatout_agent.speedups.images.lazy_jpeg import OFF, SCALED, Shrinking
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

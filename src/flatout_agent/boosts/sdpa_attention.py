@@ -60,11 +60,12 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups.attention.calls import (Guarded, Place)
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import speedup
+from flatout_agent.chain import Depth, model_call
+from flatout_agent.speedups.attention.calls import Guarded, Place
 from flatout_agent.speedups.attention.code import candidates
 from flatout_agent.speedups.attention.watch import watched
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, speedup
-from flatout_agent.chain import Depth, model_call
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk, Undo
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Undo
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from flatout_agent import wire
-from flatout_agent.boosts import Boost, BoostModule, Switch, load, names
+from flatout_agent.boost import Boost, Switch
+from flatout_agent.boosts import BoostModule, load, names
 
 LEAST_PROMISE = 1.004
 """Where the step's time is known, a boost that promises less gets no turn."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+from flatout_agent.boost import Declined, Moment
 from flatout_agent.booster import Booster
-from flatout_agent.boosts import Declined, Moment, load
+from flatout_agent.boosts import load
 from flatout_agent.job import Job
 from flatout_agent.live import calls as replays
 from flatout_agent.live import guard, headroom

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flatout_agent.boosts import Switch
+from flatout_agent.boost import Switch
 from flatout_agent.live import blocks, paired
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flatout_agent.boost import Moment
 from flatout_agent.booster import Booster
-from flatout_agent.boosts import Moment
 from flatout_agent.job import Job
 
 CALLED = (Moment.MODEL, Moment.START)

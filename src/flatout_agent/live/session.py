@@ -14,7 +14,8 @@ from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 from flatout_agent import wire
-from flatout_agent.boosts import Moment, Risk, Switch, load
+from flatout_agent.boost import Moment, Risk, Switch
+from flatout_agent.boosts import load
 from flatout_agent.live import blocks, candidates, decisions, evaluation, guard, paired, together
 from flatout_agent.live.blocks import Tick
 from flatout_agent.live.budget import Budget

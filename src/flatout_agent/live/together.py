@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Sequence
+from typing import Protocol
 
+from flatout_agent import wire
+from flatout_agent.live import paired
+from flatout_agent.live.blocks import Tick
+from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
-from flatout_agent.live.machinery import Story
-
-if TYPE_CHECKING:
-    from flatout_agent.live.session import Session
+from flatout_agent.live.costs import Costs
+from flatout_agent.live.machinery import Machinery, State, Story
+from flatout_agent.live.pairs import Pairs
 
 FEW_PAIRS = 8
 """For the last look at what is kept: little hangs on it."""
@@ -17,7 +20,29 @@ GROUP_PAIRS = 16
 """For boosts that were too small to be seen alone."""
 
 
-def try_small_ones(session: Session, small: Sequence[Candidate]) -> Story:
+class Tuning(Protocol):
+    """What these need of the tuning: `session.Session` is one."""
+
+    machinery: Machinery
+    budget: Budget
+    state: State
+    pairs: Pairs
+    costs: Costs
+
+    def compare(
+        self,
+        item: Candidate,
+        base: list[wire.BoostOrder],
+        trial: list[wire.BoostOrder],
+        most: int,
+    ) -> Generator[None, Tick, paired.Answer]: ...
+
+    def tell(
+        self, item: Candidate, kind: str, reason: str, answer: paired.Answer | None = None
+    ) -> str: ...
+
+
+def try_small_ones(session: Tuning, small: Sequence[Candidate]) -> Story:
     """Exact boosts that may each have gained a little, on together: the sum may be beyond doubt."""
     state, pairs = session.state, session.pairs
     group: list[Candidate] = []
@@ -52,7 +77,7 @@ def _exclude(item: Candidate, other: Candidate) -> bool:
     )
 
 
-def take_each_out(session: Session) -> Story:
+def take_each_out(session: Tuning) -> Story:
     """Where several are kept, each must still earn its place beside the others."""
     state, pairs = session.state, session.pairs
     if len(state.kept) < 2 or session.budget.over:
@@ -74,7 +99,7 @@ def take_each_out(session: Session) -> Story:
             session.tell(item, "dropped", reason, answer)
 
 
-def check(session: Session) -> Story:
+def check(session: Tuning) -> Story:
     """All that is kept against the program as written: errors may add up."""
     state = session.state
     while state.kept:

@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from flatout_agent.speedups import forward_state
 from flatout_agent.live import guard
 from flatout_agent.live.calls import Made
 from flatout_agent.live.guard import ULP, Verdict, Yardstick
+from flatout_agent.speedups import forward_state
 
 Apply = Callable[[], Callable[[], None]]
 """Switches the boost on; returns the way back."""

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flatout_agent.boosts import Boost
+from flatout_agent.boost import Boost
 from flatout_agent.live.candidates import Candidate, highest_risk
 from flatout_agent.live.guard import Yardstick
 

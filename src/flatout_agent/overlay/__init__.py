@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from flatout_agent import wire
-from flatout_agent.overlay import (doors, patches, trackers)
+from flatout_agent.overlay import doors, patches, trackers
 from flatout_agent.overlay.opening import Opening
 from flatout_agent.overlay.overlay import Overlay
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flatout_agent.overlay.index import Kind
-from flatout_agent.overlay.native import (failure, lstat, system)
-from flatout_agent.overlay.overlay import (Overlay, Spot)
+from flatout_agent.overlay.native import failure, lstat, system
+from flatout_agent.overlay.overlay import Overlay, Spot
 
 Call = Callable[..., Any]
 

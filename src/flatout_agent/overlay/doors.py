@@ -15,8 +15,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from flatout_agent.overlay.changes import (Changes, as_text)
-from flatout_agent.overlay.opening import (Intent, Opening)
+from flatout_agent.overlay.changes import Changes, as_text
+from flatout_agent.overlay.opening import Intent, Opening
 
 WRITE = Intent(create=True, truncate=True)
 CHANGE = Intent(create=True)

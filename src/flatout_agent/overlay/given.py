@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from flatout_agent.overlay.index import (JOURNAL, READ, Entry, Index, Kind, Layer, fold, parse)
+from flatout_agent.overlay.index import JOURNAL, READ, Entry, Index, Kind, Layer, fold, parse
 from flatout_agent.overlay.native import raw_io
 
 

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from flatout_agent.overlay.native import (make_folders, raw_io, system)
+from flatout_agent.overlay.native import make_folders, raw_io, system
 
 fold = os.path.normcase
 """A path as it is compared: Windows does not tell upper case from lower."""

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from flatout_agent.overlay.changes import as_text
-from flatout_agent.overlay.index import (Entry, Kind)
-from flatout_agent.overlay.native import (failure, lstat, raw_io, system)
-from flatout_agent.overlay.overlay import (Overlay, Spot)
-from flatout_agent.overlay.views import (look_up, renaming_errors)
+from flatout_agent.overlay.index import Entry, Kind
+from flatout_agent.overlay.native import failure, lstat, raw_io, system
+from flatout_agent.overlay.overlay import Overlay, Spot
+from flatout_agent.overlay.views import look_up, renaming_errors
 
 READING = frozenset({"r", "rb", "rt", "br", "tr"})
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

@@ -19,8 +19,16 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from flatout_agent.overlay import given
-from flatout_agent.overlay.index import (Entry, Kind, Layer, Store, fold)
-from flatout_agent.overlay.native import (copy_file, failure, is_link, lstat, make_folders, read_link, system)
+from flatout_agent.overlay.index import Entry, Kind, Layer, Store, fold
+from flatout_agent.overlay.native import (
+    copy_file,
+    failure,
+    is_link,
+    lstat,
+    make_folders,
+    read_link,
+    system,
+)
 from flatout_agent.overlay.territory import Territory
 
 MAX_LINKS = 40

@@ -12,8 +12,8 @@ from typing import Any
 
 from flatout_agent.overlay import views
 from flatout_agent.overlay.changes import Changes
-from flatout_agent.overlay.native import (raw_io, shown, system)
-from flatout_agent.overlay.opening import (Opening, file_io)
+from flatout_agent.overlay.native import raw_io, shown, system
+from flatout_agent.overlay.opening import Opening, file_io
 from flatout_agent.overlay.overlay import Overlay
 from flatout_agent.overlay.renames import Renames
 

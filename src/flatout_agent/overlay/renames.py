@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flatout_agent.overlay.changes import as_text
-from flatout_agent.overlay.index import (Kind, Layer, fold)
-from flatout_agent.overlay.native import (copy_file, failure, lstat, read_link, system)
-from flatout_agent.overlay.overlay import (Overlay, Spot)
+from flatout_agent.overlay.index import Kind, Layer, fold
+from flatout_agent.overlay.native import copy_file, failure, lstat, read_link, system
+from flatout_agent.overlay.overlay import Overlay, Spot
 
 
 class Renames:

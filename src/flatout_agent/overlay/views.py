@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flatout_agent.overlay.changes import as_text
-from flatout_agent.overlay.index import (Entry, Kind, fold)
-from flatout_agent.overlay.native import (failure, is_link, shown, system)
+from flatout_agent.overlay.index import Entry, Kind, fold
+from flatout_agent.overlay.native import failure, is_link, shown, system
 from flatout_agent.overlay.overlay import Overlay
 
 

@@ -15,8 +15,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from flatout_agent.speedups import nests
 from flatout_agent.chain import SLOT
+from flatout_agent.speedups import nests
 
 DTYPES = ("float32", "float16", "bfloat16")
 NAMES_ALONE = ("extra_repr", "_get_name")

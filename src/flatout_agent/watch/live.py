@@ -55,7 +55,7 @@ class LiveWatch(RunWatch):
         """scratch: what the program saves is redirected, from its first step on for good."""
         super().__init__(job, booster, recorder)
         self.orders = orders
-        self._scratch = overlay
+        self._scratch = scratch
         self.torch = job.torch
         self.notes = JobNotes(job.torch)
         self.budget = Budget(orders.budget_s, orders.steps, orders.stop)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from flatout_programs.kernels import (matmul, sizes)
-from flatout_programs.kernels.kernel import (Here, Kernel, Point, Slice)
-from flatout_programs.kernels.timing import (Clock, median_s)
+from flatout_programs.kernels import matmul, sizes
+from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.timing import Clock, median_s
 
 Size = tuple[int, int, int]
 """Pictures, channels, pixels along an edge; the filter is 3x3, as many channels come out."""

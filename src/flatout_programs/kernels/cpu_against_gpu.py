@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from flatout_programs.kernels.kernel import (Here, Kernel, Point, Slice)
-from flatout_programs.kernels.timing import (Clock, median_s)
+from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.timing import Clock, median_s
 
 BATCHES_QUICK = (1, 16)
 BATCHES = (1, 4, 16, 64)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from flatout_programs.kernels.kernel import (Here, Kernel, Point, Slice)
+from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
 
 MIB = 2**20
 BYTES_QUICK, BYTES = 128 * MIB, 512 * MIB

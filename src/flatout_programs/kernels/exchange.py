@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from flatout_programs.kernels import (sizes, timing)
-from flatout_programs.kernels.kernel import (Here, Kernel, Point, Slice)
+from flatout_programs.kernels import sizes, timing
+from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
 
 MIB = 2**20
 COPIED = 256 * MIB
@@ -50,7 +50,7 @@ def pairs(here: Here, cards: list[str], time_slice: Slice) -> Iterator[Point]:
     """GB/s for each pair; `--quick` takes neighbours alone."""
     found = list(itertools.permutations(cards, 2))
     if here.quick:
-        found = list(zip(cards, cards[1:] + cards[:1]))  # noqa: B905 - as long as each other
+        found = list(zip(cards, cards[1:] + cards[:1]))
     for index, (one, two) in enumerate(found):
         budget_s = max(time_slice.left_s() / (len(found) - index), 0.01)
         seconds = _copy_s(here, one, two, budget_s)

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from flatout_programs.kernels.kernel import (Here, Kernel, Point, Slice)
-from flatout_programs.kernels.timing import (Clock, median_s)
+from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.timing import Clock, median_s
 
 WIDTH, HEIGHT = 500, 375
 """The usual size of ImageNet's pictures."""

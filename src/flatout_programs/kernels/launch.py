@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import timing
-from flatout_programs.kernels.kernel import (Here, Kernel, Point, Slice)
+from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
 
 ROUND = 500
 """Launches in a row: fewer than a queue holds, so that the host is never made to wait."""

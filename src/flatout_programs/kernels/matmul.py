@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import sizes
-from flatout_programs.kernels.kernel import (Here, Kernel, Point, Slice)
-from flatout_programs.kernels.timing import (Clock, median_s)
+from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.timing import Clock, median_s
 
 Shape = tuple[int, int, int]
 """m, n, k: (m x k) times (k x n)."""

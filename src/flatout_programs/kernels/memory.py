@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import sizes
-from flatout_programs.kernels.kernel import (Here, Kernel, Point, Slice)
-from flatout_programs.kernels.timing import (Clock, median_s)
+from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.timing import Clock, median_s
 
 MIB = 2**20
 QUICK = (256 * MIB, 1024 * MIB)

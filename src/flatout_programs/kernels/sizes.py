@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from flatout_programs.kernels import timing
-from flatout_programs.kernels.kernel import (Point, Slice)
+from flatout_programs.kernels.kernel import Point, Slice
 
 S = TypeVar("S")
 CALLS = 8

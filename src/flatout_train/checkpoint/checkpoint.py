@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
-from flatout_train.checkpoint import (random_states, termination)
+from flatout_train.checkpoint import random_states, termination
 from flatout_train.checkpoint import reading as checkpoint_reading
 from flatout_train.checkpoint import sharded as checkpoint_sharded
 from flatout_train.checkpoint.files import Folder
-from flatout_train.checkpoint.ranks import (Agreement, Ranks)
-from flatout_train.checkpoint.reading import (RANDOM_STATES, Found, file_name, read_all)
+from flatout_train.checkpoint.ranks import Agreement, Ranks
+from flatout_train.checkpoint.reading import RANDOM_STATES, Found, file_name, read_all
 from flatout_train.checkpoint.states import Staging
-from flatout_train.checkpoint.tracked import (Tracked, differences, load_all, mismatch, put_back)
-from flatout_train.checkpoint.writing import (Background, Staged, write)
-from flatout_train.errors import (CheckpointError, UsageError)
+from flatout_train.checkpoint.tracked import Tracked, differences, load_all, mismatch, put_back
+from flatout_train.checkpoint.writing import Background, Staged, write
+from flatout_train.errors import CheckpointError, UsageError
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -246,7 +246,7 @@ def _checksum(manifest: dict[str, Any]) -> str:
 
 
 def _now() -> str:
-    return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _forget(temporary: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flatout_train.checkpoint.files import (BrokenError, Entry, Folder, read_manifest, verify)
+from flatout_train.checkpoint.files import BrokenError, Entry, Folder, read_manifest, verify
 from flatout_train.checkpoint.ranks import Ranks
 from flatout_train.checkpoint.tracked import fit
 from flatout_train.errors import CheckpointError

@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatout_train.checkpoint.files import (Files, file_entry)
+from flatout_train.checkpoint.files import Files, file_entry
 from flatout_train.checkpoint.ranks import Ranks
-from flatout_train.checkpoint.states import (MARK, is_sharded)
+from flatout_train.checkpoint.states import MARK, is_sharded
 from flatout_train.checkpoint.tracked import Tracked
 from flatout_train.errors import CheckpointError
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatout_train.errors import (CheckpointError, UsageError)
+from flatout_train.errors import CheckpointError, UsageError
 
 LISTED = 5
 """Differences that an error names."""
@@ -116,7 +116,7 @@ def load_all(states: dict[str, Any], things: list[Tracked]) -> tuple[str, Except
     for one in things:
         try:
             one.load(states[one.name])
-        except Exception as error:  # noqa: PERF203
+        except Exception as error:
             return one.name, error
     return None
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from flatout_train.checkpoint import sharded as checkpoint_sharded
-from flatout_train.checkpoint.files import (Entry, Files, Folder)
+from flatout_train.checkpoint.files import Entry, Files, Folder
 from flatout_train.checkpoint.ranks import Ranks
 from flatout_train.errors import CheckpointError
 

@@ -12,9 +12,9 @@ from flatout_train.devices import device as best_device
 from flatout_train.errors import UsageError
 from flatout_train.images import augmenting
 from flatout_train.images import folder as image_folder
-from flatout_train.images.augmenting import (Augment, Cuts, Normalise)
-from flatout_train.images.folder import (Labels, Pictures)
-from flatout_train.loader.sampling import (IndexOrder, world)
+from flatout_train.images.augmenting import Augment, Cuts, Normalise
+from flatout_train.images.folder import Labels, Pictures
+from flatout_train.loader.sampling import IndexOrder, world
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from flatout_train.errors import UsageError
-from flatout_train.images.decoding import (Box, Picture)
+from flatout_train.images.decoding import Box, Picture
 
 ATTEMPTS = 10
 """Regions that are tried before the whole width or height is taken, as in torchvision."""

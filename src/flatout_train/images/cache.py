@@ -19,7 +19,7 @@ from torch import Tensor
 
 from flatout_train.errors import UsageError
 from flatout_train.images.augmenting import Cuts
-from flatout_train.loader.caching import (device_memory, host_memory)
+from flatout_train.loader.caching import device_memory, host_memory
 
 HOST_SHARE = 0.5
 """Of the host memory that this process may still take."""

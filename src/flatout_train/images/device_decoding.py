@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatout_train.images.decoding import Box
 from flatout_agent.speedups.cores import usable_cores
+from flatout_train.images.decoding import Box
 
 AT_ONCE = 2**30
 """Bytes of decoded pixels in one call: large photographs are decoded in parts of a batch."""

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from flatout_train.images import augmenting
-from flatout_train.images.augmenting import (Cuts, Normalise)
+from flatout_train.images.augmenting import Cuts, Normalise
 from flatout_train.images.decoding import open_picture
-from flatout_train.images.device_decoding import (DecodedPicture, DeviceDecoder, parts)
-from flatout_train.images.reading import (Item, Reader, box_on_canvas, told)
+from flatout_train.images.device_decoding import DecodedPicture, DeviceDecoder, parts
+from flatout_train.images.reading import Item, Reader, box_on_canvas, told
 from flatout_train.out_of_memory import is_out_of_memory
 
 

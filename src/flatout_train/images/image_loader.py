@@ -46,18 +46,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flatout_agent.speedups.cores import local_processes, usable_cores
 from flatout_train.errors import UsageError
 from flatout_train.images import cache as image_cache
-from flatout_train.images.arguments import (Settings, settings)
+from flatout_train.images.arguments import Settings, settings
 from flatout_train.images.augmenting import Augment
-from flatout_train.images.cache import (Canvases, Files, Side)
+from flatout_train.images.cache import Canvases, Files, Side
 from flatout_train.images.finishing import Finisher
 from flatout_train.images.folder import Labels
 from flatout_train.images.pipeline import Pipeline
-from flatout_train.images.probing import (Probe, probe)
-from flatout_train.images.reading import (Reader, Skipped)
+from flatout_train.images.probing import Probe, probe
+from flatout_train.images.reading import Reader, Skipped
 from flatout_train.loader.sampling import world
-from flatout_agent.speedups.cores import (local_processes, usable_cores)
 
 VERSION = 1
 IMAGENET_MEAN = (0.485, 0.456, 0.406)

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from flatout_train.images.finishing import (Finisher, Read)
-from flatout_train.images.reading import (Item, Reader)
+from flatout_train.images.finishing import Finisher, Read
+from flatout_train.images.reading import Item, Reader
 from flatout_train.loader.sampling import Request
 
 TOGETHER = 8

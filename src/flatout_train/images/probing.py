@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from flatout_train.errors import UsageError
-from flatout_train.images import (decoding, device_decoding, jpeg_header)
+from flatout_train.images import decoding, device_decoding, jpeg_header
 from flatout_train.images.cache import Side
-from flatout_train.images.decoding import (MARGIN, Decoder)
+from flatout_train.images.decoding import MARGIN, Decoder
 from flatout_train.images.device_decoding import DeviceDecoder
 from flatout_train.images.folder import Pictures
 

@@ -12,10 +12,18 @@ import torch
 from torch import Tensor
 
 from flatout_train.errors import UsageError
-from flatout_train.images import (augmenting, jpeg_header)
+from flatout_train.images import augmenting, jpeg_header
 from flatout_train.images.augmenting import Cuts
-from flatout_train.images.cache import (Canvases, Files, Side)
-from flatout_train.images.decoding import (MAX_PIXELS, Box, CorruptError, Decoder, Picture, open_picture, scaled)
+from flatout_train.images.cache import Canvases, Files, Side
+from flatout_train.images.decoding import (
+    MAX_PIXELS,
+    Box,
+    CorruptError,
+    Decoder,
+    Picture,
+    open_picture,
+    scaled,
+)
 from flatout_train.images.folder import Pictures
 
 NAMED = 1000

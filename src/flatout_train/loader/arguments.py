@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from flatout_train import plans
 from flatout_train.devices import device as working_device
 from flatout_train.errors import UsageError
 from flatout_train.loader.fetching import Collate
-from flatout_train import plans
 
 PINNED_FOR = frozenset({"cuda", "xpu"})
 """Devices that read page-locked memory by themselves."""

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
 from flatout_agent.speedups import nests
+from flatout_agent.speedups.cores import local_processes
 from flatout_train.errors import UsageError
 from flatout_train.loader.seeding import drawn_since
-from flatout_agent.speedups.cores import local_processes
 
 HOST_SHARE = 0.5
 """Of the memory that is free, at most this much for a cache that was not asked for by name."""

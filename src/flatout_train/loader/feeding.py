@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from flatout_agent.speedups.workers import (reachable, worker_safety)
+from flatout_agent.speedups.cores import local_processes, usable_cores
+from flatout_agent.speedups.workers import reachable, worker_safety
 from flatout_train.errors import UsageError
-from flatout_train.loader.fetching import (Parcel, Probe, unpacked)
-from flatout_agent.speedups.cores import (local_processes, usable_cores)
+from flatout_train.loader.fetching import Parcel, Probe, unpacked
 
 CHEAP_S = {True: 0.001, False: 0.002}
 """With an accelerator or without: what loads in less is had faster here than from a worker."""

@@ -16,7 +16,7 @@ from flatout_train.devices import change
 from flatout_train.errors import UsageError
 from flatout_train.loader.caching import SampleCache
 from flatout_train.loader.sampling import Request
-from flatout_train.loader.seeding import (drawn_since, seed_for, seeded)
+from flatout_train.loader.seeding import drawn_since, seed_for, seeded
 
 Collate = Callable[[list[Any]], Any]
 DRAWN = 4

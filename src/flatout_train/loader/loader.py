@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from flatout_train.errors import UsageError
-from flatout_train.loader import (bucketing, sampling)
-from flatout_train.loader.arguments import (Settings, settings)
-from flatout_train.loader.caching import (Columns, columns_of)
+from flatout_train.loader import bucketing, sampling
+from flatout_train.loader.arguments import Settings, settings
+from flatout_train.loader.caching import Columns, columns_of
 from flatout_train.loader.fetching import Collate
-from flatout_train.loader.prefetching import (Ahead, copier)
-from flatout_train.loader.sampling import (IndexOrder, Order, SamplerOrder, World)
-from flatout_train.loader.sources import (ColumnSource, Mark, SampleSource, Source)
+from flatout_train.loader.prefetching import Ahead, copier
+from flatout_train.loader.sampling import IndexOrder, Order, SamplerOrder, World
+from flatout_train.loader.sources import ColumnSource, Mark, SampleSource, Source
 from flatout_train.loader.streaming import StreamSource
 
 VERSION = 1

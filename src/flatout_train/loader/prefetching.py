@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from flatout_train.devices import (change, is_leaf, to_device)
+from flatout_train.devices import change, is_leaf, to_device
 
 Mark = TypeVar("Mark")
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from flatout_train.errors import UsageError
 from flatout_train.loader import bucketing
-from flatout_train.loader.seeding import (seed_for, seeded)
+from flatout_train.loader.seeding import seed_for, seeded
 
 DRAWN_TOGETHER = 1024
 """Indices that a sampler of the user's draws under one seed."""

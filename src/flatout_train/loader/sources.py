@@ -10,12 +10,12 @@ from typing import Any, Protocol
 import torch
 
 from flatout_train.errors import UsageError
-from flatout_train.loader import (caching, feeding)
+from flatout_train.loader import caching, feeding
 from flatout_train.loader.arguments import Settings
-from flatout_train.loader.caching import (Columns, SampleCache)
+from flatout_train.loader.caching import Columns, SampleCache
 from flatout_train.loader.feeding import Feed
-from flatout_train.loader.fetching import (Fetcher, Parcel)
-from flatout_train.loader.sampling import (IndexOrder, Order, Request, World)
+from flatout_train.loader.fetching import Fetcher, Parcel
+from flatout_train.loader.sampling import IndexOrder, Order, Request, World
 
 CHANGED = "the data set was changed since"
 Mark = dict[str, Any]

@@ -15,9 +15,9 @@ from flatout_train.errors import UsageError
 from flatout_train.loader import feeding
 from flatout_train.loader.arguments import Settings
 from flatout_train.loader.feeding import Feed
-from flatout_train.loader.fetching import (Collate, Parcel, collated, generators_of)
+from flatout_train.loader.fetching import Collate, Parcel, collated, generators_of
 from flatout_train.loader.sampling import World
-from flatout_train.loader.seeding import (seed_for, seeded)
+from flatout_train.loader.seeding import seed_for, seeded
 from flatout_train.loader.sources import Mark
 
 

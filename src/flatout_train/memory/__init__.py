@@ -25,7 +25,7 @@ from flatout_train.errors import UsageError
 from flatout_train.memory import counters as memory_counters
 from flatout_train.memory import history_files as memory_history
 from flatout_train.memory import reporting as memory_report
-from flatout_train.memory.growth import (Grown, Growth, LeakCheck)
+from flatout_train.memory.growth import Grown, Growth, LeakCheck
 from flatout_train.memory.history_files import History
 from flatout_train.memory.reporting import Report
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from flatout_train.memory.reporting import size
-from flatout_train.memory.timeline import (PARTS, Moment, Timeline)
+from flatout_train.memory.timeline import PARTS, Moment, Timeline
 
 _COLOURS = {
     "before": "#8c8c8c",

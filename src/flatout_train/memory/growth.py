@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from flatout_train.memory import counters as memory_counters
-from flatout_train.memory.reporting import (live_tensors, size)
+from flatout_train.memory.reporting import live_tensors, size
 
 _WARM_UP = 3
 """Measurements that are left out: caches and the optimizer's state are made in the first steps."""

@@ -14,7 +14,7 @@ import torch
 from flatout_train.errors import UsageError
 from flatout_train.memory import drawing as memory_drawing
 from flatout_train.memory import reporting as memory_report
-from flatout_train.memory.timeline import (Allocation, Timeline)
+from flatout_train.memory.timeline import Allocation, Timeline
 
 _ENTRIES = 1_000_000
 """Events kept on a GPU, the newest; each is a few hundred bytes of host memory."""

@@ -13,8 +13,8 @@ import torch
 
 from flatout_train.errors import UsageError
 from flatout_train.loader.caching import host_memory
+from flatout_train.out_of_memory import is_out_of_memory, let_go
 from flatout_train.step.host_peak import HostPeak
-from flatout_train.out_of_memory import (is_out_of_memory, let_go)
 from flatout_train.step.without_trace import without_trace
 
 if TYPE_CHECKING:

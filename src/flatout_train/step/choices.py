@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatout_train.step import (compiling, optimizing)
 from flatout_train import plans
+from flatout_train.step import compiling, optimizing
 from flatout_train.step import layout as layouts
 from flatout_train.step.layout import Layout
 from flatout_train.step.precision import Precision

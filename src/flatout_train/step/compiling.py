@@ -10,10 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatout_train.errors import UsageError
-from flatout_train.step import loss_region
-from flatout_train.out_of_memory import is_out_of_memory
-from flatout_train.step.recomputation import is_cache
 from flatout_agent.boosts.compile import (
     Attempts,
     cannot,
@@ -23,6 +19,10 @@ from flatout_agent.boosts.compile import (
     missing,
 )
 from flatout_agent.chain import Depth, Layer, compiled_by_user, model_call
+from flatout_train.errors import UsageError
+from flatout_train.out_of_memory import is_out_of_memory
+from flatout_train.step import loss_region
+from flatout_train.step.recomputation import is_cache
 
 LossCall = Callable[[Any], Tensor]
 MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")

@@ -30,12 +30,12 @@ from torch import Tensor, nn
 
 from flatout_agent.speedups import nests
 from flatout_train.errors import UsageError
-from flatout_train.step import recomputation
-from flatout_train.step.optimizer_memory import step_optimizer as step_optimizer
 from flatout_train.out_of_memory import is_out_of_memory as is_out_of_memory
 from flatout_train.out_of_memory import let_go
-from flatout_train.step.splitting import (batch_size, split)
-from flatout_train.step.ways_to_fit import (Clock, Contest, Seconds, Way)
+from flatout_train.step import recomputation
+from flatout_train.step.optimizer_memory import step_optimizer as step_optimizer
+from flatout_train.step.splitting import batch_size, split
+from flatout_train.step.ways_to_fit import Clock, Contest, Seconds, Way
 
 Attempt = Callable[[list[Any]], Tensor]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatout_agent.speedups import (forward_state, nests)
+from flatout_agent.speedups import forward_state, nests
 from flatout_train.errors import UsageError
 
 LossCall = Callable[[Any], Tensor]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from flatout_agent.speedups.stand_in import (StandIn, is_plain)
+from flatout_agent.speedups.stand_in import StandIn, is_plain
 
 Loss = Callable[..., Tensor]
 SMALLEST = 1 << 21

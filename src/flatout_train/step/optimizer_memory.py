@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatout_train.out_of_memory import (is_out_of_memory, let_go)
+from flatout_train.out_of_memory import is_out_of_memory, let_go
 
 _INCONSISTENT = (
     "the optimizer ran out of memory in the middle of its step: some weights are of before it, "

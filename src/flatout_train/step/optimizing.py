@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.boosts import Declined
+from flatout_agent.boost import Declined
 from flatout_agent.boosts.fused_optimizer import Switch, cannot, faster
 
 CHECKED_STEPS = 3

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flatout_train.out_of_memory import is_out_of_memory, let_go
 from flatout_train.step import problems
-from flatout_train.step.accumulation import (Group, Weight, added, divided, weighted)
+from flatout_train.step.accumulation import Group, Weight, added, divided, weighted
 from flatout_train.step.buffers import Buffers
-from flatout_train.step.fitting import (Fit, random_states)
+from flatout_train.step.fitting import Fit, random_states
 from flatout_train.step.gradients import Gradients
-from flatout_train.out_of_memory import (is_out_of_memory, let_go)
 from flatout_train.step.ranks import Ranks
-from flatout_train.step.splitting import (batch_size, split)
+from flatout_train.step.splitting import batch_size, split
 
 
 class Passes:

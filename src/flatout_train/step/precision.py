@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from flatout_train.errors import UsageError
-from flatout_agent.boosts import Declined, cpu_bf16, tf32
+from flatout_agent.boost import Declined
+from flatout_agent.boosts import cpu_bf16, tf32
 from flatout_agent.job import Job
-from flatout_agent.speedups.precision import (native_bf16, why_not_float32)
+from flatout_agent.speedups.precision import native_bf16, why_not_float32
+from flatout_train.errors import UsageError
 
 NAMES = ("auto", "bf16", "fp16", "tf32", "fp32", "fp8")
 PLANNED = "cpu-bf16"

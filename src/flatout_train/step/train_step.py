@@ -14,18 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatout_train.errors import (NonfiniteError, UsageError)
-from flatout_train.step import (compiling, loss_call, problems, ranks, step_state)
-from flatout_train.step.accumulation import (Group, Weight)
+from flatout_train.errors import NonfiniteError, UsageError
+from flatout_train.step import compiling, loss_call, problems, ranks, step_state
+from flatout_train.step.accumulation import Group, Weight
 from flatout_train.step.averaging import Average
 from flatout_train.step.buffers import Buffers
 from flatout_train.step.choices import Choices
 from flatout_train.step.fitting import Fit
 from flatout_train.step.gradients import Gradients
 from flatout_train.step.graph.whole_step import WholeStep
-from flatout_train.step.histories import (Histories, Metrics)
+from flatout_train.step.histories import Histories, Metrics
 from flatout_train.step.passes import Passes
-from flatout_train.step.update import (DeviceUpdate, HostUpdate, ScaledUpdate, Update)
+from flatout_train.step.update import DeviceUpdate, HostUpdate, ScaledUpdate, Update
 
 
 def train_step(

@@ -20,7 +20,7 @@ from flatout_train.errors import NonfiniteError
 from flatout_train.step import fitting
 from flatout_train.step.buffers import Buffers
 from flatout_train.step.gradients import Gradients
-from flatout_train.step.histories import (Bad, Histories)
+from flatout_train.step.histories import Bad, Histories
 from flatout_train.step.problems import parameter_names
 
 _OURS = "flatout_agent."

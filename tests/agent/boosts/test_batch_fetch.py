@@ -22,7 +22,7 @@ from torch.utils.data import (
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from flatout_agent.boosts import Applied, Declined, Switch
+from flatout_agent.boost import Applied, Declined, Switch
 from flatout_agent.boosts import batch_fetch as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, LoaderFacts

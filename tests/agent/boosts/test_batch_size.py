@@ -14,7 +14,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from flatout_agent.boosts import Declined
+from flatout_agent.boost import Declined
 from flatout_agent.boosts import batch_size as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, LoaderFacts

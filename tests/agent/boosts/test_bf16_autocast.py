@@ -8,7 +8,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from flatout_agent.boosts import Declined, bf16_autocast
+from flatout_agent.boost import Declined
+from flatout_agent.boosts import bf16_autocast
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, ModelFacts

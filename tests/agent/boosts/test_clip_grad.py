@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import clip_grad_norm_ as imported_by_name
 
-from flatout_agent.boosts import Applied, Declined
+from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import clip_grad as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from flatout_agent.boosts import Declined, compile
+from flatout_agent.boost import Declined
+from flatout_agent.boosts import compile
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, ModelFacts
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from flatout_agent.boosts import Declined, cpu_bf16
+from flatout_agent.boost import Declined
+from flatout_agent.boosts import cpu_bf16
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, ModelFacts
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from flatout_agent.boosts import Declined
+from flatout_agent.boost import Declined
 from flatout_agent.boosts import cpu_threads as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, LoaderFacts

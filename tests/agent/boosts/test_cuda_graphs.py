@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from flatout_agent.speedups import forward_state
-from flatout_agent.speedups.graphs import (graphed_calls, recordings)
-from flatout_agent.boosts import Declined, cuda_graphs
+from flatout_agent.boost import Declined
+from flatout_agent.boosts import cuda_graphs
 from flatout_agent.job import Job
+from flatout_agent.speedups import forward_state
+from flatout_agent.speedups.graphs import graphed_calls, recordings
 from flatout_agent.wire import JobFacts, ModelFacts
 from replayed import Capture
 

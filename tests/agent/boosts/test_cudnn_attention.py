@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from flatout_agent.boosts import Applied, Declined, cudnn_attention
+from flatout_agent.boost import Applied, Declined
+from flatout_agent.boosts import cudnn_attention
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, ModelFacts
 

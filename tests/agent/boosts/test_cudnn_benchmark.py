@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from flatout_agent.boosts import Declined, cudnn_benchmark
+from flatout_agent.boost import Declined
+from flatout_agent.boosts import cudnn_benchmark
 from flatout_agent.job import Job
 from flatout_agent.live.candidates import NEEDS_START, candidates
 from flatout_agent.wire import JobFacts, ModelFacts

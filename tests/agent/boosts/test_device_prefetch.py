@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from flatout_agent.boosts import Declined
+from flatout_agent.boost import Declined
 from flatout_agent.boosts import device_prefetch as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, LoaderFacts

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from flatout_agent.boosts import Applied
+from flatout_agent.boost import Applied
 from flatout_agent.boosts import eval_without_grad as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts

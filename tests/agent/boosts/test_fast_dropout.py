@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from flatout_agent.boosts import Applied, Declined
+from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import fast_dropout as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, ModelFacts

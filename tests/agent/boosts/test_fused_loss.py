@@ -19,10 +19,10 @@ from torch.nn import functional
 from torch.nn.functional import cross_entropy as imported_by_name
 from torch.utils.checkpoint import checkpoint
 
-from flatout_agent.speedups import loss_in_pieces
-from flatout_agent.boosts import Applied, Declined
+from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import fused_loss as boost
 from flatout_agent.job import Job
+from flatout_agent.speedups import loss_in_pieces
 from flatout_agent.wire import JobFacts
 
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cpu")

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from flatout_agent.boosts import Declined, fused_optimizer
+from flatout_agent.boost import Declined
+from flatout_agent.boosts import fused_optimizer
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, OptimizerFacts
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from flatout_agent.boosts import Applied, Declined
+from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import gc_pause as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts

@@ -28,13 +28,13 @@ from PIL.JpegImagePlugin import JpegImageFile
 from sklearn.datasets import load_sample_images
 from torch.utils.data import DataLoader, Dataset
 
-from flatout_agent.speedups.images import decoded_images
+from flatout_agent.boost import Applied, Declined
 from flatout_agent.booster import Booster
-from flatout_agent.boosts import Applied, Declined
 from flatout_agent.boosts import image_cache as boost
-from flatout_agent.speedups.images.decoded_images import (COUNT, FULL, HITS, MISSES, OFF, USED, Log)
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
+from flatout_agent.speedups.images import decoded_images
+from flatout_agent.speedups.images.decoded_images import COUNT, FULL, HITS, MISSES, OFF, USED, Log
 from flatout_agent.wire import BoostOrder, JobFacts, LoaderFacts
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory without a name")

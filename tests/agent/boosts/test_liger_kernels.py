@@ -23,10 +23,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flatout_agent.speedups import redirected
-from flatout_agent.boosts import Applied, Declined
+from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import liger_kernels as boost
 from flatout_agent.job import Job
+from flatout_agent.speedups import redirected
 from flatout_agent.wire import JobFacts, ModelFacts
 
 transformers = pytest.importorskip("transformers")

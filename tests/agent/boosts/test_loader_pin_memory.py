@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from flatout_agent.boosts import Declined
+from flatout_agent.boost import Declined
 from flatout_agent.boosts import loader_pin_memory as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, LoaderFacts

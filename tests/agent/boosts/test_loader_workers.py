@@ -16,10 +16,11 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from flatout_agent.speedups.workers import worker_safety
-from flatout_agent.boosts import Applied, Declined, load
+from flatout_agent.boost import Applied, Declined
+from flatout_agent.boosts import load
 from flatout_agent.boosts import loader_workers as boost
 from flatout_agent.job import Job
+from flatout_agent.speedups.workers import worker_safety
 from flatout_agent.wire import JobFacts, LoaderFacts
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from flatout_agent.boosts import Applied, Declined
+from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import onednn_matmul as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, ModelFacts

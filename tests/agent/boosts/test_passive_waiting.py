@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from flatout_agent.boosts import Declined, Switch
+from flatout_agent.boost import Declined, Switch
 from flatout_agent.boosts import passive_waiting as boost
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts

@@ -27,13 +27,13 @@ from torch.utils.data import (
 from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
-from flatout_agent.speedups.samples import (kept_samples, samples)
+from flatout_agent.boost import Applied, Declined, Switch
 from flatout_agent.booster import Booster
-from flatout_agent.boosts import Applied, Declined, Switch
 from flatout_agent.boosts import sample_cache as boost
 from flatout_agent.job import Job
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.recorder import Recorder
+from flatout_agent.speedups.samples import kept_samples, samples
 from flatout_agent.speedups.spare_memory import spare_memory
 from flatout_agent.watch.live import LiveWatch
 from flatout_agent.wire import BoostOrder, Decided, JobFacts, LiveOrders, LoaderFacts

@@ -25,10 +25,10 @@ from PIL.JpegImagePlugin import JpegImageFile
 from sklearn.datasets import load_sample_images
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from flatout_agent.speedups.images import (jpeg_loading, lazy_jpeg)
-from flatout_agent.boosts import Applied, Declined
+from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import scaled_jpeg as boost
 from flatout_agent.job import Job
+from flatout_agent.speedups.images import jpeg_loading, lazy_jpeg
 from flatout_agent.speedups.images.jpeg_bytes import is_plain
 from flatout_agent.wire import JobFacts, LoaderFacts
 

@@ -15,9 +15,9 @@ from torch import nn
 import attention_styles as styles
 from attention_results import Boosted, assert_close, assert_same, inputs, nothing_is_left, results
 from attention_styles import FUSED, WIDTH, WRITTEN, Annotated, Drawn, NanoGPT, ViT
-from flatout_agent.speedups.attention import watch
-from flatout_agent.boosts import Declined
+from flatout_agent.boost import Declined
 from flatout_agent.boosts import sdpa_attention as boost
+from flatout_agent.speedups.attention import watch
 from flatout_agent.wire import JobFacts, ModelFacts
 
 MODEL = ModelFacts("Net", 1_000_000, "float32", "cpu", matmul=2)

@@ -6,7 +6,8 @@ import sys
 import pytest
 import torch
 
-from flatout_agent.boosts import Declined, tf32
+from flatout_agent.boost import Declined
+from flatout_agent.boosts import tf32
 from flatout_agent.job import Job
 from flatout_agent.wire import JobFacts, ModelFacts
 

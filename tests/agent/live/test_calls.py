@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from flatout_agent.speedups import forward_state
 from flatout_agent.live import calls, guard
 from flatout_agent.live.calls import Made
+from flatout_agent.speedups import forward_state
 from guarded import (
     Attending,
     Tagger,

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from agent_paths import INJECT
 from flatout_agent import wire
-from flatout_agent.boosts import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import load as load_real
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job

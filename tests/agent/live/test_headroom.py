@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from flatout_agent import wire
-from flatout_agent.boosts import Applied, Boost, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.job import Job
 from flatout_agent.live import checks, headroom
 from flatout_agent.watch.live import LiveWatch

@@ -22,7 +22,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from attention_styles import Annotated, NanoGPT
-from flatout_agent.speedups.attention import watch
 from flatout_agent.booster import Booster
 from flatout_agent.boosts import (
     bf16_autocast,
@@ -34,6 +33,7 @@ from flatout_agent.boosts import (
 from flatout_agent.discovery import Discovery
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
+from flatout_agent.speedups.attention import watch
 from flatout_agent.watch import Watcher
 from flatout_agent.wire import BoostOrder
 

@@ -6,7 +6,8 @@ import gc
 
 from torch import nn
 
-from flatout_agent.boosts import Boost, load
+from flatout_agent.boost import Boost
+from flatout_agent.boosts import load
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.guard import Yardstick
 from flatout_agent.live.yardsticks import Asked, Yardsticks, asked

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from flatout_agent import (overlay as scratch, wire)
+from flatout_agent import overlay as scratch
+from flatout_agent import wire
 
 Install = Callable[..., list[wire.Redirected]]
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from flatout_agent import (overlay, wire)
+from flatout_agent import overlay, wire
 
 pytestmark = pytest.mark.slow
 

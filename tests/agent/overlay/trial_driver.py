@@ -7,7 +7,7 @@ import os
 import runpy
 import sys
 
-from flatout_agent import (importing, overlay, wire)
+from flatout_agent import importing, overlay, wire
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.watch.profile.watch.process import MemoryInUse
+from flatout_agent.watch.profile.process import MemoryInUse
 from flatout_agent.watch.tensors import peak_bytes, synchronize
 
 

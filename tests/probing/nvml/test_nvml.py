@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from flatout.nouns.gpu import Driver, Gpu, GpuPair, GpuProcess
 from flatout.nouns.identity import GpuIdentity
 from flatout.probing import nvml
-from flatout.probing.nvml import (gpu as nvml_gpu, links, questions as nvml_questions)
+from flatout.probing.nvml import gpu as nvml_gpu
+from flatout.probing.nvml import links
+from flatout.probing.nvml import questions as nvml_questions
 from probing.nvml import fake
-from probing.nvml.fake import (GIB, Nvml, RefusalError, consumer, h100_node, one_of, pci, workstation)
+from probing.nvml.fake import GIB, Nvml, RefusalError, consumer, h100_node, one_of, pci, workstation
 
 
 class FakeNvml:

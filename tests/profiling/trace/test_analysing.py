@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from flatout.profiling.trace.analysing import (analyse, ranks)
+from flatout.nouns.anatomy import WAITS, Kind
+from flatout.profiling.trace.analysing import analyse, ranks
 from flatout.profiling.trace.drawing import MOST_SPANS
 from flatout.profiling.trace.reading import read
-from flatout.nouns.anatomy import WAITS, Kind
-from profiling.trace.making import (REAL, Trace, real)
+from profiling.trace.making import REAL, Trace, real
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flatout.profiling.trace.anatomy import (anatomy, factors)
-from flatout.profiling.trace.device import (ORDER, RANKS)
+from flatout.nouns.anatomy import WAITS, Kind
+from flatout.profiling.trace.anatomy import anatomy, factors
+from flatout.profiling.trace.device import ORDER, RANKS
 from flatout.profiling.trace.reading import read
 from flatout.profiling.trace.seen import look
-from flatout.nouns.anatomy import WAITS, Kind
-from profiling.trace.making import (BACKWARD, REAL, Trace, real)
+from profiling.trace.making import BACKWARD, REAL, Trace, real
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
 RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::relu>"

@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flatout.nouns.anatomy import WAITS, Kind
 from flatout.profiling.trace import intervals
 from flatout.profiling.trace.anatomy import anatomy
 from flatout.profiling.trace.device import RANKS
 from flatout.profiling.trace.reading import read
-from flatout.profiling.trace.recording import (DEVICE, Category)
+from flatout.profiling.trace.recording import DEVICE, Category
 from flatout.profiling.trace.seen import look
-from flatout.nouns.anatomy import WAITS, Kind
-from profiling.trace.making import (REAL, real)
+from profiling.trace.making import REAL, real
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("hta") is None, reason="HolisticTraceAnalysis is not installed"

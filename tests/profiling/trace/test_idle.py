@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flatout.profiling.trace.analysing import analyse
 from flatout.nouns.anatomy import Kind
+from flatout.profiling.trace.analysing import analyse
 from profiling.trace.making import Trace
 
 RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::relu>"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flatout.profiling.trace import kinds
 from flatout.nouns.anatomy import Kind
+from flatout.profiling.trace import kinds
 
 KERNELS = {
     # cuBLAS, cuDNN and CUTLASS with tensor cores

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from flatout.profiling.trace import lines
-from flatout.profiling.trace.sites import (sites, text)
+from flatout.profiling.trace.sites import sites, text
 
 SOURCE = textwrap.dedent(
     '''\

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flatout.profiling.trace import operators
 from flatout.nouns.anatomy import Kind
+from flatout.profiling.trace import operators
 
 NAMES = {
     Kind.MATMUL: "aten::mm aten::addmm aten::bmm aten::mkldnn_convolution"

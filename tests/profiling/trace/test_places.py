@@ -6,9 +6,9 @@ import textwrap
 
 import pytest
 
-from flatout.profiling.trace.analysing import analyse
 from flatout.nouns.anatomy import Kind
-from profiling.trace.making import (BACKWARD, Trace)
+from flatout.profiling.trace.analysing import analyse
+from profiling.trace.making import BACKWARD, Trace
 
 RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::relu>"
 SOURCE = textwrap.dedent(

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flatout.profiling.trace import (decoding, stream)
+from flatout.nouns.errors import UserError
+from flatout.profiling.trace import decoding, stream
 from flatout.profiling.trace.analysing import analyse
 from flatout.profiling.trace.reading import read
 from flatout.profiling.trace.recording import Category
-from flatout.nouns.errors import UserError
-from profiling.trace.making import (REAL, Trace, real)
+from profiling.trace.making import REAL, Trace, real
 
 FEW = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -10,11 +10,11 @@ import torch
 from torch.nn import functional as f
 from torch.profiler import ProfilerActivity, profile
 
+from flatout.nouns.anatomy import Kind
 from flatout.profiling.trace import traffic
 from flatout.profiling.trace.anatomy import anatomy
 from flatout.profiling.trace.reading import read
 from flatout.profiling.trace.seen import look
-from flatout.nouns.anatomy import Kind
 
 Program = Callable[[], object]
 IMAGE, OTHER = torch.randn(8, 16, 32, 32), torch.randn(8, 16, 32, 32)

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flatout.profiling.trace.aligning import (_lengths, align)
+from flatout.profiling.trace.aligning import _lengths, align
 from flatout.profiling.trace.recording import Category
 from flatout.profiling.trace.seen import look
-from profiling.trace.making import (BACKWARD, Trace)
+from profiling.trace.making import BACKWARD, Trace
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 Op = tuple[str, int]

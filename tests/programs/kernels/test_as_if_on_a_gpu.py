@@ -17,8 +17,16 @@ import pytest
 import torch
 
 from flatout_programs import ceilings as program
-from flatout_programs.kernels import (attention, convolution, exchange, launch, matmul, memory, transfer)
-from flatout_programs.kernels.kernel import (Here, Slice)
+from flatout_programs.kernels import (
+    attention,
+    convolution,
+    exchange,
+    launch,
+    matmul,
+    memory,
+    transfer,
+)
+from flatout_programs.kernels.kernel import Here, Slice
 
 CARDS = ("cuda:0", "cuda:1")
 DEVICES = {*CARDS, "cpu"}

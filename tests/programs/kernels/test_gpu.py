@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from flatout_programs import ceilings as program
-from flatout_programs.kernels import (launch, matmul)
-from flatout_programs.kernels.kernel import (Here, Slice)
+from flatout_programs.kernels import launch, matmul
+from flatout_programs.kernels.kernel import Here, Slice
 
 pytestmark = pytest.mark.gpu
 

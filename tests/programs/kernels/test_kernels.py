@@ -10,8 +10,18 @@ import pytest
 import torch
 
 from flatout_programs import ceilings as program
-from flatout_programs.kernels import (attention, convolution, cpu_against_gpu, disk, exchange, jpeg, matmul, memory, sizes)
-from flatout_programs.kernels.kernel import (Here, Kernel, Slice)
+from flatout_programs.kernels import (
+    attention,
+    convolution,
+    cpu_against_gpu,
+    disk,
+    exchange,
+    jpeg,
+    matmul,
+    memory,
+    sizes,
+)
+from flatout_programs.kernels.kernel import Here, Kernel, Slice
 
 FOLDER = Path(program.__file__).parent
 MACHINERY = {"__init__", "__main__", "kernel", "sizes", "timing"}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flatout_programs.kernels import timing
-from flatout_programs.kernels.timing import (Clock, median_s)
+from flatout_programs.kernels.timing import Clock, median_s
 
 
 class Obeying:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from flatout.profiling.trace.analysing import analyse
-from flatout.profiling.trace.reading import read
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Profiled
-from flatout.reporting.profile.screen import html
+from flatout.profiling.trace.analysing import analyse
+from flatout.profiling.trace.reading import read
+from flatout.reporting.profile import html
 from reporting import profiled_examples as examples
 from reporting.test_browser import OWN, browser, contrast, requests  # noqa: F401
 from reporting.test_browser import pytestmark as pytestmark

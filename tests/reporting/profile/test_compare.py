@@ -12,8 +12,8 @@ from rich.console import Console
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.errors import UserError
 from flatout.nouns.profile import Kernel, Profiled
-from flatout.reporting.profile.screen import (compare, compare_screen, document)
-from flatout.reporting.profile.screen.compare import Comparison
+from flatout.reporting.profile import compare, compare_screen, document
+from flatout.reporting.profile.compare import Comparison
 from machines.healthy import changed
 from reporting import profiled_examples as examples
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flatout.nouns.errors import UserError
 from flatout.nouns.profile import Profiled
-from flatout.reporting.profile.screen import document
+from flatout.reporting.profile import document
 from reporting import profiled_examples as examples
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.ceiling import Ceiling
 from flatout.nouns.profile import MemoryPoint, Profile, Span
-from flatout.reporting.profile.screen import figures
+from flatout.reporting.profile import figures
 from machines.healthy import changed
 from reporting import profiled_examples as examples
 

@@ -13,7 +13,7 @@ import pytest
 
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Gap
-from flatout.reporting.profile.screen import (html, tables)
+from flatout.reporting.profile import html, tables
 from machines.healthy import changed
 from reporting import profiled_examples as examples
 from reporting.test_html import Page

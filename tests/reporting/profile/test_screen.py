@@ -13,9 +13,9 @@ from rich.console import Console
 from flatout.nouns.anatomy import Anatomy, Kind, Part
 from flatout.nouns.finding import Gain
 from flatout.nouns.profile import Profile, Profiled
-from flatout.reporting import (plain, terminal)
-from flatout.reporting.profile.screen import words
-from flatout.reporting.profile.screen.screen import (LABEL, NAME)
+from flatout.reporting import plain, terminal
+from flatout.reporting.profile import words
+from flatout.reporting.profile.screen import LABEL, NAME
 from reporting import profiled_examples as examples
 
 BAR = LABEL + NAME + 9 + 6 + 2
@@ -205,7 +205,7 @@ def test_kernels_are_named_without_their_arguments(name: str, told: str) -> None
 
 
 def test_the_line_that_is_told_is_the_new_one() -> None:
-    from flatout.reporting.profile.screen.screen import _change
+    from flatout.reporting.profile.screen import _change
 
     assert _change(("# train.py:3", "- old()", "+ new()", "+ more()")) == "+ new()"
     assert _change(("# remark", "pip install x")) == "pip install x"

@@ -14,7 +14,7 @@ from torch import nn
 from flatout_train.checkpoint import files as checkpoint_files
 from flatout_train.checkpoint import writing as checkpoint_writing
 from flatout_train.checkpoint.checkpoint import Checkpoint
-from flatout_train.errors import (CheckpointError, UsageError)
+from flatout_train.errors import CheckpointError, UsageError
 from flatout_train.loader.loader import loader
 from flatout_train.step.train_step import train_step
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flatout_train.checkpoint import termination
-from flatout_train.checkpoint.termination import (END, SAVE, Watch)
+from flatout_train.checkpoint.termination import END, SAVE, Watch
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and forks")
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from train.images.pictures import (encoded, picture, reference)
 from flatout_train.errors import UsageError
 from flatout_train.images import augmenting
-from flatout_train.images.augmenting import (DRAWS, RATIO, Cuts, Normalise)
+from flatout_train.images.augmenting import DRAWS, RATIO, Cuts, Normalise
 from flatout_train.images.decoding import open_picture
 from flatout_train.images.device_decoding import DecodedPicture
+from train.images.pictures import encoded, picture, reference
 
 CPU = torch.device("cpu")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.images.pictures import folder
 from flatout_train.errors import UsageError
 from flatout_train.images import augmenting
 from flatout_train.images import cache as image_cache
-from flatout_train.images.cache import (Canvases, Files, Room, plan)
+from flatout_train.images.cache import Canvases, Files, Room, plan
 from flatout_train.images.image_loader import image_loader
+from train.images.pictures import folder
 
 CPU = torch.device("cpu")
 TRAIN = augmenting.choose("auto", 224, None, True, 0.0)

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from train.images.pictures import (encoded, picture)
 from flatout_train.errors import UsageError
-from flatout_train.images import (decoding, jpeg_header)
-from flatout_train.images.decoding import (CorruptError, Decoder, open_picture)
+from flatout_train.images import decoding, jpeg_header
+from flatout_train.images.decoding import CorruptError, Decoder, open_picture
+from train.images.pictures import encoded, picture
 
 INSTALLED = decoding.candidates()
 ORIENTATION = 0x0112

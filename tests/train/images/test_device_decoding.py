@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from train.images.pictures import (encoded, picture)
 from flatout_train.images import device_decoding
 from flatout_train.images.decoding import open_picture
-from flatout_train.images.device_decoding import (Dali, DeviceDecoder)
+from flatout_train.images.device_decoding import Dali, DeviceDecoder
+from train.images.pictures import encoded, picture
 
 CUDA = torch.device("cuda", 0)
 FILES = [encoded(picture(number, 60 + number, 50)) for number in range(5)]

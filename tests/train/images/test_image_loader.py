@@ -20,14 +20,14 @@ from PIL import Image
 from torch import Tensor
 
 import flatout
-from train.images.pictures import (encoded, folder, picture, reference)
 from flatout_train.errors import UsageError
-from flatout_train.images import (device_decoding, finishing)
+from flatout_train.images import device_decoding, finishing
 from flatout_train.images import image_loader as images
-from flatout_train.images.decoding import (CorruptError, open_picture)
+from flatout_train.images.decoding import CorruptError, open_picture
 from flatout_train.images.device_decoding import DeviceDecoder
-from flatout_train.images.image_loader import (ImageLoader, image_loader)
+from flatout_train.images.image_loader import ImageLoader, image_loader
 from flatout_train.loader.sampling import World
+from train.images.pictures import encoded, folder, picture, reference
 
 SIZE = 16
 MEAN = torch.tensor(images.IMAGENET_MEAN).view(1, 3, 1, 1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from flatout_train.images.pipeline import (Aside, _pool)
+from flatout_train.images.pipeline import Aside, _pool
 
 
 class FakeCuda:

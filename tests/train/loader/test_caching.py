@@ -19,7 +19,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 import flatout
 from flatout_train.errors import UsageError
 from flatout_train.loader import caching
-from flatout_train.loader.caching import (Columns, columns_of)
+from flatout_train.loader.caching import Columns, columns_of
 
 
 class Counting(Dataset):

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 
 import flatout
 from flatout_agent.speedups.workers import worker_safety
-from flatout_train.loader import (caching, feeding)
+from flatout_train.loader import caching, feeding
 from flatout_train.loader.fetching import Probe
 
 

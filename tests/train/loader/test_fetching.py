@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from flatout_train.loader.fetching import (Parcel, pinned)
+from flatout_train.loader.fetching import Parcel, pinned
 
 
 def test_what_is_on_a_device_already_is_not_pinned(monkeypatch: pytest.MonkeyPatch) -> None:

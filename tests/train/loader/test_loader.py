@@ -16,11 +16,11 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import flatout
-from train.loader import loading_program
+from flatout_train import plans
 from flatout_train.errors import UsageError
 from flatout_train.loader import loader as loading
 from flatout_train.loader import sampling
-from flatout_train import plans
+from train.loader import loading_program
 
 
 class Augmented(Dataset):

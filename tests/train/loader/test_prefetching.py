@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 
 from flatout_train.loader import prefetching
-from flatout_train.loader.prefetching import (Ahead, Plainly, copier)
+from flatout_train.loader.prefetching import Ahead, Plainly, copier
 
 
 class Recorded:

@@ -16,7 +16,7 @@ from torch.utils.data.distributed import DistributedSampler
 import flatout
 from flatout_train.errors import UsageError
 from flatout_train.loader import sampling
-from flatout_train.loader.sampling import (IndexOrder, SamplerOrder, World)
+from flatout_train.loader.sampling import IndexOrder, SamplerOrder, World
 
 ALONE = World()
 Batches = list[tuple[list[int], int, int]]

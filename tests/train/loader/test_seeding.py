@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flatout_train.loader.seeding import (drawn_since, seed_all, seed_for, seeded)
+from flatout_train.loader.seeding import drawn_since, seed_all, seed_for, seeded
 
 
 def test_seeds_differ_with_any_part() -> None:

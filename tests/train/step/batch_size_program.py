@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 def rank_main(rank: int, store: str) -> None:
     import flatout
-    from train.step.limited_memory import (Held, Memory)
     from flatout_train.step import batch_size as file
+    from train.step.limited_memory import Held, Memory
 
     warnings.simplefilter("error")
     torch.set_num_threads(1)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import flatout
 from flatout_train.errors import UsageError
-from flatout_train.step.accumulation import (Group, tokens)
+from flatout_train.step.accumulation import Group, tokens
 
 PLAIN: dict[str, Any] = {"precision": "fp32", "compile": False}
 CPU = torch.device("cpu")

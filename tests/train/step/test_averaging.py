@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from train.step.called import Calls
 from flatout_train.step import averaging
 from flatout_train.step.averaging import Average
+from train.step.called import Calls
 
 
 def network(device: str = "cpu") -> nn.Module:

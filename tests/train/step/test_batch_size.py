@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import flatout
-from train.step.limited_memory import (Held, Memory)
 from flatout_train.errors import UsageError
 from flatout_train.step import batch_size as file
-from flatout_train.step.batch_size import (BatchSize, find_batch_size)
+from flatout_train.step.batch_size import BatchSize, find_batch_size
+from train.step.limited_memory import Held, Memory
 
 pytestmark = pytest.mark.slow
 

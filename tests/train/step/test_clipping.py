@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import flatout
-from train.step.graph.fake import FakeRecorder
 from flatout_train.step import train_step as step_file
 from flatout_train.step import update
 from flatout_train.step.graph.whole_step import WholeStep
+from train.step.graph.fake import FakeRecorder
 
 PLAIN: dict[str, Any] = {"precision": "fp32", "compile": False}
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {

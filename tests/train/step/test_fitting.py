@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from train.step.limited_memory import (Block, Blocks, Held, Memory)
 from flatout_train.errors import UsageError
 from flatout_train.step.buffers import Buffers
 from flatout_train.step.fitting import Fit
 from flatout_train.step.recomputation import blocks_to_recompute
 from flatout_train.step.splitting import batch_size
-from flatout_train.step.ways_to_fit import (TIMED, WARM_UP)
+from flatout_train.step.ways_to_fit import TIMED, WARM_UP
+from train.step.limited_memory import Block, Blocks, Held, Memory
 
 pytestmark = pytest.mark.slow
 

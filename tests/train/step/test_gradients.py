@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from train.step.called import Calls
 from flatout_train.step.gradients import Gradients
+from train.step.called import Calls
 
 
 def of(*parameters: torch.Tensor, **options: Any) -> Gradients:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from flatout_train.step import histories
-from flatout_train.step.histories import (BLOCK, IN_FLIGHT, Histories, PinnedCopies)
+from flatout_train.step.histories import BLOCK, IN_FLIGHT, Histories, PinnedCopies
 
 CPU = torch.device("cpu")
 

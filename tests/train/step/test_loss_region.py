@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from flatout_train.step import (compiling, loss_region)
-from flatout_train.step.loss_region import (SMALLEST, LossRegion)
+from flatout_train.step import compiling, loss_region
+from flatout_train.step.loss_region import SMALLEST, LossRegion
 
 # Dynamo hides it from people, not from a filter that makes errors of warnings.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")

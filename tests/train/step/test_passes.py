@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import flatout
-from train.step.graph.fake import FakeRecorder
-from train.step.limited_memory import (Held, Memory)
-from flatout_train.step import (train_step, update)
+from flatout_train.step import train_step, update
 from flatout_train.step.graph.whole_step import WholeStep
+from train.step.graph.fake import FakeRecorder
+from train.step.limited_memory import Held, Memory
 
 PLAIN: dict[str, Any] = {"precision": "fp32", "compile": False}
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from train.step.limited_memory import (Block, Blocks, Memory)
 from flatout_train.errors import UsageError
-from flatout_train.step.recomputation import (Policy, blocks_to_recompute, recompute)
+from flatout_train.step.recomputation import Policy, blocks_to_recompute, recompute
+from train.step.limited_memory import Block, Blocks, Memory
 
 POLICIES: tuple[Policy, ...] = ("all", "alternate", "selective")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from flatout_train.errors import UsageError
-from flatout_train.step.splitting import (batch_size, split)
+from flatout_train.step.splitting import batch_size, split
 
 Pair = collections.namedtuple("Pair", "x y")
 

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import flatout
-from train.step.graph.fake import FakeRecorder
 from flatout_train.errors import NonfiniteError
-from flatout_train.step import (histories, update)
+from flatout_train.step import histories, update
 from flatout_train.step import train_step as step
 from flatout_train.step.graph.whole_step import WholeStep
+from train.step.graph.fake import FakeRecorder
 
 PLAIN: dict[str, Any] = {"precision": "fp32", "compile": False}
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from flatout_train.step.ways_to_fit import (TIMED, WARM_UP, Clock, Contest, Way)
+from flatout_train.step.ways_to_fit import TIMED, WARM_UP, Clock, Contest, Way
 
 CPU = torch.device("cpu")
 

@@ -51,7 +51,8 @@ def facts(
     """
     # Here, because `run` asks for the identity alone, and at once.
     from flatout.nouns.gpu import Driver
-    from flatout.probing.nvml import (gpu as nvml_gpu, links as nvml_links)
+    from flatout.probing.nvml import gpu as nvml_gpu
+    from flatout.probing.nvml import links as nvml_links
     from flatout.probing.nvml.questions import Questions
 
     library = _library(library)

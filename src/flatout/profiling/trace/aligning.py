@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatout.profiling.trace.intervals import NOBODY
-from flatout.profiling.trace.recording import (Flags, Ints)
+from flatout.profiling.trace.recording import Flags, Ints
 
 MOST_CELLS = 6_000_000
 """Of the table of common sequences: some hundredths of a second."""

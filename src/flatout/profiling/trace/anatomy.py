@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from flatout.profiling.trace import (flops, intervals, processor)
+from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
+from flatout.profiling.trace import flops, intervals, processor
 from flatout.profiling.trace.device import RANKS
 from flatout.profiling.trace.recording import Ints
 from flatout.profiling.trace.seen import Seen
-from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
 
 ADDED_TO = {
     True: (Kind.WAIT_HOST, Kind.WAIT_SYNC, Kind.WAIT_OTHER, Kind.WAIT_DATA),

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flatout.profiling.trace import (intervals, kinds)
-from flatout.profiling.trace.host import Host
-from flatout.profiling.trace.intervals import (NOBODY, Segments)
-from flatout.profiling.trace.recording import (DEVICE, Category, Flags, Ints, Recording)
 from flatout.nouns.anatomy import Kind
+from flatout.profiling.trace import intervals, kinds
+from flatout.profiling.trace.host import Host
+from flatout.profiling.trace.intervals import NOBODY, Segments
+from flatout.profiling.trace.recording import DEVICE, Category, Flags, Ints, Recording
 
 ORDER = (
     Kind.TENSOR_CORES,

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flatout.profiling.trace import operators
-from flatout.profiling.trace.intervals import (NOBODY, Nest, Segments, nest)
-from flatout.profiling.trace.recording import (Category, Flags, Ints, Recording)
+from flatout.profiling.trace.intervals import NOBODY, Nest, Segments, nest
+from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
 
 
 @dataclass(frozen=True)

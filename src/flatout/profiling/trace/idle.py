@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flatout.profiling.trace import (intervals, kinds, operators)
+from flatout.nouns.anatomy import WAITS
+from flatout.profiling.trace import intervals, kinds, operators
 from flatout.profiling.trace.device import Work
 from flatout.profiling.trace.host import Host
-from flatout.profiling.trace.intervals import (NOBODY, Segments)
-from flatout.profiling.trace.recording import (Category, Flags, Ints, Recording)
-from flatout.nouns.anatomy import WAITS
+from flatout.profiling.trace.intervals import NOBODY, Segments
+from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
 
 QUEUED_NS = 5_000
 """A kernel whose launch returned this long before the gap was there already: not the host's."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flatout.profiling.trace.sites import (Arm, Site)
+from flatout.profiling.trace.sites import Arm, Site
 
 FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 BUILT_IN = re.compile(r"^<built-in (?:function|method) (\w+)")

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from flatout.nouns.profile import Place
 from flatout.profiling.trace import lines
 from flatout.profiling.trace.groups import grouped
-from flatout.profiling.trace.host import (Host, by_thread)
-from flatout.profiling.trace.intervals import (NOBODY, nest)
-from flatout.profiling.trace.recording import (Category, Flags, Ints, Recording)
-from flatout.profiling.trace.sites import (FOREIGN, sites, text)
-from flatout.nouns.profile import Place
+from flatout.profiling.trace.host import Host, by_thread
+from flatout.profiling.trace.intervals import NOBODY, nest
+from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
+from flatout.profiling.trace.sites import FOREIGN, sites, text
 
 PACKAGES = ("site-packages", "dist-packages", "lib/python", "Lib\\", "/torch/", "<")
 

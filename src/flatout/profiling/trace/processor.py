@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from flatout.profiling.trace import (intervals, operators)
+from flatout.nouns.anatomy import Kind
+from flatout.profiling.trace import intervals, operators
 from flatout.profiling.trace.host import Host
 from flatout.profiling.trace.intervals import Segments
-from flatout.profiling.trace.recording import (Category, Ints, Recording)
-from flatout.nouns.anatomy import Kind
+from flatout.profiling.trace.recording import Category, Ints, Recording
 
 ORDER = (
     Kind.MATMUL,

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flatout.profiling.trace import (decoding, widths)
-from flatout.profiling.trace.recording import (Category, Events, Memory, Recording)
-from flatout.profiling.trace.stream import (NEXT_STEP, Stream)
 from flatout.nouns.errors import UserError
+from flatout.profiling.trace import decoding, widths
+from flatout.profiling.trace.recording import Category, Events, Memory, Recording
+from flatout.profiling.trace.stream import NEXT_STEP, Stream
 
 CATEGORIES = {
     "cpu_op": Category.OPERATOR,

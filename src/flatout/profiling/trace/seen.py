@@ -9,18 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from flatout.profiling.trace import (device, flops, idle, processor, traffic, window)
-from flatout.profiling.trace.device import Work
-from flatout.profiling.trace.groups import grouped
-from flatout.profiling.trace.host import (Host, host)
-from flatout.profiling.trace.idle import (Gaps, Syncs)
-from flatout.profiling.trace.intervals import (NOBODY, Segments)
-from flatout.profiling.trace.places import (Places, directions, places)
-from flatout.profiling.trace.recording import (Category, Flags, Ints, Recording)
-from flatout.profiling.trace.twins import twins
-from flatout.profiling.trace.window import Window
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Place
+from flatout.profiling.trace import device, flops, idle, processor, traffic, window
+from flatout.profiling.trace.device import Work
+from flatout.profiling.trace.groups import grouped
+from flatout.profiling.trace.host import Host, host
+from flatout.profiling.trace.idle import Gaps, Syncs
+from flatout.profiling.trace.intervals import NOBODY, Segments
+from flatout.profiling.trace.places import Places, directions, places
+from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
+from flatout.profiling.trace.twins import twins
+from flatout.profiling.trace.window import Window
 
 
 @dataclass(frozen=True)

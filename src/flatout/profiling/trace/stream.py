@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from flatout.profiling.trace import decoding
 from flatout.nouns.errors import UserError
+from flatout.profiling.trace import decoding
 
 PACKED = 1 << 17
 PIECE = 1 << 18

@@ -15,8 +15,8 @@ import numpy as np
 
 from flatout.profiling.trace import flops
 from flatout.profiling.trace.intervals import Nest
-from flatout.profiling.trace.recording import (Flags, Ints)
-from flatout.profiling.trace.widths import (USUAL, width)
+from flatout.profiling.trace.recording import Flags, Ints
+from flatout.profiling.trace.widths import USUAL, width
 
 WRITES_ONLY = re.compile(r"^aten::(fill_|zero_|normal_|uniform_|bernoulli_|random_)$")
 COPIES = re.compile(r"^aten::copy_$")

@@ -17,7 +17,7 @@ from flatout.profiling.trace.aligning import align
 from flatout.profiling.trace.host import Host
 from flatout.profiling.trace.intervals import NOBODY
 from flatout.profiling.trace.processor import main_thread
-from flatout.profiling.trace.recording import (Category, Flags, Ints, Recording)
+from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
 
 Marks = tuple[tuple[int, int], ...]
 ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93), np.uint64(0xFF51AFD7ED558CCD))

@@ -9,7 +9,7 @@ import numpy as np
 from flatout.profiling.trace import operators
 from flatout.profiling.trace.device import Work
 from flatout.profiling.trace.host import Host
-from flatout.profiling.trace.recording import (Category, Flags, Ints, Recording)
+from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
 
 WHOLE = 0.5
 """A step at the border with less than this share of the usual events was cut off."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from flatout.nouns.ceiling import Ceiling
 from flatout.reporting import plain
-from flatout.reporting.bench.screen.screen import figure
+from flatout.reporting.bench.screen import figure
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flatout.nouns import units
 from flatout.nouns.ceiling import Benched, Ceiling
 from flatout.reporting import plain
-from flatout.reporting.bench.screen.document import share
+from flatout.reporting.bench.document import share
 from flatout.reporting.doctor import print_finding, print_line, print_paragraph
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from flatout.nouns.anatomy import WAITS, Anatomy, Kind
 from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting import plain
-from flatout.reporting.profile.screen import words
 from flatout.reporting.document import as_json
-from flatout.reporting.profile.screen.document import read
+from flatout.reporting.profile import words
+from flatout.reporting.profile.document import read
 
 COMPARE = "flatout.profile-compare/1"
 LEAST = 0.01

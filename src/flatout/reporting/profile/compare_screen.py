@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from flatout.nouns import units
 from flatout.reporting import plain
-from flatout.reporting.profile.screen import words as profile_words
-from flatout.reporting.profile.screen.screen import (LABEL, WIDEST, Line, mark_for, paragraph, show)
-from flatout.reporting.profile.screen.compare import (Change, Comparison, Told)
+from flatout.reporting.profile import words as profile_words
+from flatout.reporting.profile.compare import Change, Comparison, Told
+from flatout.reporting.profile.screen import LABEL, WIDEST, Line, mark_for, paragraph, show
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -19,8 +19,8 @@ from typing import Any
 from flatout.nouns.errors import UserError
 from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Profiled
-from flatout.reporting.profile.screen import words
 from flatout.reporting.document import as_json
+from flatout.reporting.profile import words
 
 PROFILE = "flatout.profile/1"
 HOW = "record one: flatout profile --json train.py > profile.json"

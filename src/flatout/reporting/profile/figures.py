@@ -11,7 +11,7 @@ from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.ceiling import Ceiling
 from flatout.nouns.profile import MemoryPoint, Operator, Profile, Span
 from flatout.reporting import plain
-from flatout.reporting.profile.screen import words
+from flatout.reporting.profile import words
 
 ROWS = 12
 """Of nested events in one lane; what lies deeper shares the last row."""

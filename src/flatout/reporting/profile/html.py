@@ -14,7 +14,6 @@ from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Place, Profile, Profiled
 from flatout.reporting import plain
-from flatout.reporting.profile.screen import (figures as profile_figures, tables, words)
 from flatout.reporting.html import (
     TEMPLATES,
     beside,
@@ -24,6 +23,8 @@ from flatout.reporting.html import (
     times,
     write_page,
 )
+from flatout.reporting.profile import figures as profile_figures
+from flatout.reporting.profile import tables, words
 
 SCRIPTS = ("profile_page.js", "profile_timeline.js", "profile_charts.js", "profile_tables.js")
 STYLES = ("report.css", "profile.css")

@@ -12,7 +12,7 @@ from flatout.nouns.anatomy import WAITS, Kind, Part
 from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Profiled
 from flatout.reporting import plain
-from flatout.reporting.profile.screen import words
+from flatout.reporting.profile import words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,7 +10,7 @@ from flatout.nouns import units
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import DeviceSample, Place, Profile, RankSeen
 from flatout.reporting import plain
-from flatout.reporting.profile.screen import words
+from flatout.reporting.profile import words
 
 AT_MOST = 400
 """Rows of one table; the rest is in the JSON."""

@@ -11,7 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from flatout_agent.speedups.attention import forms
-from flatout_agent.speedups.attention.calls import (HERE, Pending, Place, Step, form_queries, machinery, plain)
+from flatout_agent.speedups.attention.calls import (
+    HERE,
+    Pending,
+    Place,
+    Step,
+    form_queries,
+    machinery,
+    plain,
+)
 
 SMALLEST = 1 << 16
 """Scores: below that, putting operations off costs more than the fused kernel gains."""

@@ -14,11 +14,11 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups import (forward_state, nests)
-from flatout_agent.speedups.graphs import recordings
-from flatout_agent.boosts import Applied
+from flatout_agent.boost import Applied
 from flatout_agent.chain import Depth
-from flatout_agent.speedups.graphs.recordings import (Capture, Graphed, Key, NotRecordable, Recording)
+from flatout_agent.speedups import forward_state, nests
+from flatout_agent.speedups.graphs import recordings
+from flatout_agent.speedups.graphs.recordings import Capture, Graphed, Key, NotRecordable, Recording
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

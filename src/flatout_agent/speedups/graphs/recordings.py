@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from flatout_agent.speedups import (forward_state, nests)
+from flatout_agent.speedups import forward_state, nests
 
 Graphed = Callable[..., Any]
 Capture = Callable[[Any, Any, tuple[Any, ...]], Graphed]

@@ -22,7 +22,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from flatout_agent.speedups.images.jpeg_loading import (Change, copy_of_info, postpone)
+from flatout_agent.speedups.images.jpeg_loading import Change, copy_of_info, postpone
 from flatout_agent.speedups.spare_memory import spare_memory
 
 SHARE = 0.25

@@ -18,7 +18,13 @@ from collections.abc import Callable
 from typing import Any
 
 from flatout_agent.speedups.images.jpeg_bytes import is_plain
-from flatout_agent.speedups.images.jpeg_loading import (Change, Later, Numbers, copy_of_info, postpone)
+from flatout_agent.speedups.images.jpeg_loading import (
+    Change,
+    Later,
+    Numbers,
+    copy_of_info,
+    postpone,
+)
 
 FILTERS = (None, 1, 2, 3, 5)
 """Pillow's default, and its numbers of Lanczos, bilinear, bicubic and Hamming: those that weight

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups.samples import samples
-from flatout_agent.speedups.workers.reachable import state
 from flatout_agent.speedups.spare_memory import spare_memory
+from flatout_agent.speedups.workers.reachable import state
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any
 
-from flatout_agent.handover import (Rest, fit_for_the_collector, free_of_circles)
+from flatout_agent.handover import Rest, fit_for_the_collector, free_of_circles
 
 
 def with_workers(loader: Any) -> Iterator[Any]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flatout_agent.speedups.workers import worker_safety
-from flatout_agent.speedups.workers.reachable import (globals_named, reachable)
+from flatout_agent.speedups.workers.reachable import globals_named, reachable
 
 UNCHANGING = (type(None), bool, int, float, complex, str, bytes)
 ARRAY_KINDS = "biufcSUmM"

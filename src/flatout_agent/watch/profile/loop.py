@@ -14,10 +14,10 @@ from flatout_agent.job import Job, Seen
 from flatout_agent.job_facts import JobNotes
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import places
-from flatout_agent.watch.profile.watch import compile
 from flatout_agent.watch.calls import Calls
-from flatout_agent.watch.profile.watch.graphs import (Forwards, Losses)
-from flatout_agent.watch.profile.watch.loader import LoaderStarts
+from flatout_agent.watch.profile import compile
+from flatout_agent.watch.profile.graphs import Forwards, Losses
+from flatout_agent.watch.profile.loader import LoaderStarts
 from flatout_agent.watch.tensors import samples_in, tensors_in
 
 Undo = Callable[[], None]

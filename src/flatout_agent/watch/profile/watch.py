@@ -20,11 +20,11 @@ from flatout_agent.job import Job
 from flatout_agent.job_facts import world_size
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
-from flatout_agent.watch.profile.watch import flops
-from flatout_agent.watch.profile.watch.held import (optimizer_bytes, parameter_bytes)
-from flatout_agent.watch.profile.watch.loop import (LoopNotes, Step)
-from flatout_agent.watch.profile.watch.recording import (Recording, give_way, other_profiler)
-from flatout_agent.watch.profile.watch.seen import Window
+from flatout_agent.watch.profile import flops
+from flatout_agent.watch.profile.held import optimizer_bytes, parameter_bytes
+from flatout_agent.watch.profile.loop import LoopNotes, Step
+from flatout_agent.watch.profile.recording import Recording, give_way, other_profiler
+from flatout_agent.watch.profile.seen import Window
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
 from flatout_agent.watch.window import LEAST_WARMUP, LOCKSTEP_STEPS, stable

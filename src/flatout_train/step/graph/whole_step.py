@@ -19,12 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from flatout_agent.speedups import nests
+from flatout_train.out_of_memory import is_out_of_memory, let_go
 from flatout_train.step.graph.cuda import CudaRecorder
-from flatout_train.step.graph.host import (Hooks, HostState, Placement, Watchers, refusal)
-from flatout_train.step.graph.kinds import (describe, difference)
+from flatout_train.step.graph.host import Hooks, HostState, Placement, Watchers, refusal
+from flatout_train.step.graph.kinds import describe, difference
 from flatout_train.step.graph.program import Program
 from flatout_train.step.graph.rates import Rates
-from flatout_train.out_of_memory import (is_out_of_memory, let_go)
 
 Body = Callable[[Any], dict[str, Tensor]]
 Key = tuple[Hashable, int]

@@ -23,9 +23,9 @@ from attention_results import (
     results,
 )
 from attention_styles import LENGTH, WIDTH, Annotated, Drawn, NanoGPT, ViT
-from flatout_agent.speedups.attention import watch
 from flatout_agent.boosts import fast_dropout
 from flatout_agent.job import Job
+from flatout_agent.speedups.attention import watch
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from flatout_agent.speedups.workers.reachable import (reachable, state)
+from flatout_agent.speedups.workers.reachable import reachable, state
 
 
 class Box:

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from flatout_agent.watch import places
 from flatout_agent.watch.calls import MAKERS, METHODS, Calls, opened
-from flatout_agent.watch.profile.watch.flops import counter
-from flatout_agent.watch.profile.watch.graphs import (Forwards, Losses, keeping_line)
-from flatout_agent.watch.profile.watch.loop import Step
-from flatout_agent.watch.profile.watch.process import (Collections, worker_cpu_s)
-from flatout_agent.watch.profile.watch.recording import (Recording, other_profiler)
-from flatout_agent.watch.profile.watch.seen import step_times_s
-from flatout_agent.watch.profile.watch.settings import debug_variables
+from flatout_agent.watch.profile.flops import counter
+from flatout_agent.watch.profile.graphs import Forwards, Losses, keeping_line
+from flatout_agent.watch.profile.loop import Step
+from flatout_agent.watch.profile.process import Collections, worker_cpu_s
+from flatout_agent.watch.profile.recording import Recording, other_profiler
+from flatout_agent.watch.profile.seen import step_times_s
+from flatout_agent.watch.profile.settings import debug_variables
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from train.step.graph.fake import FakeRecorder
-from flatout_train.step.graph.whole_step import WholeStep
 from flatout_train.step.graph.program import Program
+from flatout_train.step.graph.whole_step import WholeStep
+from train.step.graph.fake import FakeRecorder
 
 FACTORS = {"of a helper": 1.0, "deep": {"inner": 1.0}}
 

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from train.step.graph.fake import FakeRecorder
-from flatout_train import plans
-from flatout_train.step.graph.whole_step import (RECORDINGS, WholeStep)
-from flatout_train.step.graph.rates import Rates
-from flatout_train.step.optimizing import fuse
 from flatout_agent.job import Job
+from flatout_train import plans
+from flatout_train.step.graph.rates import Rates
+from flatout_train.step.graph.whole_step import RECORDINGS, WholeStep
+from flatout_train.step.optimizing import fuse
+from train.step.graph.fake import FakeRecorder
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 WARM = 3

@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 from flatout.diagnosing.machine.env import visible_devices
 from flatout.installing import python_packages, system_packages, target
 from flatout.installing import pytorch as wheels
-from flatout.installing.pytorch import Choice
+from flatout.installing.choice import Choice
 from flatout.installing.target import Target
 from flatout.knowledge.compat import pytorch
 from flatout.nouns.errors import UserError
