@@ -80,6 +80,7 @@ pytestmark = pytest.mark.filterwarnings(
 @pytest.fixture(autouse=True)
 def a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """With some cores, and one thread chosen by nobody; bfloat16 counts as native."""
+    gc.unfreeze()  # what conftest has frozen may go at any time, and `path` counts it
     monkeypatch.setattr(loader_workers, "usable_cores", lambda: 2)
     monkeypatch.setattr(cpu_threads, "usable_cores", lambda: 2)
     monkeypatch.setattr(bf16_autocast, "native_bf16", lambda torch, device: (True, "here"))
