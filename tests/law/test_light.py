@@ -50,6 +50,12 @@ from flatout.__main__ import outcome
 code = outcome(["--help"])
 json.dump({"code": code, "loaded": list(sys.modules)}, sys.stderr)
 """
+EXPLAIN = """
+import json, sys
+from flatout.__main__ import outcome
+code = outcome(["explain", "KERN008"])
+json.dump({"code": code, "loaded": list(sys.modules)}, sys.stderr)
+"""
 
 
 def fresh(code: str) -> subprocess.CompletedProcess[str]:
@@ -107,6 +113,16 @@ def test_help_loads_nothing_expensive() -> None:
     assert [module for module in EXPENSIVE if module in found["loaded"]] == []
     commands = [item for item in found["loaded"] if item.startswith("flatout.commands.")]
     assert commands == []  # their help is read from their source
+
+
+def test_explaining_a_code_loads_no_check_and_nothing_expensive() -> None:
+    done = fresh(EXPLAIN)
+    found = json.loads(done.stderr)
+    assert found["code"] == 0
+    assert done.stdout.startswith("# KERN008: ")
+    assert [module for module in (*EXPENSIVE, "msgspec", "re2") if module in found["loaded"]] == []
+    rooms = [item for item in found["loaded"] if item.startswith("flatout.diagnosing.")]
+    assert sorted(rooms) == ["flatout.diagnosing.checks", "flatout.diagnosing.pages"]
 
 
 def test_import_of_flatout_does_no_work() -> None:

@@ -58,21 +58,18 @@ def command(
 
 def _page(name: str, as_json: bool) -> int:
     from flatout.diagnosing import pages
-    from flatout.diagnosing.signatures import described
 
     page = pages.find(name)
-    markdown = page.markdown if page is not None else described.find(name)
-    if markdown is None:
-        near = (*described.nearest(name), *pages.nearest(name))[:3]
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(f"there is no finding {name!r}{hint}", "flatout doctor lists findings", 1)
-    from flatout.nouns.explained import Explained
-    from flatout.reporting import document, terminal
-
+    markdown = page.markdown if page is not None else pages.of_signature(name)
     if as_json:
+        from flatout.nouns.explained import Explained
+        from flatout.reporting import document
+
         typer.echo(json.dumps(document.explain_document(Explained(()), page), indent=2))
     else:
-        terminal.page(markdown)
+        from flatout.reporting import markdown_page
+
+        markdown_page.show(markdown)
     return 0
 
 
