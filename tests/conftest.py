@@ -23,6 +23,9 @@ def root() -> Path:
     return ROOT
 
 
+pytest_plugins = ("processes",)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not _has_gpu():

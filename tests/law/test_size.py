@@ -5,8 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-import pytest
-
+from every import for_every
 from law.sources import FILES, SRC, name, tree
 
 FILE_LINES = 400
@@ -14,7 +13,7 @@ FUNCTION_LINES = 40
 COMMAND_LINES = 110
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
+@for_every(FILES, name)
 def test_files_and_functions_are_short(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= FILE_LINES, f"{lines} lines"
