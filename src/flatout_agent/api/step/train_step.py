@@ -87,8 +87,8 @@ class TrainStep:
       LBFGS.
     - `plan`: a flatout.toml; decides what is left at "auto" here.
     - `precision`: "auto", "bf16", "fp16" (the loss is scaled), "tf32", "fp32" or "fp8".
-    - `compile`: "auto", True or "whole" (model and loss in one graph), "blocks" (the blocks
-      that repeat and the loss: starts faster), one of torch.compile's modes, or False.
+    - `compile`: "auto", True or "whole" (one graph), "blocks" (those that repeat, and the loss:
+      starts faster), "tuned" ("auto" with kernels timed: starts slowest), a mode of torch's, False.
     - `layout`: "auto", "channels_last" or "contiguous".
     - `graph`: the whole step as one CUDA graph: "auto", True or False. Where it cannot be one,
       the step runs without, and `step.notes["graph"]` says why. Plain values that model and
