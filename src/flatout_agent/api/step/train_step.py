@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatout_agent.api.errors import NonfiniteError, UsageError
+from flatout_agent.api.errors import NonfiniteError
 from flatout_agent.api.step import compiling, loss_call, problems, ranks, step_state
 from flatout_agent.api.step.accumulation import Group, Weight
-from flatout_agent.api.step.averaging import Average
+from flatout_agent.api.step.averaging import average_of
 from flatout_agent.api.step.buffers import Buffers
 from flatout_agent.api.step.choices import Choices
 from flatout_agent.api.step.fitting import Fit
@@ -144,7 +144,7 @@ class TrainStep:
         choices.begin_settings(model, self.device)
         self._layout = choices.place(model)
         self._place = None if self._layout.name == "contiguous" else self._layout.place
-        self.ema = _average(model, self._bare, options.ema)
+        self.ema = average_of(model, self._bare, options.ema)
         chosen = choices.reduce(model, self.device)
         self._scaler = chosen.scaler
         choices.fuse(optimizer)
@@ -199,7 +199,8 @@ class TrainStep:
         else:
             parts = (self.model, self.optimizer, self.device, self.scheduler)
             undo, self._fit.free = self._passes.undo, self._free_graph
-            return WholeStep(self._body, *parts, loss_fn=self._loss_fn, undo=undo)
+            rest: dict[str, Any] = {"loss_fn": self._loss_fn, "average": lambda: self.ema}
+            return WholeStep(self._body, *parts, undo=undo, **rest)
         return None
 
     def __call__(self, batch: Any) -> Tensor:
@@ -276,10 +277,10 @@ class TrainStep:
             self._advance()
         return taken
 
-    def _advance(self) -> None:
+    def _advance(self, averaged: bool = False) -> None:
         if self.scheduler is not None:
             self.scheduler.step()
-        if self.ema is not None:
+        if self.ema is not None and not averaged:
             self.ema.update_parameters(self._bare)
 
     def flush(self) -> bool:
@@ -304,20 +305,28 @@ class TrainStep:
     def _body(self, batch: Any) -> dict[str, Tensor]:
         """One whole step on the device, for recording."""
         loss = self._passes.recordable(batch)
-        norm, parts, _ = self._device_update().apply(loss, None)
+        norm, parts, stepped = self._device_update().apply(loss, None)
         wide = torch.promote_types(loss.dtype, norm.dtype)  # a loss is float32 at least
         row = torch.stack([loss.to(wide), norm.to(wide)])
         if parts is not None:
             row = torch.cat([row, parts.to(wide)])
-        return {"loss": loss, "grad_norm": norm, "row": row}
+        outputs = {"loss": loss, "grad_norm": norm, "row": row}
+        if not stepped:
+            outputs["left out"] = row
+        elif self.ema is not None and self.ema.move(self._bare):
+            outputs["averaged"] = row  # as every replay of this will have done
+        return outputs
 
     def _after_graph(self, done: dict[str, Tensor]) -> Tensor:
         """The host's part of a step that was replayed; its tensors are written to again."""
         row = done["row"].clone()
         update = self._device_update()
         update.steps += 1
+        if "averaged" in done and self.ema is not None:
+            self.ema.count()
         update.record([row[0], row[1]], row[2:] if len(row) > 2 else None)
-        self._advance()
+        if "left out" not in done:
+            self._advance(averaged="averaged" in done)
         return row[0]
 
     def _device_update(self) -> DeviceUpdate:
@@ -383,15 +392,3 @@ class TrainStep:
         if self._whole is not None:
             self._whole.close()
             self._whole, self._graph_note = None, reason
-
-
-def _average(model: nn.Module, bare: nn.Module, decay: float | None) -> Average | None:
-    if decay is None:
-        return None
-    found = ranks.of(model)
-    if found is not None and not found.can_reduce:
-        raise UsageError(
-            f"ema={decay} averages a copy of the model, and torch cannot copy one that fully_shard "
-            "has sharded: leave ema out, or average the saved weights"
-        )
-    return Average(bare, decay)
