@@ -45,6 +45,7 @@ def train_step(
     ema: float | None = None,
     nonfinite: str = "stop",
     recompute: str | bool = "auto",
+    logits: str = "stored",
 ) -> TrainStep:
     """The whole training step of `model` as one function of a batch.
 
@@ -57,7 +58,7 @@ def train_step(
     problems.check_kinds(model, loss_fn, optimizer, scheduler)
     options = problems.Options(accumulate, weigh, clip_norm, ema, nonfinite, graph, recompute)
     problems.check_parameters(model, loss_fn, optimizer)
-    choices = Choices(precision, compile, layout, graph, accumulate)
+    choices = Choices(precision, compile, layout, graph, accumulate, logits)
     try:
         choices.follow(plan)
         return TrainStep(model, loss_fn, optimizer, scheduler, options, choices)
@@ -121,6 +122,9 @@ class TrainStep:
     - `recompute`: activation checkpointing of repeated blocks: "auto" (where memory runs out and
       it is faster than splitting, measured), True or False. A batch that does not fit is
       split and done again, with the same gradient; with several ranks it is not.
+    - `logits`: "stored", or "chunked": cross entropy of a language model's head takes its 2 million
+      logits or more, and their gradient, chunk by chunk and stores none. It rounds otherwise. Where
+      something else reads the logits they are computed; `step.notes["logits"]` says what does.
 
     With precision="fp32" and compile=False (on CUDA graph=False too: a recording keeps its rates in
     float32) the step is the plain loop to the last bit: unless asked for, neither the layout nor
@@ -362,6 +366,7 @@ class TrainStep:
             **self._choices.notes,
             "layout": self._layout.note(),
             "compile": self._compiled.note(),
+            "logits": self._choices.logits_note(),
             "graph": graph,
             "memory": self._fit.note,
             "nonfinite": self._update.note(),
