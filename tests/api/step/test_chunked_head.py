@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +17,12 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 import flatout
+from api.step.graph_fake import FakeRecorder
 from flatout_agent.api.errors import UsageError
 from flatout_agent.api.step import chunked_head, chunked_loss, compiling
 from flatout_agent.api.step.chunked_loss import Terms, chunk_rows, cross_entropy
 from flatout_agent.api.step.deferred_logits import DeferredLogits
+from flatout_agent.api.step.graph import WholeStep
 from flatout_agent.api.step.loss_region import SMALLEST
 
 # Dynamo hides it from people, not from a filter that makes errors of warnings.
@@ -496,3 +499,28 @@ def test_an_error_of_the_programs_own_comes_out() -> None:
     wrong = tokens()[0], tokens()[1] + CLASSES
     with pytest.raises(IndexError, match="out of bounds"):
         made(words(), plain)(wrong)
+
+
+def test_a_recorded_step_computes_the_same() -> None:
+    weights = []
+    for recorded in (False, True):
+        model = words()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        logits = chunked_head.Logits("chunked", model, functools.partial(plain, model), "no")
+
+        def body(batch: Any, optimizer: Any = optimizer, logits: Any = logits) -> dict[str, Tensor]:
+            optimizer.zero_grad(set_to_none=True)
+            loss = logits.call(batch)
+            loss.backward()
+            optimizer.step()
+            return {"loss": loss.detach()}
+
+        recorder = FakeRecorder(model.parameters)
+        whole = WholeStep(body, model, optimizer, torch.device("cpu"), recorder=recorder)
+        for _ in range(6):
+            if not recorded or whole.run(tokens()) is None:
+                body(tokens())
+        assert recorder.replays == (3 if recorded else 0)
+        assert logits.note().startswith("chunked: head and loss")
+        weights.append(model.words.weight.detach() - words().words.weight)
+    near(weights[1], weights[0], 1e-5)
