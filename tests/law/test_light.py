@@ -108,7 +108,7 @@ def test_help_loads_nothing_expensive() -> None:
     done = fresh(HELP)
     found = json.loads(done.stderr)
     assert found["code"] == 0
-    assert "Commands:" in done.stdout
+    assert "Speed up:" in done.stdout
     assert [module for module in EXPENSIVE if module in found["loaded"]] == []
     commands = [item for item in found["loaded"] if item.startswith("flatout.commands.")]
     assert commands == []  # their help is read from their source
