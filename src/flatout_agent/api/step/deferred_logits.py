@@ -224,8 +224,7 @@ def _loss(
     kind, dtype = product.input.device.type, outline.twin.dtype
     wide = torch.promote_types(dtype, torch.float32)
     casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    mean = reduction == "mean"
-    result = wide if casts else dtype
+    mean, result = reduction == "mean", wide if casts else dtype
     terms = Terms(product.dtype, wide, result, mean, ignore_index, label_smoothing, product.slope)
     rows = product.input
     for change in outline.changes:
