@@ -3,7 +3,9 @@
 # make test    every check: style, types, contracts, all tests
 # make check   the fast part of it
 # make thorough   all of it and the many that are alike: some minutes more
-# make docs    the reference pages, from the boosts' own documentation
+# make docs    the generated pages of docs/, from the code's own documentation
+# make site    the documentation as a site, into site/
+# make dist    wheel and sdist, into dist/
 # make bench   the measured claims, one after the other; see benchmarks/
 # make gpu-wheels   what benchmarks/gpu.sh may lack on a machine without network, into .gpu-wheels
 
@@ -15,9 +17,10 @@ BIN := .venv/bin
 endif
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 BUDGET ?= 210s
+PLATFORMS ?= linux win32 darwin
 PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
 
-.PHONY: setup demo test check thorough lint types docs bench gpu-wheels clean
+.PHONY: setup demo test check thorough lint types docs site dist bench gpu-wheels clean
 
 setup: .venv/.for-demo
 
@@ -40,15 +43,26 @@ lint: .venv/.for-development
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports --no-logo
+	@find src -name '*.py' | xargs wc -l | awk '$$1 > 400 && $$2 != "total" \
+	  { print "warning: " $$2 " has " $$1 " lines: is it one thing?" }'
 
 # One cache per platform: with a common one each run would throw the others' results away.
 types: .venv/.for-development
-	$(BIN)/mypy --platform linux --cache-dir .mypy_cache/linux
-	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
-	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+	set -e; for platform in $(PLATFORMS); do \
+	  $(BIN)/mypy --platform $$platform --cache-dir .mypy_cache/$$platform; done
 
 docs: .venv/.for-development
 	$(BIN)/python docs/generate.py
+
+# Nothing on it is fetched from elsewhere; its search needs a server: python -m http.server -d site
+# Not --quiet: that hides broken links even from mkdocs' strict mode.
+site: .venv/.for-site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --clean
+
+dist: .venv/.for-dist
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 bench: .venv/.for-development
 	set -e; for file in benchmarks/*.py; do \
@@ -66,7 +80,7 @@ gpu-wheels: .venv/.for-development
 	  --implementation cp $(GPU_PLATFORMS) --dest .gpu-wheels $(GPU_PACKAGES)
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -74,14 +88,22 @@ $(BIN)/python:
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; \
 	  echo "this Python has no venv; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
 
-# pip that comes with Python 3.11 does not know dependency groups, hence the newer one first.
-.venv/.for-demo: pyproject.toml constraints.txt | $(BIN)/python
+# The pip that comes with Python 3.11 does not know dependency groups.
+.venv/.with-pip: constraints.txt | $(BIN)/python
 	$(PIP) install -c constraints.txt pip
+	@touch $@
+
+.venv/.for-demo: pyproject.toml .venv/.with-pip
 	$(PIP) install -c constraints.txt -e ".[torch]" --group demo
 	@touch $@
 
 # HolisticTraceAnalysis is what traces are compared with; what it asks for beside pandas is Jupyter.
 .venv/.for-development: .venv/.for-demo
-	$(PIP) install -c constraints.txt -e ".[torch]" --group demo --group dev
+	$(PIP) install -c constraints.txt -e ".[torch]" --group demo --group dev --group dist
 	$(PIP) install -c constraints.txt --no-deps holistictraceanalysis
+	@touch $@
+
+# These two need nothing of the above, and no torch.
+.venv/.for-dist .venv/.for-site: .venv/.for-%: pyproject.toml .venv/.with-pip
+	$(PIP) install -c constraints.txt --group $*
 	@touch $@

@@ -122,7 +122,7 @@ def bench(part: str, small: bool) -> dict[str, Any]:
 def profile(part: str, small: bool) -> dict[str, Any]:
     """Where a step's time goes, and what is found."""
     job = JOBS[part.partition("_")[2]]
-    options = ("--stop", "--fail-over", "100%", *(("--no-bench",) if small else ()))
+    options = ("--stop", "--fail-above", "100%", *(("--no-bench",) if small else ()))
     seconds, document, problem = answer(
         "profile", "--json", *options, *job.words(small), codes=(0,)
     )

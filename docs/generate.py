@@ -1,4 +1,4 @@
-"""Make the reference pages: boosts, findings, errors and the library, from their own documentation.
+"""Make the reference pages: commands, boosts, findings, errors, library, from their documentation.
 
 Run by `make docs`; `tests/law` fails where a page differs from what this would write.
 """
@@ -8,10 +8,14 @@ from __future__ import annotations
 import ast
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
+import typer
+
 import flatout
+from flatout import commands
 from flatout.diagnosing import checks
 from flatout.diagnosing.pages import Page
 from flatout.diagnosing.pages import every as every_finding
@@ -44,7 +48,8 @@ def pages() -> dict[Path, str]:
     found[DOCS / "findings" / "README.md"] = finding_index(findings)
     results = json.loads((DOCS.parent / "benchmarks/results/breadth.json").read_text("utf-8"))
     found[DOCS / "benchmarks" / "breadth.md"] = breadth(results)
-    return found | library() | errors("en", DOCS / "errors") | errors("zh", DOCS / "errors" / "zh")
+    found |= library() | command_pages()
+    return found | errors("en", DOCS / "errors") | errors("zh", DOCS / "errors" / "zh")
 
 
 def breadth(results: dict[str, Any]) -> str:
@@ -192,6 +197,45 @@ def _arguments(words: str) -> list[str]:
             found[-1] += letter
     # ast writes `a: int=1` where people write `a: int = 1`.
     return [item.strip().replace("=", " = ", ": " in item) for item in found]
+
+
+def command_pages() -> dict[Path, str]:
+    """One page for each command: what its `--help` says."""
+    found, rows = {}, []
+    for name in commands.names():
+        command = typer.main.get_command(commands.application(name)).commands[name]
+        origin = MADE.format(file=f"flatout/commands/{name.replace('-', '_')}")
+        parts = [origin, *_command_parts(f"flatout {name}", command, "#")]
+        found[DOCS / "commands" / f"{name}.md"] = "\n\n".join(parts) + "\n"
+        rows.append(f"| [flatout {name}]({name}.md) | {command.help.splitlines()[0]} |")
+    head = ["<!-- Made by `make docs`. -->", "", "# Commands", ""]
+    table = ["| command | what it does |", "|---|---|", *rows]
+    found[DOCS / "commands" / "README.md"] = "\n".join([*head, *table]) + "\n"
+    return found
+
+
+def _command_parts(called: str, command: Any, level: str) -> list[str]:
+    """Usage, help and options of a command; then those of its own commands."""
+    context = typer.Context(command, info_name=called)
+    usage = " ".join([called, *command.collect_usage_pieces(context)])
+    parts = [f"{level} {called}", f"```text\n{usage}\n```"]
+    for paragraph in command.help.split("\n\n"):
+        _, mark, lines = paragraph.rpartition("\b\n")  # what follows it keeps its lines
+        title, _, examples = lines.rpartition(":\n")
+        parts += [f"{title}:"] if title and mark else []
+        parts.append(f"```sh\n{textwrap.dedent(examples)}\n```" if mark else paragraph)
+    rows = [item.get_help_record(context) for item in command.params]
+    table = [f"| {_cell(row[0])} | {' '.join(row[1].split())} |" for row in rows if row]
+    if table:
+        parts.append("\n".join(["| option | meaning |", "|---|---|", *table]))
+    for name, item in getattr(command, "commands", {}).items():
+        parts += _command_parts(f"{called} {name}", item, f"{level}#")
+    return parts
+
+
+def _cell(option: str) -> str:
+    """As code in a table, where a bar would end the cell even there."""
+    return f"<code>{option.replace('|', '&#124;')}</code>" if "|" in option else f"`{option}`"
 
 
 def finding(page: Page) -> str:

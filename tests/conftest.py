@@ -1,5 +1,5 @@
 """What all tests share: the repository's root, GPU tests only where there is a GPU, and the same
-examples in each run of a property test (`make thorough` draws new ones)."""
+few examples in each run of a property test (`make thorough` draws new ones, and more)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+pytest_plugins = ("processes",)
 ROOT = Path(__file__).parent.parent
 
-settings.register_profile("same", derandomize=True)
+settings.register_profile("same", derandomize=True, max_examples=40)
 settings.register_profile("random", derandomize=False)
 settings.load_profile("same")
 

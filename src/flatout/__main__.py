@@ -36,9 +36,10 @@ def outcome(arguments: Sequence[str]) -> int:
     except UserError as error:
         return _tell(error.message, error.next_step, error.exit_code)
     except typer.TyperException as error:
-        asked = [item for item in arguments[:1] if item in commands.names()]
-        message = error.format_message().rstrip(".")
-        return _tell(message, " ".join(["flatout", *asked, "--help"]), error.exit_code)
+        context = getattr(error, "ctx", None)
+        known = ["flatout", *(item for item in arguments[:1] if item in commands.names())]
+        asked = context.command_path if context is not None else " ".join(known)
+        return _tell(error.format_message().rstrip("."), f"{asked} --help", error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:

@@ -186,6 +186,7 @@ def model_facts(torch: Any, model: Any) -> wire.ModelFacts:
         has_hooks=any(m._forward_hooks or m._forward_pre_hooks for m in modules),
         wrapped=kind if kind in parallel else None,
         searches_unused=bool(getattr(model, "find_unused_parameters", False)),
+        embeddings=sum(isinstance(module, nn.Embedding) for module in modules),
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ VERSION = 1
 """The newest version of the file that is known here."""
 STARTED = (
     "allocator",
+    "bf16-residual",
     "clip-grad",
     "cpu-threads",
     "cudnn-attention",

@@ -80,7 +80,7 @@ def test_only_the_command_asked_for_is_loaded(tmp_path: Path) -> None:
         "print(sorted(m for m in sys.modules if m.startswith('flatout.commands.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "['flatout.commands.eject']"
+    assert done.stdout.splitlines()[-1] == "['flatout.commands._options', 'flatout.commands.eject']"
 
 
 def test_help_and_version() -> None:
@@ -93,7 +93,7 @@ def test_help_and_version() -> None:
 
 def test_help_keeps_lines_that_show_commands() -> None:
     assert (
-        "\n  flatout eject\n  flatout eject --plan other.toml --json\n"
+        "\n  Examples:\n    flatout eject\n    flatout eject --plan other.toml\n"
         in flat("eject", "-h").stdout
     )
 
@@ -106,6 +106,7 @@ def test_help_keeps_lines_that_show_commands() -> None:
         (["--zzz"], "No such option: --zzz", "flatout --help"),
         (["eject", "--jsn"], "No such option: --jsn", "flatout eject --help"),
         (["eject", "--plan"], "Option '--plan' requires an argument", "flatout eject --help"),
+        (["env", "docker", "--jsn"], "No such option: --jsn", "flatout env docker --help"),
         (["eject", "rest"], "Got unexpected extra argument", "flatout eject --help"),
     ],
 )

@@ -90,6 +90,32 @@ def test_redacted() -> None:
             assert name not in text
 
 
+@pytest.mark.slow
+def test_redacted_tests_of_the_devices() -> None:
+    """What --deep tried is told with the same stand-ins as the machine."""
+    found = document("--redact", "--deep", "--python", sys.executable)
+    assert found["selftests"]
+    assert str(Path(sys.executable).parent) not in json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "code"),
+    [
+        ("workstation", [], 0),
+        ("workstation", ["--fail-on", "warning"], 0),
+        ("nouveau", [], 1),
+        ("nouveau", ["--fail-on", "error"], 1),
+        ("container-small", [], 1),
+        ("container-small", ["--fail-on", "warning"], 1),
+        ("container-small", ["--fail-on", "error"], 0),
+        ("container-small", ["--fail-on", "error", "--json"], 0),
+    ],
+)
+def test_fail_on(machine: str, options: list[str], code: int) -> None:
+    done = flat("doctor", "--machine", str(MACHINES / f"{machine}.json"), *options)
+    assert done.returncode == code, done.stdout
+
+
 def test_people_read_it_in_80_columns() -> None:
     done = flat("doctor", "--machine", str(MACHINES / "nouveau.json"), COLUMNS="80")
     assert done.returncode == 1
@@ -136,6 +162,7 @@ def test_it_is_quick() -> None:
         (("--machine", "absent.json", "--deep"), "--deep"),
         (("--python", "no-such-python"), "no-such-python"),
         (("--frobnicate",), "--frobnicate"),
+        (("--fail-on", "note"), "'note' is not one of 'error', 'warning'"),
     ],
 )
 def test_wrong_usage(arguments: tuple[str, ...], message: str) -> None:

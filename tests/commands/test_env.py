@@ -42,7 +42,38 @@ def test_install_prints_lines_to_paste(here: Path, capsys: pytest.CaptureFixture
     if os.name == "posix":
         subprocess.run(["bash", "-n", "-c", text], check=True)
     assert outcome(["env"]) == 0
-    assert capsys.readouterr().out == text
+    again = capsys.readouterr()
+    assert again.out == text
+    assert again.err == "flatout: this is now written: flatout env install\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["--for", THERE], ["install", "--for", THERE]),
+        (["--for", THERE, "--json", "docker"], ["docker", "--for", THERE, "--json"]),
+        (["--json", "conda", "--for", THERE], ["conda", "--json", "--for", THERE]),
+    ],
+)
+def test_the_old_order_of_words(
+    old: list[str], new: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome(["env", *new]) == 0
+    wanted = capsys.readouterr()
+    assert outcome(["env", *old]) == 0
+    told = capsys.readouterr()
+    assert told.out == wanted.out
+    assert wanted.err == ""
+    assert told.err == f"flatout: this is now written: flatout env {' '.join(new)}\n"
+
+
+@pytest.mark.parametrize("what", ["install", "docker", "conda", "freeze", "tensorflow"])
+def test_each_has_its_own_help(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["env", what, "--help"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith(f"Usage: flatout env {what} [OPTIONS]\n")
+    assert f"    flatout env {what}" in told.out
+    assert told.err == ""
 
 
 def test_for_another_machine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,9 +151,10 @@ def test_freeze(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["shoes"], "there is no 'flatout env shoes'"),
-        (["docker", "--apply"], "--apply is for"),
-        (["install", "--apply", "--for", THERE], "--apply is for"),
+        (["shoes"], "there is no command 'env shoes'"),
+        (["dockr"], "there is no command 'env dockr'; did you mean 'docker'?"),
+        (["docker", "--apply"], "No such option: --apply\n  next: flatout env docker --help"),
+        (["install", "--apply", "--for", THERE], "--apply installs on this machine"),
         (["install", "--for", "gpu=foo"], "no GPU is known"),
         (["install", "--manager", "poetry"], "--manager poetry"),
         (["install", "--shell", "fish"], "--shell fish"),

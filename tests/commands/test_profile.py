@@ -61,11 +61,12 @@ def test_json_findings_files_and_exit_code(tmp_path: Path) -> None:
     same = run(tmp_path, "--compare", str(folder), str(folder / "profile.json"))
     assert same.returncode == 0, same.stderr
     assert same.stdout
+    assert f"this is now written: flatout compare {folder}" in same.stderr
 
 
 def test_stop_says_so_and_a_high_bar_passes(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(COLLECTS.format(steps=5000))
-    done = run(tmp_path, "--no-bench", "--stop", "--steps", "2", "--fail-over", "100%", "train.py")
+    done = run(tmp_path, "--no-bench", "--stop", "--steps", "2", "--fail-above", "100%", "train.py")
     assert done.returncode == 0, done.stderr
     assert "the program was ended (--stop)" in done.stderr
     assert "ended by itself" not in done.stdout
@@ -97,14 +98,48 @@ def test_ctrl_c_reports_what_there_is(tmp_path: Path) -> None:
 
 
 def test_a_trace_needs_no_script(tmp_path: Path) -> None:
-    done = run(tmp_path, "--trace", str(TRACES / "a100_train.json.gz"), "--json")
-    assert done.returncode in (0, 1), done.stderr
+    trace = str(TRACES / "a100_train.json.gz")
+    done = run(tmp_path, trace, "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
     document = json.loads(done.stdout)
     assert document["step_ms"] > 0
+    old = run(tmp_path, "--json", "--trace", trace)
+    assert old.stderr == f"flatout: this is now written: flatout profile {trace}\n"
+    assert json.loads(old.stdout)["anatomy"] == document["anatomy"]
+
+
+def test_a_trace_is_known_by_what_it_holds(tmp_path: Path) -> None:
+    (tmp_path / "recording").write_bytes((TRACES / "v100_train.json.gz").read_bytes())
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "x.pt.trace.json.gz").write_bytes(
+        (TRACES / "v100_train.json.gz").read_bytes()
+    )
+    by_content = run(tmp_path, "--json", "recording")
+    by_folder = run(tmp_path, "log", "--json")
+    steps = [json.loads(done.stdout)["step_ms"] for done in (by_content, by_folder)]
+    assert steps[0] == steps[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("threshold", "code"),
+    [
+        (["--fail-above", "1%"], 1),
+        (["--fail-above", "0.01"], 1),
+        (["--fail-above", "50%"], 0),
+        (["--fail-over", "1"], 1),
+        (["--fail-over", "50"], 0),
+    ],
+)
+def test_threshold(tmp_path: Path, threshold: list[str], code: int) -> None:
+    done = run(tmp_path, *threshold, str(TRACES / "a100_train.json.gz"))
+    assert done.returncode == code, done.stderr
+    renamed = f"written: flatout profile --fail-above {threshold[1]}%" in done.stderr
+    assert renamed == (threshold[0] == "--fail-over")
 
 
 def test_readme_shows_what_it_prints(tmp_path: Path, root: Path) -> None:
-    done = run(tmp_path, "--trace", str(TRACES / "a100_train.json.gz"), COLUMNS="80")
+    done = run(tmp_path, str(TRACES / "a100_train.json.gz"), COLUMNS="80")
     screen = done.stdout.partition("\nreport ")[0].rstrip()
     assert f"```\n{screen}\n```" in (root / "README.md").read_text(encoding="utf-8")
 
@@ -112,9 +147,15 @@ def test_readme_shows_what_it_prints(tmp_path: Path, root: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--compare", "a.json"], "--compare needs two profiles"),
+        (["--compare", "a.json"], "Missing argument 'AFTER'"),
+        (["absent.json.gz"], "there is no trace absent.json.gz"),
+        ([str(TRACES / "a100_train.json.gz"), "train.py"], "is a trace, train.py is not"),
+        ([str(TRACES / "a100_train.json.gz"), "--stop"], "--stop needs a script"),
+        (["--steps", "3", str(TRACES / "a100_train.json.gz")], "--steps needs a script"),
+        ([str(TRACES / "a100_train.json.gz"), "--jsn"], "No such option: --jsn"),
+        (["--fail-above", "10", "train.py"], "is neither a percentage nor a ratio below 1"),
         (["--skip", "soon", "train.py"], "is not a time"),
-        (["--fail-over", "much", "train.py"], "is no percentage"),
+        (["--fail-over", "much", "train.py"], "is neither a percentage nor a ratio"),
         (["missing.py"], "no such script"),
         ([], "nothing to run"),
     ],

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from every import for_every
 from flatout.installing import description, driver, shell
 from flatout.installing.target import Target
 from installing import grammar
@@ -24,21 +25,19 @@ def lines(text: str, at_least: str | None = None, **facts: object) -> tuple[str,
     return driver.commands(replace(description.read(text), **facts), at_least)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
-@pytest.mark.parametrize("gpu", GPUS)
-def test_a_shell_reads_every_line(system: str, gpu: str) -> None:
-    here = description.read(f"gpu={gpu},os={system}")
-    every = [
-        line
-        for wanted in (None, "535.54.03", "590.44.01")
-        for line in driver.commands(here, wanted)
-    ]
-    every += driver.reload_commands(here)
-    every += driver.container_toolkit_commands(here)
-    every += driver.boot_image_commands(here)
+@for_every(SYSTEMS)
+def test_a_shell_reads_every_line(system: str) -> None:
+    every: list[str] = []
+    for gpu in GPUS:
+        here = description.read(f"gpu={gpu},os={system}")
+        for wanted in (None, "535.54.03", "590.44.01"):
+            every += driver.commands(here, wanted)
+        every += driver.reload_commands(here)
+        every += driver.container_toolkit_commands(here)
+        every += driver.boot_image_commands(here)
+        as_root = driver.commands(replace(here, root=True))
+        assert not any(line.startswith("sudo") for line in as_root), gpu
     (grammar.powershell if here.system == "Windows" else grammar.bash)(dict.fromkeys(every))
-    as_root = driver.commands(replace(here, root=True))
-    assert not any(line.startswith("sudo") for line in as_root)
 
 
 @pytest.mark.parametrize(

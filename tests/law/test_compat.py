@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from packaging.version import Version
 
+from every import for_every
 from flatout.knowledge.compat import cuda, cudnn, pytorch, rocm, tables, tensorflow
 
 FOLDER = Path(tables.__file__).parent
@@ -24,11 +24,12 @@ RELEASES: dict[str, tuple[Any, ...]] = {
     "rocm": rocm.releases(),
     "tensorflow": tensorflow.releases(),
 }
-BUILDS = [
-    pytest.param(release, build, id=f"{release.version}-{build.name}")
-    for release in pytorch.releases()
-    for build in release.builds
-]
+each_torch = for_every(pytorch.releases(), lambda release: release.version)
+each_build = for_every(
+    [(release, build) for release in pytorch.releases() for build in release.builds],
+    lambda wheel: f"{wheel[0].version} {wheel[1].name}",
+)
+each_toolkit = for_every(cuda.releases(), lambda release: release.version)
 
 
 def entries(value: object, inside: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -45,7 +46,7 @@ def arch_lists(build: pytorch.TorchBuild) -> list[tuple[str, ...]]:
     return [one for one in lists if one]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@for_every(FILES, lambda path: path.name)
 def test_every_file_says_when_it_was_checked_and_every_entry_where_it_is_from(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     table = tomllib.loads(text)
@@ -56,7 +57,7 @@ def test_every_file_says_when_it_was_checked_and_every_entry_where_it_is_from(pa
         assert re.match(r"https://[\w.-]+/", entry.get("source", "")), f"{name}: {entry}"
 
 
-@pytest.mark.parametrize("table", RELEASES)
+@for_every(RELEASES)
 def test_versions_and_dates_rise(table: str) -> None:
     found = RELEASES[table]
     for earlier, later in itertools.pairwise(found):
@@ -64,7 +65,7 @@ def test_versions_and_dates_rise(table: str) -> None:
         assert earlier.released <= later.released, f"{later.version} is older than its forerunner"
 
 
-@pytest.mark.parametrize("table", RELEASES)
+@for_every(RELEASES)
 def test_there_is_no_hole_between_releases(table: str) -> None:
     missing = []
     known = {release.version for release in RELEASES[table]} | set(cuda.never_released())
@@ -90,7 +91,7 @@ def test_the_tables_reach_as_far_back_as_they_promise() -> None:
     assert {table: first[table] for table in promised} == promised
 
 
-@pytest.mark.parametrize("system", ["Linux", "Windows"])
+@for_every(["Linux", "Windows"])
 def test_a_newer_cuda_never_asks_for_an_older_driver(system: str) -> None:
     found = [driver for one in cuda.releases() if (driver := cuda.full_driver(one.version, system))]
     assert len(found) >= 18
@@ -101,16 +102,14 @@ def test_a_newer_cuda_never_asks_for_an_older_driver(system: str) -> None:
     assert [Version(driver) for driver in least] == sorted(Version(driver) for driver in least)
 
 
-@pytest.mark.parametrize("system", ["Linux", "Windows"])
-@pytest.mark.parametrize("release", cuda.releases(), ids=lambda release: release.version)
-def test_running_never_asks_for_more_than_everything(
-    release: cuda.CudaRelease, system: str
-) -> None:
-    least = cuda.minimum_driver(release.version, system)
-    full = cuda.full_driver(release.version, system)
-    assert least is not None
-    assert full is None or Version(least) <= Version(full)
-    assert cuda.driver_runs(least, release.version, system)
+@each_toolkit
+def test_running_never_asks_for_more_than_everything(release: cuda.CudaRelease) -> None:
+    for system in ("Linux", "Windows"):
+        least = cuda.minimum_driver(release.version, system)
+        full = cuda.full_driver(release.version, system)
+        assert least is not None
+        assert full is None or Version(least) <= Version(full), system
+        assert cuda.driver_runs(least, release.version, system)
 
 
 def test_cuda_majors_all_have_a_driver_range() -> None:
@@ -118,7 +117,7 @@ def test_cuda_majors_all_have_a_driver_range() -> None:
     assert majors == {row.major for row in cuda.driver_ranges()}
 
 
-@pytest.mark.parametrize("release", cuda.releases(), ids=lambda release: release.version)
+@each_toolkit
 def test_capabilities_of_a_toolkit_are_in_order(release: cuda.CudaRelease) -> None:
     assert release.oldest_capability == min(release.capabilities)
     assert release.newest_capability == max(release.capabilities)
@@ -158,10 +157,11 @@ def test_a_newer_cudnn_knows_no_fewer_new_gpus() -> None:
     assert all((one.oldest_capability or (0, 0)) <= (one.newest_capability or ()) for one in known)
 
 
-@pytest.mark.parametrize(("release", "build"), BUILDS)
+@each_build
 def test_arch_lists_are_well_formed_and_within_the_toolkit(
-    release: pytorch.TorchRelease, build: pytorch.TorchBuild
+    wheel: tuple[pytorch.TorchRelease, pytorch.TorchBuild],
 ) -> None:
+    release, build = wheel
     pattern = r"gfx[0-9a-f]{3,4}" if build.rocm else r"(sm|compute)_\d{2,3}[af]?"
     toolkit = cuda.release(build.cuda) if build.cuda else None
     for listed in arch_lists(build):
@@ -174,26 +174,28 @@ def test_arch_lists_are_well_formed_and_within_the_toolkit(
     assert not (arch_lists(build) and not (build.cuda or build.rocm)), release.version
 
 
-@pytest.mark.parametrize(("release", "build"), BUILDS)
+@each_build
 def test_wheels_for_arm_hold_kernels_for_what_arm_servers_have(
-    release: pytorch.TorchRelease, build: pytorch.TorchBuild
+    wheel: tuple[pytorch.TorchRelease, pytorch.TorchBuild],
 ) -> None:
     """No GPU before Ampere, and of Ampere the A100 alone, stands in an ARM server."""
+    release, build = wheel
     assert not build.aarch64_arch_list or "linux-aarch64" in build.systems, release.version
     numbers = {int(re.sub(r"\D", "", item)) for item in build.aarch64_arch_list}
     assert all(number == 80 or number >= 90 for number in numbers)
 
 
-@pytest.mark.parametrize(("release", "build"), BUILDS)
+@each_build
 def test_an_arch_list_says_where_it_is_from(
-    release: pytorch.TorchRelease, build: pytorch.TorchBuild
+    wheel: tuple[pytorch.TorchRelease, pytorch.TorchBuild],
 ) -> None:
+    release, build = wheel
     if arch_lists(build):
         assert build.source or release.source
         assert build.source is not None
 
 
-@pytest.mark.parametrize("release", pytorch.releases(), ids=lambda release: release.version)
+@each_torch
 def test_every_system_has_one_default_and_a_cpu_build(release: pytorch.TorchRelease) -> None:
     systems = {system for build in release.builds for system in build.systems}
     defaults = [system for build in release.builds for system in build.default_on]
@@ -206,7 +208,7 @@ def test_every_system_has_one_default_and_a_cpu_build(release: pytorch.TorchRele
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("release", pytorch.releases(), ids=lambda release: release.version)
+@each_torch
 def test_names_of_builds_are_parts_of_an_address(release: pytorch.TorchRelease) -> None:
     for build in release.builds:
         assert re.fullmatch(r"cpu|xpu|cu\d{3}|rocm\d+(\.\d+)+", build.name)
@@ -215,7 +217,7 @@ def test_names_of_builds_are_parts_of_an_address(release: pytorch.TorchRelease) 
         assert build.cudnn is None or build.cuda
 
 
-@pytest.mark.parametrize("release", pytorch.releases(), ids=lambda release: release.version)
+@each_torch
 def test_a_torch_release_is_complete(release: pytorch.TorchRelease) -> None:
     assert release.newest_patch.startswith(f"{release.version}.")
     numbers = [Version(python.removesuffix("t")) for python in release.pythons]
@@ -249,7 +251,7 @@ def test_kinds_of_gpu_named_by_builds_are_known() -> None:
     assert supported <= {target.name for target in rocm.targets()}
 
 
-@pytest.mark.parametrize("release", tensorflow.releases(), ids=lambda release: release.version)
+@for_every(tensorflow.releases(), lambda release: release.version)
 def test_a_tensorflow_release_is_complete(release: tensorflow.TensorflowRelease) -> None:
     assert release.cuda
     assert release.cudnn

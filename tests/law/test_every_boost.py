@@ -10,8 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from every import for_every
 from flatout_agent import boosts
 from flatout_agent.boost import Boost
 from flatout_agent.wire import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
@@ -31,6 +30,8 @@ SIGNATURES = {
     "by_hand": ["facts", "params"],
 }
 NAMES = boosts.names()
+
+each_boost = for_every(NAMES)
 
 
 def job(device: str, **changes: Any) -> JobFacts:
@@ -89,7 +90,7 @@ def test_the_folder_is_the_table() -> None:
     assert {boost_id.replace("-", "_") for boost_id in NAMES} == files
 
 
-@pytest.mark.parametrize("boost_id", NAMES)
+@each_boost
 def test_page(boost_id: str) -> None:
     page = inspect.cleandoc(boosts.load(boost_id).__doc__ or "")
     title, _, rest = page.partition("\n")
@@ -101,7 +102,7 @@ def test_page(boost_id: str) -> None:
     assert [heading for heading, text in found.items() if len(text) < 20] == []
 
 
-@pytest.mark.parametrize("boost_id", NAMES)
+@each_boost
 def test_shape(boost_id: str) -> None:
     module = boosts.load(boost_id)
     assert isinstance(module.BOOST, Boost)
@@ -117,7 +118,7 @@ def test_shape(boost_id: str) -> None:
         assert list(inspect.signature(function).parameters) == parameters, name
 
 
-@pytest.mark.parametrize("boost_id", NAMES)
+@each_boost
 def test_names_only_boosts_that_exist(boost_id: str) -> None:
     boost = boosts.load(boost_id).BOOST
     named = {*boost.conflicts, *boost.covered_by, *boost.retry_after}
@@ -125,7 +126,7 @@ def test_names_only_boosts_that_exist(boost_id: str) -> None:
     assert boost_id not in named
 
 
-@pytest.mark.parametrize("boost_id", NAMES)
+@each_boost
 def test_parameters_can_stand_in_a_plan(boost_id: str) -> None:
     for name, values in boosts.load(boost_id).BOOST.params.items():
         assert name.isidentifier()
@@ -133,17 +134,16 @@ def test_parameters_can_stand_in_a_plan(boost_id: str) -> None:
         assert [value for value in values if type(value) not in (str, int, float, bool)] == []
 
 
-@pytest.mark.parametrize("boost_id", NAMES)
+@each_boost
 def test_has_a_test_file(boost_id: str, root: Path) -> None:
     assert (root / "tests/agent/boosts" / f"test_{boost_id.replace('-', '_')}.py").is_file()
 
 
-@pytest.mark.parametrize("known", JOBS)
-@pytest.mark.parametrize("boost_id", NAMES)
-def test_answers_the_host(boost_id: str, known: str) -> None:
+@each_boost
+def test_answers_the_host(boost_id: str) -> None:
     """For every job and every parameter: a reason or None, a likely gain, lines that parse."""
-    module, facts = boosts.load(boost_id), JOBS[known]
-    for params in choices(module.BOOST):
+    module = boosts.load(boost_id)
+    for facts, params in itertools.product(JOBS.values(), choices(module.BOOST)):
         reason = module.applies(facts, params)
         assert reason is None or (isinstance(reason, str) and reason and "\n" not in reason)
         promised = module.promise(facts, params)
@@ -155,11 +155,10 @@ def test_answers_the_host(boost_id: str, known: str) -> None:
         ast.parse(lines)
 
 
-@pytest.mark.parametrize("boost_id", NAMES)
+@each_boost
 def test_environment_is_text(boost_id: str) -> None:
     module = importlib.import_module(f"flatout_agent.boosts.{boost_id.replace('-', '_')}")
-    if not hasattr(module, "environment"):
-        pytest.skip("sets no variables")
+    environment = getattr(module, "environment", lambda *_: {})
     for facts, params in itertools.product(JOBS.values(), choices(module.BOOST)):
-        found = module.environment(facts, params)
+        found = environment(facts, params)
         assert all(isinstance(item, str) for pair in found.items() for item in pair)

@@ -9,8 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from every import for_every
 from flatout.diagnosing import checks, pages
 from flatout.diagnosing.checks import CheckFile
 from flatout.nouns.finding import Severity
@@ -29,7 +28,7 @@ CODES = {file.code for file in FILES}
 CURES_IN_A_NAME = {"fix", "install", "enable", "set", "use", "no", "not", "disallow", "banned"}
 HEADINGS = ["What it sees", "Why it matters", "Evidence", "Cure", "References"]
 
-each_check = pytest.mark.parametrize("file", FILES, ids=lambda file: file.code)
+each_check = for_every(FILES, lambda file: file.code)
 
 
 def place(file: CheckFile) -> tuple[str, str]:
@@ -54,7 +53,7 @@ def assert_whole_page(module: Any) -> None:
     assert "https://" in found["References"]
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@for_every(FAMILIES)
 def test_the_folders_are_the_families(kind: str) -> None:
     folders = (checks.FOLDER / kind).glob("*/__init__.py")
     assert {path.parent.name for path in folders} == FAMILIES[kind]

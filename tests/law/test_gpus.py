@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from every import for_every
 from flatout.knowledge import gpus
 from flatout.knowledge.gpus import GpuModel
 
@@ -45,7 +46,7 @@ CAPABILITIES = {
 }
 OFFICIAL = re.compile(r"https://([a-z0-9-]+\.)*(nvidia|amd|intel|apple|awsstatic)\.com/\S+")
 
-each = pytest.mark.parametrize("model", MODELS, ids=IDS)
+each = for_every(MODELS, lambda model: model.id)
 
 
 def test_fields_are_known_and_needed_ones_there() -> None:

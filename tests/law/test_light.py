@@ -10,14 +10,15 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
+from every import for_every
 from law.sources import AGENT, FILES, LIBRARY, PROGRAMS, SRC, imported, name, tree
 
 OPTIONAL = {"PIL", "cv2", "numpy", "nvidia", "simplejpeg"}
 OPTIONAL |= {"torchao", "torchdata", "torchvision", "turbojpeg"}
 """What the library uses where it is installed, always inside functions."""
+ALONE = [path for path in PROGRAMS if path.parent.name != "kernels"]
 EXPENSIVE = ["torch", "rich", "plotly", "psutil", "jinja2", "tomlkit", "pynvml", "numpy"]
 
 IMPORT_EVERYTHING = """
@@ -49,6 +50,12 @@ from flatout.__main__ import outcome
 code = outcome(["--help"])
 json.dump({"code": code, "loaded": list(sys.modules)}, sys.stderr)
 """
+EXPLAIN = """
+import json, sys
+from flatout.__main__ import outcome
+code = outcome(["explain", "KERN008"])
+json.dump({"code": code, "loaded": list(sys.modules)}, sys.stderr)
+"""
 
 
 def fresh(code: str) -> subprocess.CompletedProcess[str]:
@@ -58,67 +65,39 @@ def fresh(code: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-STANDARD = set(sys.stdlib_module_names)
+@for_every(AGENT, name)
+def test_agent_imports_standard_library_and_torch_alone(path: Path) -> None:
+    allowed = sys.stdlib_module_names | {"torch", "flatout_agent"}
+    if path.stem == "sitecustomize":
+        allowed = allowed | {"sitecustomize"}  # the user's own, to which it hands over
+    strange = {found: line for found, line in imported(tree(path)).items() if found not in allowed}
+    assert strange == {}
 
 
-def strangers(paths: Iterable[Path], allowed: set[str]) -> list[str]:
-    """file: module, for each import that is not allowed."""
-    return [
-        f"{name(path)}:{line}: {module}"
-        for path in paths
-        for module, line in imported(tree(path)).items()
-        if module not in allowed
-    ]
-
-
-def unreadable(paths: Iterable[Path], version: tuple[int, int]) -> list[str]:
-    """Files that this Python cannot parse."""
-    found = []
-    for path in paths:
-        try:
-            ast.parse(path.read_text(encoding="utf-8"), feature_version=version)
-        except SyntaxError as error:
-            found.append(f"{name(path)}:{error.lineno}: {error.msg}")
-    return found
-
-
-def test_agent_imports_standard_library_and_torch_alone() -> None:
-    own = {"flatout_agent", "torch", "sitecustomize"}  # the user's own, to which it hands over
-    assert strangers(AGENT, STANDARD | own) == []
-
-
-def test_agent_is_python_3_10() -> None:
+@for_every(AGENT, name)
+def test_agent_is_python_3_10(path: Path) -> None:
     """The user's interpreter may be older than the host's."""
-    assert unreadable(AGENT, (3, 10)) == []
-    assert [name(path) for path in AGENT if "tomllib" in imported(tree(path))] == []  # new in 3.11
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
+    assert imported(tree(path)).keys().isdisjoint({"tomllib"})  # new in 3.11
 
 
-def test_programs_are_python_3_7_and_stand_alone() -> None:
-    """But for the kernels, which need torch: facts are asked of any Python."""
-    alone = [path for path in PROGRAMS if path.parent.name != "kernels"]
-    assert len(alone) > 4
-    assert unreadable(alone, (3, 7)) == []
-    assert unreadable(PROGRAMS, (3, 10)) == []
-    own = {"flatout_agent", "flatout_programs", "tell", "torch"}
-    assert strangers(alone, STANDARD | own | {"torchvision"}) == []
+@for_every(ALONE, name)
+def test_programs_are_python_3_7_and_stand_alone(path: Path) -> None:
+    """Facts are asked of any Python; torch is imported where it is tried."""
+    ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 7))
+    allowed = sys.stdlib_module_names | {"flatout_programs", "tell", "torch", "torchvision"}
+    strange = {found: line for found, line in imported(tree(path)).items() if found not in allowed}
+    assert strange == {}
 
 
-def test_library_needs_standard_library_and_torch_alone() -> None:
-    own = STANDARD | {"torch", "flatout_agent", "flatout_train"}
-    assert strangers(LIBRARY, own | OPTIONAL) == []
-    at_the_top = [
-        f"{name(path)}: {module}"
-        for path in LIBRARY
-        for module in imported(top(tree(path)))
-        if module not in own
-    ]
-    assert at_the_top == []
-
-
-def top(module: ast.Module) -> ast.Module:
-    """The imports that run when the module is imported."""
-    module.body = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    return module
+@for_every(LIBRARY, name)
+def test_library_needs_standard_library_and_torch_alone(path: Path) -> None:
+    module = tree(path)
+    allowed = sys.stdlib_module_names | {"torch", "flatout_agent", "flatout_train"}
+    strange = {found: line for found, line in imported(module).items() if found not in allowed}
+    assert strange.keys() <= OPTIONAL
+    top = [node for node in module.body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert imported(ast.Module(top, [])).keys() <= allowed
 
 
 def test_host_names_torch_nowhere() -> None:
@@ -139,10 +118,20 @@ def test_help_loads_nothing_expensive() -> None:
     done = fresh(HELP)
     found = json.loads(done.stderr)
     assert found["code"] == 0
-    assert "Commands:" in done.stdout
+    assert "Speed up:" in done.stdout
     assert [module for module in EXPENSIVE if module in found["loaded"]] == []
     commands = [item for item in found["loaded"] if item.startswith("flatout.commands.")]
     assert commands == []  # their help is read from their source
+
+
+def test_explaining_a_code_loads_no_check_and_nothing_expensive() -> None:
+    done = fresh(EXPLAIN)
+    found = json.loads(done.stderr)
+    assert found["code"] == 0
+    assert done.stdout.startswith("# KERN008: ")
+    assert [module for module in (*EXPENSIVE, "msgspec", "re2") if module in found["loaded"]] == []
+    rooms = [item for item in found["loaded"] if item.startswith("flatout.diagnosing.")]
+    assert sorted(rooms) == ["flatout.diagnosing.checks", "flatout.diagnosing.pages"]
 
 
 def test_import_of_flatout_does_no_work() -> None:

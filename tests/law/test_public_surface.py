@@ -16,6 +16,9 @@ from flatout import commands
 
 NAMES = [
     "Checkpoint",
+    "CheckpointError",
+    "NonfiniteError",
+    "UsageError",
     "__version__",
     "device",
     "find_batch_size",
@@ -25,26 +28,23 @@ NAMES = [
     "to_device",
     "train_step",
 ]
+SCRIPT = ["--json", "--only", "--plan", "--python", "--skip", "--steps-left"]
+FILES = ["--force", "--json", "--write"]
+INSTALL = ["--apply", "--for", "--manager", "--mirror", "--python", "--shell", "--yes", *FILES]
 OPTIONS = {
     "bench": ["--cached", "--device", "--expect", "--json", "--only", "--python", "--quick"],
-    "doctor": ["--deep", "--json", "--machine", "--python", "--redact"],
+    "compare": ["--fail-above", "--json"],
+    "doctor": ["--deep", "--fail-on", "--json", "--machine", "--python", "--redact"],
     "eject": ["--json", "--plan"],
-    "env": [
-        "--apply",
-        "--for",
-        "--force",
-        "--json",
-        "--manager",
-        "--mirror",
-        "--python",
-        "--shell",
-        "--write",
-        "--yes",
-    ],
+    "env": [],
+    "env conda": ["--for", "--mirror", "--python", *FILES],
+    "env docker": ["--for", "--mirror", "--python", *FILES],
+    "env freeze": ["--python", *FILES],
+    "env install": INSTALL,
+    "env tensorflow": INSTALL,
     "explain": ["--json", "--lang", "--python"],
     "profile": [
-        "--compare",
-        "--fail-over",
+        "--fail-above",
         "--json",
         "--no-bench",
         "--out",
@@ -53,33 +53,9 @@ OPTIONS = {
         "--skip",
         "--steps",
         "--stop",
-        "--trace",
     ],
-    "run": [
-        "--exact",
-        "--json",
-        "--live",
-        "--no-plan",
-        "--only",
-        "--plan",
-        "--python",
-        "--quiet",
-        "--skip",
-        "--steps-left",
-    ],
-    "tune": [
-        "--allow",
-        "--budget",
-        "--exact",
-        "--json",
-        "--only",
-        "--plan",
-        "--python",
-        "--seed",
-        "--skip",
-        "--steps",
-        "--steps-left",
-    ],
+    "run": ["--exact", "--live", "--no-plan", "--quiet", *SCRIPT],
+    "tune": ["--allow", "--budget", "--exact", "--seed", "--steps", *SCRIPT],
 }
 
 
@@ -98,23 +74,44 @@ def test_public_names_of_the_agent() -> None:
 
 
 def test_commands() -> None:
-    assert commands.names() == sorted(OPTIONS)
+    assert commands.names() == sorted(name for name in OPTIONS if " " not in name)
+
+
+def shown(command: str, *arguments: str) -> str:
+    words = command.split()
+    application = commands.application(words[0])
+    done = CliRunner().invoke(
+        application, [*words, *arguments], prog_name="flatout", env={"COLUMNS": "80"}
+    )
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 @pytest.mark.parametrize("command", OPTIONS)
 def test_options(command: str) -> None:
-    arguments = [command, "--help"]
-    shown = CliRunner().invoke(commands.application(command), arguments, prog_name="flatout")
-    assert shown.exit_code == 0
-    found = set(re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", shown.stdout, flags=re.MULTILINE))
-    assert sorted(found - {"--help"}) == OPTIONS[command]
+    found = re.findall(r"^ +(?:-\w, )?(--[a-z-]+)", shown(command, "--help"), flags=re.MULTILINE)
+    assert sorted(set(found) - {"--help"}) == sorted(OPTIONS[command])
 
 
 @pytest.mark.parametrize("command", OPTIONS)
-def test_help(command: str) -> None:
-    line = commands.summary(command)
-    assert line.endswith(".")
-    assert len(line) <= 100
+def test_help_fits_80_columns_in_whole_sentences(command: str) -> None:
+    text = shown(command, "--help")
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+    assert text.isascii()
+    first = text.split("\n\n")[1].strip()
+    assert first.endswith(".") and "\n" not in first
+    assert "\n  Examples:\n" in text
+    assert re.search(r"<[a-z]+[a-z\[\] ]*>", text) is None  # a type where a name should stand
+
+
+def test_commands_are_listed_on_one_line_each() -> None:
+    lines = CliRunner().invoke(commands.application(), ["--help"], prog_name="flatout").stdout
+    for name in commands.names():
+        entry = commands.entry(name)
+        assert entry.group in commands.GROUPS, name
+        assert f"  {name.ljust(7)}  {entry.summary}\n" in lines
+    headings = [line[:-1] for line in lines.splitlines() if re.fullmatch(r"\w[\w ]+:", line)]
+    assert headings == [*commands.GROUPS, "Options"]
 
 
 def ast_names(path: Path) -> set[str]:

@@ -56,3 +56,25 @@ def test_what_is_not_known_is_never_a_number(value: float | None) -> None:
         units.duration,
     ):
         assert show(value) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("10%", 0.1),
+        ("12.5 %", 0.125),
+        ("150%", 1.5),
+        ("0.1", 0.1),
+        (".1", 0.1),
+        (" 0.05 ", 0.05),
+        ("0", 0.0),
+        ("0.5%", 0.005),
+    ],
+)
+def test_portions(text: str, value: float) -> None:
+    assert units.portion(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["10", "1", "1.0", "", "%", "-5%", "much", "nan", "1e-1", "10%%"])
+def test_a_number_of_which_the_meaning_is_open_is_no_portion(text: str) -> None:
+    assert units.portion(text) is None

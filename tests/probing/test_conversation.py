@@ -91,6 +91,6 @@ def test_no_orders_and_no_traces() -> None:
     assert "TRITON_CACHE_DIR" not in conversation.environment({})
 
 
-@pytest.mark.parametrize("name", ["facts.py", "selftest.py"])
-def test_the_agents_programs_are_found(name: str) -> None:
+@pytest.mark.parametrize("name", ["facts", "selftest", "packages", "ceilings"])
+def test_the_programs_are_found(name: str) -> None:
     assert conversation.program(name).is_file()

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from flatout.diagnosing.diagnose import diagnose
 from flatout.nouns.interpreter import Package
-from flatout.nouns.machine import Machine
-from flatout.probing.redacted import redacted
+from flatout.nouns.machine import DeviceFile, Machine
+from flatout.nouns.selftest import SelfTest
+from flatout.probing.redacted import redacted, with_tests
 from machines.healthy import HEALTHY, changed, workstation
 
 USER = "jane"
@@ -77,10 +78,46 @@ def test_equal_stays_equal_and_different_stays_different() -> None:
         ("see /data/acme-project, it is full", "see /path-N, it is full"),
         ("/data/acme-project is full", "/path-N"),
         ("GPU-12345678-aaaa-bbbb-cccc-1234567890ab lost", "GPU-N lost"),
+        ("GPU-8932f937 and MIG-8932f937-aa lost", "GPU-N and MIG-N lost"),
+        ("id 12345678-AAAA-bbbb-cccc-1234567890ab", "id serial-N"),
+        ("link 00:1A:2b:3c:4d:5e is down", "link address-N is down"),
+        ("port 0c:42:a1:03:00:79:7a:b0 is down", "port address-N is down"),
+        (
+            "to fe80::42:acff:fe11:2%eth0 or [2001:db8::1]:29500",
+            "to address-N or [address-N]:29500",
+        ),
+        ("c10::Error at 12:34:56 on 0000:3b:00.0", "c10::Error at 12:34:56 on 0000:3b:00.0"),
+        ("torch::jit, fa::b, std::ffff", "torch::jit, fa::b, std::ffff"),
     ],
 )
 def test_text(message: str, hidden: str) -> None:
     assert hidden in re.sub(r"(?<=-)\d+", "N", with_error(message))
+
+
+def test_serial_numbers_and_groups_of_their_own() -> None:
+    files = tuple(DeviceFile(f"/dev/{name}", True, group=name) for name in ("render", "acme-lab"))
+    machine = changed(
+        workstation(),
+        gpus__0__uuid="0x1f2e3d4c5b6a7988",
+        kernel__user_groups=("video", "acme-lab", USER),
+        kernel__device_files=files,
+    )
+    found = redacted(machine, WORDS)
+    assert found.gpus is not None and (found.gpus[0].uuid or "").startswith("serial-")
+    groups, shown = found.kernel.user_groups, found.kernel.device_files
+    assert groups is not None and shown is not None
+    assert groups[0] == "video" and groups[1] == shown[1].group
+    assert shown[0].group == "render"
+    assert "acme" not in text(found).replace("/dev/acme-lab", "") and USER not in groups
+
+
+def test_what_was_tried_has_the_same_stand_ins() -> None:
+    machine = changed(workstation(), interpreter__executable="/srv/acme/venv/bin/python")
+    tests = (SelfTest("import torch", False, message="/srv/acme/venv/bin/python: no torch"),)
+    shown, tried = with_tests(machine, tests)
+    assert shown.interpreter is not None
+    assert tried[0].message == f"{shown.interpreter.executable}: no torch"
+    assert "acme" not in text(shown)
 
 
 @pytest.mark.parametrize("name", HEALTHY)

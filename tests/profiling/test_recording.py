@@ -16,7 +16,7 @@ from flatout.nouns.observer import Silent
 from flatout.profiling import recording, records
 from flatout.profiling.recording import Settings
 from flatout.profiling.records import Process
-from flatout.profiling.settings import seconds, share
+from flatout.profiling.settings import seconds
 from flatout.running.command import resolve
 from flatout_agent import wire
 
@@ -129,7 +129,7 @@ def process(**seen: object) -> Process:
 def test_a_profiler_of_the_scripts_own_is_named() -> None:
     error = records.why_not([process(profiler=True)], 0, True)
     assert "profiler of its own" in error.message
-    assert error.next_step is not None and "--trace" in error.next_step
+    assert error.next_step is not None and "flatout profile FILE" in error.next_step
 
 
 def test_the_lowest_rank_with_a_trace_leads() -> None:
@@ -186,13 +186,7 @@ def test_times(text: str, value: float) -> None:
     assert seconds(text) == value
 
 
-@pytest.mark.parametrize(("text", "value"), [("10%", 0.1), ("5", 0.05), ("12.5 %", 0.125)])
-def test_shares(text: str, value: float) -> None:
-    assert share(text) == pytest.approx(value)
-
-
 @pytest.mark.parametrize("text", ["", "soon", "-5", "nan", "1e9s%"])
-def test_neither_times_nor_shares(text: str) -> None:
-    for read in (seconds, share):
-        with pytest.raises(UserError, match=r"is not a time|is no percentage"):
-            read(text)
+def test_no_times(text: str) -> None:
+    with pytest.raises(UserError, match="is not a time"):
+        seconds(text)

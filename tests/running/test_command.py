@@ -150,7 +150,8 @@ class TestWhatCannotRun:
     def test_no_such_script_and_nothing_near(self, here: Path) -> None:
         assert self.refusal("nowhere/zzz.py").next_step
 
-    def test_a_folder(self, here: Path) -> None:
+    def test_a_folder(self, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", str(here))
         (here / "train.py").mkdir()
         (here / "project").mkdir()
         (here / "project" / "__main__.py").write_text("")

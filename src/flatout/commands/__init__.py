@@ -1,8 +1,14 @@
 """The commands, one per file: the folder is the table, the file's name is the verb.
 
 Each file defines `command`, a function with typer annotations that returns the exit code; its
-docstring is the help. One whose command line ends with the user's own program says
-`CONTEXT = SCRIPT_CONTEXT`, takes a `typer.Context` and reads it with `program(ctx.args)`.
+docstring is the help, and `PLACE = (group, number)` says where `flatout --help` lists it. Further:
+
+- `CONTEXT = SCRIPT_CONTEXT`: the command line ends with the user's own program; `command` takes a
+  `typer.Context` and reads it with `program(ctx.args)`. `USAGE` may say what stands there.
+- `SUBCOMMANDS`: functions like `command`, which is then the group's help alone.
+- `modern(words)`: the words after the command as they are written today.
+
+`_options.py` has the options of several commands.
 
 Only the command that was asked for is imported: the help of the others is read from their source.
 """
@@ -14,15 +20,20 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import flatout
+from flatout.nouns import units
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,85 +41,180 @@ if TYPE_CHECKING:
     from flatout.nouns.machine import Machine
     from flatout.running import foreground
 
+INTRODUCTION = """
+Run any PyTorch training script flat out.
+
+flatout measures where the time of a training job goes, finds the speed-ups that work for your
+script without changing its code, and checks that the model still learns the same. It also checks
+the machine and explains errors.
+
+Start here:
+  flatout tune train.py    find what makes the script faster
+  flatout run train.py     run the script with what was found
+  flatout doctor           check the machine
+"""
+MORE = "Run flatout COMMAND --help for more about a command."
+GROUPS = ("Understand", "Speed up", "Fix")
+"""Headings over the commands in `flatout --help`."""
 SCRIPT_CONTEXT: dict[str, Any] = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
     "allow_interspersed_args": False,
 }
 """Everything from the script's name on belongs to the script, options and `--help` included."""
+SCRIPT_USAGE = "[OPTIONS] SCRIPT [ARGS]..."
+COMPLETION = "_FLATOUT_COMPLETE"
+"""Set by a shell that asks for completions."""
 
-# Options that several commands have, or that would crowd a command's own file.
-PlanToRun = Annotated[Path | None, typer.Option("--plan", help="The plan; flatout.toml if here.")]
-NoPlan = Annotated[bool, typer.Option("--no-plan", help="As written, but watched.")]
-Live = Annotated[bool, typer.Option("--live", help="Tune while it trains; writes the plan.")]
-StepsLeft = Annotated[
-    int | None, typer.Option("--steps-left", min=1, help="Steps that a whole run takes.")
-]
-Exact = Annotated[bool, typer.Option("--exact", help="Only boosts that keep precision.")]
-Only = Annotated[list[str] | None, typer.Option("--only", help="This boost alone; repeatable.")]
-Skip = Annotated[list[str] | None, typer.Option("--skip", help="Not this boost; repeatable.")]
-Python = Annotated[str | None, typer.Option("--python", help="The Python that runs the script.")]
-JsonBeside = Annotated[
-    bool, typer.Option("--json", help="A JSON document on stdout, the script's own to stderr.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")]
 
 LOOK_S = 0.5
 """For facts on which steps of an error's cure depend."""
-SCRIPT_USAGE = "[OPTIONS] SCRIPT [ITS ARGUMENTS]"
+
+
+class Entry(NamedTuple):
+    """A command as `flatout --help` lists it."""
+
+    group: str
+    number: int
+    """Its place in the group."""
+    summary: str
+
+
+class _Overview(TyperGroup):
+    """Lists the commands under the headings of their groups, before the options."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.format_commands(ctx, formatter)
+        TyperCommand.format_options(cast(TyperCommand, self), ctx, formatter)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        headings: dict[str, list[tuple[str, str]]] = {}
+        width = max(map(len, self.commands))
+        for name, command in self.commands.items():
+            heading = getattr(command, "rich_help_panel", None) or "Commands"
+            row = (name.ljust(width), (command.help or "").partition("\n")[0])
+            headings.setdefault(heading, []).append(row)
+        for heading, rows in headings.items():
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+
+class _WithUsage(TyperCommand):
+    """Shows its usage as the command's file has it, without typer's notation for arguments."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [self.options_metavar or ""]
 
 
 def names() -> list[str]:
     """The commands as the user types them."""
-    return sorted(item.name.replace("_", "-") for item in pkgutil.iter_modules(__path__))
+    files = (item.name for item in pkgutil.iter_modules(__path__))
+    return sorted(name.replace("_", "-") for name in files if not name.startswith("_"))
 
 
 def call(arguments: Sequence[str]) -> int:
     """Run the command in `arguments`; its exit code. Raises UserError and typer's exceptions."""
-    asked = next((item for item in arguments if not item.startswith("-")), None)
-    if asked is not None and asked not in names():
-        raise UserError(f"there is no command {asked!r}{_nearest(asked)}", "flatout --help")
-    result = application(asked)(
-        args=list(arguments) or ["--help"],
+    if COMPLETION in os.environ:
+        asked, words = next(iter(_typed()), None), [*arguments]
+    else:
+        asked, words = _modern(arguments)
+    result = application(asked if asked in names() else None)(
+        args=words or ["--help"],
         prog_name="flatout",
         standalone_mode=False,
     )
     return result if isinstance(result, int) else 0
 
 
+def _modern(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The command asked for, and all words as they are written today."""
+    words = list(arguments)
+    place = next((place for place, item in enumerate(words) if not item.startswith("-")), None)
+    if place is None:
+        return None, words
+    asked = words[place]
+    if asked not in names():
+        raise UserError(f"there is no command {asked!r}{nearest(asked, names())}", "flatout --help")
+    modern = getattr(importlib.import_module(_module(asked)), "modern", None)
+    if modern is not None:
+        words[place + 1 :] = modern(words[place + 1 :])
+    return asked, words
+
+
+def _typed() -> Iterator[str]:
+    """The words of the line that a shell wants completed, without options."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    yield from (word for word in line.split()[1:] if not word.startswith("-"))
+
+
 def application(asked: str | None = None) -> typer.Typer:
     """All commands; of these only `asked` is loaded, the others can tell their help alone."""
     app = typer.Typer(
-        help=flatout.__doc__,
-        add_completion=False,
+        cls=_Overview,
+        help=_help(INTRODUCTION),
+        epilog=MORE,
         rich_markup_mode=None,  # importing rich would double the time to start
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
+        subcommand_metavar="COMMAND",
     )
     app.callback()(_flatout)
-    for name in names():
-        if name == asked:
-            module = importlib.import_module(_module(name))
-            settings = getattr(module, "CONTEXT", None)
-            text = _help(module.command.__doc__ or "")
-            usage = SCRIPT_USAGE if settings is SCRIPT_CONTEXT else "[OPTIONS]"
-            register = app.command(
-                name, help=text, context_settings=settings, options_metavar=usage
-            )
-            register(module.command)
+    entries = {name: entry(name) for name in names()}
+    for name in sorted(
+        names(), key=lambda name: (GROUPS.index(entries[name].group), entries[name])
+    ):
+        group, _, summary = entries[name]
+        if name != asked:
+            app.command(name, help=summary, rich_help_panel=group)(_not_loaded)
+            continue
+        module = importlib.import_module(_module(name))
+        if hasattr(module, "SUBCOMMANDS"):
+            app.add_typer(_subcommands(module), name=name, rich_help_panel=group)
         else:
-            app.command(name, help=summary(name))(_not_loaded)
+            _add(app, name, module, group)
     return app
 
 
-def summary(name: str) -> str:
-    """The first line of the docstring of a command's function, without importing its file."""
+def _add(app: typer.Typer, name: str, module: ModuleType, group: str) -> None:
+    settings = getattr(module, "CONTEXT", None)
+    usage = SCRIPT_USAGE if settings is SCRIPT_CONTEXT else "[OPTIONS]"
+    register = app.command(
+        name,
+        cls=_WithUsage,
+        help=_help(module.command.__doc__ or ""),
+        context_settings=settings,
+        options_metavar=getattr(module, "USAGE", usage),
+        rich_help_panel=group,
+    )
+    register(module.command)
+
+
+def _subcommands(module: ModuleType) -> typer.Typer:
+    """The group of a command that has subcommands."""
+    group = typer.Typer(
+        cls=_Overview,
+        help=_help(module.command.__doc__ or ""),
+        add_completion=False,
+        no_args_is_help=True,
+        subcommand_metavar="COMMAND",
+    )
+    group.callback()(module.command)
+    for function in module.SUBCOMMANDS:
+        group.command(function.__name__, help=_help(function.__doc__ or ""))(function)
+    return group
+
+
+def entry(name: str) -> Entry:
+    """A command's place and the first line of its help, read without importing its file."""
     spec = importlib.util.find_spec(_module(name))
     source = spec.loader.get_source(_module(name)) if spec and spec.loader else None  # type: ignore[attr-defined]
+    place, summary = (GROUPS[-1], 0), ""
     for node in ast.parse(source or "").body:
         if isinstance(node, ast.FunctionDef) and node.name == "command":
-            return (ast.get_docstring(node) or "").partition("\n")[0]
-    return ""
+            summary = (ast.get_docstring(node) or "").partition("\n")[0]
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PLACE":
+            place = ast.literal_eval(node.value)
+    return Entry(*place, summary)
 
 
 def program(rest: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
@@ -124,19 +230,35 @@ def program(rest: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     return words[2:], words[1]
 
 
+def renamed(words: Sequence[str]) -> None:
+    """Say on stderr how what was typed is written now."""
+    with suppress(OSError, AttributeError):  # stderr may be closed: no reason to stop
+        sys.stderr.write(f"flatout: this is now written: flatout {shlex.join(words)}\n")
+
+
+def threshold(option: str, text: str) -> float:
+    """10% or 0.1 as 0.1. Raises UserError for anything else."""
+    share = units.portion(text)
+    if share is None:
+        message = f"{option} {text!r} is neither a percentage nor a ratio below 1"
+        raise UserError(message, f"write it as {option} 10% or {option} 0.1")
+    return share
+
+
 def _help(docstring: str) -> str:
-    """The docstring, with lines that show command lines kept as they are."""
+    """The docstring, with paragraphs that hold indented lines kept as they are."""
     paragraphs = inspect.cleandoc(docstring).split("\n\n")
     keep = "\b\n"  # the mark that stops a paragraph from being wrapped anew
-    return "\n\n".join((keep if text.startswith("flatout ") else "") + text for text in paragraphs)
+    return "\n\n".join((keep if "\n  " in text else "") + text for text in paragraphs)
 
 
 def _module(name: str) -> str:
     return f"{__name__}.{name.replace('-', '_')}"
 
 
-def _nearest(asked: str) -> str:
-    near = difflib.get_close_matches(asked, names(), n=1)
+def nearest(asked: str, known: Sequence[str]) -> str:
+    """The known word most like the one asked for, as the end of a message; or nothing."""
+    near = difflib.get_close_matches(asked, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -150,7 +272,11 @@ def _flatout(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+            "--version",
+            "-V",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version and exit.",
         ),
     ] = False,
 ) -> None: ...

@@ -9,37 +9,54 @@ from typing import Annotated
 
 import typer
 
+from flatout.commands import _options
 from flatout.nouns.ceiling import Benched
 from flatout.nouns.errors import UserError
 
+PLACE = ("Understand", 3)
 INTERRUPTED = 130
+
+Quick = Annotated[bool, typer.Option("--quick", help="Measure fewer sizes, within 20 seconds.")]
+Cached = Annotated[
+    bool, typer.Option("--cached", help="Show the last results instead of measuring.")
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Measure only this, such as matmul-bf16. Repeatable."),
+]
+Device = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DEVICE", help="Measure only this device: cpu or cuda:1. Repeatable."),
+]
+Expect = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GPU",
+        help="Exit with 1 unless the GPU is this model (h100) and fast enough.",
+    ),
+]
 
 
 def command(
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Within 20 seconds: one or two sizes of each.")
-    ] = False,
-    cached: Annotated[
-        bool, typer.Option("--cached", help="Measure nothing: show what was measured last.")
-    ] = False,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Measure this ceiling alone (matmul-bf16); repeatable.")
-    ] = None,
-    device: Annotated[
-        list[str] | None, typer.Option(help="Only on this device: cpu, cuda:1; repeatable.")
-    ] = None,
-    expect: Annotated[
-        str | None, typer.Option(help="PASS where it is this GPU and gives what it should.")
-    ] = None,
-    python: Annotated[str | None, typer.Option(help="The Python that runs the training.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    quick: Quick = False,
+    only: Only = None,
+    device: Device = None,
+    cached: Cached = False,
+    python: _options.Python = None,
+    expect: Expect = None,
+    as_json: _options.Json = False,
 ) -> int:
-    """Measure what this hardware can really do, beside its data sheet.
+    """Measure what this machine's hardware can do.
 
-    flatout bench
-    flatout bench --quick
-    flatout bench --only matmul-bf16 --only copy-device
-    flatout bench --quick --expect h100
+    Measures matrix products, convolutions, memory and copy bandwidth, kernel launches, attention
+    and the disk, and compares the results with the data sheet.
+
+    Examples:
+      flatout bench --quick
+      flatout bench --only matmul-bf16 --only copy-device
+      flatout bench --quick --expect h100
+
+    Exit code: 0 if all results are as expected, 1 if one is too low or --expect fails.
     """
     if cached and (quick or only or device or expect or python):
         raise UserError("--cached measures nothing: it goes with --json alone")

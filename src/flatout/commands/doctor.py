@@ -6,33 +6,57 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from flatout.commands import _options
 from flatout.nouns.diagnosed import Diagnosed, Health
 from flatout.nouns.errors import UserError
 
+PLACE = ("Fix", 1)
+Deep = Annotated[
+    bool,
+    typer.Option("--deep", help="Also run short tests on every device, including torch.compile."),
+]
+Recording = Annotated[
+    Path | None,
+    typer.Option(
+        "--machine",
+        metavar="FILE",
+        help="Check a machine that was recorded with doctor --json.",
+    ),
+]
+FailOn = Annotated[
+    Literal["error", "warning"],
+    typer.Option(
+        metavar="[error|warning]", help="Exit with 1 if a finding is at least this severe."
+    ),
+]
+Redact = Annotated[
+    bool,
+    typer.Option("--redact", help="Hide user and host names, paths, addresses and serial numbers."),
+]
+
 
 def command(
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Also try the devices: copy, multiply, compile.")
-    ] = False,
-    machine: Annotated[
-        Path | None, typer.Option(help="Diagnose a recorded machine: a --json document.")
-    ] = None,
-    redact: Annotated[
-        bool, typer.Option("--redact", help="Leave out user names, paths and host names.")
-    ] = False,
-    python: Annotated[str | None, typer.Option(help="The Python that runs the training.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    deep: Deep = False,
+    machine: Recording = None,
+    python: _options.Python = None,
+    fail_on: FailOn = "warning",
+    redact: Redact = False,
+    as_json: _options.Json = False,
 ) -> int:
-    """Find what is wrong with this machine for training, and the exact commands that cure it.
+    """Find what is wrong with this machine and how to fix it.
 
-    flatout doctor
-    flatout doctor --deep
-    flatout doctor --json --redact > machine.json
-    flatout doctor --machine machine.json
+    Checks the drivers, the container, the Python environment and the hardware. For each problem it
+    prints the evidence and the commands that fix it. Neither a GPU nor PyTorch is needed.
+
+    Examples:
+      flatout doctor
+      flatout doctor --deep
+      flatout doctor --json --redact > machine.json
+      flatout doctor --machine machine.json
     """
     if machine is not None and (deep or python):
         raise UserError("--deep and --python ask this machine, --machine a recorded one")
@@ -46,7 +70,8 @@ def command(
         from flatout.reporting import terminal
 
         terminal.doctor(diagnosed)
-    return 0 if diagnosed.health is Health.HEALTHY else 1
+    failing = (Health.BROKEN, Health.IMPAIRED) if fail_on == "warning" else (Health.BROKEN,)
+    return int(diagnosed.health in failing)
 
 
 def _diagnose(deep: bool, recording: Path | None, redact: bool, python: str | None) -> Diagnosed:
@@ -62,9 +87,9 @@ def _diagnose(deep: bool, recording: Path | None, redact: bool, python: str | No
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(checks.MACHINE.every)
         found = recorded.read(recording) if recording else machine.look(executable, deep)
-        if redact:
-            found = redacted.redacted(found)
         modules = loading.result()
-    findings = diagnose(found, modules)
     tests = selftest.run(executable) if deep else ()
+    if redact:
+        found, tests = redacted.with_tests(found, tests)
+    findings = diagnose(found, modules)
     return Diagnosed(found, findings, tests, len(modules), time.monotonic() - began)

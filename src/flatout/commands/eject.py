@@ -8,18 +8,25 @@ from typing import Annotated, Any
 
 import typer
 
+from flatout.commands import _options
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan
 
+PLACE = ("Speed up", 3)
+PlanToPrint = Annotated[Path, typer.Option("--plan", metavar="FILE", help="Print this plan.")]
+
 
 def command(
-    plan: Annotated[Path, typer.Option(help="The plan to print.")] = Path("flatout.toml"),
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    plan: PlanToPrint = Path("flatout.toml"),
+    as_json: _options.Json = False,
 ) -> int:
-    """Print the plan as plain PyTorch lines to paste into the script.
+    """Print the plan as PyTorch code to paste into the script.
 
-    flatout eject
-    flatout eject --plan other.toml --json
+    The code is plain PyTorch and does not need flatout.
+
+    Examples:
+      flatout eject
+      flatout eject --plan other.toml
     """
     from flatout.reporting import lines
     from flatout.tuning import plan_file

@@ -4,69 +4,250 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from flatout.commands import _options, nearest, renamed
+from flatout.commands._options import one_of
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
     from flatout.installing.target import Target
 
+PLACE = ("Fix", 3)
 Document = dict[str, Any]
-WHAT = ("install", "docker", "conda", "freeze", "tensorflow")
 LIMIT_S = 10.0
 """For looking at the machine: who installs would rather wait than have the wrong build."""
+WITH_VALUE = ("--for", "--python", "--manager", "--mirror", "--shell", "--write")
+
+For = Annotated[
+    str | None,
+    typer.Option(
+        "--for",
+        metavar="MACHINE",
+        help="Another machine, such as gpu=a100,driver=550.  [default: this one]",
+    ),
+]
+Python = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        metavar="PYTHON",
+        help="Python interpreter to install into.  [default: the active one]",
+    ),
+]
+PythonToRead = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        metavar="PYTHON",
+        help="Python interpreter whose packages are listed.  [default: the active one]",
+    ),
+]
+PythonToFit = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        metavar="PYTHON",
+        help="Python interpreter whose version is used.  [default: the active one]",
+    ),
+]
+Manager = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[pip|uv|conda]",
+        help="Package manager to install with.  [default: the environment's]",
+        autocompletion=one_of("pip", "uv", "conda"),
+    ),
+]
+Mirror = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Download packages from this mirror."),
+]
+Shell = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[bash|powershell]",
+        help="Shell to write the commands for.  [default: by system]",
+        autocompletion=one_of("bash", "powershell"),
+    ),
+]
+Apply = Annotated[bool, typer.Option("--apply", help="Print the commands, then run them.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before running them.")]
+Write = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Write the files to this folder instead of printing them."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")]
 
 
-def command(
-    what: Annotated[
-        str, typer.Argument(help="install, docker, conda, freeze or tensorflow.")
-    ] = "install",
-    for_: Annotated[
-        str | None, typer.Option("--for", help="Another machine: gpu=rtx4090,driver=535,os=windows")
-    ] = None,
-    python: Annotated[str | None, typer.Option(help="The interpreter to install into.")] = None,
-    manager: Annotated[str | None, typer.Option(help="pip, uv or conda.")] = None,
-    mirror: Annotated[str | None, typer.Option(help="Address of a mirror of the wheels.")] = None,
-    shell: Annotated[str | None, typer.Option(help="bash or powershell.")] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="Show the lines, then run them.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before --apply.")] = False,
-    write: Annotated[Path | None, typer.Option(help="Write the files into this folder.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over files there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
-) -> int:
-    """Print what installs the right PyTorch here or elsewhere, and why it is the right one.
+def command() -> None:
+    """Print the install commands or files that fit this machine.
 
-    flatout env install
-    flatout env install --for gpu=rtx4090,driver=535,os=windows,python=3.11
-    flatout env docker --write .
-    flatout env conda
-    flatout env freeze
-    flatout env tensorflow
+    Versions are chosen for the GPU, the driver and the Python of this machine or of one that you
+    describe, and the reasons are printed. Nothing is installed unless you add --apply.
+
+    Examples:
+      flatout env install
+      flatout env install --for gpu=rtx4090,driver=535,os=windows,python=3.11
+      flatout env docker --write .
     """
-    if what not in WHAT:
-        raise UserError(f"there is no 'flatout env {what}'", f"one of {', '.join(WHAT)}")
-    if apply and (for_ is not None or what not in ("install", "tensorflow")):
-        raise UserError("--apply is for flatout env install and tensorflow on this machine")
-    target = None if what == "freeze" else _target(for_, python, manager, shell)
-    document = _answer(what, target, python, mirror)
+
+
+def install(
+    for_: For = None,
+    python: Python = None,
+    manager: Manager = None,
+    mirror: Mirror = None,
+    shell: Shell = None,
+    apply: Apply = False,
+    yes: Yes = False,
+    write: Write = None,
+    force: Force = False,
+    as_json: _options.Json = False,
+) -> int:
+    """Print the commands that install a matching driver and PyTorch.
+
+    --for takes the keys gpu, gpus, capability, driver, rocm, os, arch, python, manager and libc.
+
+    Examples:
+      flatout env install
+      flatout env install --apply
+      flatout env install --for gpu=rtx4090,driver=535,os=windows,python=3.11
+    """
+    target = _to_install(for_, python, manager, shell, apply)
+    return _script("install", target, mirror, write, force, as_json, apply, yes)
+
+
+def tensorflow(
+    for_: For = None,
+    python: Python = None,
+    manager: Manager = None,
+    mirror: Mirror = None,
+    shell: Shell = None,
+    apply: Apply = False,
+    yes: Yes = False,
+    write: Write = None,
+    force: Force = False,
+    as_json: _options.Json = False,
+) -> int:
+    """Print the commands that install a matching TensorFlow.
+
+    Examples:
+      flatout env tensorflow
+      flatout env tensorflow --for gpu=a100,driver=550,os=ubuntu22.04
+    """
+    target = _to_install(for_, python, manager, shell, apply)
+    return _script("tensorflow", target, mirror, write, force, as_json, apply, yes)
+
+
+def docker(
+    for_: For = None,
+    python: PythonToFit = None,
+    mirror: Mirror = None,
+    write: Write = None,
+    force: Force = False,
+    as_json: _options.Json = False,
+) -> int:
+    """Print a Dockerfile and a compose.yaml with a matching PyTorch.
+
+    Examples:
+      flatout env docker
+      flatout env docker --write .
+    """
+    _show(_answer("docker", _target(for_, python), mirror), write, force, as_json)
+    return 0
+
+
+def conda(
+    for_: For = None,
+    python: PythonToFit = None,
+    mirror: Mirror = None,
+    write: Write = None,
+    force: Force = False,
+    as_json: _options.Json = False,
+) -> int:
+    """Print an environment.yml for conda with a matching PyTorch.
+
+    Examples:
+      flatout env conda > environment.yml
+      conda env create --file environment.yml
+    """
+    _show(_answer("conda", _target(for_, python), mirror), write, force, as_json)
+    return 0
+
+
+def freeze(
+    python: PythonToRead = None,
+    write: Write = None,
+    force: Force = False,
+    as_json: _options.Json = False,
+) -> int:
+    """Print this environment's packages, to recreate it elsewhere.
+
+    Examples:
+      flatout env freeze > requirements.txt
+      flatout env freeze --python ./venv/bin/python
+    """
+    from flatout.installing import answers
+    from flatout.probing import packages
+
+    frozen = answers.frozen(packages.look(_interpreter(python)))
+    _show({**_head("freeze"), **frozen}, write, force, as_json)
+    return 0
+
+
+SUBCOMMANDS = (install, docker, conda, freeze, tensorflow)
+
+
+def modern(words: Sequence[str]) -> list[str]:
+    """The subcommand first: once it could follow its options, and `install` could be left out."""
+    place = 0
+    while place < len(words) and words[place].startswith("-"):
+        place += 2 if words[place] in WITH_VALUE else 1
+    if place >= len(words):
+        if not words or {"-h", "--help"}.isdisjoint(words):
+            words = ["install", *words]
+            renamed(["env", *words])
+        return [*words]
+    known = [function.__name__ for function in SUBCOMMANDS]
+    if words[place] not in known:
+        message = f"there is no command 'env {words[place]}'{nearest(words[place], known)}"
+        raise UserError(message, "flatout env --help")
+    if place:
+        words = [words[place], *words[:place], *words[place + 1 :]]
+        renamed(["env", *words])
+    return [*words]
+
+
+def _script(
+    what: str,
+    target: Target,
+    mirror: str | None,
+    write: Path | None,
+    force: bool,
+    as_json: bool,
+    apply: bool,
+    yes: bool,
+) -> int:
+    document = _answer(what, target, mirror)
     _show(document, write, force, as_json)
-    if apply and target is not None:
+    if apply:
         _apply(target, document["commands"], yes)
     return 0
 
 
-def _answer(what: str, target: Target | None, python: str | None, mirror: str | None) -> Document:
+def _head(what: str) -> Document:
+    return {"schema": "flatout.env/1", "what": what}
+
+
+def _answer(what: str, target: Target, mirror: str | None) -> Document:
     from flatout.installing import answers
 
-    answer = {"schema": "flatout.env/1", "what": what}
-    if target is not None:
-        return {**answer, **answers.answer(what, target, mirror).document()}
-    from flatout.probing import packages
-
-    return {**answer, **answers.frozen(packages.look(_interpreter(python)))}
+    return {**_head(what), **answers.answer(what, target, mirror).document()}
 
 
 def _show(document: Document, write: Path | None, force: bool, as_json: bool) -> None:
@@ -82,7 +263,17 @@ def _show(document: Document, write: Path | None, force: bool, as_json: bool) ->
         typer.echo(answers.shown(document["files"]), nl=False)
 
 
-def _target(for_: str | None, python: str | None, manager: str | None, shell: str | None) -> Target:
+def _to_install(
+    for_: str | None, python: str | None, manager: str | None, shell: str | None, apply: bool
+) -> Target:
+    if apply and for_ is not None:
+        raise UserError("--apply installs on this machine, --for describes another one")
+    return _target(for_, python, manager, shell)
+
+
+def _target(
+    for_: str | None, python: str | None, manager: str | None = None, shell: str | None = None
+) -> Target:
     from flatout.installing import description
     from flatout.installing import target as targets
 
@@ -100,12 +291,12 @@ def _interpreter(python: str | None) -> str:
     return running.chosen_python(python)
 
 
-def _apply(target: Target, commands: list[str], yes: bool) -> None:
+def _apply(target: Target, lines: list[str], yes: bool) -> None:
     from flatout.installing import apply as doing
 
     if not yes:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UserError("--apply asks first, and there is no terminal to ask", "add --yes")
-        if not typer.confirm("Run these lines?", err=True):
+        if not typer.confirm("Run these commands?", err=True):
             raise UserError("nothing was run", exit_code=1)
-    doing.run(target, commands, lambda line: typer.echo(line, err=True))
+    doing.run(target, lines, lambda line: typer.echo(line, err=True))

@@ -11,32 +11,62 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flatout.commands import look_here
+from flatout.commands import _options, look_here
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
     from flatout.explaining.explaining import Source
 
+PLACE = ("Fix", 2)
+USAGE = "[OPTIONS] [WHAT]..."
 CODE = re.compile(r"[A-Za-z]{2,5}\d{1,4}|[a-z0-9]+([-_][a-z0-9]+)+")
 """A finding's code, or the name of a finding or a signature."""
 
 
+def _names(incomplete: str) -> list[str]:
+    """Codes of findings and ids of signatures, without importing what they belong to."""
+    from flatout.diagnosing import checks
+    from flatout.knowledge import signatures
+
+    codes = [file.code for file in checks.files()]
+    if incomplete[:1].islower():  # a shell does not complete env0 as ENV001
+        codes = [code.lower() for code in codes]
+    return [name for name in (*codes, *signatures.ids()) if name.startswith(incomplete)]
+
+
+What = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="WHAT", hidden=True, autocompletion=_names),
+]
+Lang = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[en|zh]",
+        help="Language of the answer.  [default: by locale]",
+        autocompletion=_options.one_of("en", "zh"),
+    ),
+]
+
+
 def command(
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(help="An error's text, a log, a folder of logs, - for stdin, or a code."),
-    ] = None,
-    lang: Annotated[str | None, typer.Option(help="en or zh; by locale if not given.")] = None,
-    python: Annotated[str | None, typer.Option(help="The Python that runs the script.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    what: What = None,
+    lang: Lang = None,
+    python: _options.Python = None,
+    as_json: _options.Json = False,
 ) -> int:
-    """Say what an error means here: its root cause, how sure that is, and the cure.
+    """Explain an error message, a log or a finding code.
 
-    flatout explain train.log, or a folder with a log per rank, or "the text"
+    WHAT is the text of an error, a log file, a folder of logs, a code, or - for standard input. It
+    prints the cause, how certain that is, and the fix. If there are logs of several ranks, it
+    explains the error that came first.
 
-    python train.py 2>&1 | flatout explain
+    Examples:
+      flatout explain train.log
+      python train.py 2>&1 | flatout explain
+      flatout explain "CUDA error: device-side assert triggered"
+      flatout explain ENV002
 
-    Of a finding's code (ENV002) it prints the page. Exit code 1: not recognised.
+    Exit code: 0 if the error is known, 1 if it is not.
     """
     words = what or []
     if len(words) == 1 and CODE.fullmatch(words[0]) and not Path(words[0]).exists():
@@ -58,21 +88,18 @@ def command(
 
 def _page(name: str, as_json: bool) -> int:
     from flatout.diagnosing import pages
-    from flatout.explaining import described
 
     page = pages.find(name)
-    markdown = page.markdown if page is not None else described.find(name)
-    if markdown is None:
-        near = (*described.nearest(name), *pages.nearest(name))[:3]
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(f"there is no finding {name!r}{hint}", "flatout doctor lists findings", 1)
-    from flatout.nouns.explained import Explained
-    from flatout.reporting import document, terminal
-
+    markdown = page.markdown if page is not None else pages.of_signature(name)
     if as_json:
+        from flatout.nouns.explained import Explained
+        from flatout.reporting import document
+
         typer.echo(json.dumps(document.explain_document(Explained(()), page), indent=2))
     else:
-        terminal.page(markdown)
+        from flatout.reporting import markdown_page
+
+        markdown_page.show(markdown)
     return 0
 
 

@@ -4,57 +4,177 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, program
+from flatout import commands
+from flatout.commands import SCRIPT_CONTEXT, _options, program, renamed, threshold
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
-    from flatout.profiling.recording import Recorded
+    from flatout.profiling.recording import Recorded, Settings
+    from flatout.running.command import Command
 
+PLACE = ("Understand", 1)
 CONTEXT = SCRIPT_CONTEXT
+USAGE = "[OPTIONS] SCRIPT [ARGS]... | TRACE..."
+DEFAULT_LIMIT = "10%"
+SCRIPT_ONLY = ("steps", "skip", "stop", "plan", "no_bench", "python")
+"""Options that say nothing about a trace, which is recorded already."""
+
+Steps = Annotated[int, typer.Option(metavar="N", min=1, help="Number of steps to record.")]
+After = Annotated[
+    str,
+    typer.Option("--skip", metavar="TIME", help="Wait for this long before recording: 60s or 2m."),
+]
+Stop = Annotated[bool, typer.Option("--stop", help="End the script after the recording.")]
+Planned = Annotated[
+    Path | None, typer.Option("--plan", metavar="FILE", help="Run the script with this plan.")
+]
+NoBench = Annotated[
+    bool, typer.Option("--no-bench", help="Do not measure the limits of the hardware.")
+]
+FailAbove = Annotated[
+    str,
+    typer.Option(
+        metavar="SHARE",
+        help="Exit with 1 if a finding saves more than this share of the step: 10% or 0.1.",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", help="Copy the traces to this folder, for TensorBoard."),
+]
+OldFailOver = Annotated[str | None, typer.Option("--fail-over", hidden=True)]
+OldTrace = Annotated[list[str] | None, typer.Option("--trace", hidden=True)]
+OldCompare = Annotated[str | None, typer.Option("--compare", hidden=True)]
 
 
 def command(
     ctx: typer.Context,
-    steps: Annotated[int, typer.Option(min=1, help="Steps recorded for their times.")] = 6,
-    stop: Annotated[bool, typer.Option("--stop", help="End the script after the window.")] = False,
-    skip: Annotated[str, typer.Option(help="Record only after this time: 60s, 2m.")] = "0s",
-    plan: Annotated[Path | None, typer.Option(help="Run the script with this plan.")] = None,
-    trace: Annotated[list[Path] | None, typer.Option(help="Traces to analyse; no script.")] = None,
-    compare: Annotated[Path | None, typer.Option(help="This profile beside the next.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Copy the traces here for TensorBoard.")] = None,
-    fail_over: Annotated[str, typer.Option(help="Exit 1 for a finding worth more.")] = "10%",
-    no_bench: Annotated[bool, typer.Option("--no-bench", help="Measure no ceilings.")] = False,
-    python: Annotated[str | None, typer.Option(help="The Python that runs the script.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A JSON document on stdout.")] = False,
+    steps: Steps = 6,
+    skip: After = "0s",
+    stop: Stop = False,
+    plan: Planned = None,
+    no_bench: NoBench = False,
+    python: _options.Python = None,
+    fail_above: FailAbove = DEFAULT_LIMIT,
+    out: Out = None,
+    as_json: _options.Json = False,
+    fail_over: OldFailOver = None,
+    trace: OldTrace = None,
+    compare: OldCompare = None,
 ) -> int:
-    """See where each step's time goes and what to change: file, line, and what it would gain.
+    """Show where each training step's time goes and what to change.
 
-    flatout profile [options] train.py [the script's own arguments]
-    flatout profile [options] -- torchrun --nproc-per-node 2 train.py
-    flatout profile --trace rank0.json.gz [rank1.json.gz ...]
-    flatout profile --compare before.json after.json
+    Records a few steps of the running script, or reads traces that torch.profiler wrote. Each
+    finding names the line of code, the change and the time that it saves. An HTML report is written
+    as well.
+
+    Examples:
+      flatout profile train.py --epochs 10
+      flatout profile --stop -- torchrun --nproc-per-node 2 train.py
+      flatout profile rank0.pt.trace.json.gz rank1.pt.trace.json.gz
     """
-    from flatout.profiling import recording
-    from flatout.profiling.settings import Lines, seconds, share
-    from flatout.running.command import resolve
+    from flatout.profiling.trace import recognising
 
     if compare is not None:
-        return _compare([compare, *map(Path, ctx.args)], as_json)
-    most = share(fail_over)
-    if trace:
-        return _report(recording.from_traces([*trace, *map(Path, ctx.args)]), most, as_json, out)
+        return _compare([compare, *ctx.args], as_json)
+    if trace or (ctx.args and recognising.is_trace(ctx.args[0])):
+        return _traces(ctx, trace or [])
+    limit = _limit(fail_above, fail_over, ctx.args)
+    from flatout.profiling import recording
+    from flatout.profiling.settings import seconds
+    from flatout.running.command import resolve
+
     what = resolve(*program(ctx.args), python)
     asked = recording.Settings(steps, seconds(skip), stop, not no_bench, as_json, **_planned(plan))
+    return _record(what, asked, limit, out)
+
+
+def _record(what: Command, asked: Settings, limit: float, out: Path | None) -> int:
+    """Run the script and report as soon as its window is recorded."""
+    from flatout.profiling import recording
+    from flatout.profiling.settings import Lines
+
     codes: list[int] = []
-    recording.record(
-        what, asked, Lines(), lambda made: codes.append(_report(made, most, as_json, out))
-    )
+
+    def report(recorded: Recorded) -> None:
+        codes.append(_report(recorded, limit, asked.stdout_to_stderr, out))
+
+    recording.record(what, asked, Lines(), report)
     return max(codes)
+
+
+def _compare(paths: list[str], as_json: bool) -> int:
+    words = ["compare", *(["--json"] if as_json else []), *paths]
+    renamed(words)
+    return commands.call(words)
+
+
+def _traces(ctx: typer.Context, old: list[str]) -> int:
+    """Report on traces. Options may follow them, too. old: traces named with --trace."""
+    from flatout.profiling import recording
+
+    later = ctx.command.make_context(
+        ctx.info_name,
+        [*old, *ctx.args],
+        ctx.parent,
+        allow_interspersed_args=True,
+        ignore_unknown_options=False,
+    )
+    given = {**_given(ctx), **_given(later)}
+    words = list(later.args)
+    if old:
+        renamed(["profile", *words])
+    else:
+        _check_traces(words, [name for name in SCRIPT_ONLY if name in given])
+    limit = _limit(given.get("fail_above", DEFAULT_LIMIT), given.get("fail_over"), words)
+    recorded = recording.from_traces([Path(word) for word in words])
+    return _report(recorded, limit, given.get("as_json", False), given.get("out"))
+
+
+def _given(ctx: Any) -> dict[str, Any]:
+    """The options on the command line, without those that have their default."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    return {
+        name: ctx.params[name]
+        for name, source in sources.items()
+        if source is not None and source.name == "COMMANDLINE"
+    }
+
+
+def _check_traces(words: Sequence[str], script_only: Sequence[str]) -> None:
+    """Raise UserError for words that are no traces, and for options that need a script."""
+    from flatout.profiling.trace import recognising
+
+    for word in words:
+        if not recognising.is_trace(word):
+            message = f"{words[0]} is a trace, {word} is not"
+            raise UserError(message, "name one script, or traces alone: flatout profile --help")
+        if not Path(word).exists():
+            raise UserError(f"there is no trace {word} in {Path.cwd()}", "check the path")
+        schema = recognising.document(Path(word))
+        if schema == "flatout.profile":
+            raise UserError(
+                f"{word} is a finished profile, not a trace",
+                f"compare it with another one: flatout compare {word} OTHER.json",
+            )
+        if schema is not None:
+            raise UserError(f"{word} is a {schema} document, not a trace")
+    if script_only:
+        option = f"--{script_only[0].replace('_', '-')}"
+        raise UserError(f"{option} needs a script to run, and {words[0]} is a trace")
+
+
+def _limit(fail_above: str, fail_over: str | None, words: Sequence[str]) -> float:
+    if fail_over is not None:  # where 10 meant 10 %
+        fail_above = f"{fail_over.strip().removesuffix('%').strip()}%"
+        renamed(["profile", "--fail-above", fail_above, *words])
+    return threshold("--fail-above", fail_above)
 
 
 def _report(recorded: Recorded, most: float, as_json: bool, out: Path | None) -> int:
@@ -96,19 +216,3 @@ def _planned(path: Path | None) -> dict[str, Any]:
     boosts, here = chosen.choose(plan.boosts), identity()
     variables = chosen.environment(boosts, plan.job, here)
     return {"boosts": chosen.orders(boosts), "variables": variables}
-
-
-def _compare(paths: list[Path], as_json: bool) -> int:
-    from flatout.reporting.profile import compare as profile_compare
-    from flatout.reporting.profile import compare_screen
-    from flatout.reporting.profile import document as profile_document
-
-    if len(paths) != 2:
-        raise UserError("--compare needs two profiles", "flatout profile --compare A.json B.json")
-    files = [path / "profile.json" if path.is_dir() else path for path in paths]
-    found = profile_compare.compare(*map(profile_document.load, files))
-    if as_json:
-        sys.stdout.write(json.dumps(profile_compare.document(found), indent=2) + "\n")
-    else:
-        compare_screen.compared(found, (str(paths[0]), str(paths[1])))
-    return 0

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
-from flatout import commands
-from flatout.commands import SCRIPT_CONTEXT, crash_explained, harmless, program, warn
+from flatout.commands import SCRIPT_CONTEXT, _options, crash_explained, harmless, program, warn
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout.reporting import document, explained, languages, terminal
 from flatout.running import chosen, foreground, last_words, summary
@@ -20,28 +19,35 @@ if TYPE_CHECKING:
     from flatout.nouns.tuned import Tuned
     from flatout.tuning.live_run import LiveTuning
 
+PLACE = ("Speed up", 2)
 CONTEXT = SCRIPT_CONTEXT
 PLAN = Path("flatout.toml")
 
 
 def command(
     ctx: typer.Context,
-    plan: commands.PlanToRun = None,
-    no_plan: commands.NoPlan = False,
-    live: commands.Live = False,
-    steps_left: commands.StepsLeft = None,
-    exact: commands.Exact = False,
-    only: commands.Only = None,
-    skip: commands.Skip = None,
-    python: commands.Python = None,
-    as_json: commands.JsonBeside = False,
-    quiet: commands.Quiet = False,
+    plan: _options.PlanToRun = None,
+    no_plan: _options.NoPlan = False,
+    live: _options.Live = False,
+    steps_left: _options.StepsLeft = None,
+    exact: _options.Exact = False,
+    only: _options.Only = None,
+    skip: _options.Skip = None,
+    python: _options.Python = None,
+    as_json: _options.JsonBeside = False,
+    quiet: _options.Quiet = False,
 ) -> int:
-    """Run a training script with its plan; output, signals and exit code are the script's own.
+    """Run a script with its plan; --live tunes it while it trains.
 
-    flatout run [options] train.py [the script's own arguments]
-    flatout run [options] -m package.module ...
-    flatout run [options] -- torchrun --nproc-per-node 2 train.py
+    Applies the boosts in flatout.toml, the plan that flatout tune writes. Output, signals and exit
+    code are those of the script, and a crash is explained. Without a plan the script runs
+    unchanged.
+
+    Examples:
+      flatout run train.py --epochs 10
+      flatout run --live train.py
+      flatout run -m package.train
+      flatout run -- torchrun --nproc-per-node 2 train.py
     """
     what = resolve(*program(ctx.args), python)
     applied = _plan(what, plan, no_plan, quiet or live)

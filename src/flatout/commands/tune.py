@@ -11,49 +11,65 @@ from typing import Annotated
 
 import typer
 
-from flatout import commands
-from flatout.commands import SCRIPT_CONTEXT, program
+from flatout.commands import SCRIPT_CONTEXT, _options, program
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan
 from flatout.nouns.tuned import Tuned
 
+PLACE = ("Speed up", 1)
 CONTEXT = SCRIPT_CONTEXT
+
+Budget = Annotated[
+    str, typer.Option(metavar="TIME", help="Time for the whole search: 90s, 10m or 1h.")
+]
+WindowSteps = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=3,
+        help="Steps in each final measurement.  [default: what fits in a second]",
+    ),
+]
+Seed = Annotated[int, typer.Option(metavar="N", help="Random seed of every trial.")]
+PlanToWrite = Annotated[Path, typer.Option(metavar="FILE", help="Write the plan to this file.")]
 
 
 def command(
     ctx: typer.Context,
-    budget: Annotated[str, typer.Option(help="Time for all of it: 90s, 10m, 1h.")] = "10m",
-    exact: commands.Exact = False,
-    allow: Annotated[
-        list[str] | None, typer.Option(help="A boost that changes what is computed: batch-size.")
-    ] = None,
-    only: commands.Only = None,
-    skip: commands.Skip = None,
-    steps: Annotated[int | None, typer.Option(min=3, help="Measured steps per window.")] = None,
-    steps_left: commands.StepsLeft = None,
-    seed: Annotated[int, typer.Option(help="Seed of every trial.")] = 0,
-    plan: Annotated[Path, typer.Option(help="Where the plan is written.")] = Path("flatout.toml"),
-    python: commands.Python = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    budget: Budget = "10m",
+    plan: PlanToWrite = Path("flatout.toml"),
+    exact: _options.Exact = False,
+    allow: _options.Allow = None,
+    only: _options.Only = None,
+    skip: _options.Skip = None,
+    steps_left: _options.StepsLeft = None,
+    steps: WindowSteps = None,
+    seed: Seed = 0,
+    python: _options.Python = None,
+    as_json: _options.Json = False,
 ) -> int:
-    """Find what makes a training script faster without an edit, and check that it learns the same.
+    """Find the speed-ups that work for a script, and write a plan.
 
-    flatout tune [options] train.py [the script's own arguments]
-    flatout tune [options] -m package.module ...
-    flatout tune [options] -- torchrun --nproc-per-node 2 train.py
+    Runs the script for a while, switches speed-ups (called boosts) on and off between its steps,
+    and keeps those that are faster and learn the same. Files that the script saves are discarded.
+
+    Examples:
+      flatout tune train.py --epochs 10
+      flatout tune --budget 5m --exact train.py
+      flatout tune -m package.train
+      flatout tune -- torchrun --nproc-per-node 2 train.py
+
+    Exit code: 0 if a plan was written, 1 if nothing is faster, 2 if nothing could be tried.
     """
     from flatout.reporting.terminal import TuneView
-    from flatout.running import command as command_line
-    from flatout.running import folder
+    from flatout.running import command, folder
     from flatout.tuning import candidates, plan_file, tune
 
-    resolved = command_line.resolve(*program(ctx.args), python)
+    resolved = command.resolve(*program(ctx.args), python)
     _check_place(plan)
     choice = candidates.Choice(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
-    asked, here = (
-        tune.Settings(tune.seconds(budget), steps, seed, steps_left=steps_left),
-        folder.fresh("tune"),
-    )
+    asked = tune.Settings(tune.seconds(budget), steps, seed, steps_left=steps_left)
+    here = folder.fresh("tune")
     with TuneView() as observer:
         tuned = tune.tune(resolved, choice, asked, here, observer)
     tuned = _with_plan(tuned, plan, here, plan_file.write)

@@ -88,6 +88,17 @@ def smi(gpus: Sequence[Gpu], options: str) -> str:
     return f"nvidia-smi -i {','.join(known)} {options}"
 
 
+def only(machine: Machine, vendor: str, numbers: Sequence[str]) -> tuple[str, ...]:
+    """The lines by which a program sees these GPUs of NVIDIA's or AMD's alone."""
+    here, chosen = target.of(machine), ",".join(numbers)
+    if vendor == "amd":
+        return system_packages.variable(here, "HIP_VISIBLE_DEVICES", chosen)[:1]
+    return (
+        *system_packages.variable(here, "CUDA_DEVICE_ORDER", "PCI_BUS_ID")[:1],
+        *system_packages.variable(here, "CUDA_VISIBLE_DEVICES", chosen)[:1],
+    )
+
+
 def settings(machine: Machine, lines: Iterable[str]) -> tuple[str, ...]:
     """Lines that the administrator must run where the driver is: the host, or Windows."""
     here = target.of(machine)

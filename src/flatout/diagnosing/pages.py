@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from flatout.diagnosing import checks
 from flatout.diagnosing.checks import CheckFile
+from flatout.nouns.errors import UserError
 from flatout.nouns.finding import Severity
 
 
@@ -43,6 +44,18 @@ def find(wanted: str) -> Page | None:
     """The page of a code or of a check's id, in any case; None: there is none."""
     file = checks.find(wanted)
     return None if file is None else _page(file)
+
+
+def of_signature(wanted: str) -> str:
+    """The page of a signature, by its id, as Markdown; UserError with what is near, if none."""
+    from flatout.explaining import described
+
+    markdown = described.find(wanted)
+    if markdown is None:
+        near = (*described.nearest(wanted), *nearest(wanted))[:3]
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise UserError(f"there is no finding {wanted!r}{hint}", "flatout doctor lists findings", 1)
+    return markdown
 
 
 def nearest(wanted: str) -> tuple[str, ...]:

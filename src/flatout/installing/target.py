@@ -142,7 +142,7 @@ def asked(machine: Machine) -> Target:
     python = machine.interpreter
     if python is not None and python.error is not None and python.version is None:
         message = f"{python.executable or 'the interpreter'} cannot be asked: {python.error}"
-        raise UserError(message, "name another one: flatout env --python PATH", 1)
+        raise UserError(message, "name another one: flatout env install --python PATH", 1)
     return of(machine)
 
 

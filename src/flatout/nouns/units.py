@@ -79,6 +79,20 @@ def seconds(text: str) -> float | None:
     return float(found[1]) * SECONDS[found[2]] if found else None
 
 
+def portion(text: str) -> float | None:
+    """A part of a whole as people write it, 10% or 0.1, as 0.1; None: it is neither.
+
+    Without the sign it is a ratio and must be below 1: whether 10 means 10 % would be a guess.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", text.strip())
+    if found is None:
+        return None
+    number = float(found[1])
+    if found[2]:
+        return number / 100
+    return number if number < 1 else None
+
+
 def count(value: int | None, noun: str) -> str:
     """1 -> "1 step", 1200 -> "1,200 steps"."""
     if value is None:

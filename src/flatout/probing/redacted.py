@@ -1,4 +1,7 @@
-r"""A Machine without what tells whose it is: user names, host names, paths of their own, serials.
+r"""A Machine without what tells whose it is.
+
+Hidden are names of users, hosts and their groups, paths of their own, network addresses (IPv4,
+IPv6, MAC), serial numbers and UUIDs.
 
 The same name becomes the same stand-in wherever it stands, so that the checks still see which
 paths are equal. Paths of the system (/usr, /dev, C:\Windows, ...) say nothing of anybody and stay.
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flatout.nouns.machine import Machine
+from flatout.nouns.selftest import SelfTest
 
 T = TypeVar("T")
 UNIX = "bin boot dev etc lib lib32 lib64 proc run sbin sys usr var Applications Library System"
@@ -44,14 +48,36 @@ TELLING_NOTHING = re.compile(
     re.VERBOSE | re.I,
 )
 """Last parts of paths that may stay: they say which software it is."""
-SERIAL = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F]{8}-[0-9a-fA-F-]+\b")
+SERIAL = re.compile(
+    r"\b(?:(GPU|MIG)-[0-9a-fA-F]{6,}(?:-[0-9a-fA-F]+)*|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\b"
+)
+"""Also shortened, as CUDA_VISIBLE_DEVICES allows: GPU-8932f937."""
 ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
+MAC = re.compile(r"(?<![\w:-])[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2}){5,7}(?![\w:-])")
+IPV6 = re.compile(r"(?<![\w:])(?:[23f][0-9a-fA-F]{3}:)[0-9a-fA-F:]*:[0-9a-fA-F]*(?:%\w+)?(?![\w:])")
+"""Of a network: those that begin with 2, 3 or f; ::1 tells nothing."""
+SERIAL_FIELDS = ("uuid", "serial")
+GROUP_FIELDS = ("group", "user_groups")
+GROUPS = """
+adm admin audio cdrom dialout dip disk docker everyone floppy input kvm libvirt lpadmin lxd netdev
+nobody nogroup nvidia plugdev podman render root sambashare staff sudo systemd-journal users video
+wheel
+"""
+"""Groups of the system."""
 NAMES_A_HOST = re.compile(r"ADDR|HOST|NODELIST|ENDPOINT|PROXY|URL")
 
 
 def redacted(machine: Machine, words: Iterable[str] | None = None) -> Machine:
     """The Machine with stand-ins. words: the names to hide; None: this user's and this host's."""
     return _Hide(list(_own_names() if words is None else words)).noun(machine)
+
+
+def with_tests(
+    machine: Machine, tests: tuple[SelfTest, ...]
+) -> tuple[Machine, tuple[SelfTest, ...]]:
+    """The Machine and what was tried on it, with the same stand-ins."""
+    hide = _Hide(list(_own_names()))
+    return hide.noun(machine), tuple(map(hide.noun, tests))
 
 
 def _own_names() -> Iterable[str]:
@@ -72,10 +98,19 @@ class _Hide:
     def noun(self, noun: T) -> T:
         """The same noun with every text in it made harmless."""
         values = {
-            item.name: self.value(getattr(noun, item.name))
+            item.name: self.field(item.name, getattr(noun, item.name))
             for item in dataclasses.fields(noun)  # type: ignore[arg-type]
         }
         return dataclasses.replace(noun, **values)  # type: ignore[type-var]
+
+    def field(self, name: str, value: Any) -> Any:
+        if value is not None and name in SERIAL_FIELDS:
+            return self.stand_in("serial", str(value))
+        if name in GROUP_FIELDS and isinstance(value, str):
+            return value if value in GROUPS.split() else self.stand_in("group", value)
+        if name in GROUP_FIELDS and isinstance(value, tuple):
+            return tuple(self.field(name, item) for item in value)
+        return self.value(value)
 
     def value(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -94,8 +129,11 @@ class _Hide:
     def text(self, text: str) -> str:
         if ONE_PATH.fullmatch(text):
             text = self.path(text)
-        text = SERIAL.sub(lambda found: self.stand_in(found[0][:3], found[0]), text)
-        text = PATH.sub(lambda found: self.path(found[0]), text)
+        else:
+            text = PATH.sub(lambda found: self.path(found[0]), text)
+        text = SERIAL.sub(lambda found: self.stand_in(found[1] or "serial", found[0]), text)
+        text = MAC.sub(lambda found: self.stand_in("address", found[0]), text)
+        text = IPV6.sub(lambda found: self.stand_in("address", found[0]), text)
         if not text.replace(".", "").isdigit():
             text = ADDRESS.sub(lambda found: self.stand_in("address", found[0]), text)
         return self.words.sub("redacted", text) if self.words else text

@@ -160,7 +160,7 @@ def why_not(processes: Sequence[Process], returncode: int, followed: bool) -> Us
     if any(item.seen is not None and item.seen.profiler for item in processes):
         return UserError(
             "the script runs a profiler of its own all the time, and there can be only one",
-            "take it out, or read its own trace: flatout profile --trace FILE",
+            "take it out, or read its own trace: flatout profile FILE",
             1,
         )
     steps = max(item.steps for item in processes)

@@ -1,8 +1,7 @@
-"""How a profile is asked for: times and shares as people write them, and progress in lines."""
+"""How a profile is asked for: times as people write them, and progress in lines."""
 
 from __future__ import annotations
 
-import re
 import sys
 from contextlib import suppress
 
@@ -17,14 +16,6 @@ def seconds(text: str) -> float:
     if found is None:
         raise UserError(f"--skip {text!r} is not a time", "write it as 60s or 2m")
     return found
-
-
-def share(text: str) -> float:
-    """10% as 0.1. Raises UserError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%?", text.strip())
-    if found is None:
-        raise UserError(f"--fail-over {text!r} is no percentage", "write it as 10%")
-    return float(found[1]) / 100
 
 
 class Lines(Silent):

@@ -24,7 +24,6 @@ __all__ = [
     "bench",
     "doctor",
     "error",
-    "page",
     "profile",
     "run_ended",
     "run_summary",
@@ -63,19 +62,6 @@ def run_summary(end: RunEnd, console: Console | None = None) -> None:
         _tell("note: ", "bold", note, console)
     for fault in end.faults:
         warn(f"inside flatout, the program was not touched: {fault}", console)
-
-
-def page(markdown: str, console: Console | None = None) -> None:
-    """A page of documentation: drawn on a terminal, as it is written into a pipe."""
-    from rich.console import Console
-
-    console = console or Console()
-    if not console.is_terminal:
-        console.print(markdown.rstrip(), markup=False, highlight=False, emoji=False, soft_wrap=True)
-        return
-    from rich.markdown import Markdown
-
-    console.print(Markdown(markdown, hyperlinks=False), width=min(console.width, 100))
 
 
 def _run_parts(end: RunEnd) -> list[str]:

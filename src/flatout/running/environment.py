@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flatout_agent import wire
 
-INJECT = Path(wire.__file__).absolute().parent / "inject"
+INJECT = Path(wire.__file__).absolute().parents[1] / "inject"
 """The one folder put on PYTHONPATH. It holds `sitecustomize.py` and nothing else, so that no
 package of flatout's own environment becomes visible to the program."""
 

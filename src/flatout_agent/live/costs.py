@@ -18,6 +18,8 @@ LITTLE_S, MOST_S = 5.0, 15.0
 COMPILE_S, COMPILE_LAYER_S, COMPILE_MOST_S = 12.0, 1.0, 60.0
 """What a first compilation takes, as far as one can say before: at least, for each layer more, and
 at most."""
+AUTOTUNE = 3.0
+"""Times that, where kernels are chosen by timing them."""
 GUARD_UNITS = 6
 """What the guard takes, in units of work: it makes a call again both ways."""
 LEAST_WEIGHT, MOST_WEIGHT = 0.05, 0.3
@@ -51,7 +53,14 @@ class Costs:
         """Of that, seconds of a compilation; 0: it compiles nothing."""
         if not item.boost.compiles:
             return 0.0
-        return min(COMPILE_MOST_S, COMPILE_S + COMPILE_LAYER_S * self.layers)
+        seconds = min(COMPILE_MOST_S, COMPILE_S + COMPILE_LAYER_S * self.layers)
+        return AUTOTUNE * seconds if "autotune" in str(item.params.get("mode", "")) else seconds
+
+    def gain(self, item: Candidate) -> float:
+        """Likely speed-up over what is on: what is compiled in another mode replaces the first."""
+        replaced = (other for other in self._state.kept if other.id == item.id)
+        promises = [other.promise for other in replaced if item.boost.compiles]
+        return item.promise / max(promises, default=1.0)
 
     def most_pairs(self, item: Candidate, untried: Sequence[Candidate]) -> int:
         """Of a boost that promises little, a small gain is not worth minutes of long steps.

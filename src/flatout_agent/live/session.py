@@ -274,7 +274,7 @@ class Session:
         while not self.pairs.agreed(self.budget.ready(cost_s, compile_s)):
             yield from self._train_on(1)
         now = self.machinery.steps(), self._step_s()
-        reason = self.budget.refuses(cost_s, item.promise, compile_s, *now)
+        reason = self.budget.refuses(cost_s, self.costs.gain(item), compile_s, *now)
         refused = self.pairs.agreed(reason is not None)
         return (reason or "the first rank has no time for it") if refused else None
 

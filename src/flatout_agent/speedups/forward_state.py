@@ -198,7 +198,10 @@ class _Generator:
 
 MISSING = object()
 CONTAINERS = (list, dict, set, deque)
-NOT_FOLLOWED = ("torch", "builtins", "numpy", "flatout_agent", "types", "functools", "weakref")
+NOT_FOLLOWED = (
+    *("torch", "builtins", "numpy", "types", "functools", "weakref"),
+    *("flatout_agent", "flatout_train"),
+)
 """Objects of these packages are no notes of the program's."""
 
 

@@ -114,6 +114,8 @@ class ModelFacts:
     """DistributedDataParallel, FullyShardedDataParallel, DataParallel or None."""
     searches_unused: bool = False
     """DistributedDataParallel(find_unused_parameters=True)."""
+    embeddings: int = 0
+    """Embedding layers."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from flatout_train.memory.timeline import Allocation, Timeline
 
 _ENTRIES = 1_000_000
 """Events kept on a GPU, the newest; each is a few hundred bytes of host memory."""
-_TORCHS = ("torch/", "flatout_agent/", "flatout/")
+_TORCHS = ("torch/", "flatout_agent/", "flatout_train/", "flatout/")
 
 
 @dataclass

@@ -12,6 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from flatout_train.errors import UsageError
+from flatout_train.step import ranks
+
 Group = tuple[list[Tensor], list[Tensor]]
 """Tensors of one kind of an average, and those of its model."""
 
@@ -33,20 +36,51 @@ class Average(AveragedModel):
     @torch.no_grad()
     def update_parameters(self, model: nn.Module) -> None:
         """Move the average towards this model's weights; its buffers are copied."""
+        self._write(self._pairs_with(model), copies=self.is_empty())
+        self.count()
+
+    @torch.no_grad()
+    def move(self, model: nn.Module) -> bool:
+        """What the device does of an update that is not the first; `count()` is what the host does.
+
+        False, and nothing is done, where average and model are on different devices. So a recorded
+        step can hold it: whatever it finds on the host is the same in each step.
+        """
+        pairs = self._pairs_with(model)
+        if pairs.apart:
+            return False
+        self._write(pairs, copies=False)
+        return True
+
+    def is_empty(self) -> bool:
+        """Whether the next update is the first, which copies the weights."""
+        return self._counter().item() == 0
+
+    def count(self) -> None:
+        """Count an update."""
+        self._counter().add_(1)
+
+    def _counter(self) -> Tensor:
+        counter = self._buffers["n_averaged"]
+        assert counter is not None
+        return counter
+
+    def _pairs_with(self, model: nn.Module) -> _Pairs:
         pairs = self._pairs
         if pairs is None or not pairs.hold(model):
             pairs = self._pairs = _Pairs(self.module, model)
-        first = int(self.n_averaged) == 0
+        return pairs
+
+    def _write(self, pairs: _Pairs, copies: bool) -> None:
         for old, new in map(_on_one_device, pairs.weights):
-            if first:
+            if copies:
                 torch._foreach_copy_(old, new)
             else:
-                self._move(old, new)
+                self._blend(old, new)
         for old, new in map(_on_one_device, pairs.buffers):
             torch._foreach_copy_(old, new)
-        self.n_averaged += 1
 
-    def _move(self, old: list[Tensor], new: list[Tensor]) -> None:
+    def _blend(self, old: list[Tensor], new: list[Tensor]) -> None:
         if old[0].is_floating_point() or old[0].is_complex():
             torch._foreach_lerp_(old, new, 1 - self._decay)
             return
@@ -68,6 +102,9 @@ class _Pairs:
     def __init__(self, average: nn.Module, model: nn.Module) -> None:
         self.weights = _grouped(average.parameters(), model.parameters())
         self.buffers = _grouped(average.buffers(), model.buffers())
+        groups = self.weights + self.buffers
+        self.apart = any(old[0].device != new[0].device for old, new in groups)
+        """Some are on another device than the model's."""
         self._model = _watched(model, self)
         places: list[dict[str, Any]] = [
             held
@@ -133,3 +170,16 @@ def _on_one_device(group: Group) -> Group:
     old, new = group
     device = old[0].device
     return group if new[0].device == device else (old, [value.to(device) for value in new])
+
+
+def average_of(model: nn.Module, bare: nn.Module, decay: float | None) -> Average | None:
+    """The average of a model without its wrappers. Raises UsageError where it cannot be copied."""
+    if decay is None:
+        return None
+    found = ranks.of(model)
+    if found is not None and not found.can_reduce:
+        raise UsageError(
+            f"ema={decay} averages a copy of the model, and torch cannot copy one that fully_shard "
+            "has sharded: leave ema out, or average the saved weights"
+        )
+    return Average(bare, decay)

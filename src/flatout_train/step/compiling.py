@@ -31,6 +31,8 @@ GRAPH_MODES = ("reduce-overhead", "max-autotune")
 """Modes that record CUDA graphs by themselves."""
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
 """What each of them does beside that."""
+TUNED = "max-autotune-no-cudagraphs"
+"""What "tuned" compiles with: each kernel is the fastest of several that Inductor times."""
 SELDOM_PAYS = (
     "on the CPU it gains up to 5 % a step and takes 10 to 20 s to start, which pays after hundreds "
     "to thousands of steps: compile=True"
@@ -66,12 +68,13 @@ def choose(
     "whole" (or True, or one of torch.compile's modes) makes one graph of model and loss. "blocks"
     compiles the blocks that repeat, once for all of them, and cross entropy over many logits; the
     rest runs as written: start-up is shorter. "auto" takes blocks where the model mostly consists
-    of them, else the whole; on the CPU, neither. Where the compiler is missing or fails, the call
-    runs as written and the reason is told. Gradients that several calls add up (`accumulate`, a
-    batch that is split) rule out the modes that record CUDA graphs: then it is the mode without
+    of them, else the whole; on the CPU, neither. "tuned" takes the same, on the CPU too, with
+    kernels chosen by timing them: the longest start-up. Where the compiler is missing or fails, the
+    call runs as written and the reason is told. Gradients that several calls add up (`accumulate`,
+    a batch that is split) rule out the modes that record CUDA graphs: then it is the mode without
     them. Raises UsageError for a word that is not known.
     """
-    known = ("auto", "blocks", "whole", *MODES)
+    known = ("auto", "blocks", "whole", "tuned", *MODES)
     if not isinstance(asked, bool) and asked not in known:
         raise UsageError(f"compile={asked!r} is not known: it is {', '.join(known)}, True or False")
     if asked is False:
@@ -84,9 +87,9 @@ def choose(
     blocks = repeated_blocks(model)
     if asked == "blocks" and not blocks:
         return _as_written(call, "the model has no blocks of one kind that repeat")
-    if asked == "blocks" or (asked == "auto" and _mostly(model, blocks)):
-        return _blocks(call, blocks, device)
-    mode = asked if asked in MODES else "default"
+    mode = TUNED if asked == "tuned" else asked if asked in MODES else "default"
+    if asked == "blocks" or (asked in ("auto", "tuned") and _mostly(model, blocks)):
+        return _blocks(call, blocks, mode, device)
     return _whole(call, mode, device, list(model.parameters()), adds_up=accumulate > 1)
 
 
@@ -174,9 +177,11 @@ def _whole(
     )
 
 
-def _blocks(call: LossCall, groups: list[list[nn.Module]], device: torch.device) -> Compiled:
-    codes = [_Code(_block, "default", device) for _ in groups]
-    loss_code = _Code(loss_region.cross_entropy, "default", device)
+def _blocks(
+    call: LossCall, groups: list[list[nn.Module]], mode: str, device: torch.device
+) -> Compiled:
+    codes = [_Code(_block, mode, device) for _ in groups]
+    loss_code = _Code(loss_region.cross_entropy, mode, device)
     attempts = _Attempts([*codes, loss_code])
     region = loss_region.LossRegion(_loss(attempts, loss_code))
     undo: list[Callable[[], None]] = [attempts.close]
@@ -195,6 +200,7 @@ def _blocks(call: LossCall, groups: list[list[nn.Module]], device: torch.device)
             take()
 
     kinds = ", ".join(f"{len(group)} x {type(group[0]).__name__}" for group in groups)
+    kinds += "" if mode == "default" else f", {mode}"
     return Compiled(
         compiled,
         "blocks",
@@ -300,10 +306,11 @@ class _Code:
         self.compiled = torch.compile(fresh, **self._settings())
 
     def _settings(self) -> dict[str, Any]:
-        if self.mode != "default":
-            return {"mode": self.mode}
+        if self.device.type != "cpu":
+            return {} if self.mode == "default" else {"mode": self.mode}
+        options = torch._inductor.list_mode_options(self.mode)
         # Inductor's own random numbers are slow on a CPU; these are also those of eager.
-        return {"options": {"fallback_random": True}} if self.device.type == "cpu" else {}
+        return {"options": {**options, "fallback_random": True}}
 
     def leave_graphs(self) -> None:
         """Go on in the mode that does the same without CUDA graphs.

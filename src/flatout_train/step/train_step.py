@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatout_train.errors import NonfiniteError, UsageError
+from flatout_train.errors import NonfiniteError
 from flatout_train.step import compiling, loss_call, problems, ranks, step_state
 from flatout_train.step.accumulation import Group, Weight
-from flatout_train.step.averaging import Average
+from flatout_train.step.averaging import average_of
 from flatout_train.step.buffers import Buffers
 from flatout_train.step.choices import Choices
 from flatout_train.step.fitting import Fit
@@ -45,6 +45,7 @@ def train_step(
     ema: float | None = None,
     nonfinite: str = "stop",
     recompute: str | bool = "auto",
+    logits: str = "stored",
 ) -> TrainStep:
     """The whole training step of `model` as one function of a batch.
 
@@ -57,7 +58,7 @@ def train_step(
     problems.check_kinds(model, loss_fn, optimizer, scheduler)
     options = problems.Options(accumulate, weigh, clip_norm, ema, nonfinite, graph, recompute)
     problems.check_parameters(model, loss_fn, optimizer)
-    choices = Choices(precision, compile, layout, graph, accumulate)
+    choices = Choices(precision, compile, layout, graph, accumulate, logits)
     try:
         choices.follow(plan)
         return TrainStep(model, loss_fn, optimizer, scheduler, options, choices)
@@ -87,8 +88,8 @@ class TrainStep:
       LBFGS.
     - `plan`: a flatout.toml; decides what is left at "auto" here.
     - `precision`: "auto", "bf16", "fp16" (the loss is scaled), "tf32", "fp32" or "fp8".
-    - `compile`: "auto", True or "whole" (model and loss in one graph), "blocks" (the blocks
-      that repeat and the loss: starts faster), one of torch.compile's modes, or False.
+    - `compile`: "auto", True or "whole" (one graph), "blocks" (those that repeat, and the loss:
+      starts faster), "tuned" ("auto" with kernels timed: starts slowest), a mode of torch's, False.
     - `layout`: "auto", "channels_last" or "contiguous".
     - `graph`: the whole step as one CUDA graph: "auto", True or False. Where it cannot be one,
       the step runs without, and `step.notes["graph"]` says why. Plain values that model and
@@ -121,6 +122,9 @@ class TrainStep:
     - `recompute`: activation checkpointing of repeated blocks: "auto" (where memory runs out and
       it is faster than splitting, measured), True or False. A batch that does not fit is
       split and done again, with the same gradient; with several ranks it is not.
+    - `logits`: "stored", or "chunked": cross entropy of a language model's head takes its 2 million
+      logits or more, and their gradient, chunk by chunk and stores none. It rounds otherwise. Where
+      something else reads the logits they are computed; `step.notes["logits"]` says what does.
 
     With precision="fp32" and compile=False (on CUDA graph=False too: a recording keeps its rates in
     float32) the step is the plain loop to the last bit: unless asked for, neither the layout nor
@@ -144,7 +148,7 @@ class TrainStep:
         choices.begin_settings(model, self.device)
         self._layout = choices.place(model)
         self._place = None if self._layout.name == "contiguous" else self._layout.place
-        self.ema = _average(model, self._bare, options.ema)
+        self.ema = average_of(model, self._bare, options.ema)
         chosen = choices.reduce(model, self.device)
         self._scaler = chosen.scaler
         choices.fuse(optimizer)
@@ -199,7 +203,8 @@ class TrainStep:
         else:
             parts = (self.model, self.optimizer, self.device, self.scheduler)
             undo, self._fit.free = self._passes.undo, self._free_graph
-            return WholeStep(self._body, *parts, loss_fn=self._loss_fn, undo=undo)
+            rest: dict[str, Any] = {"loss_fn": self._loss_fn, "average": lambda: self.ema}
+            return WholeStep(self._body, *parts, undo=undo, **rest)
         return None
 
     def __call__(self, batch: Any) -> Tensor:
@@ -276,10 +281,10 @@ class TrainStep:
             self._advance()
         return taken
 
-    def _advance(self) -> None:
+    def _advance(self, averaged: bool = False) -> None:
         if self.scheduler is not None:
             self.scheduler.step()
-        if self.ema is not None:
+        if self.ema is not None and not averaged:
             self.ema.update_parameters(self._bare)
 
     def flush(self) -> bool:
@@ -304,20 +309,28 @@ class TrainStep:
     def _body(self, batch: Any) -> dict[str, Tensor]:
         """One whole step on the device, for recording."""
         loss = self._passes.recordable(batch)
-        norm, parts, _ = self._device_update().apply(loss, None)
+        norm, parts, stepped = self._device_update().apply(loss, None)
         wide = torch.promote_types(loss.dtype, norm.dtype)  # a loss is float32 at least
         row = torch.stack([loss.to(wide), norm.to(wide)])
         if parts is not None:
             row = torch.cat([row, parts.to(wide)])
-        return {"loss": loss, "grad_norm": norm, "row": row}
+        outputs = {"loss": loss, "grad_norm": norm, "row": row}
+        if not stepped:
+            outputs["left out"] = row
+        elif self.ema is not None and self.ema.move(self._bare):
+            outputs["averaged"] = row  # as every replay of this will have done
+        return outputs
 
     def _after_graph(self, done: dict[str, Tensor]) -> Tensor:
         """The host's part of a step that was replayed; its tensors are written to again."""
         row = done["row"].clone()
         update = self._device_update()
         update.steps += 1
+        if "averaged" in done and self.ema is not None:
+            self.ema.count()
         update.record([row[0], row[1]], row[2:] if len(row) > 2 else None)
-        self._advance()
+        if "left out" not in done:
+            self._advance(averaged="averaged" in done)
         return row[0]
 
     def _device_update(self) -> DeviceUpdate:
@@ -353,6 +366,7 @@ class TrainStep:
             **self._choices.notes,
             "layout": self._layout.note(),
             "compile": self._compiled.note(),
+            "logits": self._choices.logits_note(),
             "graph": graph,
             "memory": self._fit.note,
             "nonfinite": self._update.note(),
@@ -383,15 +397,3 @@ class TrainStep:
         if self._whole is not None:
             self._whole.close()
             self._whole, self._graph_note = None, reason
-
-
-def _average(model: nn.Module, bare: nn.Module, decay: float | None) -> Average | None:
-    if decay is None:
-        return None
-    found = ranks.of(model)
-    if found is not None and not found.can_reduce:
-        raise UsageError(
-            f"ema={decay} averages a copy of the model, and torch cannot copy one that fully_shard "
-            "has sharded: leave ema out, or average the saved weights"
-        )
-    return Average(bare, decay)

@@ -23,7 +23,7 @@ from flatout_train.step.gradients import Gradients
 from flatout_train.step.histories import Bad, Histories
 from flatout_train.step.problems import parameter_names
 
-_OURS = "flatout_agent."
+_OURS = ("flatout_agent.", "flatout_train.")
 HOPELESS = 20
 """So many skipped steps in a row are no longer fp16's search for its loss scale."""
 DIVIDING = ("cuda",)

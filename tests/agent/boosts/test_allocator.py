@@ -31,7 +31,8 @@ def bare_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 CHILD = """
 import json, resource, sys
 import torch
-from flatout_agent.boosts import Declined, allocator
+from flatout_agent.boost import Declined
+from flatout_agent.boosts import allocator
 from flatout_agent.job import Job
 
 def faults(steps=5):

@@ -315,7 +315,8 @@ SCRIPT = """
 import json, multiprocessing, os, sys
 import torch
 from torch.utils.data import DataLoader, Dataset
-from flatout_agent.boosts import Declined, loader_workers
+from flatout_agent.boost import Declined
+from flatout_agent.boosts import loader_workers
 from flatout_agent.job import Job
 
 class Squares(Dataset):

@@ -10,6 +10,7 @@ from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.costs import Costs
 from flatout_agent.live.machinery import State
+from flatout_agent.wire import JobFacts
 
 
 def candidate(boost_id: str, promise: float = 1.02, variant: int = 0) -> Candidate:
@@ -57,3 +58,36 @@ def test_other_parameters_do_not_count_as_waiting() -> None:
 def test_a_try_costs_at_least_the_guard_and_two_pairs(step_s: float) -> None:
     table = costs(step_s, None)
     assert table.least_s(GC) >= 2 * table.pair_s(GC) >= 4 * step_s
+
+
+def compiled(mode: str) -> Candidate:
+    module = load("compile")
+    facts = JobFacts("2.13.0", "3.12", "linux", "cuda", compiler=True, step_s=0.1)
+    promise = module.promise(facts, {"mode": mode})
+    return Candidate("compile", {"mode": mode}, module.BOOST, promise, int(mode != "default"))
+
+
+def test_another_mode_is_worth_what_it_adds_to_the_mode_that_is_kept() -> None:
+    state = State()
+    state.now_s = 0.1
+    table = Costs(state, Budget(None, 50_000, throw_away=False))
+    first, timed = compiled("default"), compiled("max-autotune-no-cudagraphs")
+    assert table.compile_s(timed) > table.compile_s(first)
+    assert table.gain(timed) > table.gain(first) == first.promise
+    state.kept.append(first)
+    assert 1.0 < table.gain(timed) < 1.1
+
+    def refused(item: Candidate, taken: int) -> bool:
+        parts = table.least_s(item), table.gain(item), table.compile_s(item)
+        return table._budget.refuses(*parts, taken, state.now_s) is not None
+
+    assert not refused(timed, 100), "in a long run it is tried"
+    assert refused(timed, 47_000), "near its end it cannot be earned back"
+    state.kept.clear()
+    assert not refused(first, 47_000)
+
+
+def test_other_parameters_of_what_compiles_nothing_are_worth_what_they_promise() -> None:
+    table = costs(0.1, None)
+    table._state.kept.append(candidate("loader-workers", 1.5))
+    assert table.gain(candidate("loader-workers", 1.5, 1)) == 1.5

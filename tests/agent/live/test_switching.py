@@ -41,6 +41,7 @@ ORDERS = {
     order.id: order
     for order in (
         BoostOrder("bf16-autocast"),
+        BoostOrder("bf16-residual"),
         BoostOrder("channels-last"),
         BoostOrder("fused-optimizer"),
         BoostOrder("gc-pause"),
@@ -67,7 +68,9 @@ SAME_BITS = (
     "sample-cache",
 )
 REORDERS = ("channels-last", "fused-loss", "fused-optimizer", "cpu-threads", "sdpa-attention")
-CHANGES = ("bf16-autocast", "fast-dropout")
+CHANGES = ("bf16-autocast", "bf16-residual", "fast-dropout")
+FUNCTIONS = ("dropout", "embedding", "scaled_dot_product_attention")
+"""Of torch.nn.functional, that a boost stands in for."""
 STEPS = 8
 Plan = list[tuple[str, ...]]
 quick = settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
@@ -319,7 +322,32 @@ class Attending(Program):
         self.optimizers = [torch.optim.SGD(model.parameters(), lr=0.05)]
 
 
-PROGRAMS = [Convolutions, Recurrent, Dropping, Tied, Adversaries, Growing, Attending]
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(10, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Any) -> Any:
+        words = self.words(x.mul(3).long().remainder(10))
+        return self.head((words + torch.tanh(words)).mean(1)).float()
+
+
+class Reading(Program):
+    """Embeddings in a bfloat16 region of the script's own."""
+
+    shape = (5,)
+
+    def build(self) -> None:
+        self.models = [Words()]
+        self.optimizers = [torch.optim.Adam(self.models[0].parameters(), lr=0.01)]
+
+    def loss(self, x: Any, y: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = self.models[0](x)
+        return nn.functional.cross_entropy(logits, y)
+
+
+PROGRAMS = [Convolutions, Recurrent, Dropping, Tied, Adversaries, Growing, Attending, Reading]
 
 
 # The agent in this process --------------------------------------------------------------------
@@ -427,7 +455,7 @@ def path(program: Program) -> list[Any]:
         gc.isenabled(),
         gc.get_threshold(),
         gc.get_freeze_count(),
-        [getattr(nn.functional, name) for name in ("dropout", "scaled_dot_product_attention")],
+        [getattr(nn.functional, name) for name in FUNCTIONS],
         torch._C._nn.cross_entropy_loss,
         nn.utils.clip_grad_norm_.__closure__[0].cell_contents,
         [name in vars(torch.Tensor) for name in ("to", "cuda")],

@@ -18,17 +18,17 @@ from flatout_agent import wire
 pytestmark = pytest.mark.slow
 
 SOURCE = Path(__file__).parents[3] / "src"
-DRIVER = Path(__file__).with_name("scratch_trial.py")
+DRIVER = Path(__file__).with_name("trial_driver.py")
 KEEP_BEST = """
     import os, shutil
     from pathlib import Path
-    from flatout_agent import scratch
+    from flatout_agent import overlay
     import torch
 
     best = 0.0
     for epoch in range(6):
         if epoch == 1:
-            scratch.mark_first_step()
+            overlay.mark_first_step()
         folder = Path("runs") / f"epoch-{epoch}"
         folder.mkdir(parents=True)
         torch.save({"epoch": epoch}, folder / "model.pt.tmp")
@@ -338,7 +338,7 @@ DATA_SET = """
     from PIL import Image
     from torch.utils.data import DataLoader, Dataset
     from torch.utils.tensorboard import SummaryWriter
-    from flatout_agent import scratch
+    from flatout_agent import overlay
 
     class Folder(Dataset):
         def __init__(self, root):
@@ -361,7 +361,7 @@ DATA_SET = """
     loader = DataLoader(Folder("data"), 2, num_workers=WORKERS)
     got = [x for batch in loader for x in batch.tolist()]
     assert got == [1.0, 2.0, 3.0] * 2, got
-    scratch.mark_first_step()
+    overlay.mark_first_step()
     Path("output/model").write_text("weights")
     writer.close()
 """

@@ -16,8 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from flatout_agent import overlay as scratch
-from flatout_agent import wire
+from flatout_agent import overlay, wire
 
 Install = Callable[..., list[wire.Redirected]]
 
@@ -38,7 +37,7 @@ def install(tmp_path: Path, user: Path) -> Iterator[Install]:
     def run(**changes: str) -> list[wire.Redirected]:
         records: list[wire.Redirected] = []
         values = {"scratch": str(tmp_path / "scratch"), "protect": str(user), **changes}
-        undone.append(scratch.install(wire.TrialOrders(**values), records.append))  # type: ignore
+        undone.append(overlay.install(wire.TrialOrders(**values), records.append))  # type: ignore
         return records
 
     yield run
@@ -49,7 +48,7 @@ def install(tmp_path: Path, user: Path) -> Iterator[Install]:
 def test_undo_puts_everything_back(install: Install, user: Path) -> None:
     before = (builtins.open, os.open, os.stat, os.rename, dict(os.environ))
     orders = wire.TrialOrders(scratch=str(user.parent / "s"), protect=str(user))
-    undo = scratch.install(orders, lambda record: None)
+    undo = overlay.install(orders, lambda record: None)
     assert builtins.open is not before[0] and os.environ["WANDB_MODE"] == "disabled"
     undo()
     assert (builtins.open, os.open, os.stat, os.rename, dict(os.environ)) == before
@@ -69,7 +68,7 @@ def test_each_path_is_reported_once(install: Install, user: Path) -> None:
 def test_what_is_prepared_and_what_comes_after_lie_apart(install: Install, tmp_path: Path) -> None:
     install()
     Path("data.txt").write_text("data")
-    scratch.mark_first_step()
+    overlay.mark_first_step()
     with open("data.txt", "a") as file:
         file.write(" and more")
     assert Path("data.txt").read_text() == "data and more"
@@ -104,8 +103,8 @@ def test_a_forked_child_sees_and_is_seen(install: Install, user: Path) -> None:
 
 SPAWNED = """
     import os, sys
-    from flatout_agent import scratch, wire
-    scratch.install(wire.TrialOrders(scratch=sys.argv[1], protect=sys.argv[2]), lambda record: None)
+    from flatout_agent import overlay, wire
+    overlay.install(wire.TrialOrders(scratch=sys.argv[1], protect=sys.argv[2]), lambda record: None)
     here = os.path.join(sys.argv[2], "out")
     assert os.getcwd() == here, os.getcwd()
     assert open("../from-parent.txt").read() == "parent"
@@ -260,8 +259,8 @@ def test_installing_takes_milliseconds() -> None:
         before = set(sys.modules)
         from flatout_agent import wire
         start = time.process_time()
-        from flatout_agent import scratch
-        scratch.install(wire.TrialOrders(scratch=sys.argv[1]), lambda record: None)
+        from flatout_agent import overlay
+        overlay.install(wire.TrialOrders(scratch=sys.argv[1]), lambda record: None)
         print(time.process_time() - start, "torch" in sys.modules)
     """
     with tempfile.TemporaryDirectory() as folder:

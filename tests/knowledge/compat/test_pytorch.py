@@ -12,6 +12,13 @@ CAPABILITIES = st.tuples(st.integers(3, 13), st.integers(0, 9))
 MIRROR = "https://mirror.example/pytorch-wheels"
 
 
+def default_build(version: str, system: str) -> pytorch.TorchBuild | None:
+    """What a plain `pip install torch` gets."""
+    found = pytorch.release(version)
+    assert found is not None
+    return next((build for build in found.builds if system in build.default_on), None)
+
+
 @pytest.mark.parametrize(
     "written",
     ["2.7", "2.7.1", "2.7.1+cu128", "2.7.0a0+git1234567", "2.7.0.dev20250301+cu128", "v2.7.0"],
@@ -26,7 +33,17 @@ def test_a_release_is_found_however_it_is_written(written: str) -> None:
 def test_what_is_no_release_is_none(written: str) -> None:
     assert pytorch.release(written) is None
     assert pytorch.build(written, "cpu") is None
-    assert pytorch.default_build(written, "linux-x86_64") is None
+
+
+def test_systems_and_pythons_of_the_wheels() -> None:
+    found = {item.version: item for item in pytorch.releases()}
+    assert (found["2.5"].glibc, found["2.6"].glibc, found["2.7"].glibc) == ("2.17", "2.17", "2.28")
+    newer = pytorch.build("2.6", "cu126")
+    assert newer is not None
+    assert newer.glibc == "2.28"
+    assert (found["2.11"].macos, found["2.12"].macos) == ("11.0", "14.0")
+    assert "3.14t" in found["2.13"].pythons
+    assert "3.9" not in found["2.9"].pythons
 
 
 def test_ten_comes_after_nine() -> None:
@@ -54,11 +71,11 @@ def test_ten_comes_after_nine() -> None:
     ],
 )
 def test_what_plain_pip_gets_on_linux(version: str, name: str) -> None:
-    found = pytorch.default_build(version, "linux-x86_64")
+    found = default_build(version, "linux-x86_64")
     assert found is not None
     assert found.name == name
     for system in ("windows-x86_64", "macos-arm64"):
-        elsewhere = pytorch.default_build(version, system)
+        elsewhere = default_build(version, system)
         assert elsewhere is not None
         assert elsewhere.name == "cpu"
 
@@ -67,14 +84,14 @@ def test_what_plain_pip_gets_on_arm_has_cuda_from_2_11_on() -> None:
     names = {
         version: found.name
         for version in ("2.10", "2.11", "2.15")
-        if (found := pytorch.default_build(version, "linux-aarch64"))
+        if (found := default_build(version, "linux-aarch64"))
     }
     assert names == {"2.10": "cpu", "2.11": "cu130", "2.15": "cu132"}
 
 
 def test_intel_macs_ended_with_2_2() -> None:
-    assert pytorch.default_build("2.2", "macos-x86_64") is not None
-    assert pytorch.default_build("2.3", "macos-x86_64") is None
+    assert default_build("2.2", "macos-x86_64") is not None
+    assert default_build("2.3", "macos-x86_64") is None
 
 
 @pytest.mark.parametrize(

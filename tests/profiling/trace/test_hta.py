@@ -25,9 +25,12 @@ from flatout.profiling.trace.recording import DEVICE, Category
 from flatout.profiling.trace.seen import look
 from profiling.trace.making import REAL, real
 
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("hta") is None, reason="HolisticTraceAnalysis is not installed"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        importlib.util.find_spec("hta") is None, reason="HolisticTraceAnalysis is not installed"
+    ),
+]
 COMPUTATION, COMMUNICATION, MEMORY = range(3)
 NAMES = ("COMPUTATION", "COMMUNICATION", "MEMORY")
 WAITS_OF_THE_HOST = ("Stream Wait Event", "Stream Sync", "Context Sync", "Event Sync")

@@ -23,8 +23,8 @@ from flatout_programs.kernels import (
 )
 from flatout_programs.kernels.kernel import Here, Kernel, Slice
 
-FOLDER = Path(program.__file__).parent
-MACHINERY = {"__init__", "__main__", "kernel", "sizes", "timing"}
+FOLDER = Path(program.__file__).with_name("kernels")
+MACHINERY = {"__init__", "kernel", "sizes", "timing"}
 
 
 @pytest.fixture

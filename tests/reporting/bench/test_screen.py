@@ -15,8 +15,8 @@ from flatout.nouns.ceiling import Benched, Ceiling, Device, Point
 from flatout.nouns.finding import Cure, Finding, Severity
 from flatout.nouns.identity import Identity
 from flatout.reporting.bench import document as bench_document
-from flatout.reporting.bench import screen
 from flatout.reporting.bench.progress import BenchView
+from flatout.reporting.bench.screen import screen
 
 HERE = Identity("Linux", "Intel(R) Xeon(R) Platinum 8480+", 112, 2**40)
 ROWS = (

@@ -90,8 +90,8 @@ def test_each_kind_that_occurs_has_a_name_a_meaning_and_a_colour() -> None:
     light, dark = style.split("@media (prefers-color-scheme: dark)")[:2]
     for kind in Kind:
         assert f"--k-{kind}:" in light and f"--k-{kind}:" in dark
-        assert html.profile_words.MEANINGS[kind]
-        assert len(html.profile_words.kind(kind)) <= 24
+        assert html.words.MEANINGS[kind]
+        assert len(html.words.kind(kind)) <= 24
 
 
 def test_the_trace_is_linked_where_it_lies_beside_the_page(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from flatout.nouns.anatomy import Anatomy, Kind, Part
 from flatout.nouns.finding import Gain
 from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting import plain, terminal
-from flatout.reporting.profile import words
-from flatout.reporting.profile.screen import LABEL, NAME
+from flatout.reporting.profile.screen import LABEL, NAME, words
 from reporting import profiled_examples as examples
 
 BAR = LABEL + NAME + 9 + 6 + 2

@@ -93,6 +93,54 @@ def test_all_other_modes_are_as_asked_for(mode: str, modes: list[str]) -> None:
     assert modes == [mode]
 
 
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.relu(self.fc(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "how", "reason"),
+    [
+        (nn.Sequential(*(Block() for _ in range(3))), "blocks", "3 x Block"),
+        (nn.Linear(4, 3), "whole", "model and loss in one graph"),
+    ],
+)
+def test_tuned_compiles_what_auto_would_with_kernels_that_are_timed(
+    model: nn.Module, how: str, reason: str, modes: list[str]
+) -> None:
+    assert compiling.choose("auto", model, loss_of(model), CUDA).how == how
+    assert set(modes) == {"default"}
+    del modes[:]
+    chosen = compiling.choose("tuned", model, loss_of(model), CUDA, accumulate=4)
+    assert (chosen.how, chosen.reason) == (how, f"{reason}, {compiling.TUNED}")
+    assert set(modes) == {compiling.TUNED}
+    chosen.undo()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("asked", ["whole", "tuned", *compiling.MODES])
+def test_on_the_cpu_each_keeps_the_random_numbers_of_eager(
+    asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def compile_(call: Any, **settings: Any) -> Any:
+        seen.append(settings)
+        return REAL(call, **settings)  # torch refuses options that it does not know
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    model = nn.Linear(4, 3)
+    compiling.choose(asked, model, loss_of(model), CPU).undo()
+    (options,) = [settings["options"] for settings in seen]
+    assert options["fallback_random"] is True
+    tuned = asked == "tuned" or "autotune" in asked
+    assert ("max_autotune" in options, "coordinate_descent_tuning" in options) == (tuned, tuned)
+
+
 def test_the_choices_hand_on_how_many_calls_make_a_step(modes: list[str]) -> None:
     model = nn.Linear(4, 3)
     choices = Choices("fp32", "reduce-overhead", "auto", False, accumulate=2)

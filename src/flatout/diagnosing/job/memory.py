@@ -8,6 +8,7 @@ import re
 from flatout.nouns import units
 from flatout.nouns.profile import Profile
 
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 EXPANDABLE = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 ASKING = re.compile(r"(cuda|hip)(Malloc|Free|HostAlloc|HostRegister)\w*")
 """Calls of the runtime that ask the driver for memory, or give it back."""

@@ -7,6 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from flatout.diagnosing.job import savings
 from flatout.nouns import units
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Operator, Place, Profile
@@ -15,6 +16,15 @@ PRODUCTS = (Kind.TENSOR_CORES, Kind.MATMUL)
 FLOAT32 = ("float", "float32")
 FLOAT64 = ("double", "float64")
 HALVES = ("c10::BFloat16", "c10::Half", "bfloat16", "float16")
+COMPUTING = (
+    Kind.TENSOR_CORES,
+    Kind.MATMUL,
+    Kind.ATTENTION,
+    Kind.NORMALISATION,
+    Kind.ELEMENTWISE,
+    Kind.REDUCTION,
+)
+"""What a forward pass is made of."""
 MULTIPLIES = re.compile(
     r"aten::(mm|bmm|addmm|addbmm|baddbmm|linear|mkldnn_linear|_addmm_activation)"
 )
@@ -24,14 +34,9 @@ CONVOLVES = re.compile(
 )
 
 
-def on_accelerator(profile: Profile) -> bool:
-    """Whether what is analysed runs on an accelerator, not on the CPU."""
-    return profile.anatomy.device != "cpu"
-
-
 def ms(profile: Profile, operator: Operator) -> float:
     """Its time on the device that trains."""
-    return max(operator.device_ms if on_accelerator(profile) else operator.host_ms, 0.0)
+    return max(operator.device_ms if savings.accelerated(profile) else operator.host_ms, 0.0)
 
 
 def total(profile: Profile, operators: Iterable[Operator]) -> float:
@@ -67,7 +72,7 @@ def products(profile: Profile) -> list[Operator]:
 
 def convolution_ceilings(profile: Profile, layout: str) -> str:
     """What the ids of their ceilings begin with on the device that trains; layout: nchw or nhwc."""
-    return f"conv-{layout}" if on_accelerator(profile) else f"conv-cpu-{layout}"
+    return f"conv-{layout}" if savings.accelerated(profile) else f"conv-cpu-{layout}"
 
 
 def in_dtype(operators: Iterable[Operator], dtypes: Sequence[str]) -> list[Operator]:

@@ -94,13 +94,6 @@ def build(version: str, name: str) -> TorchBuild | None:
     return next((wheel for wheel in builds if wheel.name == name), None)
 
 
-def default_build(version: str, system: str) -> TorchBuild | None:
-    """The build that a plain `pip install torch` gets on a system; None: it finds none there."""
-    entry = release(version)
-    builds = entry.builds if entry else ()
-    return next((wheel for wheel in builds if system in wheel.default_on), None)
-
-
 def index_url(name: str, mirror: str | None = None) -> str:
     """The address of the wheels of one build.
 

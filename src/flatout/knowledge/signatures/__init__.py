@@ -19,6 +19,7 @@ PLACEHOLDER = re.compile(
     r"\{(?P<name>[a-z_][a-z_0-9]*)(?:!(?P<form>[a-z]+))?(?:\|(?P<other>[^{}]*))?\}"
 )
 """`{name}`, `{name|other}`, `{name!form}`, `{name!form|other}`."""
+ID = re.compile(r'^id = "([a-z0-9-]+)"', re.MULTILINE)
 FORMS = ("cuda", "cudnn")
 WHEELS = "wheels"
 """A placeholder that no pattern captures: the address under which PyTorch keeps its builds."""
@@ -44,6 +45,14 @@ def families() -> tuple[Family, ...]:
 def every() -> tuple[Signature, ...]:
     """All signatures, family by family."""
     return tuple(signature for item in families() for signature in item.signatures)
+
+
+def ids() -> tuple[str, ...]:
+    """The ids of all signatures, sorted; read from the texts, since parsing them takes long."""
+    folder = resources.files(__name__)
+    files = (item for item in folder.iterdir() if item.name.endswith(".toml"))
+    texts = (item.read_text(encoding="utf-8") for item in files if item.name != BETTER_LOGS)
+    return tuple(sorted(name for text in texts for name in ID.findall(text)))
 
 
 @cache

@@ -107,8 +107,3 @@ class Recording:
     def named(self, test: Any) -> Flags:
         """For each name whether `test(name)` holds; index it with `events.name`."""
         return np.fromiter((bool(test(name)) for name in self.names), np.bool_, len(self.names))
-
-    @property
-    def duration_ms(self) -> float:
-        """From the first event's begin to the last one's end."""
-        return float(self.events.end.max()) / 1e6 if len(self.events) else 0.0

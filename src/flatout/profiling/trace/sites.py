@@ -14,7 +14,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 Arm = tuple[int, int]
 """Which branch, and which of its sides."""
 FOREIGN = frozenset(
-    {"torch", "torchvision", "torchaudio", "numpy", "flatout_agent", "transformers", "accelerate"}
+    {"torch", "torchvision", "torchaudio", "numpy", "transformers", "accelerate"}
+    | {"flatout_agent", "flatout_train"}
     | {"lightning", "pytorch_lightning", "lightning_fabric", "torch_xla", "triton", "PIL", "tqdm"}
     | {"timm", "datasets", "pandas", "scipy", "sklearn", "deepspeed", "apex", "cv2", "ignite"}
 )

@@ -136,7 +136,7 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> Comparison:
 
 
 def document(comparison: Comparison) -> dict[str, Any]:
-    """What `flatout profile --compare A B --json` prints."""
+    """What `flatout compare A B --json` prints."""
     whole = as_json(comparison)
     for name in ("parts", "kernels", "appeared", "vanished"):
         for raw, change in zip(whole[name], getattr(comparison, name), strict=True):

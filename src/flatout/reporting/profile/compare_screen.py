@@ -1,4 +1,4 @@
-"""What `flatout profile --compare A B` prints: both steps part by part, and what explains them."""
+"""What `flatout compare A B` prints: both steps part by part, and what explains them."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 _EVERYWHERE = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 _OF_EVERY_MODULE = tuple(f"_global{name}" for name in _HOOKS)
-_TORCH, _OURS = "torch.", "flatout_agent."
+_TORCH, _OURS = "torch.", ("flatout_agent.", "flatout_train.")
 _WRAPPERS = ("torch.nn.parallel.", "torch.distributed.", "deepspeed.")
 
 HookPlace = tuple[str, Any, tuple[str, ...], tuple[str, ...]]
@@ -86,7 +86,7 @@ class Hooks:
         for name, parameter in self._model.named_parameters():
             yield f"{name} has a gradient hook", parameter, _TENSOR_HOOKS, (_TORCH,)
         yield "every module has a hook", every_module, _OF_EVERY_MODULE, (_TORCH,)
-        known = (_TORCH, _OURS)
+        known = (_TORCH, *_OURS)
         yield "the optimizer's step has a hook", self._optimizer, _STEP_HOOKS, known
         yield "the optimizer's step has a hook", optimizers, _EVERYWHERE, known
 
@@ -121,16 +121,16 @@ class Watchers:
             for hooks, mine in zip(held, taken, strict=True):
                 hooks.update(mine)
 
-    @contextlib.contextmanager
-    def around(self) -> Iterator[None]:
-        """What is run within this is one step."""
-        before, after = (getattr(optimizers, name) for name in _EVERYWHERE)
-        self._call(before)
-        yield
-        self._call(after)
+    def before(self) -> None:
+        """To be called before a replay, which is one step."""
+        self._call(optimizers._global_optimizer_pre_hooks)
 
-    def _call(self, hooks: dict[int, Any]) -> None:
-        for key in _own_keys(hooks):
+    def after(self) -> None:
+        """To be called after a replay."""
+        self._call(optimizers._global_optimizer_post_hooks)
+
+    def _call(self, hooks: Any) -> None:
+        for key in _own_keys(hooks) if hooks else ():
             hooks[key](self._optimizer, (self._optimizer,), {})
 
 
@@ -152,53 +152,6 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, scheduler: Any) -> str | Non
             "(cycle_momentum=False leaves it)"
         )
     return None
-
-
-class Placement:
-    """Where a model and its optimizer hold their memory, so that a change of it is noticed."""
-
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self.parameters = list(model.parameters())
-        self._modules = list(model.modules())
-        self._slots = [
-            (held, name, tensor, f"{place or 'model'}.{name}")
-            for place, module in model.named_modules()
-            for held in (module._parameters, module._buffers)
-            for name, tensor in held.items()
-            if tensor is not None
-        ]
-        self._tensors = [tensor for _, _, tensor, _ in self._slots]
-        self._addresses = list(map(Tensor.data_ptr, self._tensors))
-        self._optimizer = optimizer
-        # kept, not their ids: what is gone may lend its id to what follows it
-        self._groups, self._state = optimizer.param_groups, optimizer.state
-        self._sizes = self._group_sizes()
-
-    def moved(self) -> str | None:
-        """What is no longer where it was; None: everything is."""
-        optimizer = self._optimizer
-        if optimizer.param_groups is not self._groups or optimizer.state is not self._state:
-            return "the optimizer's state"
-        if self._group_sizes() != self._sizes:
-            return "the optimizer's parameter list"
-        if list(map(Tensor.data_ptr, self._tensors)) != self._addresses:
-            now = map(Tensor.data_ptr, self._tensors)
-            pairs = zip(self._addresses, now, self._slots, strict=True)
-            return next(label for old, new, (*_, label) in pairs if old != new)
-        for held, name, tensor, label in self._slots:
-            if held.get(name) is not tensor:
-                return label
-        return None
-
-    def flags(self) -> Hashable:
-        """What decides which kernels run: training mode of each module, frozen parameters."""
-        return (
-            tuple([module.training for module in self._modules]),
-            tuple([parameter.requires_grad for parameter in self.parameters]),
-        )
-
-    def _group_sizes(self) -> list[int]:
-        return [len(group["params"]) for group in self._optimizer.param_groups]
 
 
 class HostState:

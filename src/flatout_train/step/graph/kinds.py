@@ -9,41 +9,56 @@ from typing import Any
 import torch
 from torch import Tensor
 
+_NESTS = (dict, list, tuple)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 
 
-def describe(value: Any, device: torch.device, parts: list[Hashable]) -> str | None:
-    """Append what a recording fixes of this nest; what it cannot fix is returned as the reason."""
-    if isinstance(value, Tensor):
-        if value.device.type != device.type:
-            return f"the batch has a tensor on {value.device}: move it there with flatout.to_device"
-        if value.requires_grad:
-            return "the batch has a tensor that requires a gradient"
-        if value.layout is not torch.strided:
-            return f"the batch has a tensor of layout {value.layout}"
-        parts.append((value.shape, value.stride(), value.dtype))
-        return None
-    if isinstance(value, _PLAIN):
-        parts.append((type(value), value))
+def describe(
+    value: Any, device: torch.device, parts: list[Hashable], tensors: list[Tensor]
+) -> str | None:
+    """Append what a recording fixes of this nest; what it cannot fix is returned as the reason.
+
+    Its tensors are collected in the order of `nests.tensors`.
+    """
+    kind = type(value)
+    if kind is Tensor or (kind not in _NESTS and isinstance(value, Tensor)):
+        problem = _unfit(value, device)
+        if problem is None:
+            parts.append((value.shape, value.stride(), value.dtype))
+            tensors.append(value)
+        return problem
+    if kind not in _NESTS and isinstance(value, _PLAIN):
+        parts.append((kind, value))
         return None
     items = _items(value)
     if items is None:
-        return f"the batch holds a {type(value).__name__}, which cannot be compared"
-    parts.append((type(value), len(items)))
+        return f"the batch holds a {kind.__name__}, which cannot be compared"
+    parts.append((kind, len(items)))
     for name, item in items:
         parts.append(name)
-        problem = describe(item, device, parts)
+        problem = describe(item, device, parts, tensors)
         if problem is not None:
             return problem
     return None
 
 
+def _unfit(tensor: Tensor, device: torch.device) -> str | None:
+    """Why no buffer can stand for this tensor of a batch; None: one can."""
+    if tensor.device != device and tensor.device.type != device.type:
+        return f"the batch has a tensor on {tensor.device}: move it there with flatout.to_device"
+    if tensor.requires_grad:
+        return "the batch has a tensor that requires a gradient"
+    if tensor.layout is not torch.strided:
+        return f"the batch has a tensor of layout {tensor.layout}"
+    return None
+
+
 def _items(value: Any) -> list[tuple[Any, Any]] | None:
     """Names and members of one nest, as `nests` walks it; None: it is none."""
-    if isinstance(value, MutableMapping):
-        return list(value.items())
     if isinstance(value, list | tuple):
         return list(enumerate(value))
+    if isinstance(value, MutableMapping):
+        return list(value.items())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,12 +25,20 @@ class Rates:
     `as_tensors()` it is a 0-d float32 tensor on the device, which `send()` brings up to date before
     each replay. An optimizer that cannot read a rate from a tensor keeps its floats; then they are
     part of `key()`.
+
+    So the scheduler is no part of a recording. It is the program's own Python, which a replay does
+    not run, and its counters are what checkpoints save. On the host it costs 2 to 4 microseconds a
+    step (benchmarks/replay_host.py), while the device is still busy with the replay.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self._optimizer, self._device = optimizer, device
         self._tensors: list[Tensor | None] = []
-        self._sent: list[float | None] = []
+        """Each an element of `_rates`."""
+        self._rates = torch.empty(0)
+        self._sent: list[float] = []
+        self._fixed: list[_Fixed] = []
+        self._key: Hashable = ()
         self._undo: list[Callable[[], None]] = []
         self._switched: list[dict[str, Any]] = []
         """Groups that were not capturable."""
@@ -37,8 +46,12 @@ class Rates:
     def prepare(self) -> None:
         """Before the first step, and again after the optimizer's state was replaced."""
         groups = self._optimizer.param_groups
-        self._tensors = [self._made(group) for group in groups]
-        self._sent = [None] * len(groups)
+        self._rates = torch.zeros(len(groups), dtype=torch.float32, device=self._device)
+        self._tensors = [
+            rate if self._reads_tensor(group) else None
+            for rate, group in zip(self._rates, groups, strict=True)
+        ]
+        self._sent, self._fixed = [], []
         if not self._undo and any("capturable" in group for group in groups):
             self._silence()
             self._undo.append(self._optimizer.register_state_dict_post_hook(self._saved).remove)
@@ -56,15 +69,15 @@ class Rates:
             self._undo.pop()()
 
     def key(self) -> Hashable:
-        """The numbers that a recording fixes; by name, group for group."""
-        return tuple(
-            tuple(
-                (name, _plain(value))
-                for name, value in group.items()
-                if name not in _UNUSED or (name == "lr" and tensor is None)
-            )
-            for group, tensor in zip(self._optimizer.param_groups, self._tensors, strict=True)
-        )
+        """The numbers that a recording fixes; by name, group for group.
+
+        The same object while nobody writes into a group.
+        """
+        groups = self._optimizer.param_groups
+        if len(self._fixed) != len(groups) or not all(map(_Fixed.holds, self._fixed, groups)):
+            self._fixed = list(map(_Fixed, groups, self._tensors))
+            self._key = tuple(each.key for each in self._fixed)
+        return self._key
 
     @contextmanager
     def as_tensors(self) -> Iterator[None]:
@@ -86,12 +99,21 @@ class Rates:
                     group["capturable"] = capturable
 
     def send(self) -> None:
-        """Write the rates that changed to the device; no wait."""
-        for place, group in enumerate(self._optimizer.param_groups):
-            tensor = self._tensors[place]
-            if tensor is not None and (rate := float(group["lr"])) != self._sent[place]:
-                tensor.fill_(rate)
-                self._sent[place] = rate
+        """Write the rates to the device where they changed; no wait, one launch."""
+        rates = [
+            0.0 if tensor is None else float(group["lr"])
+            for tensor, group in zip(self._tensors, self._optimizer.param_groups, strict=True)
+        ]
+        if rates == self._sent:
+            return
+        if len(rates) == 1:  # a launch brings its number along
+            self._rates.fill_(rates[0])
+        else:
+            # Pinned memory of its own each time: torch gives it to nobody before the copy is done.
+            pinned = self._device.type == "cuda"
+            values = torch.tensor(rates, dtype=torch.float32, device="cpu", pin_memory=pinned)
+            self._rates.copy_(values, non_blocking=True)
+        self._sent = rates
 
     def on_host(self) -> str | None:
         """State that an optimizer keeps on the CPU, where a recording cannot count it on."""
@@ -102,14 +124,12 @@ class Rates:
                     return f"{kind} keeps its {name!r} on the {value.device.type}"
         return None
 
-    def _made(self, group: dict[str, Any]) -> Tensor | None:
-        """The tensor that stands for a group's rate; None: the rate stays as it is."""
+    def _reads_tensor(self, group: dict[str, Any]) -> bool:
+        """Whether a tensor can stand for a group's rate; else the rate stays as it is."""
         rate = group["lr"]
         if isinstance(rate, Tensor) and rate.device.type == self._device.type != "cpu":
-            return None  # schedulers write into it already
-        if not group.get("fused") and "capturable" not in group:
-            return None
-        return torch.zeros((), dtype=torch.float32, device=self._device)
+            return False  # schedulers write into it already
+        return bool(group.get("fused")) or "capturable" in group
 
     def _saved(self, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
         """The state dict as it would be without recordings: it loads on the CPU as well."""
@@ -144,6 +164,28 @@ class Rates:
             _move_counters(self._optimizer, group, torch.device("cpu"))
 
 
+class _Fixed:
+    """What a recording fixes of one parameter group, and whether it still stands there."""
+
+    def __init__(self, group: dict[str, Any], rate: Tensor | None) -> None:
+        names = [name for name in group if name not in _UNUSED or (name == "lr" and rate is None)]
+        self.key = tuple((name, _plain(group[name])) for name in names)
+        self._size = len(group)
+        self._values = [group[name] for name in names]
+        # one more name, so that there are two: of one alone itemgetter returns no tuple
+        self._get = operator.itemgetter(*names, "params", "params")
+        self._still = not any(map(_may_change, self._values))
+
+    def holds(self, group: dict[str, Any]) -> bool:
+        """Whether these are the very objects, and none of them one that is written into."""
+        if not self._still or len(group) != self._size:
+            return False
+        try:
+            return all(map(operator.is_, self._values, self._get(group)))
+        except KeyError:
+            return False
+
+
 def _move_counters(
     optimizer: torch.optim.Optimizer, group: dict[str, Any], device: torch.device
 ) -> None:
@@ -164,3 +206,10 @@ def _plain(value: Any) -> Hashable:
     if isinstance(value, list | tuple):
         return tuple(_plain(item) for item in value)
     return value if isinstance(value, bool | int | float | str | None) else id(value)
+
+
+def _may_change(value: Any) -> bool:
+    """Whether `_plain` of the same object may be another one later."""
+    if isinstance(value, tuple):
+        return any(map(_may_change, value))
+    return isinstance(value, Tensor | list)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -20,11 +19,14 @@ from torch import Tensor, nn
 
 from flatout_agent.speedups import nests
 from flatout_train.out_of_memory import is_out_of_memory, let_go
+from flatout_train.step.averaging import Average
 from flatout_train.step.graph.cuda import CudaRecorder
-from flatout_train.step.graph.host import Hooks, HostState, Placement, Watchers, refusal
+from flatout_train.step.graph.host import Hooks, HostState, Watchers, refusal
 from flatout_train.step.graph.kinds import describe, difference
+from flatout_train.step.graph.placement import Placement
 from flatout_train.step.graph.program import Program
 from flatout_train.step.graph.rates import Rates
+from flatout_train.step.graph.recording import Recording
 
 Body = Callable[[Any], dict[str, Tensor]]
 Key = tuple[Hashable, int]
@@ -52,39 +54,12 @@ class Recorder(Protocol):
     def renew(self) -> None: ...
 
 
-@dataclass
-class _Recording:
-    inputs: list[Tensor]
-    outputs: dict[str, Tensor]
-    gradients: Sequence[tuple[Tensor, Tensor | None]]
-    """Of each parameter the tensor that a replay writes its gradient to."""
-    replay: Callable[[], None]
-    used: int = 0
-
-    def fill(self, batch: Any) -> None:
-        given = list(nests.tensors(batch))
-        if len(given) == 1:
-            self.inputs[0].copy_(given[0], non_blocking=True)
-        elif given:
-            torch._foreach_copy_(self.inputs, given, non_blocking=True)
-
-    def has_gradients(self) -> bool:
-        """Whether they stand in `.grad`; the first tells, since `zero_grad` takes all away."""
-        for parameter, gradient in self.gradients:
-            if gradient is not None:
-                return parameter.grad is gradient
-        return True
-
-    def put_gradients(self) -> None:
-        for parameter, gradient in self.gradients:
-            parameter.grad = gradient
-
-
 class WholeStep:
     """One training step, `body(batch) -> {name: 0-d tensor}`, as a CUDA graph where it can be one.
 
     `body` does everything of one optimizer step on the device: gradients to None, forward,
-    backward, clipping, `optimizer.step()`; no scheduler, no decision on the host. `run(batch)`
+    backward, clipping, `optimizer.step()`, and the move of an average where there is one and it is
+    not the first; no scheduler, no decision on the host. `run(batch)`
     either did the whole step and returns the body's tensors, or returns None and did nothing: then
     the caller runs `body(batch)`. Of each shape of batch, the first two steps are left to the
     caller, the third runs on a side stream as `torch.cuda.graph` asks for, the fourth is recorded
@@ -96,7 +71,8 @@ class WholeStep:
     parameter or another value of what model and loss read (see `graph_program`) make another
     recording, up to four; a `load_state_dict` of the optimizer or a moved model makes all anew.
     Gradients stay readable in `.grad` after each call. While model, gradients or optimizer have
-    hooks of the program's, which a replay would not call, steps are left to the caller.
+    hooks of the program's, which a replay would not call, steps are left to the caller; and so is
+    one whose update of `average()` is the first, which copies.
 
     Read `reason` for what happens now: "recorded", or why not. `close()` frees the recordings and
     puts the optimizer's flags back.
@@ -111,10 +87,12 @@ class WholeStep:
         scheduler: Any = None,
         *,
         loss_fn: Any = None,
+        average: Callable[[], Average | None] | None = None,
         recorder: Recorder | None = None,
         undo: Callable[[], None] | None = None,
     ) -> None:
         self._body, self._model, self._optimizer = body, model, optimizer
+        self._loss_fn, self._average = loss_fn, average or _no_average
         self._program = Program(model, loss_fn)
         self._device = device
         self._recorder: Recorder = recorder or CudaRecorder(device)
@@ -123,11 +101,11 @@ class WholeStep:
         self._refusal = functools.partial(refusal, model, optimizer, device, scheduler)
         self._undo = undo or functools.partial(optimizer.zero_grad, set_to_none=True)
         self._placement: Placement | None = None
-        self._recordings: dict[Key, _Recording] = {}
+        self._recordings: dict[Key, Recording] = {}
         self._unused: list[Callable[[], None]] = []
         """Recorded, but not to be replayed: freed with the others (see `CudaRecorder.renew`)."""
         self._counts: dict[Hashable, int] = {}
-        self._active: _Recording | None = None
+        self._active: Recording | None = None
         self._moves = self._tries = self._wasted = 0
         found = self._recorder.refusal() or self._refusal()
         self._over = found is not None
@@ -138,19 +116,21 @@ class WholeStep:
         if self._over:
             return None
         self._check_memory()
-        signature = None if self._over or self._has_hooks() else self._signature(batch)
+        tensors: list[Tensor] = []
+        fits = not self._over and not self._is_the_callers()
+        signature = self._signature(batch, tensors) if fits else None
         if signature is None:
             self._active = None
             return None
         kind = (signature, self._rates.key(), self._flags())
         key = (kind, self._program.number())
-        recording = self._recordings.get(key)
+        recording = self._find(key)
         if recording is None:
             self._active = None
-            return self._approach(key, batch)
+            return self._approach(key, batch, tensors)
         recording.used += 1
         self.reason = "recorded"
-        return self._replay(recording, batch)
+        return self._replay(recording, tensors)
 
     @contextlib.contextmanager
     def as_recorded(self) -> Iterator[None]:
@@ -184,8 +164,9 @@ class WholeStep:
 
     def _check_memory(self) -> None:
         """Where parameters, buffers or the optimizer's state were replaced: begin anew."""
+        average = self._average()
         if self._placement is not None:
-            moved = self._placement.moved()
+            moved = self._placement.moved(average)
             if moved is None:
                 return
             self._moves += 1
@@ -193,12 +174,18 @@ class WholeStep:
                 self._give_up(f"{moved} is replaced again and again instead of written into")
                 return
             self._drop()
+            # a module may have come that was not looked at
+            self._program = Program(self._model, self._loss_fn)
+            self._hooks = Hooks(self._model, self._optimizer)
         self._rates.prepare()
-        self._placement = Placement(self._model, self._optimizer)
+        self._placement = Placement(self._model, self._optimizer, average)
 
-    def _has_hooks(self) -> bool:
-        """The program's, which a replay would not call: while there are any, steps run eagerly."""
+    def _is_the_callers(self) -> bool:
+        """Hooks of the program's, or a first update of the average: such steps run eagerly."""
+        average = self._average()
         problem = self._hooks.problem()
+        if problem is None and average is not None and average.is_empty():
+            problem = "not yet: the average has no update that it could go on from"
         self.reason = problem or self.reason
         return problem is not None
 
@@ -207,16 +194,23 @@ class WholeStep:
         assert placement is not None
         return placement.flags()
 
-    def _signature(self, batch: Any) -> Hashable | None:
+    def _signature(self, batch: Any, tensors: list[Tensor]) -> Hashable | None:
         """The batch's structure, shapes and plain values; None: it cannot be recorded."""
         parts: list[Hashable] = []
-        problem = describe(batch, self._device, parts)
+        problem = describe(batch, self._device, parts, tensors)
         if problem is not None:
             self.reason = problem
             return None
         return tuple(parts)
 
-    def _approach(self, key: Key, batch: Any) -> dict[str, Tensor] | None:
+    def _find(self, key: Key) -> Recording | None:
+        """The recording of this kind. Its parts mostly are the same objects: no hash is made."""
+        for other, recording in self._recordings.items():
+            if other == key:
+                return recording
+        return None
+
+    def _approach(self, key: Key, batch: Any, tensors: list[Tensor]) -> dict[str, Tensor] | None:
         """One step nearer to a recording of this shape."""
         if len(self._recordings) >= RECORDINGS:
             self._drop_outdated(key)
@@ -235,7 +229,7 @@ class WholeStep:
             return None
         if count == EAGER_STEPS + 1:
             return self._rehearse(batch)
-        return self._record(key, batch)
+        return self._record(key, batch, tensors)
 
     def _drop_outdated(self, key: Key) -> None:
         """Make room: what was recorded with other values of the program's may never come again.
@@ -291,7 +285,7 @@ class WholeStep:
             self.reason = f"not yet: step {EAGER_STEPS + 1} of {EAGER_STEPS + 1} before a recording"
         return dict(outputs)
 
-    def _record(self, key: Key, batch: Any) -> dict[str, Tensor] | None:
+    def _record(self, key: Key, batch: Any, tensors: list[Tensor]) -> dict[str, Tensor] | None:
         problem = self._rates.on_host() or self._refusal()
         if problem is not None:
             self._give_up(problem)
@@ -311,11 +305,11 @@ class WholeStep:
                 self.reason = f"not yet: {moved}"
             return None
         gradients = [(parameter, parameter.grad) for parameter in host.parameters]
-        made = self._recordings[key] = _Recording(inputs, outputs, gradients, replay)
+        made = self._recordings[key] = Recording(inputs, outputs, gradients, replay)
         self._counts.pop(key[0])
         self._active = made
         self.reason = "recorded"
-        return self._replay(made, batch)
+        return self._replay(made, tensors)
 
     def _capture(self, static: Any) -> tuple[str | None, Any, Callable[[], None] | None]:
         """What stood in the way (None: nothing), the static outputs, and how to replay."""
@@ -340,15 +334,16 @@ class WholeStep:
         let_go(failure, self._device)
         return told[0], {}, None
 
-    def _replay(self, recording: _Recording, batch: Any) -> dict[str, Tensor]:
-        recording.fill(batch)
+    def _replay(self, recording: Recording, tensors: list[Tensor]) -> dict[str, Tensor]:
+        recording.fill(tensors)
         self._rates.send()
         if self._active is not recording or not recording.has_gradients():
             recording.put_gradients()
             self._active = recording
-        with self._watchers.around():
-            recording.replay()
-        return dict(recording.outputs)
+        self._watchers.before()
+        recording.replay()
+        self._watchers.after()
+        return recording.outputs.copy()
 
     def _drop(self) -> None:
         """Free all recordings at once: one that is freed takes along what others still use."""
@@ -364,6 +359,10 @@ class WholeStep:
         self.reason = reason
         self._drop()
         self._rates.undo()
+
+
+def _no_average() -> None:
+    return None
 
 
 def _buffer(tensor: Tensor, made: list[Tensor]) -> Tensor:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatout.diagnosing import devices
+from flatout.diagnosing import causes, devices
 from flatout.diagnosing.ceilings.hw import shortfalls
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.nouns import units
@@ -46,9 +46,9 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
     for found in shortfalls.compute(benched, machine):
         gpu = found.gpu
-        if gpu is None or not shortfalls.reasons(gpu, shortfalls.POWER):
+        if gpu is None or not causes.reasons(gpu, causes.POWER):
             continue
-        lowered = shortfalls.lowered_limit(gpu)
+        lowered = causes.lowered_limit(gpu)
         yield Diagnosis(
             title=f"{devices.label(gpu)}: {units.share(found.share)} of its peak under the power "
             f"limit",
@@ -57,7 +57,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
                 "Set the default limit again, unless the lower one is meant."
                 if lowered
                 else "The limit is the card's own: its peak is not to be had for long.",
-                devices.settings(machine, _lines(gpu)) if lowered else (),
+                devices.settings(machine, causes.default_limits([gpu])) if lowered else (),
             ),
             severity=Severity.WARNING if lowered else Severity.NOTE,
         )
@@ -71,9 +71,3 @@ def _told(gpu: Gpu) -> str:
         f"{gpu.clock_sm_mhz} MHz under load" if gpu.clock_sm_mhz is not None else "",
     ]
     return ", ".join(part for part in parts if part).replace("and, ", "and ")
-
-
-def _lines(gpu: Gpu) -> list[str]:
-    if gpu.vendor != "nvidia" or gpu.power_limit_default_w is None:
-        return []
-    return [devices.smi([gpu], f"-pl {gpu.power_limit_default_w:.0f}")]

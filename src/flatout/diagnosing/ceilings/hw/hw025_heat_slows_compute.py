@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatout.diagnosing import devices
+from flatout.diagnosing import causes, devices
 from flatout.diagnosing.ceilings.hw import shortfalls
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.nouns import units
@@ -38,29 +38,26 @@ from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="HW025", severity=Severity.WARNING, since="0.2.0")
-LOOK = "--query-gpu=index,temperature.gpu,fan.speed,clocks.sm,power.draw --format=csv -l 2"
 
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
     for found in shortfalls.compute(benched, machine):
         gpu = found.gpu
-        if gpu is None or not shortfalls.reasons(gpu, shortfalls.HEAT):
+        if gpu is None or not causes.reasons(gpu, causes.HEAT):
             continue
         yield Diagnosis(
             title=f"{devices.label(gpu)}: {units.share(found.share)} of its peak, slowed by heat",
             evidence=f"{found.told}; {_told(gpu)}",
             cure=Cure(
-                "Clean and check the fans and the air flow, then watch while it works.",
-                (devices.smi([gpu], LOOK),) if gpu.vendor == "nvidia" else (),
+                causes.COOL,
+                (causes.watch_heat([gpu]),) if gpu.vendor == "nvidia" else (),
             ),
         )
 
 
 def _told(gpu: Gpu) -> str:
-    parts = list(shortfalls.reasons(gpu, shortfalls.HEAT))
+    parts = list(causes.reasons(gpu, causes.HEAT))
     if gpu.temperature_c is not None:
         parts.append(f"{gpu.temperature_c} C")
-    if gpu.clock_sm_mhz is not None and gpu.clock_sm_max_mhz is not None:
-        parts.append(f"{gpu.clock_sm_mhz} of {gpu.clock_sm_max_mhz} MHz")
-    return ", ".join(parts)
+    return ", ".join((*parts, *causes.clock(gpu)))

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatout.diagnosing import devices
+from flatout.diagnosing import causes, devices
 from flatout.diagnosing.ceilings.hw import shortfalls
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.nouns import units
@@ -45,31 +45,25 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
     for found in shortfalls.compute(benched, machine):
         gpu = found.gpu
-        causes = shortfalls.reasons(gpu, (*shortfalls.SETTINGS, *shortfalls.BRAKE))
-        if gpu is None or not causes or shortfalls.reasons(gpu, shortfalls.HEAT):
+        held = causes.reasons(gpu, (*causes.SETTINGS, *causes.BRAKE))
+        if gpu is None or not held or causes.reasons(gpu, causes.HEAT):
             continue  # hw_slowdown is told beside heat as well
         yield Diagnosis(
             title=f"{devices.label(gpu)}: {units.share(found.share)} of its peak, clocks held down",
-            evidence=f"{found.told}; {', '.join(causes)}{_clock(gpu)}",
-            cure=Cure(_text(causes), devices.settings(machine, _lines(gpu, causes))),
+            evidence=f"{found.told}; {', '.join((*held, *causes.clock(gpu)))}",
+            cure=Cure(_text(held), devices.settings(machine, _lines(gpu, held))),
         )
 
 
-def _clock(gpu: Gpu) -> str:
-    if gpu.clock_sm_mhz is None or gpu.clock_sm_max_mhz is None:
-        return ""
-    return f", {gpu.clock_sm_mhz} of {gpu.clock_sm_max_mhz} MHz"
-
-
-def _text(causes: tuple[str, ...]) -> str:
-    if set(causes) & set(shortfalls.BRAKE):
-        return "Check the power supplies, the card's power cables and the server's own power cap."
+def _text(held: tuple[str, ...]) -> str:
+    if set(held) & set(causes.BRAKE):
+        return causes.SUPPLY
     return "Somebody fixed the clocks: set them free, unless they are meant."
 
 
-def _lines(gpu: Gpu, causes: tuple[str, ...]) -> list[str]:
+def _lines(gpu: Gpu, held: tuple[str, ...]) -> list[str]:
     if gpu.vendor != "nvidia":
         return []
-    if set(causes) & set(shortfalls.BRAKE):
-        return [devices.smi([gpu], "-q -d PERFORMANCE,POWER,CLOCK")]
-    return [devices.smi([gpu], "-rgc"), devices.smi([gpu], "-rac")]
+    if set(held) & set(causes.BRAKE):
+        return [causes.look_at_power([gpu])]
+    return causes.free_clocks([gpu])

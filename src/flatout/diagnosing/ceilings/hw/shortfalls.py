@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from flatout.diagnosing import causes
 from flatout.knowledge import gpus
 from flatout.nouns import units
 from flatout.nouns.ceiling import Benched, Ceiling
@@ -19,12 +20,6 @@ LEAST_MEMORY = 0.7
 """Of the bandwidth: healthy ones give 0.8 to 0.95."""
 LEAST_PCIE = 0.65
 """Of the lanes' rate before overhead: healthy ones give 0.8 to 0.9."""
-LOWERED = 0.95
-"""A power limit below so much of the default was lowered by somebody."""
-POWER = ("sw_power_cap",)
-HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown")
-BRAKE = ("hw_slowdown", "hw_power_brake_slowdown")
-SETTINGS = ("applications_clocks_setting",)
 GDDR_GB_PER_S = 1100
 """Below this a data center's or workstation's card has GDDR; from there on HBM."""
 PROGRAM_BYTES = 2**28
@@ -87,17 +82,6 @@ def gpu_of(benched: Benched, machine: Machine, device: str) -> Gpu | None:
     return None
 
 
-def lowered_limit(gpu: Gpu) -> bool:
-    """Somebody set the power limit below its default."""
-    limit, default = gpu.power_limit_w, gpu.power_limit_default_w
-    return limit is not None and default is not None and limit < LOWERED * default
-
-
-def reasons(gpu: Gpu | None, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Those of `wanted` that held its clocks down while it worked."""
-    return tuple(name for name in wanted if gpu is not None and name in (gpu.throttles or ()))
-
-
 def others(gpu: Gpu | None) -> tuple[str, ...]:
     """Other programs that were on it before anything was measured."""
     found = gpu.processes if gpu is not None and gpu.processes else ()
@@ -111,7 +95,8 @@ def others(gpu: Gpu | None) -> tuple[str, ...]:
 def explained(found: Shortfall) -> bool:
     """The driver names a cause, which is then a finding of its own."""
     gpu = found.gpu
-    return bool(reasons(gpu, (*POWER, *HEAT, *BRAKE, *SETTINGS)) or others(gpu))
+    held = (*causes.POWER, *causes.HEAT, *causes.BRAKE, *causes.SETTINGS)
+    return bool(causes.reasons(gpu, held) or others(gpu))
 
 
 def lanes(gpu: Gpu | None) -> tuple[int, int] | None:

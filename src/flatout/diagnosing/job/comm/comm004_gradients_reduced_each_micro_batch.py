@@ -41,8 +41,6 @@ CHECK = Check(
 )
 MORE = 1.5
 """Times the gradients' bytes from which more than one pass is exchanged."""
-BUCKET = 25 * 2**20
-"""Bytes of DistributedDataParallel's messages, but for the first and the last."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -52,7 +50,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if micro < 2 or once is None or not found:
         return
     known = [one.bytes for one in found if one.bytes is not None]
-    calls, buckets = sum(one.calls for one in found), 2 + once / BUCKET
+    calls, buckets = sum(one.calls for one in found), 2 + once / communication.BUCKET
     if sum(known) < MORE * once if known else calls < MORE * buckets:
         return
     exposed = sum(one.exposed_ms for one in found)

@@ -42,7 +42,6 @@ SMALL = 2**20
 SHORT_MS = 0.1
 """Mean length of a message that must be small, where the bytes are not known."""
 MANY = 10
-BUCKET = 25 * 2**20
 LEAST_SHARE = 0.02
 
 
@@ -62,7 +61,7 @@ def _small(one: Collective) -> bool:
 
 
 def _kind(profile: Profile, one: Collective) -> Iterator[Diagnosis]:
-    messages = max(1.0, (one.bytes or 0.0) / BUCKET)
+    messages = max(1.0, (one.bytes or 0.0) / communication.BUCKET)
     saves = savings.within(profile, one.exposed_ms * (1 - messages / one.calls))
     if not savings.worth(profile, saves):
         return

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from flatout.diagnosing.job import memory
 from flatout.nouns import units
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.profile import Collective, Profile
 
 OF_GRADIENTS = ("all_reduce", "reduce_scatter", "all_gather")
-BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+BUCKET = 25 * 2**20
+"""Bytes of DistributedDataParallel's messages, but for the first and the last."""
 
 
 def of_gradients(profile: Profile) -> list[Collective]:
@@ -35,7 +37,7 @@ def wrapped(profile: Profile) -> str | None:
 def gradient_bytes(profile: Profile) -> int | None:
     """Of all gradients of one backward pass; None: no model was seen."""
     models = profile.job.models if profile.job is not None else ()
-    known = [model.parameters * BYTES.get(model.dtype, 4) for model in models]
+    known = [model.parameters * memory.DTYPE_BYTES.get(model.dtype, 4) for model in models]
     return sum(known) or None
 
 

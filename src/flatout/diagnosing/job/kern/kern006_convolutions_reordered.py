@@ -111,7 +111,7 @@ def _ratio(profile: Profile, convolutions: list[Operator]) -> tuple[float, str]:
         ratio = max(last / first, 1.0)
         words = f"this machine convolves at {first:.3g} TFLOP/s in NCHW and {last:.3g} in NHWC"
         return ratio, f"{words} ({name})"
-    if not operators.on_accelerator(profile) and name == "fp32":
+    if not savings.accelerated(profile) and name == "fp32":
         words = f"a cautious {units.ratio(CAUTIOUS_CPU)} with oneDNN, no ceilings were measured"
         return CAUTIOUS_CPU, words
     return 1.0, "only the reordering is counted"

@@ -54,10 +54,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     anatomy = profile.anatomy
     took = anatomy.part(Kind.ELEMENTWISE) - operators.total(profile, _drawing(profile))
     launches = sum(part.launches for part in anatomy.parts if part.kind is Kind.ELEMENTWISE)
-    least = SHARE if operators.on_accelerator(profile) else SHARE_CPU
+    least = SHARE if savings.accelerated(profile) else SHARE_CPU
     if took < least * anatomy.step_ms or launches < FEWEST or _compiled(profile):
         return
-    fused = FUSED if operators.on_accelerator(profile) else FUSED_CPU
+    fused = FUSED if savings.accelerated(profile) else FUSED_CPU
     saving = device_time.of_device(
         profile,
         took * fused,
@@ -86,7 +86,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 def _drawing(profile: Profile) -> list[Operator]:
     """Random numbers on a CPU: they take as long in one pass as in several."""
-    if operators.on_accelerator(profile):
+    if savings.accelerated(profile):
         return []
     return operators.called(profile, RANDOM)
 

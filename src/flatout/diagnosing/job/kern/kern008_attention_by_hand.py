@@ -32,6 +32,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, operators, savings
+from flatout.diagnosing.job.kern import attention
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
@@ -40,8 +41,6 @@ CHECK = Check(code="KERN008", severity=Severity.WARNING, since="0.2.0")
 PRODUCT = r"aten::(bmm|baddbmm)"
 SOFTMAX = r"aten::(_softmax|_softmax_backward_data|_safe_softmax)"
 BETWEEN = r"aten::(div|mul|add|masked_fill|where|native_dropout|dropout|bernoulli)(_|\.\w+)?"
-SAVED, SAVED_CPU = 0.5, 0.3
-"""Cautious shares of the time of these operators that a fused kernel saves."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -50,7 +49,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if not parts:
         return
     took = operators.total(profile, parts)
-    saved = SAVED if operators.on_accelerator(profile) else SAVED_CPU
+    saved = attention.saved(profile)
     saving = device_time.of_device(
         profile,
         took * saved,
@@ -100,7 +99,7 @@ def _parts(profile: Profile) -> list[Operator]:
 
 def _fallback(profile: Profile) -> bool:
     """Torch's own attention made these operators (KERN020)."""
-    return bool(operators.called(profile, r"aten::_scaled_dot_product_attention_math\w*"))
+    return bool(operators.called(profile, attention.MATH))
 
 
 def _scores(found: list[Operator]) -> set[tuple[int, int, int]]:

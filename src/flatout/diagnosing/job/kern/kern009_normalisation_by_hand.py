@@ -74,7 +74,7 @@ def _parts(group: list[Operator]) -> list[Operator]:
 
 def _diagnosis(profile: Profile, parts: list[Operator]) -> Iterator[Diagnosis]:
     took = operators.total(profile, parts)
-    saved = SAVED if operators.on_accelerator(profile) else SAVED_CPU
+    saved = SAVED if savings.accelerated(profile) else SAVED_CPU
     saving = device_time.of_device(
         profile,
         took * saved,

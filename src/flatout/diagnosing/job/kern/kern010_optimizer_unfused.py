@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, operators, savings
+from flatout.diagnosing.job import device_time, memory, operators, savings
 from flatout.nouns import units
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
@@ -43,7 +43,6 @@ REACHED = 0.7
 """Share of the memory's bandwidth that a fused update is believed to reach."""
 SAVED, SAVED_CPU = 0.25, 0.15
 """Cautious shares of the update, where no bandwidth was measured."""
-BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -86,17 +85,17 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _saved(profile: Profile, slow: list[OptimizerFacts], took: float) -> tuple[float, str]:
-    names = (
-        ("triad-device", "copy-device") if operators.on_accelerator(profile) else ("memory-cpu",)
-    )
+    names = ("triad-device", "copy-device") if savings.accelerated(profile) else ("memory-cpu",)
     bandwidth = next((value for name in names if (value := profile.ceiling(name))), None)
     if bandwidth is None:
-        share = SAVED if operators.on_accelerator(profile) else SAVED_CPU
+        share = SAVED if savings.accelerated(profile) else SAVED_CPU
         return took * share, (
             f"the update takes {units.milliseconds(took)}; fused it is taken to save "
             f"{units.share(share)} (a cautious constant, no bandwidth was measured)"
         )
-    moved = sum(one.parameters * BYTES.get(one.dtype, 4) * PASSES[one.kind] for one in slow)
+    moved = sum(
+        one.parameters * memory.DTYPE_BYTES.get(one.dtype, 4) * PASSES[one.kind] for one in slow
+    )
     needed = moved / (bandwidth * 1e9 * REACHED) * 1e3
     return max(took - needed, 0.0), (
         f"one pass moves {units.size(moved)}: at {units.share(REACHED)} of the measured "

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, operators, savings
+from flatout.diagnosing.job import device_time, savings
 from flatout.nouns import units
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
@@ -57,7 +57,7 @@ BELIEVED = 0.5
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all such kernels."""
-    if not operators.on_accelerator(profile):
+    if not savings.accelerated(profile):
         return
     low = [one for one in profile.kernels if _low(one)]
     took = sum(one.ms for one in low)

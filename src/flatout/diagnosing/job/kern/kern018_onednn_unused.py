@@ -47,7 +47,7 @@ REACHED = 0.4
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all such convolutions."""
-    if operators.on_accelerator(profile):
+    if savings.accelerated(profile):
         return
     slow = operators.called(profile, SLOW)
     if not slow or operators.in_dtype(slow, operators.FLOAT64):

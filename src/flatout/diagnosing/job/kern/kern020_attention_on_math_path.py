@@ -32,29 +32,27 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, operators, savings
+from flatout.diagnosing.job.kern import attention
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
 
 CHECK = Check(code="KERN020", severity=Severity.WARNING, since="0.2.0")
-MATH = r"aten::_scaled_dot_product_attention_math\w*"
 PARTS = r"aten::(bmm|baddbmm|_softmax|_softmax_backward_data|_safe_softmax|masked_fill_?|mul|div_?)"
 """What attention is made of; on its line, where that is known. A layer's other dropouts may have
 the same line, so they are left out.
 """
-SAVED, SAVED_CPU = 0.5, 0.3
-"""Cautious shares of the time of these operators that a fused kernel saves."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all attention of the model."""
-    math = operators.called(profile, MATH)
+    math = operators.called(profile, attention.MATH)
     if not math:
         return
     lines = {one.where for one in math if one.where is not None}
     parts = [one for one in operators.called(profile, PARTS) if not lines or one.where in lines]
     took = operators.total(profile, [*math, *parts])
-    saved = SAVED if operators.on_accelerator(profile) else SAVED_CPU
+    saved = attention.saved(profile)
     saving = device_time.of_device(
         profile,
         took * saved,
@@ -75,7 +73,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _advice(profile: Profile, math: list[Operator]) -> str:
-    if not operators.on_accelerator(profile):
+    if not savings.accelerated(profile):
         return "Leave dropout out of attention: the CPU's fused kernel has none."
     if operators.in_dtype(math, operators.FLOAT32):
         return "Run it in bfloat16 or float16, under autocast: the flash kernels take no float32."
@@ -87,6 +85,6 @@ def _lines(profile: Profile, math: list[Operator]) -> tuple[str, ...]:
     call = "y = F.scaled_dot_product_attention(q, k, v, "
     if place is not None and place.source and "scaled_dot_product" not in place.source:
         return ()  # a layer of torch's calls it, by that layer's own arguments
-    if not operators.on_accelerator(profile):
+    if not savings.accelerated(profile):
         return savings.lines(place, f"{call}dropout_p=p)", f"{call}dropout_p=0.0)")
     return savings.lines(place, f"{call}attn_mask=mask)", f"{call}is_causal=True)")

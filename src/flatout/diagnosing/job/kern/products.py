@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flatout.diagnosing.job import operators
+from flatout.diagnosing.job import operators, savings
 from flatout.nouns import units
 from flatout.nouns.profile import Operator, Profile
 
@@ -80,7 +80,7 @@ def _ratio(
         high = profile.ceiling(f"{prefix}-{then}")
         if low and high:
             return _measured(profile, slow, (low, high), now, then)
-    table = CAUTIOUS if operators.on_accelerator(profile) else CAUTIOUS_CPU
+    table = CAUTIOUS if savings.accelerated(profile) else CAUTIOUS_CPU
     ratio = table.get((now, then), 1.0)
     return ratio, f"no ceilings were measured: a cautious {units.ratio(ratio)} is taken"
 
@@ -111,7 +111,7 @@ def _reached(profile: Profile, slow: Sequence[Operator], ceiling: float) -> floa
 
 
 def _matmul(profile: Profile) -> str:
-    return "matmul" if operators.on_accelerator(profile) else "matmul-cpu"
+    return "matmul" if savings.accelerated(profile) else "matmul-cpu"
 
 
 def _of_convolutions(profile: Profile) -> tuple[str, str]:

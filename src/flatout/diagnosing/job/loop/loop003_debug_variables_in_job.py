@@ -29,6 +29,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from flatout.diagnosing import causes
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, memory
 from flatout.nouns import units
@@ -55,7 +56,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"debug variables are set: {', '.join(names)}"[:100],
         evidence="; ".join(variables),
-        cure=Cure("Unset them once the hunt is over.", tuple(f"unset {name}" for name in names)),
+        cure=Cure(causes.UNSET, tuple(f"unset {name}" for name in names)),
         severity=Severity.NOTE if all(LOGS.fullmatch(name) for name in names) else None,
         saves_ms=saving.ms if saving.worth else None,
         reason=saving.reason if saving.worth else "",

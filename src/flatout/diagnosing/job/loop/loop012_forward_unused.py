@@ -31,7 +31,6 @@ from collections.abc import Iterator
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, operators, savings
 from flatout.nouns import units
-from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
@@ -40,14 +39,6 @@ LEAST = 0.5
 """Calls a step."""
 FORWARD = 0.3
 """Share of computing that forward passes take, where operators do not tell."""
-COMPUTING = (
-    Kind.TENSOR_CORES,
-    Kind.MATMUL,
-    Kind.ATTENTION,
-    Kind.NORMALISATION,
-    Kind.ELEMENTWISE,
-    Kind.REDUCTION,
-)
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -83,11 +74,11 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _forward_ms(profile: Profile) -> tuple[float, str]:
-    computing = [one for one in profile.operators if one.kind in COMPUTING]
+    computing = [one for one in profile.operators if one.kind in operators.COMPUTING]
     if any(one.backward for one in computing):
         took = operators.total(profile, [one for one in computing if not one.backward])
         return took, f"forward passes take {units.milliseconds(took)} of the step"
-    took = profile.anatomy.part(*COMPUTING) * FORWARD
+    took = profile.anatomy.part(*operators.COMPUTING) * FORWARD
     return took, (
         f"forward passes are taken to be {units.share(FORWARD)} of computing (a cautious "
         f"constant), {units.milliseconds(took)}"

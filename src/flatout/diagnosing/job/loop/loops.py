@@ -41,7 +41,9 @@ def told(found: list[CallSeen], most: int = 3) -> str:
     return "; ".join([*parts, f"and {len(found) - most} more"] if len(found) > most else parts)
 
 
-FOREIGN = re.compile(r"flatout_agent|site-packages|dist-packages|[/\\]torch[/\\]|/lib/python")
+FOREIGN = re.compile(
+    r"flatout_(agent|train)|site-packages|dist-packages|[/\\]torch[/\\]|/lib/python"
+)
 NAMED = (
     r"# ((?:[A-Za-z]:)?[^\s:]+\.py):(\d+) in ",
     r'File "([^"]+)", line (\d+)',

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import memory, operators, savings
+from flatout.diagnosing.job import memory, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
@@ -44,7 +44,7 @@ TIGHT = 0.9
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the device."""
     seen = profile.seen
-    if seen is None or not operators.on_accelerator(profile):
+    if seen is None or not savings.accelerated(profile):
         return
     reserved, peak, total = (
         seen.memory_reserved_bytes,

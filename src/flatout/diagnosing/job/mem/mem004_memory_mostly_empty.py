@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, memory, operators, savings
+from flatout.diagnosing.job import device_time, memory, savings
 from flatout.nouns import units
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
@@ -49,7 +49,7 @@ LARGEST = 16
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the device."""
     used = memory.share_used(profile)
-    if used is None or used >= EMPTY or not operators.on_accelerator(profile):
+    if used is None or used >= EMPTY or not savings.accelerated(profile):
         return
     factor = _factor(profile)
     if factor < 2:

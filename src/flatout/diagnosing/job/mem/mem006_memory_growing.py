@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import memory, operators, savings
+from flatout.diagnosing.job import memory, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
@@ -47,7 +47,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if seen is None:
         return
     grown = memory.growth(seen.memory_bytes)
-    if grown is None or grown < (LEAST if operators.on_accelerator(profile) else LEAST_CPU):
+    if grown is None or grown < (LEAST if savings.accelerated(profile) else LEAST_CPU):
         return
     now = seen.memory_bytes[-1]
     lasts = ""

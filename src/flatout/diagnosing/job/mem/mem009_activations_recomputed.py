@@ -31,7 +31,6 @@ from collections.abc import Iterator
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, memory, operators, savings
 from flatout.nouns import units
-from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
 
@@ -41,14 +40,6 @@ RECOMPUTED = 0.2
 """Cautious share of computing that is the second forward pass; a quarter where it is all."""
 CALL = re.compile(r"\bcheckpoint(_sequential)?\(|\.gradient_checkpointing")
 NODE = re.compile(r"(autograd::engine::evaluate_function: )?CheckpointFunction(Backward)?")
-COMPUTING = (
-    Kind.TENSOR_CORES,
-    Kind.MATMUL,
-    Kind.ATTENTION,
-    Kind.NORMALISATION,
-    Kind.ELEMENTWISE,
-    Kind.REDUCTION,
-)
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -59,7 +50,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     found = [one for one in profile.operators if NODE.fullmatch(one.name) or _in_line(one)]
     if not found:
         return
-    took = profile.anatomy.part(*COMPUTING)
+    took = profile.anatomy.part(*operators.COMPUTING)
     saving = device_time.of_device(
         profile,
         took * RECOMPUTED,

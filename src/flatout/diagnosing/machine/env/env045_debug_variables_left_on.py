@@ -31,6 +31,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from flatout.diagnosing import causes
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.machine.env import software
 from flatout.installing import system_packages, target
@@ -94,7 +95,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         title=software.shortened(f"left on from debugging: {names}"),
         evidence="; ".join(f"{item.name}={value}: {item.cost}" for item, value in found),
         cure=Cure(
-            "Unset them once the hunt is over.",
+            causes.UNSET,
             tuple(
                 line
                 for item, _ in found

@@ -34,13 +34,12 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import devices
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.installing import system_packages, target
+from flatout.diagnosing.machine.hw import pcie
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="HW001", severity=Severity.WARNING, since="0.2.0")
-LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
@@ -53,7 +52,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"{devices.subject(narrow)}: {first.pcie_width} of {_most(first)} PCIe lanes",
         evidence=devices.facts(narrow, _told),
-        cure=Cure(_text(narrow, mild, machine), _commands(machine, narrow)),
+        cure=Cure(_text(narrow, mild, machine), pcie.look(machine, narrow[0])),
         severity=Severity.NOTE if mild else Severity.WARNING,
     )
 
@@ -80,7 +79,7 @@ def _meant_so(gpu: Gpu, machine: Machine) -> bool:
 
 def _told(gpu: Gpu) -> str:
     width, most = gpu.pcie_width, _most(gpu)
-    lane = LANE_GB_PER_S.get(gpu.pcie_generation_max or 0)
+    lane = pcie.LANE_GB_PER_S.get(gpu.pcie_generation_max or 0)
     if lane is None or width is None or most is None:
         return f"x{width} of x{most}"
     speeds = f"{width * lane:.1f} of {most * lane:.1f} GB/s"
@@ -99,11 +98,3 @@ def _text(narrow: list[Gpu], mild: bool, machine: Machine) -> str:
     return (
         "Shut down, seat the card anew or move it to a slot wired with all lanes; no riser cable."
     )
-
-
-def _commands(machine: Machine, narrow: list[Gpu]) -> tuple[str, ...]:
-    if machine.system.name != "Linux" or narrow[0].pci_address is None:
-        return ()
-    here = target.of(machine)
-    look = system_packages.sudo(here, f"lspci -vv -s {narrow[0].pci_address}")
-    return (f"{look} | grep -E 'LnkCap:|LnkSta:'",)

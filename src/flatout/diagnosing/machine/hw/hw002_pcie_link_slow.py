@@ -32,13 +32,12 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import devices
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.installing import system_packages, target
+from flatout.diagnosing.machine.hw import pcie
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="HW002", severity=Severity.WARNING, since="0.2.0")
-LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
@@ -54,7 +53,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         cure=Cure(
             "In the firmware set the slot to Auto or to the card's generation; without a riser "
             "cable. An older board or processor cannot do more.",
-            _commands(machine, slow),
+            pcie.look(machine, slow[0]),
         ),
     )
 
@@ -74,16 +73,8 @@ def _card(gpu: Gpu) -> int | None:
 
 def _told(gpu: Gpu) -> str:
     text = f"generation {gpu.pcie_generation_max} at most, the card {_card(gpu)}"
-    now = LANE_GB_PER_S.get(gpu.pcie_generation_max or 0)
-    could = LANE_GB_PER_S.get(_card(gpu) or 0)
+    now = pcie.LANE_GB_PER_S.get(gpu.pcie_generation_max or 0)
+    could = pcie.LANE_GB_PER_S.get(_card(gpu) or 0)
     if now is None or could is None or gpu.pcie_width is None:
         return text
     return f"{text}: {gpu.pcie_width * now:.1f} of {gpu.pcie_width * could:.1f} GB/s"
-
-
-def _commands(machine: Machine, slow: list[Gpu]) -> tuple[str, ...]:
-    if machine.system.name != "Linux" or slow[0].pci_address is None:
-        return ()
-    here = target.of(machine)
-    look = system_packages.sudo(here, f"lspci -vv -s {slow[0].pci_address}")
-    return (f"{look} | grep -E 'LnkCap:|LnkSta:'",)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatout.diagnosing import devices
+from flatout.diagnosing import causes, devices
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
@@ -35,19 +35,18 @@ from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="HW003", severity=Severity.WARNING, since="0.2.0")
-TOLERATED = 0.95
 LAPTOP = "Plug the laptop in and choose its profile for performance; the driver cannot set this."
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all GPUs with a lowered limit."""
-    capped = [gpu for gpu in machine.gpus or () if _share(gpu) <= TOLERATED]
+    capped = [gpu for gpu in machine.gpus or () if causes.lowered_limit(gpu)]
     if not capped:
         return
     mobile = all(devices.laptop(gpu) for gpu in capped)
     yield Diagnosis(
         title=f"{devices.subject(capped)}: power limit at "
-        f"{units.share(min(map(_share, capped)))} of the default",
+        f"{units.share(min(map(causes.limit_share, capped)))} of the default",
         evidence=devices.facts(capped, _told),
         cure=Cure(
             LAPTOP
@@ -59,11 +58,6 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _share(gpu: Gpu) -> float:
-    limit, default = gpu.power_limit_w, gpu.power_limit_default_w
-    return limit / default if limit is not None and default else 1.0
-
-
 def _told(gpu: Gpu) -> str:
     most = f", at most {gpu.power_limit_max_w:g} W" if gpu.power_limit_max_w is not None else ""
     return f"limit {gpu.power_limit_w:g} W, default {gpu.power_limit_default_w:g} W{most}"
@@ -72,8 +66,4 @@ def _told(gpu: Gpu) -> str:
 def _lines(capped: list[Gpu]) -> list[str]:
     amd = [str(gpu.index) for gpu in capped if gpu.vendor == "amd" and gpu.index is not None]
     lines = [f"rocm-smi -d {' '.join(amd)} --resetpoweroverdrive"] if amd else []
-    by_default: dict[float, list[Gpu]] = {}
-    for gpu in capped:
-        if gpu.vendor == "nvidia" and gpu.power_limit_default_w is not None:
-            by_default.setdefault(gpu.power_limit_default_w, []).append(gpu)
-    return lines + [devices.smi(alike, f"-pl {watts:.0f}") for watts, alike in by_default.items()]
+    return lines + causes.default_limits(capped)

@@ -28,43 +28,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatout.diagnosing import devices
+from flatout.diagnosing import causes, devices
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="HW004", severity=Severity.WARNING, since="0.2.0", hides=("HW019",))
-REASONS = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all GPUs that heat slows."""
-    hot = [gpu for gpu in machine.gpus or () if set(REASONS) & set(gpu.throttles or ())]
+    hot = [gpu for gpu in machine.gpus or () if causes.reasons(gpu, causes.HEAT)]
     if not hot:
         return
     yield Diagnosis(
         title=f"{devices.subject(hot)}: slowed down by heat now",
         evidence=devices.facts(hot, _told),
-        cure=Cure(
-            "Clean and check the fans and the air flow, then watch while it works.",
-            _commands(hot),
-        ),
+        cure=Cure(causes.COOL, _commands(hot)),
     )
 
 
 def _told(gpu: Gpu) -> str:
-    parts = [reason for reason in gpu.throttles or () if reason in REASONS]
+    parts = list(causes.reasons(gpu, causes.HEAT))
     if gpu.temperature_c is not None:
         parts.append(f"{gpu.temperature_c} C")
     if gpu.temperature_slowdown_c is not None:
         parts.append(f"slowdown at {gpu.temperature_slowdown_c} C")
-    if gpu.clock_sm_mhz is not None and gpu.clock_sm_max_mhz is not None:
-        parts.append(f"{gpu.clock_sm_mhz} of {gpu.clock_sm_max_mhz} MHz")
-    return ", ".join(parts)
+    return ", ".join((*parts, *causes.clock(gpu)))
 
 
 def _commands(hot: list[Gpu]) -> tuple[str, ...]:
     nvidia = [gpu for gpu in hot if gpu.vendor == "nvidia"]
-    wanted = "--query-gpu=index,temperature.gpu,fan.speed,clocks.sm,power.draw --format=csv -l 2"
-    return (devices.smi(nvidia, wanted),) if nvidia else ("rocm-smi --showtemp --showfan",)
+    return (causes.watch_heat(nvidia),) if nvidia else ("rocm-smi --showtemp --showfan",)

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatout.diagnosing import devices
+from flatout.diagnosing import causes, devices
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.driver_state import on_metal
 from flatout.installing import system_packages, target
@@ -37,8 +37,6 @@ from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="HW005", severity=Severity.WARNING, since="0.2.0")
-BRAKE = "hw_power_brake_slowdown"
-HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
@@ -49,30 +47,25 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"{devices.subject(braked)}: slowed down by the power supply",
         evidence=devices.facts(braked, _told),
-        cure=Cure(
-            "Check the power supplies, the card's power cables and the server's own power cap.",
-            _commands(machine, braked),
-        ),
+        cure=Cure(causes.SUPPLY, _commands(machine, braked)),
     )
 
 
 def _braked(gpu: Gpu) -> bool:
-    reasons = gpu.throttles or ()
-    without_heat = "hw_slowdown" in reasons and not set(HEAT) & set(reasons)
-    return BRAKE in reasons or without_heat
+    """By name, or by a slowdown that heat does not explain."""
+    held = causes.reasons(gpu, causes.BRAKE)
+    return "hw_power_brake_slowdown" in held or bool(held and not causes.reasons(gpu, causes.HEAT))
 
 
 def _told(gpu: Gpu) -> str:
-    parts = [reason for reason in gpu.throttles or () if reason in (BRAKE, "hw_slowdown")]
-    if gpu.clock_sm_mhz is not None and gpu.clock_sm_max_mhz is not None:
-        parts.append(f"{gpu.clock_sm_mhz} of {gpu.clock_sm_max_mhz} MHz")
+    parts = [*causes.reasons(gpu, causes.BRAKE), *causes.clock(gpu)]
     if gpu.power_w is not None:
         parts.append(f"{gpu.power_w:g} W")
     return ", ".join(parts)
 
 
 def _commands(machine: Machine, braked: list[Gpu]) -> tuple[str, ...]:
-    look = devices.smi(braked, "-q -d PERFORMANCE,POWER,CLOCK")
+    look = causes.look_at_power(braked)
     if not (on_metal(machine) and devices.data_center(braked[0])):
         return (look,)
     here = target.of(machine)

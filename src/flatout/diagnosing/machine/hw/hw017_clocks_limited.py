@@ -26,21 +26,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatout.diagnosing import devices
+from flatout.diagnosing import causes, devices
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="HW017", severity=Severity.WARNING, since="0.2.0")
-REASON = "applications_clocks_setting"
 TOLERATED = 0.95
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all GPUs with limited clocks."""
     gpus = machine.gpus_of("nvidia")
-    limited = [gpu for gpu in gpus if REASON in (gpu.throttles or ()) or _behind(gpu, gpus)]
+    limited = [gpu for gpu in gpus if causes.reasons(gpu, causes.SETTINGS) or _behind(gpu, gpus)]
     if not limited:
         return
     yield Diagnosis(
@@ -49,10 +48,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         cure=Cure(
             "Let the driver choose the clocks again: -rgc undoes locked clocks, -rac application "
             "clocks.",
-            devices.settings(
-                machine,
-                [devices.smi(limited, option) for option in ("-rgc", "-rac")],
-            ),
+            devices.settings(machine, causes.free_clocks(limited)),
         ),
     )
 
@@ -68,7 +64,7 @@ def _behind(gpu: Gpu, gpus: tuple[Gpu, ...]) -> bool:
 
 
 def _told(gpu: Gpu, gpus: tuple[Gpu, ...]) -> str:
-    parts = [REASON] if REASON in (gpu.throttles or ()) else []
+    parts = list(causes.reasons(gpu, causes.SETTINGS))
     if gpu.clock_sm_mhz is not None:
         parts.append(f"{gpu.clock_sm_mhz} MHz now")
     if gpu.clock_sm_max_mhz is not None:

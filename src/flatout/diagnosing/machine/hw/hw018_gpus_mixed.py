@@ -30,7 +30,6 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import devices
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.installing import system_packages, target
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
@@ -64,14 +63,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _commands(machine: Machine, vendor: str, models: list[list[Gpu]]) -> tuple[str, ...]:
-    here = target.of(machine)
     most = max(models, key=lambda alike: (len(alike), alike[0].memory_bytes or 0))
     numbers = [str(gpu.index) for gpu in most if gpu.index is not None]
     if len(numbers) < len(most):
         return ()
-    if vendor == "amd":
-        return system_packages.variable(here, "HIP_VISIBLE_DEVICES", ",".join(numbers))[:1]
-    return (
-        *system_packages.variable(here, "CUDA_DEVICE_ORDER", "PCI_BUS_ID")[:1],
-        *system_packages.variable(here, "CUDA_VISIBLE_DEVICES", ",".join(numbers))[:1],
-    )
+    return devices.only(machine, vendor, numbers)

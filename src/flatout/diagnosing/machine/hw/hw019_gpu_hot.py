@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from flatout.diagnosing import devices
+from flatout.diagnosing import causes, devices
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
@@ -35,7 +35,6 @@ from flatout.nouns.machine import Machine
 
 CHECK = Check(code="HW019", severity=Severity.WARNING, since="0.2.0")
 CLOSE_C = 5
-HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown")
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
@@ -57,7 +56,7 @@ def _near(gpu: Gpu) -> bool:
     now, most = gpu.temperature_c, gpu.temperature_slowdown_c
     if now is None or most is None or now < most - CLOSE_C:
         return False
-    return not set(HEAT) & set(gpu.throttles or ())
+    return not causes.reasons(gpu, causes.HEAT)
 
 
 def _told(gpu: Gpu) -> str:

@@ -30,7 +30,6 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import devices
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.installing import system_packages, target
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
@@ -84,11 +83,4 @@ def _commands(machine: Machine, busy: list[Gpu]) -> tuple[str, ...]:
         return ()
     if not idle:
         return (look,)
-    here = target.of(machine)
-    name = "CUDA_VISIBLE_DEVICES" if vendor == "nvidia" else "HIP_VISIBLE_DEVICES"
-    order = (
-        system_packages.variable(here, "CUDA_DEVICE_ORDER", "PCI_BUS_ID")[:1]
-        if vendor == "nvidia"
-        else ()
-    )
-    return (look, *order, *system_packages.variable(here, name, ",".join(idle))[:1])
+    return (look, *devices.only(machine, vendor, idle))

@@ -1,0 +1,100 @@
+"""Options that several commands have, or that would crowd a command's own file. No command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def one_of(*words: str) -> Callable[[str], list[str]]:
+    """What a shell completes where one of these words is meant."""
+
+    def completed(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return completed
+
+
+def _boosts(incomplete: str) -> list[str]:
+    from flatout.knowledge import boosts
+
+    return [name for name in boosts.ids() if name.startswith(incomplete)]
+
+
+def _semantic_boosts(incomplete: str) -> list[str]:
+    from flatout.knowledge import boosts
+
+    ids = (boost.id for boost in boosts.every() if boost.risk.value == "semantics")
+    return [name for name in ids if name.startswith(incomplete)]
+
+
+PlanToRun = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", metavar="FILE", help="Use this plan.  [default: flatout.toml, if it exists]"
+    ),
+]
+NoPlan = Annotated[
+    bool, typer.Option("--no-plan", help="Ignore flatout.toml and run the script unchanged.")
+]
+Live = Annotated[
+    bool, typer.Option("--live", help="Tune the script while it trains, and write the plan.")
+]
+StepsLeft = Annotated[
+    int | None,
+    typer.Option(
+        "--steps-left",
+        metavar="N",
+        min=1,
+        help="Steps in the whole run. What cannot pay off within them is not tried.",
+    ),
+]
+Exact = Annotated[
+    bool, typer.Option("--exact", help="Use only boosts that keep the numerical precision.")
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="BOOST",
+        help="Allow a boost that changes what is computed: batch-size. Repeatable.",
+        autocompletion=_semantic_boosts,
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="BOOST",
+        help="Use only this boost. Repeatable.",
+        autocompletion=_boosts,
+    ),
+]
+Skip = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--skip",
+        metavar="BOOST",
+        help="Do not use this boost. Repeatable.",
+        autocompletion=_boosts,
+    ),
+]
+Python = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        metavar="PYTHON",
+        help="Python interpreter of the training script.  [default: the active one]",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+JsonBeside = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print one JSON document on stdout, and the script's output on stderr."
+    ),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only warnings.")]

@@ -1,0 +1,140 @@
+"""Where the memory of a step is, and which of its kernels run: looked at before each replay.
+
+The host pays for a look in every step, so it asks each tensor once for its address and once whether
+it is frozen, and compares the rest a list at a time.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Hashable
+from itertools import compress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+_ABSENT = object()
+_FROZEN = operator.attrgetter("requires_grad")
+
+
+class Placement:
+    """Where model, optimizer and average hold their memory, so that a change of it is noticed."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        average: AveragedModel | None = None,
+    ) -> None:
+        self.parameters = list(model.parameters())
+        self._average = average
+        places = [
+            (held, label)
+            for module, label in _labelled(model, average)
+            for held in (module._parameters, module._buffers, module._modules)
+            if held and module is not average
+        ]
+        if average is not None:  # its own counter is on the host
+            places.append((average._modules, "ema"))
+        self._held: list[dict[str, Any]] = [held for held, _ in places]
+        self._labels = [label for _, label in places]
+        self._before = [dict(held) for held in self._held]
+        named = [
+            (held, name, value)
+            for held in self._held
+            for name, value in held.items()
+            if isinstance(value, Tensor)
+        ]
+        self._tensors = [tensor for _, _, tensor in named]
+        self._addresses = list(map(Tensor.data_ptr, self._tensors))
+        compared = [_needs_identity(tensor) for tensor in self._tensors]
+        self._singles = [list(each) for each in zip(*compress(named, compared), strict=True)]
+        self._optimizer = optimizer
+        # kept, not their ids: what is gone may lend its id to what follows it
+        self._groups, self._state = optimizer.param_groups, optimizer.state
+        self._sizes = self._group_sizes()
+        self._find_flags(list(model.modules()))
+
+    def moved(self, average: AveragedModel | None = None) -> str | None:
+        """What is no longer where it was; None: everything is."""
+        optimizer = self._optimizer
+        if optimizer.param_groups is not self._groups or optimizer.state is not self._state:
+            return "the optimizer's state"
+        if self._group_sizes() != self._sizes:
+            return "the optimizer's parameter list"
+        if average is not self._average:
+            return "the average"
+        if self._is_held() and list(map(Tensor.data_ptr, self._tensors)) == self._addresses:
+            return None
+        return self._name_moved()
+
+    def _is_held(self) -> bool:
+        """Whether each module holds the same tensors and modules.
+
+        Equality of dictionaries begins with identity, in C. Only what was replaced is compared by
+        value: tensors of several values then raise, and those of one are looked at by themselves.
+        """
+        try:
+            if self._held != self._before:
+                return False
+        except Exception:
+            return False
+        if not self._singles:
+            return True
+        held, names, tensors = self._singles
+        return all(map(operator.is_, map(operator.getitem, held, names), tensors))
+
+    def _name_moved(self) -> str:
+        addresses = dict(zip(map(id, self._tensors), self._addresses, strict=True))
+        for held, before, label in zip(self._held, self._before, self._labels, strict=True):
+            for name in {**before, **held}:
+                value = held.get(name, _ABSENT)
+                if value is not before.get(name, _ABSENT):
+                    return f"{label}.{name}"
+                if isinstance(value, Tensor) and value.data_ptr() != addresses[id(value)]:
+                    return f"{label}.{name}"
+        return "the model's memory"
+
+    def _find_flags(self, modules: list[nn.Module]) -> None:
+        # straight from the instance: an attribute of many classes of modules takes twice as long
+        plain = [
+            "training" in vars(module) and not hasattr(type(module), "training")
+            for module in modules
+        ]
+        self._instances = [vars(module) for module in compress(modules, plain)]
+        self._others = [each for each, own in zip(modules, plain, strict=True) if not own]
+        self._training: list[bool] = []
+        self._frozen: list[bool] = []
+        self._flags: Hashable = ()
+
+    def flags(self) -> Hashable:
+        """What decides which kernels run: training mode of each module, frozen parameters.
+
+        The same object while nothing changes.
+        """
+        training = [each["training"] for each in self._instances]
+        if self._others:
+            training += [module.training for module in self._others]
+        frozen = list(map(_FROZEN, self.parameters))
+        if training != self._training or frozen != self._frozen:
+            self._training, self._frozen = training, frozen
+            self._flags = tuple(training), tuple(frozen)
+        return self._flags
+
+    def _group_sizes(self) -> list[int]:
+        return [len(group["params"]) for group in self._optimizer.param_groups]
+
+
+def _labelled(model: nn.Module, average: AveragedModel | None) -> list[tuple[nn.Module, str]]:
+    labelled = [(module, name or "model") for name, module in model.named_modules()]
+    if average is not None:
+        modules = average.module.named_modules()
+        labelled += [(module, f"ema.{name}" if name else "ema.module") for name, module in modules]
+    return labelled
+
+
+def _needs_identity(tensor: Tensor) -> bool:
+    """Whether it may be equal, as one truth, to another tensor."""
+    return type(tensor) not in (Tensor, nn.Parameter) or tensor.numel() == 1

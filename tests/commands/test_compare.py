@@ -1,0 +1,102 @@
+"""`flatout compare`: profiles, folders of runs and traces; the threshold; what is no profile."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flatout.__main__ import outcome
+from flatout.reporting.profile import document as profile_document
+from reporting import profiled_examples as examples
+
+TRACES = Path(__file__).parent.parent / "traces"
+
+
+@pytest.fixture
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with slow.json and fast.json; also as the folder of a run, fast/profile.json."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fast").mkdir()
+    for name, profiled in (("slow", examples.naive()), ("fast", examples.healthy())):
+        text = json.dumps(profile_document.document(profiled))
+        (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "fast" / "profile.json").write_text((tmp_path / "fast.json").read_text())
+    return tmp_path
+
+
+def test_two_profiles(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["compare", "slow.json", "fast.json"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("verdict   412 ms -> 100 ms per step")
+    assert told.err == ""
+
+
+@pytest.mark.parametrize("words", [["slow.json", "fast"], ["slow.json", "fast.json"]])
+def test_json_and_the_folder_of_a_run(
+    profiles: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome(["compare", *words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "flatout.profile-compare/1"
+    assert document["ratio"] > 4
+
+
+def test_the_old_spelling(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(["compare", "--json", "slow.json", "fast.json"]) == 0
+    wanted = capsys.readouterr().out
+    assert outcome(["profile", "--json", "--compare", "slow.json", "fast.json"]) == 0
+    told = capsys.readouterr()
+    assert told.out == wanted
+    new = "flatout compare --json slow.json fast.json"
+    assert told.err == f"flatout: this is now written: {new}\n"
+
+
+def test_traces_are_analysed_first(capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(TRACES / f"{name}.json.gz") for name in ("v100_train", "a100_train")]
+    assert outcome(["compare", *paths, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["before_ms"] == pytest.approx(96.7, rel=0.01)
+    assert document["after_ms"] == pytest.approx(77.5, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "threshold", "code"),
+    [
+        ("fast", "slow", "10%", 1),
+        ("fast", "slow", "0.1", 1),
+        ("fast", "slow", "311%", 1),
+        ("fast", "slow", "312%", 0),
+        ("slow", "fast", "0%", 0),
+        ("slow", "slow", "0", 0),
+    ],
+)
+def test_exit_code_1_above_the_threshold(
+    before: str, after: str, threshold: str, code: int, profiles: Path
+) -> None:
+    """The slow one takes 411.74 ms, the fast one 100 ms."""
+    words = ["compare", "--fail-above", threshold, f"{before}.json", f"{after}.json"]
+    assert outcome(words) == code
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["slow.json"], "Missing argument 'AFTER'"),
+        (["slow.json", "absent.json"], "absent.json: No such file"),
+        (["slow.json", "other.json"], "other.json: this is of schema None"),
+        (["slow.json", "script.py"], "script.py is not JSON"),
+        (["--fail-above", "10", "slow.json", "fast.json"], "--fail-above '10' is neither"),
+    ],
+)
+def test_wrong_usage(
+    words: list[str], message: str, profiles: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (profiles / "other.json").write_text('{"a": 1}')
+    (profiles / "script.py").write_text("import torch")
+    assert outcome(["compare", *words]) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert "\n  next: " in told.err
+    assert told.out == ""

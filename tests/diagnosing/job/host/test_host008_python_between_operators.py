@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import pytest
+
+from diagnosing.job import made
+from flatout.nouns.anatomy import Kind
+
+
+def test_python_between_operators() -> None:
+    profile = made.cpu_profile({Kind.PYTHON: 120.0}, seen__main_cpu_s=0.5)
+    slow = made.changed(profile, job__models__0__compiled=False)
+    finding = made.only("python-between-operators", slow)
+    assert (finding.code, finding.boost) == ("HOST008", "compile")
+    assert "1.2 cores busy of 8" in finding.evidence
+    assert made.saved_ms(finding, slow) == pytest.approx(60, abs=0.5)
+    assert made.findings("python-between-operators", made.cpu_profile()) == ()
+    collected = made.changed(slow, seen__gc_s=0.118)
+    assert made.findings("python-between-operators", collected) == ()

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from diagnosing.job.kern.jobs import DOUBLE, of, operator
+from diagnosing.job.made import changes, findings, only, profile, saved_ms
+from flatout.nouns.anatomy import Kind
+
+
+def test_float64() -> None:
+    job = of(
+        profile(job__models__0__dtype="float64"),
+        operator("aten::mm", Kind.MATMUL, 60.0, dtypes=DOUBLE),
+        operator("aten::add", Kind.ELEMENTWISE, 10.0, dtypes=DOUBLE),
+    )
+    finding = only("float64-computed", job)
+    assert (finding.code, finding.where, finding.boost) == ("KERN001", "model.py:30", None)
+    assert "17.6 TFLOP/s in fp64 and 18.9 in fp32" in finding.gain.reason
+    assert saved_ms(finding, job) == pytest.approx(60 * (1 - 17.6 / 18.9) + 5, rel=0.01)
+    assert "model.float()" in changes(finding)
+
+
+def test_float64_of_a_loss_alone_is_not_told() -> None:
+    tiny = operator("aten::mul", Kind.ELEMENTWISE, 0.4, dtypes=DOUBLE)
+    assert findings("float64-computed", of(profile(), tiny)) == ()
+    mixed = operator("aten::mm", Kind.MATMUL, 60.0, dtypes=("long", "float"))
+    assert findings("float64-computed", of(profile(), mixed)) == ()
+
+
+def test_float64_of_single_numbers_is_not_told() -> None:
+    numbers = operator("aten::to", Kind.CONVERSION, 20.0, dtypes=DOUBLE, shapes=("1",))
+    assert findings("float64-computed", of(profile(), numbers)) == ()
+    some = operator("aten::to", Kind.CONVERSION, 20.0, dtypes=DOUBLE, shapes=("1", "64x3"))
+    assert only("float64-computed", of(profile(), some)).code == "KERN001"

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from diagnosing.job.kern.jobs import of, operator
+from diagnosing.job.made import cpu_profile, findings, only, saved_ms
+from diagnosing.job.made_parts import ceilings
+from flatout.nouns.anatomy import Kind
+from machines.healthy import changed
+
+CPU_BF16 = {"matmul-cpu-fp32": (0.5, "TFLOP/s"), "matmul-cpu-bf16": (2.1, "TFLOP/s")}
+
+
+def test_cpu_float32_products() -> None:
+    job = cpu_profile(job__bf16=True, job__models__0__conv2d=0, ceilings=ceilings(CPU_BF16, "cpu"))
+    job = of(job, operator("aten::addmm", Kind.MATMUL, 200.0))
+    finding = only("cpu-float32-products", job)
+    assert (finding.code, finding.boost) == ("KERN004", "bf16-autocast")
+    assert saved_ms(finding, job) == pytest.approx(200 * (1 - 0.5 / 2.1), rel=0.01)
+    slower = ceilings({**CPU_BF16, "matmul-cpu-bf16": (0.4, "TFLOP/s")}, "cpu")
+    assert findings("cpu-float32-products", changed(job, ceilings=slower)) == ()
+    for facts in ({"job__bf16": False}, {"job__bf16": None}, {"job__autocast": "bfloat16"}):
+        assert findings("cpu-float32-products", changed(job, **facts)) == ()

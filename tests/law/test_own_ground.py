@@ -1,0 +1,83 @@
+"""Tests hold their own ground: what they start can be interrupted, and ends when they fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from every import for_every
+
+FAILS = """
+import os, signal, subprocess, sys
+
+def started(code, **options):
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, **options}
+    process = subprocess.Popen([sys.executable, "-c", code], **options)
+    return process.stdout.readline().strip()
+
+WAIT = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+
+def test_fails():
+    with open("failed", "w") as left:
+        print(started(WAIT, start_new_session=True), file=left)
+    with open("sigint", "w") as sigint:
+        code = "import signal; print(signal.getsignal(signal.SIGINT).__name__)"
+        print(started(code), file=sigint)
+    raise AssertionError("on purpose")
+
+def test_fails_not():
+    with open("passed", "w") as left:
+        print(started(WAIT, start_new_session=True), file=left)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX sessions")
+def test_what_tests_start_can_be_interrupted_and_ends_with_them(tmp_path: Path, root: Path) -> None:
+    (tmp_path / "test_some.py").write_text(FAILS)
+    mine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    command = [sys.executable, "-m", "pytest", "-p", "processes", "-n", "2", "-q", tmp_path]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(root / "tests")},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        )
+        assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+        assert (tmp_path / "sigint").read_text() == "default_int_handler\n"
+        failed, passed = ((tmp_path / name).read_text().strip() for name in ("failed", "passed"))
+        assert not psutil.pid_exists(int(failed))
+        assert not psutil.pid_exists(int(passed))
+        assert "left running, and ended now -" in done.stdout
+        assert f"{failed} {sys.executable}" in done.stdout
+        assert f"{passed} {sys.executable}" in done.stdout.partition("by tests, and ended now")[2]
+        assert mine.poll() is None  # another run's
+    finally:
+        mine.kill()
+        mine.wait()
+
+
+def test_a_law_names_all_that_break_it() -> None:
+    @for_every(range(5), lambda number: f"number {number}")
+    def law(number: int) -> None:
+        assert number % 2 == 0, "odd"
+        [0, 0, 0][number]
+
+    with pytest.raises(pytest.fail.Exception) as caught:
+        law()
+    rows = str(caught.value).splitlines()
+    assert rows[0] == "3 of 5"
+    assert [row.partition(":")[0] for row in rows if "number" in row] == [
+        "number 1",
+        "number 3",
+        "number 4",
+    ]

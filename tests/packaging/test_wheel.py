@@ -1,0 +1,155 @@
+"""What is published: wheel and sdist, made by the project's own build backend; and the wheel in an
+environment that holds what it asks for and nothing else, without torch and without a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import flatout
+
+pytestmark = pytest.mark.slow
+
+PACKAGES = ("flatout", "flatout_agent")
+
+
+@pytest.fixture(scope="module")
+def built(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist that the wheel was made from."""
+    folder = tmp_path_factory.mktemp("dist")
+    run("-m", "build", "--no-isolation", "--outdir", str(folder), str(root))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (wheel,) = built.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a new environment with the wheel and what it asks for."""
+    place = tmp_path_factory.mktemp("environment")
+    venv.create(place, with_pip=False)
+    python = place / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    asked = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
+    flags = ["--no-index", "--no-deps", "--no-compile", "--quiet"]
+    subprocess.run([*asked, "install", *flags, str(wheel)], check=True)
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    packages = Path(run("-c", where, python=python).strip())
+    for distribution in needed(metadata.requires("flatout") or []):
+        copy(distribution, packages)
+    subprocess.run([*asked, "check"], check=True)
+    return python
+
+
+def needed(requirements: list[str]) -> Iterator[metadata.Distribution]:
+    """The distributions here that these requirements ask for, and all that those ask for."""
+    names: set[str] = set()
+    waiting = [Requirement(item) for item in requirements]
+    while waiting:
+        requirement = waiting.pop()
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if applies and requirement.name not in names:
+            names.add(requirement.name)
+            distribution = metadata.distribution(requirement.name)
+            waiting += map(Requirement, distribution.requires or [])
+            yield distribution
+
+
+def copy(distribution: metadata.Distribution, packages: Path) -> None:
+    for file in distribution.files or []:
+        if ".." not in file.parts and "__pycache__" not in file.parts:
+            target = packages / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file.locate(), target)
+
+
+def run(*arguments: str, python: Path | str = sys.executable, codes: tuple[int, ...] = (0,)) -> str:
+    environment = {key: item for key, item in os.environ.items() if not key.startswith("PYTHON")}
+    environment.pop("VIRTUAL_ENV", None)
+    path = os.pathsep.join([str(Path(python).parent), environment["PATH"]])
+    ended = subprocess.run(
+        [str(python), *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=environment | {"PATH": path, "PYTHONUTF8": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+        check=False,
+    )
+    assert ended.returncode in codes, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def program(python: Path) -> Path:
+    return python.with_name("flatout.exe" if os.name == "nt" else "flatout")
+
+
+def sources(root: Path) -> set[str]:
+    """Every file of the packages, as the wheel should name it."""
+    return {
+        path.relative_to(root / "src").as_posix()
+        for package in PACKAGES
+        for path in (root / "src" / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_the_index_would_take_both(built: Path) -> None:
+    names = sorted(path.name for path in built.iterdir())
+    version = flatout.__version__
+    assert names == [f"flatout-{version}-py3-none-any.whl", f"flatout-{version}.tar.gz"]
+    run("-m", "twine", "check", "--strict", *(str(built / name) for name in names))
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_no_other(root: Path, wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == sources(root)
+    kinds = {Path(name).suffix for name in names}
+    assert kinds >= {".py", ".toml", ".j2", ".css", ".js"}
+
+
+def test_the_sdist_holds_what_the_wheel_is_made_from_and_no_tests(root: Path, built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    tops = {name.partition("/")[0] for name in names}
+    files = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
+    assert tops - {".gitignore"} == {"src", *files}
+    assert {f"src/{name}" for name in sources(root)} <= names
+
+
+def test_installed_it_stands_in_the_new_environment_without_torch(python: Path) -> None:
+    asked = "import flatout, flatout_agent, importlib.util as u; "
+    asked += "print(flatout.__file__, flatout_agent.__file__, u.find_spec('torch'), sep='\\n')"
+    *places, torch = run("-c", asked, python=python).splitlines()
+    assert all(Path(place).is_relative_to(python.parents[1]) for place in places)
+    assert torch == "None"
+
+
+def test_the_installed_doctor_sees_that_torch_is_missing(python: Path) -> None:
+    script = program(python)
+    assert "ENV020: " in run("doctor", python=script, codes=(1,))
+    document = json.loads(run("doctor", "--json", python=script, codes=(1,)))
+    assert "ENV020" in {finding["code"] for finding in document["findings"]}
+    assert Path(document["machine"]["interpreter"]["executable"]).is_relative_to(python.parents[1])
+
+
+def test_the_installed_explain_has_its_signatures_and_pages(python: Path) -> None:
+    script = program(python)
+    assert "CUDA" in run("explain", "RuntimeError: CUDA error: out of memory", python=script)
+    assert run("explain", "ENV002", python=script).startswith("# ENV002")

@@ -1,0 +1,209 @@
+"""What a step's recording relies on, seen when it changes: memory, modules, rates."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from flatout_train.step.averaging import Average
+from flatout_train.step.graph.placement import Placement
+from flatout_train.step.graph.rates import Rates
+from train.step.called import Calls
+
+CPU = torch.device("cpu")
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.norm = nn.Linear(4, 8), nn.BatchNorm1d(8)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.register_buffer("mask", torch.ones(3))
+        self.register_buffer("later", None)
+
+
+def made() -> tuple[Any, torch.optim.Optimizer, Average]:
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return model, optimizer, Average(model, 0.9)
+
+
+def equal_parameter(model: Any) -> None:
+    model.inner.weight = nn.Parameter(model.inner.weight.detach().clone())
+
+
+def equal_scale(model: Any) -> None:
+    model.scale = nn.Parameter(torch.ones(1))
+
+
+def equal_counter(model: Any) -> None:
+    model.norm.num_batches_tracked = model.norm.num_batches_tracked.clone()
+
+
+def other_shape(model: Any) -> None:
+    model.mask = torch.ones(5)
+
+
+def no_buffer(model: Any) -> None:
+    model.mask = None
+
+
+def buffer_of_none(model: Any) -> None:
+    model.later = torch.ones(1)
+
+
+def another_parameter(model: Any) -> None:
+    model.register_parameter("added", nn.Parameter(torch.ones(1)))
+
+
+def another_module(model: Any) -> None:
+    model.inner = copy.deepcopy(model.inner)
+
+
+def memory(model: Any) -> None:
+    model.inner.bias.data = model.inner.bias.data.clone()
+
+
+def swapped(model: Any) -> None:
+    weights = model.inner._parameters
+    weights["weight"], weights["bias"] = weights["bias"], weights["weight"]
+
+
+CHANGES: dict[Callable[[Any], None], str] = {
+    equal_parameter: "inner.weight",
+    equal_scale: "model.scale",
+    equal_counter: "norm.num_batches_tracked",
+    other_shape: "model.mask",
+    no_buffer: "model.mask",
+    buffer_of_none: "model.later",
+    another_parameter: "model.added",
+    another_module: "model.inner",
+    memory: "inner.bias",
+    swapped: "inner.weight",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_moved_is_noticed_and_named(change: Callable[[Any], None]) -> None:
+    model, optimizer, _ = made()
+    placement = Placement(model, optimizer)
+    assert placement.moved() is None
+    model.inner.weight.data.add_(1)
+    assert placement.moved() is None, "written into"
+    change(model)
+    assert placement.moved() == CHANGES[change]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_moved_in_the_average_is_noticed(change: Callable[[Any], None]) -> None:
+    model, optimizer, average = made()
+    placement = Placement(model, optimizer, average)
+    average.count()
+    assert placement.moved(average) is None
+    change(average.module)
+    name = CHANGES[change].replace("model.", "module.")
+    assert placement.moved(average) == f"ema.{name}"
+
+
+def test_another_average_or_none_is_noticed() -> None:
+    model, optimizer, average = made()
+    placement = Placement(model, optimizer, average)
+    assert placement.moved(None) == placement.moved(Average(model, 0.9)) == "the average"
+
+
+class Eager(nn.Linear):
+    """A module whose mode is not where torch keeps it."""
+
+    mode = True
+
+    @property
+    def training(self) -> bool:
+        return self.mode
+
+    @training.setter
+    def training(self, mode: bool) -> None:
+        self.mode = mode
+
+
+def test_flags_are_one_object_until_one_changes() -> None:
+    model, optimizer, _ = made()
+    model.own = Eager(2, 2)
+    placement = Placement(model, optimizer)
+    seen = [placement.flags()]
+    assert placement.flags() is seen[0]
+    for change in (
+        lambda: model.norm.eval(),
+        lambda: model.inner.weight.requires_grad_(False),
+        lambda: model.own.eval(),
+    ):
+        change()
+        seen.append(placement.flags())
+    assert len(set(seen)) == 4
+    model.train()
+    model.inner.weight.requires_grad_(True)
+    assert placement.flags() == seen[0]
+
+
+def rates(*groups: dict[str, Any], **options: Any) -> tuple[Any, Rates]:
+    model = nn.Linear(2, 2)
+    parts = [
+        {"params": [parameter], **group}
+        for parameter, group in zip(model.parameters(), groups or ({}, {}), strict=True)
+    ]
+    optimizer = torch.optim.Adam(parts, **{"lr": 0.5, "fused": True, **options})
+    made = Rates(optimizer, CPU)
+    made.prepare()
+    return optimizer.param_groups, made
+
+
+def test_the_key_is_one_object_while_nothing_is_written_but_rates() -> None:
+    groups, made = rates()
+    key = made.key()
+    groups[0]["lr"] = 0.25
+    assert made.key() is key
+    groups[1]["weight_decay"] = 0.5
+    assert made.key() != key
+    groups[1]["weight_decay"] = 0
+    assert made.key() == key
+    groups[0]["betas"] = (0.5, 0.5)
+    assert made.key() != key
+
+
+def test_what_is_written_into_is_looked_at_each_time() -> None:
+    groups, made = rates({"betas": [0.5, 0.5]}, {})
+    key = made.key()
+    groups[0]["betas"][0] = 0.75
+    assert made.key() != key
+
+
+def test_an_entry_that_is_added_or_renamed_is_another_key() -> None:
+    groups, made = rates({"name": "a"}, {"name": "b"})
+    keys = [made.key()]
+    groups[0]["label"] = groups[0].pop("name")
+    keys.append(made.key())
+    groups[1]["added"] = 1
+    keys.append(made.key())
+    assert len(set(keys)) == 3
+
+
+def test_rates_go_to_the_device_in_one_launch_and_only_when_they_change() -> None:
+    groups, made = rates({"lr": 0.5}, {"lr": 0.25})
+    for _ in range(2):
+        with Calls() as calls, made.as_tensors():
+            assert [float(group["lr"]) for group in groups] == [0.5, 0.25]
+        assert [group["lr"] for group in groups] == [0.5, 0.25]
+    launches = {"aten::copy_", "aten::fill_.Scalar", "aten::_to_copy"}
+    assert not launches & set(calls.names)
+    groups[0]["lr"], groups[1]["lr"] = 0.125, 0.0625
+    with Calls() as calls:
+        made.send()
+    assert [name for name in calls.names if name in launches] == ["aten::copy_"]
+    with made.as_tensors():
+        values: list[Tensor] = [group["lr"] for group in groups]
+    assert [float(value) for value in values] == [0.125, 0.0625]
