@@ -37,7 +37,7 @@ MOST_S = 105.0
 PROGRAM = """
 import sys, types
 import torch
-from flatout_agent.boosts import Applied, Boost, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Moment, Risk
 
 def nothing():
     return types.SimpleNamespace(

@@ -438,7 +438,7 @@ def test_an_update_of_nothing_tells_nothing(program):
 PLANT = """
 import sys, time, types
 import torch
-from flatout_agent.boosts import Applied, Boost, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.chain import Depth
 FAST = [0]
 def apply(job, target, params):
