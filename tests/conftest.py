@@ -13,8 +13,8 @@ from hypothesis import settings
 pytest_plugins = ("processes",)
 ROOT = Path(__file__).parent.parent
 
-settings.register_profile("same", derandomize=True, max_examples=40)
-settings.register_profile("random", derandomize=False)
+settings.register_profile("same", derandomize=True, max_examples=40, deadline=None)
+settings.register_profile("random", derandomize=False, deadline=None)
 settings.load_profile("same")
 
 
