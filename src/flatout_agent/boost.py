@@ -12,6 +12,9 @@ from typing import Any
 
 Undo = Callable[[], None]
 
+MOST_SPEEDUP = 20.0
+"""No speed-up is promised beyond this: of a step something always remains."""
+
 
 class Risk(str, enum.Enum):
     """What a boost may change."""
@@ -88,3 +91,12 @@ class Applied:
     """Asked when the trial or the program ends: (took hold, detail); None: cannot be told."""
     steps_to_ready: Callable[[], int] = _at_once
     """Steps, as far as can be told, that must pass under it before it can show what it gains."""
+
+
+def whole_speedup(*parts: tuple[float, float]) -> float:
+    """How many times as fast the whole becomes, by Amdahl's law.
+
+    A part is (its share of the time, how many times as fast it becomes); the rest stays as it is.
+    """
+    gone = sum(share * (1 - 1 / factor) for share, factor in parts)
+    return 1.0 / max(1.0 - gone, 1.0 / MOST_SPEEDUP)

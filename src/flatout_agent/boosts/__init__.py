@@ -24,7 +24,7 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from flatout_agent.boost import Applied, Boost
+from flatout_agent.boost import Applied, Boost, whole_speedup
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -73,8 +73,20 @@ def speedup(facts: JobFacts, **factors: float) -> float | None:
     """
     if not facts.shares:
         return None
-    left = sum(facts.shares.get(kind, 0.0) * (1 - 1 / by) for kind, by in factors.items())
-    return 1.0 / max(1.0 - left, 0.05)
+    return whole_speedup(*((facts.shares.get(kind, 0.0), by) for kind, by in factors.items()))
+
+
+def speedup_of_work(facts: JobFacts, factor: float) -> float:
+    """Likely speed-up where all but the waiting for data becomes `factor` times as fast."""
+    return whole_speedup((1.0 - (facts.wait_share or 0.0), factor))
+
+
+def speedup_of_wait(facts: JobFacts, factor: float) -> float:
+    """Likely speed-up where the waiting for data becomes `factor` times as short.
+
+    1.05 where the waiting was not measured.
+    """
+    return 1.05 if facts.wait_share is None else whole_speedup((facts.wait_share, factor))
 
 
 def default_params(boost: Boost) -> Params:

@@ -40,6 +40,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import speedup_of_wait
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -67,8 +68,8 @@ def promise(facts: JobFacts, params: Params) -> float:
     if facts.wait_share is None:
         return 1.1
     whole = any(item.dataset == "TensorDataset" and not _why_not(item) for item in facts.loaders)
-    left = 0.02 if whole else 0.5  # what a Subset is a subset of is not known here
-    return max(1.0, 1.02 / max(1 - (1 - left) * facts.wait_share, 0.04))
+    factor = 50.0 if whole else 2.0  # what a Subset is a subset of is not known here
+    return max(1.0, 1.02 * speedup_of_wait(facts, factor))
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

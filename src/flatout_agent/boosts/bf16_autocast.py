@@ -43,7 +43,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import speedup
+from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.chain import Depth
 from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
 
@@ -92,7 +92,7 @@ def promise(facts: JobFacts, params: Params) -> float:
     weights = sum(model.parameters for model in facts.models)
     # Below about a hundred thousand weights the casts cost as much as the products save.
     full = full if weights > 100_000 else 1.0 + (full - 1.0) * 0.2
-    return 1.0 / ((facts.wait_share or 0.0) + (1.0 - (facts.wait_share or 0.0)) / full)
+    return speedup_of_work(facts, full)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

@@ -43,7 +43,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import speedup
+from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.chain import Depth
 from flatout_agent.speedups import forward_state, nests
 
@@ -78,7 +78,7 @@ def promise(facts: JobFacts, params: Params) -> float:
     if measured is not None:
         return measured
     full = 1.3 if facts.device == "cpu" else 1.2
-    return 1.0 / ((facts.wait_share or 0.0) + (1.0 - (facts.wait_share or 0.0)) / full)
+    return speedup_of_work(facts, full)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

@@ -56,7 +56,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import speedup
+from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.chain import Depth
 from flatout_agent.speedups import nests
 
@@ -133,8 +133,7 @@ def promise(facts: JobFacts, params: Params) -> float:
     if facts.device == "cuda" and params.get("mode") in GRAPH_MODES:
         # Graphs pay where the launches, some 10 us each, are most of a short step.
         full = 1.6 if (facts.step_s or 1.0) < 0.03 else 1.32
-    wait = facts.wait_share or 0.0
-    return 1.0 / (wait + (1.0 - wait) / (more * full))
+    return speedup_of_work(facts, more * full)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

@@ -36,7 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import speedup
+from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.speedups.precision import native_bf16
 
 if TYPE_CHECKING:
@@ -73,9 +73,8 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Likely speed-up, for the order of trials."""
-    wait = facts.wait_share or 0.0
     measured = speedup(facts, products=2.0, convolutions=1.5)
-    return measured or 1.0 / (wait + (1.0 - wait) / 1.4)
+    return measured or speedup_of_work(facts, 1.4)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

@@ -52,6 +52,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import speedup_of_work
 from flatout_agent.speedups.graphs import captures, graphed_calls
 from flatout_agent.speedups.graphs.recordings import Graphed
 
@@ -88,9 +89,8 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Likely speed-up, for the order of trials."""
-    wait = facts.wait_share or 0.0
     full = 1.4 if (facts.step_s or 1.0) < 0.03 else 1.03
-    return 1.0 / (wait + (1.0 - wait) / full)
+    return speedup_of_work(facts, full)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

@@ -53,7 +53,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.boosts import speedup
+from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.chain import compiled_by_user
 from flatout_agent.speedups.stand_in import known_to_compilers
 
@@ -101,8 +101,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Likely speed-up: an element of a mask takes as long as some hundred products."""
-    wait = facts.wait_share or 0.0
-    return speedup(facts, dropout=4.0) or 1.0 / (wait + (1.0 - wait) / 1.15)
+    return speedup(facts, dropout=4.0) or speedup_of_work(facts, 1.15)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

@@ -41,6 +41,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import speedup_of_work
 from flatout_agent.chain import Depth
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
@@ -82,8 +83,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Likely speed-up, for the order of trials."""
-    wait = facts.wait_share or 0.0
-    return 1.0 / (wait + (1.0 - wait) / 1.8)
+    return speedup_of_work(facts, 1.8)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

@@ -61,6 +61,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.boosts import speedup_of_work
 from flatout_agent.speedups import loss_in_pieces
 from flatout_agent.speedups.stand_in import StandIn, is_plain, known_to_compilers
 
@@ -87,8 +88,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Likely speed-up: much with a large vocabulary, nothing with ten classes."""
-    wait = facts.wait_share or 0.0
-    return 1.0 / (wait + (1.0 - wait) / 1.05)
+    return speedup_of_work(facts, 1.05)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

@@ -55,6 +55,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import speedup_of_work
 from flatout_agent.chain import compiled_by_user
 from flatout_agent.speedups.redirected import DTYPES, Before, Redirected, first_line, is_redirected
 
@@ -93,8 +94,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Likely speed-up: norms and rotations are a tenth to a fifth of a language model's step."""
-    wait = facts.wait_share or 0.0
-    return 1.0 / (wait + (1.0 - wait) / 1.08)
+    return speedup_of_work(facts, 1.08)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

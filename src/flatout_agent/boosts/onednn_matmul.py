@@ -49,7 +49,7 @@ import platform
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.boosts import speedup
+from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.speedups.precision import native_bf16, why_not_float32
 
 if TYPE_CHECKING:
@@ -92,10 +92,9 @@ def promise(facts: JobFacts, params: Params) -> float:
     """Likely speed-up: products must be large enough to repay what it takes to start them."""
     weights = sum(model.parameters for model in facts.models)
     full = 1.3 if weights > 300_000 else 1.01
-    wait = facts.wait_share or 0.0
     if facts.shares and weights > 300_000:
         return speedup(facts, products=1.5) or 1.0
-    return 1.0 / (wait + (1.0 - wait) / full)
+    return speedup_of_work(facts, full)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

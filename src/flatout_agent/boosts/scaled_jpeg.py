@@ -50,6 +50,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.boosts import speedup_of_wait
 from flatout_agent.speedups.images import jpeg_loading
 from flatout_agent.speedups.images.lazy_jpeg import OFF, SCALED, Shrinking
 
@@ -75,7 +76,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """A third of the wait, where the images are large; that cannot be known beforehand."""
-    return 1.05 if facts.wait_share is None else 1 / (1 - facts.wait_share / 3)
+    return speedup_of_wait(facts, 1.5)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

@@ -61,7 +61,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.boosts import speedup
+from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.chain import Depth, model_call
 from flatout_agent.speedups.attention.calls import Guarded, Place
 from flatout_agent.speedups.attention.code import candidates
@@ -104,9 +104,8 @@ def promise(facts: JobFacts, params: Params) -> float:
     measured = speedup(facts, softmax=3.0, products=1.1, others=1.1)
     if measured is not None:
         return measured
-    wait = facts.wait_share or 0.0
     full = 1.3 if facts.device == "cuda" else 1.15
-    return 1.0 / (wait + (1.0 - wait) / full)
+    return speedup_of_work(facts, full)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

@@ -35,6 +35,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Undo
+from flatout_agent.boosts import speedup_of_work
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -60,9 +61,8 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Likely speed-up, for the order of trials."""
-    wait = facts.wait_share or 0.0
     full = 1.05 if facts.autocast is not None else 1.6
-    return 1.0 / (wait + (1.0 - wait) / full)
+    return speedup_of_work(facts, full)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
