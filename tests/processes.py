@@ -29,6 +29,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT] = []
     if not hasattr(config, "workerinput"):  # workers inherit it
         os.environ[RUN] = f"{os.getpid()}-{psutil.Process().create_time()}"
+        for name in (TEST, WORKER):  # a test started this run: its own workers are no test's
+            os.environ.pop(name, None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in ("SIGQUIT", "SIGHUP"):
@@ -93,7 +95,7 @@ def end(processes: list[psutil.Process]) -> list[str]:
                 ended.append(line)
         except psutil.Error:
             continue
-    psutil.wait_procs(processes, timeout=1)
+    psutil.wait_procs(processes, timeout=10)
     return ended
 
 

@@ -46,7 +46,8 @@ def test_what_tests_start_can_be_interrupted_and_ends_with_them(tmp_path: Path, 
         done = subprocess.run(
             command,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(root / "tests")},
+            # As where a worker of the same name runs this test: the inner workers are no test's.
+            env={**os.environ, "PYTHONPATH": str(root / "tests"), "PYTEST_XDIST_WORKER": "gw1"},
             capture_output=True,
             text=True,
             timeout=120,
