@@ -46,14 +46,14 @@ class Booster:
             self.applied.setdefault(order.id, []).append(applied)
             self._note(order.id, "applied", "")
 
-    def _note(self, boost: str, state: str, reason: str) -> None:
+    def _note(self, boost: str, state: wire.BoostState, reason: str) -> None:
         known = self._noted.get(boost)
         if known is not None and (known.state == "applied" or known.state == state):
             return
         self._noted[boost] = note = wire.BoostNote(boost, state, reason)
         self.recorder.write(note)
 
-    def on(self, order: wire.BoostOrder) -> str | None:
+    def on(self, order: wire.BoostOrder) -> wire.BoostNote | None:
         """Switch a boost on in the running program, for all that is there and all that comes.
 
         Returns why it did not take hold anywhere; None: it did, or nothing is there yet.
@@ -70,7 +70,7 @@ class Booster:
         if note is None or note.state == "applied":
             return None
         self.off(order.id)
-        return f"failed: {note.reason}" if note.state == "failed" else note.reason
+        return note
 
     def off(self, boost: str) -> None:
         """Switch a boost off again, wherever it is on."""
@@ -139,7 +139,7 @@ class Booster:
                 if not took_hold:
                     continue
                 del self.applied[boost]
-            state = "engaged" if took_hold else "idle"
+            state: wire.BoostState = "engaged" if took_hold else "idle"
             self.recorder.write(wire.BoostNote(boost, state, "; ".join(details)))
         for order, module in self.orders if final else ():
             if order.id not in self._noted:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from flatout_agent.live.candidates import Refusal
+
 FREE_S = 60.0
 """The run's first minute may go into the tuning whole ..."""
 SHARE = 0.03
@@ -61,14 +63,15 @@ class Budget:
 
     def refuses(
         self, cost_s: float, gain: float, compile_s: float, taken: int, step_s: float
-    ) -> str | None:
+    ) -> Refusal | None:
         """Why a try that costs so much is not worth it in this run; None: it may be.
 
         `compile_s`: of that, for a compilation. `gain`: the likely speed-up. `taken`: steps taken.
         `step_s`: what one takes now.
         """
         if self.limit_s is not None and self.elapsed_s + cost_s > self.limit_s:
-            return f"no time left: it would take about {cost_s:.0f} s more"
+            reason = f"no time left: it would take about {cost_s:.0f} s more"
+            return Refusal(reason, "no_time")
         if self.steps is None or (self.throw_away and not compile_s):
             return None
         left = max(0, self.steps - taken)
@@ -76,4 +79,5 @@ class Budget:
         # A throw-away run has taken few steps of the run that is meant.
         if cost_s <= earned_s:
             return None
-        return f"it would cost about {cost_s:.0f} s and earn {earned_s:.0f} s in {left} steps"
+        reason = f"it would cost about {cost_s:.0f} s and earn {earned_s:.0f} s in {left} steps"
+        return Refusal(reason, "not_worth_it")

@@ -33,6 +33,15 @@ class Candidate:
         return wire.BoostOrder(self.id, self.params)
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Why a boost gets no turn now."""
+
+    reason: str
+    why: wire.WhyUntried | None = None
+    """None: it does not apply to this program, or not beside what is on."""
+
+
 def highest_risk(items: Iterable[Candidate]) -> str:
     """The highest risk among these boosts; "exact" without any."""
     risks = ("exact", "rounding", "semantics")
@@ -48,39 +57,45 @@ def candidates(
     for boost_id in known if known is not None else names():
         if boost_id not in allowed:
             continue
-        variants, reason = _variants(boost_id, load(boost_id), facts)
+        variants, refusal = _variants(boost_id, load(boost_id), facts)
         found += variants
         if not variants:
-            declined.append(wire.Decided(boost_id, "declined", reason or "does not apply"))
+            refusal = refusal or Refusal("does not apply")
+            row = wire.Decided(boost_id, "declined", refusal.reason, why_untried=refusal.why)
+            declined.append(row)
     found.sort(key=lambda item: (item.variant > 0, item.boost.compiles, -item.promise, item.id))
     return found, declined
 
 
 def _variants(
     boost_id: str, module: BoostModule, facts: wire.JobFacts
-) -> tuple[list[Candidate], str | None]:
+) -> tuple[list[Candidate], Refusal | None]:
+    """(the choices of parameters that apply, why the first of the others does not)."""
     boost = module.BOOST
     found: list[Candidate] = []
-    reason = None
+    first: Refusal | None = None
     for values in itertools.product(*boost.params.values()):
         params = dict(zip(boost.params, values, strict=True))
-        refusal = module.applies(facts, params) or _needs_start(module, facts, params)
+        refusal = _refusal(module, facts, params)
         promise = module.promise(facts, params) if refusal is None else 1.0
         if refusal is None and facts.shares and promise < LEAST_PROMISE:
-            refusal = "what it makes faster takes next to nothing of the step"
+            refusal = Refusal("what it makes faster takes next to nothing of the step")
         if refusal is None:
             found.append(Candidate(boost_id, params, boost, promise, len(found)))
-        reason = reason or refusal
-    return found, reason
+        first = first or refusal
+    return found, first
 
 
 NEEDS_START = "can only be switched when the program starts"
 
 
-def _needs_start(module: BoostModule, facts: wire.JobFacts, params: wire.Params) -> str | None:
+def _refusal(module: BoostModule, facts: wire.JobFacts, params: wire.Params) -> Refusal | None:
+    reason = module.applies(facts, params)
+    if reason:
+        return Refusal(reason)
     environment = getattr(module, "environment", None)
     if module.BOOST.switch is Switch.START or (environment and environment(facts, params)):
-        return NEEDS_START
+        return Refusal(NEEDS_START, "needs_start")
     return None
 
 

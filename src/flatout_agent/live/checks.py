@@ -166,11 +166,10 @@ class Checks:
 
     def _switches(self, candidate: Candidate) -> Verdict:
         """Loading gives the same samples by its own rules; it must only be possible here."""
-        reason = self.booster.on(candidate.order)
-        if reason is None:
+        refusal = self._all_on([candidate])
+        if refusal is None:
             self.booster.off(candidate.id)
-            return Verdict(True, "the same samples, in the same order")
-        return Verdict(False, reason)
+        return refusal or Verdict(True, "the same samples, in the same order")
 
     # Calls --------------------------------------------------------------------------------------
 
@@ -300,9 +299,9 @@ class Checks:
 
     def _boosted(self, recorded: Recorded, items: Sequence[Candidate]) -> Made | Verdict:
         """The call under these boosts; why that cannot be."""
-        reason = self._all_on(items)
-        if reason is not None:
-            return Verdict(False, reason)
+        refusal = self._all_on(items)
+        if refusal is not None:
+            return refusal
         try:
             for _ in range(4):  # what must see some calls first is not compared before it has
                 if not any(self.booster.steps_to_ready(item.id) for item in items):
@@ -312,13 +311,13 @@ class Checks:
             self.idle = self.booster.idle(items[0].id)
             return boosted
         except Exception as error:
-            return Verdict(False, f"failed: {first_line(error)}")
+            return Verdict(False, first_line(error), failed=True)
         finally:
             self._all_off(items)
 
-    def _all_on(self, items: Sequence[Candidate]) -> str | None:
-        reasons = [self.booster.on(item.order) for item in items]
-        return next((reason for reason in reasons if reason is not None), None)
+    def _all_on(self, items: Sequence[Candidate]) -> Verdict | None:
+        notes = [note for item in items if (note := self.booster.on(item.order)) is not None]
+        return Verdict(False, notes[0].reason, failed=notes[0].state == "failed") if notes else None
 
     def _all_off(self, items: Sequence[Candidate]) -> None:
         for item in reversed(items):
@@ -349,7 +348,7 @@ class Checks:
             self._declined = str(reason)
             return
         except Exception as error:
-            verdict = Verdict(False, f"failed: {first_line(error)}")
+            verdict = Verdict(False, first_line(error), failed=True)
         if verdict is not None:
             self._verdicts[id(optimizer)] = verdict
 
@@ -384,7 +383,7 @@ class Checks:
             wrong = [item.id for item in kept if not self._sound_alone(calls, item)]
         finally:
             self._all_on(kept)
-            self._wrong = wrong or [item.id for item in kept], verdict.reason
+            self._wrong = wrong or [item.id for item in kept], verdict.summary
 
     def _sound_alone(self, calls: list[Recorded], item: Candidate) -> bool:
         """One boost against the program as written, on calls that were made under several."""

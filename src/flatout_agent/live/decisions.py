@@ -12,10 +12,11 @@ WIDE = 1.2
 
 def decided(
     item: Candidate,
-    verdict: str,
+    verdict: wire.LiveVerdict,
     reason: str,
     answer: paired.Answer | None,
     guarded: guard.Verdict | None,
+    why: wire.WhyUntried | None = None,
 ) -> wire.Decided:
     """The record of one decision, with what the pairs and the guard found."""
     own = guarded.yardstick if guarded is not None else None
@@ -33,6 +34,7 @@ def decided(
         batch_noise=own.batch_noise if own is not None else None,
         own_noise=own.own if own is not None else None,
         again=item.again,
+        why_untried=why,
     )
 
 

@@ -34,7 +34,7 @@ def compare(
     if not before or not after:
         return None
     gain = statistics.median(before) / statistics.median(after)
-    verdict = "faster" if gain > 1 + paired.MATTERS else "same"
+    verdict: paired.PairVerdict = "faster" if gain > 1 + paired.MATTERS else "same"
     return paired.Answer(verdict, gain, gain, gain, len(after))
 
 

@@ -102,6 +102,13 @@ class Verdict:
     yardstick: Yardstick | None = None
     near: bool = False
     """It failed by its size alone, near the limit: worth another look some steps later."""
+    failed: bool = False
+    """It raised an error: the reason says which."""
+
+    @property
+    def summary(self) -> str:
+        """The reason as it stands among others."""
+        return f"failed: {self.reason}" if self.failed else self.reason
 
 
 def reference(torch: Any, recorded: Recorded) -> Made | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 ALPHA = 0.01
 """Chance that the interval ever leaves out the truth, over all looks."""
@@ -50,11 +51,16 @@ class Noise:
     """Degrees of freedom behind it: pairs less one."""
 
 
+PairVerdict = Literal["faster", "slower", "same", "unclear", "broken", "nonfinite"]
+"""unclear: more pairs needed; broken: a loss is NaN or Inf with the boost, or a call failed;
+nonfinite: without it as well."""
+
+
 @dataclass(frozen=True)
 class Answer:
-    """What the pairs say so far. verdict: faster | slower | same | unclear (more pairs needed)."""
+    """What the pairs say so far."""
 
-    verdict: str
+    verdict: PairVerdict
     gain: float
     """Geometric mean of the ratios: 1.4 is 40 % faster."""
     low: float
@@ -103,7 +109,7 @@ def answer(ratios: list[float], own: Noise, most: int = MOST) -> Answer:
     spread = deviation(ratios, own)
     half = half_width(count, spread)
     low, high = mean - half, mean + half
-    verdict = "unclear"
+    verdict: PairVerdict = "unclear"
     if count >= CLEAR_AT and low > 0 and min(ratios) > CLEAR:
         verdict = "faster"
     elif count >= CLEAR_AT and high < 0 and max(ratios) < -CLEAR:

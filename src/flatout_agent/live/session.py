@@ -19,7 +19,7 @@ from flatout_agent.boosts import load
 from flatout_agent.live import blocks, candidates, decisions, evaluation, guard, paired, together
 from flatout_agent.live.blocks import Tick
 from flatout_agent.live.budget import Budget
-from flatout_agent.live.candidates import Candidate
+from flatout_agent.live.candidates import Candidate, Refusal
 from flatout_agent.live.costs import Costs
 from flatout_agent.live.machinery import Machinery, State, Story
 from flatout_agent.live.pairs import Pairs
@@ -94,9 +94,10 @@ class Session:
         waiting = [turns.trying, *(item for item, _ in turns.near), *turns.untried]
         for item in waiting:
             if item is not None and item.variant == 0 and item.id not in turns.open:
-                self.tell(item, "untried", reason)
+                self.tell(item, "untried", reason, why="program_ended")
         for item, answer in list(turns.open.values()):
-            self.tell(item, "untried", f"the program ended: {decisions.unclear(answer)}", answer)
+            told = f"the program ended: {decisions.unclear(answer)}"
+            self.tell(item, "untried", told, answer, why="program_ended")
 
     # The program as written ---------------------------------------------------------------------
 
@@ -184,9 +185,9 @@ class Session:
         """One boost on top of what is kept; returns its verdict, `near` for a second look."""
         if self._turns.hopeless(item):
             return "untried"
-        reason = yield from self._worth(item)
-        if reason is not None:
-            return self._not_now(item, reason)
+        refusal = yield from self._worth(item)
+        if refusal is not None:
+            return self._not_now(item, refusal)
         self.pairs.switch(self._base(item))
         if item.boost.compiles and not self.budget.throw_away:
             units, seconds = yield from self.machinery.compile_aside(item)
@@ -211,12 +212,12 @@ class Session:
             return "open"
         return self._decide(item, answer, verdict, began, compile_s)
 
-    def _not_now(self, item: Candidate, reason: str) -> str:
+    def _not_now(self, item: Candidate, refusal: Refusal) -> str:
         if item.id in self._turns.open:
             _, answer = self._turns.open[item.id]
             return self.tell(item, "same", decisions.why_not(answer), answer)
-        kind = "untried" if "time" in reason or "cost" in reason else "declined"
-        return self.tell(item, kind, reason)
+        kind: wire.LiveVerdict = "declined" if refusal.why is None else "untried"
+        return self.tell(item, kind, refusal.reason, why=refusal.why)
 
     def _get_ready(self, item: Candidate, trial: Orders) -> Story:
         """A boost that gains nothing at first (samples are kept as they come) trains for a while.
@@ -254,7 +255,7 @@ class Session:
             reason = "the program did not evaluate again in time"
             self.tell(item, "untried", reason, began=began)
             return
-        kind = "kept" if answer.verdict == "faster" else "same"
+        kind: wire.LiveVerdict = "kept" if answer.verdict == "faster" else "same"
         if kind == "kept":
             self.state.kept.append(item)
             self.pairs.switch(self.state.on)
@@ -264,19 +265,20 @@ class Session:
         """What is kept beside this boost's own other parameters."""
         return [kept.order for kept in self.state.kept if kept.id != item.id]
 
-    def _worth(self, item: Candidate) -> Generator[None, Tick, str | None]:
+    def _worth(self, item: Candidate) -> Generator[None, Tick, Refusal | None]:
         for kept in self.state.kept:
             if item.id in kept.boost.conflicts or kept.id in item.boost.conflicts:
-                return f"{kept.id} is on, and both cannot be"
+                return Refusal(f"{kept.id} is on, and both cannot be")
             if kept.id in item.boost.covered_by:
-                return f"{kept.id} is on and leaves nothing for it"
+                return Refusal(f"{kept.id} is on and leaves nothing for it")
         cost_s, compile_s = self.costs.least_s(item), self.costs.compile_s(item)
         while not self.pairs.agreed(self.budget.ready(cost_s, compile_s)):
             yield from self._train_on(1)
         now = self.machinery.steps(), self._step_s()
-        reason = self.budget.refuses(cost_s, self.costs.gain(item), compile_s, *now)
-        refused = self.pairs.agreed(reason is not None)
-        return (reason or "the first rank has no time for it") if refused else None
+        refusal = self.budget.refuses(cost_s, self.costs.gain(item), compile_s, *now)
+        if not self.pairs.agreed(refusal is not None):
+            return None
+        return refusal or Refusal("the first rank has no time for it", "no_time")
 
     def compare(
         self,
@@ -296,8 +298,8 @@ class Session:
         while True:
             ratio = yield from self.pairs.pair(base, trial, self.costs.floor_s(item), loads)
             if not self.pairs.agreed(math.isfinite(ratio)):
-                verdict = "broken" if self.pairs.broken_by_trial else "nonfinite"
-                return replace(paired.answer(ratios, self.state.own), verdict=verdict)
+                broken: paired.PairVerdict = "broken" if self.pairs.broken_by_trial else "nonfinite"
+                return replace(paired.answer(ratios, self.state.own), verdict=broken)
             ratios.append(ratio)
             self.state.own = self.pairs.noise() or self.state.own
             answer = paired.answer(ratios, self.state.own, most)
@@ -319,11 +321,10 @@ class Session:
     def _refused(self, item: Candidate, verdict: guard.Verdict, began: float) -> str:
         if self.pairs.agreed(verdict.near and not item.again):
             return "near"
-        kind = "different" if verdict.error is not None else "declined"
-        if verdict.reason.startswith("failed:"):
+        kind: wire.LiveVerdict = "different" if verdict.error is not None else "declined"
+        if verdict.failed:
             kind = "failed"
-        reason = verdict.reason.removeprefix("failed: ")
-        return self.tell(item, kind, reason, began=began, guarded=verdict)
+        return self.tell(item, kind, verdict.reason, began=began, guarded=verdict)
 
     def _decide(
         self,
@@ -335,6 +336,7 @@ class Session:
     ) -> str:
         # Only what acts on the model's calls has had its say after the guard's one call.
         idle = self.machinery.idle() if item.boost.moment is Moment.MODEL else None
+        kind: wire.LiveVerdict
         if answer.verdict == "broken":
             kind, reason = "different", "the loss is NaN or Inf under it, or a call failed"
         elif answer.verdict == "nonfinite":
@@ -347,8 +349,8 @@ class Session:
         elif answer.verdict == "faster":
             kind, reason = "kept", verdict.reason
         else:
-            kind, reason = answer.verdict, decisions.why_not(answer)
-        kind = "same" if kind == "unclear" else kind
+            kind = "slower" if answer.verdict == "slower" else "same"
+            reason = decisions.why_not(answer)
         if kind == "same" and answer.gain > 1 and item.boost.risk is Risk.EXACT:
             self._small.append(item)
         if kind == "kept":
@@ -373,16 +375,17 @@ class Session:
     def tell(
         self,
         item: Candidate,
-        kind: str,
+        kind: wire.LiveVerdict,
         reason: str,
         answer: paired.Answer | None = None,
         began: float | None = None,
         guarded: guard.Verdict | None = None,
         compile_s: float = 0.0,
+        why: wire.WhyUntried | None = None,
     ) -> str:
         self._turns.trying = None
         self._turns.open.pop(item.id, None)
-        record = decisions.decided(item, kind, reason, answer, guarded)
+        record = decisions.decided(item, kind, reason, answer, guarded, why)
         self.machinery.tell(
             replace(
                 record,

@@ -61,7 +61,7 @@ def summarise(
         lost_late_s=session.budget.lost_late_s,
         samples_per_s=samples_per_s,
         micro_steps=by_micro_step,
-        guard=together.reason if together is not None else "",
+        guard=together.summary if together is not None else "",
         guard_passed=together.passed if together is not None else None,
         gradient_error=together.error if together is not None else None,
         batch_noise=own.batch_noise if own is not None else None,

@@ -38,7 +38,11 @@ class Tuning(Protocol):
     ) -> Generator[None, Tick, paired.Answer]: ...
 
     def tell(
-        self, item: Candidate, kind: str, reason: str, answer: paired.Answer | None = None
+        self,
+        item: Candidate,
+        kind: wire.LiveVerdict,
+        reason: str,
+        answer: paired.Answer | None = None,
     ) -> str: ...
 
 
@@ -112,4 +116,4 @@ def check(session: Tuning) -> Story:
         item = (risky or state.kept)[-1]
         state.kept.remove(item)
         state.now_s *= state.gains.pop(item.id, 1.0)
-        session.tell(item, "dropped", f"together with the others: {verdict.reason}")
+        session.tell(item, "dropped", f"together with the others: {verdict.summary}")

@@ -149,7 +149,7 @@ class TrialWatch(Watcher):
 
             overlay.mark_first_step()
 
-    def _record(self, index: int, phase: str, wall_s: float) -> None:
+    def _record(self, index: int, phase: wire.Phase, wall_s: float) -> None:
         samples = self._loader_samples if self._training_loader is not None else self._model_samples
         step = wire.StepTaken(
             index=index,
@@ -198,7 +198,7 @@ class TrialWatch(Watcher):
         if not self._over:
             self._write_end("program")
 
-    def _finish(self, reason: str) -> None:
+    def _finish(self, reason: wire.EndReason) -> None:
         """Stop the program at once: nothing of it is wanted any more, its clean-up least of all."""
         self._write_end(reason)
         for child in multiprocessing.active_children():
@@ -207,7 +207,7 @@ class TrialWatch(Watcher):
             self.recorder.safely("flush", stream.flush)
         os._exit(0)
 
-    def _write_end(self, reason: str) -> None:
+    def _write_end(self, reason: wire.EndReason) -> None:
         self._over = True
         self.booster.report()
         self.recorder.write(wire.LossesSeen(tuple(map(_mean, self.losses))))

@@ -7,6 +7,7 @@ search, allocator growth and worker start-up all last as long as they last.
 from __future__ import annotations
 
 import statistics
+from typing import Literal
 
 from flatout_agent import wire
 
@@ -36,7 +37,7 @@ class Window:
         self._taken = 0
         self._skip = 0
 
-    def phase(self) -> str:
+    def phase(self) -> Literal["warmup", "window"]:
         """Of the step that has just ended: warmup or window."""
         return "window" if self._measuring and not self._skip else "warmup"
 

@@ -15,14 +15,16 @@ import json
 import types
 import typing
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from flatout_agent.wire.live import BlockRun as BlockRun
 from flatout_agent.wire.live import BoostOrder as BoostOrder
 from flatout_agent.wire.live import Decided as Decided
 from flatout_agent.wire.live import LiveOrders as LiveOrders
 from flatout_agent.wire.live import LiveSummary as LiveSummary
+from flatout_agent.wire.live import LiveVerdict as LiveVerdict
 from flatout_agent.wire.live import Params as Params
+from flatout_agent.wire.live import WhyUntried as WhyUntried
 from flatout_agent.wire.profile import CallSeen as CallSeen
 from flatout_agent.wire.profile import LoopSeen as LoopSeen
 from flatout_agent.wire.profile import ProfileOrders as ProfileOrders
@@ -32,6 +34,12 @@ ORDERS_ENV = "FLATOUT_ORDERS"
 """Environment variable that holds the path of the orders file."""
 
 LAST_GATE = "last"
+
+BoostState = Literal["applied", "declined", "failed", "engaged", "idle"]
+Phase = Literal["warmup", "window", "record", "again", "detail", "flops"]
+"""A trial has the first two, a profile all of them."""
+EndReason = Literal["window", "program"]
+"""window: what was ordered is complete; program: the program ended by itself."""
 
 T = TypeVar("T")
 
@@ -215,20 +223,20 @@ class JobSeen:
 
 @dataclass(frozen=True)
 class BoostNote:
-    """What became of one boost. state: applied | declined | failed | engaged | idle."""
+    """What became of one boost."""
 
     id: str
-    state: str
+    state: BoostState
     reason: str = ""
     kind: str = "boost"
 
 
 @dataclass(frozen=True)
 class StepTaken:
-    """One step in a trial. phase: warmup | window."""
+    """One step in a trial or a profile."""
 
     index: int
-    phase: str
+    phase: Phase
     wall_s: float
     wait_s: float = 0.0
     eval_s: float = 0.0
@@ -260,10 +268,10 @@ class LossesSeen:
 
 @dataclass(frozen=True)
 class Redirected:
-    """Something the program tried to save in a trial. how: scratch | dropped."""
+    """Something the program tried to save in a trial."""
 
     path: str
-    how: str
+    how: Literal["scratch", "dropped"]
     kind: str = "redirected"
 
 
@@ -286,9 +294,9 @@ class Crashed:
 
 @dataclass(frozen=True)
 class Ended:
-    """Last record of a process. reason: window (trial complete) | program (it ended by itself)."""
+    """Last record of a process."""
 
-    reason: str
+    reason: EndReason
     steps: int
     samples: int
     train_s: float

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 Params = dict[str, Any]
+LiveVerdict = Literal[
+    "kept", "slower", "same", "different", "failed", "declined", "untried", "dropped"
+]
+"""same: no difference that matters; different: the guard; declined: does not apply, or did not take
+hold; untried: no time, or would not pay; dropped: was kept, and taken out again."""
+WhyUntried = Literal["needs_start", "program_ended", "no_time", "not_worth_it"]
+"""needs_start: it can only be switched when the program starts."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +43,10 @@ class LiveOrders:
 
 @dataclass(frozen=True)
 class Decided:
-    """What became of one boost in a live tuning.
-
-    verdict: kept | slower | same (no difference that matters) | different (the guard) | failed |
-    declined (does not apply, or did not take hold) | untried (no time, would not pay) |
-    dropped (was kept, and taken out again)
-    """
+    """What became of one boost in a live tuning."""
 
     id: str
-    verdict: str
+    verdict: LiveVerdict
     reason: str = ""
     params: Params = field(default_factory=dict)
     gain: float | None = None
@@ -66,6 +68,8 @@ class Decided:
     own_noise: float | None = None
     again: bool = False
     """A second look at this boost."""
+    why_untried: WhyUntried | None = None
+    """Why another process may still try it; None: this one had its say."""
     kind: str = "decided"
 
 

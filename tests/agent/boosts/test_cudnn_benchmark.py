@@ -6,7 +6,7 @@ import torch
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import cudnn_benchmark
 from flatout_agent.job import Job
-from flatout_agent.live.candidates import NEEDS_START, candidates
+from flatout_agent.live.candidates import candidates
 from flatout_agent.wire import JobFacts, ModelFacts
 
 MODEL = ModelFacts("Net", 9, "float32", "cuda", conv2d=1)
@@ -43,7 +43,9 @@ def test_engaged_sees_what_the_script_did(applied, monkeypatch):
 def test_in_a_running_program_all_shapes_have_their_plans_already():
     found, declined = candidates(FACTS, ["cudnn-benchmark"])
     assert found == []
-    assert [(item.id, item.reason) for item in declined] == [("cudnn-benchmark", NEEDS_START)]
+    assert [(item.id, item.why_untried) for item in declined] == [
+        ("cudnn-benchmark", "needs_start")
+    ]
 
 
 def test_declined(monkeypatch):

@@ -54,7 +54,7 @@ def test_one_that_raises_in_the_guard_is_dropped(program, error):
     run = program(raises=planted(layer))
     verdict = run.check("raises")
     assert not verdict.passed
-    assert verdict.reason == f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"
+    assert verdict.summary == f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"
     run.step()
     assert_unharmed(run)
 
@@ -72,7 +72,8 @@ class FailsBackward(torch.autograd.Function):
 def test_one_that_raises_in_backward_is_dropped(program):
     run = program(raises=planted(lambda call: lambda x: FailsBackward.apply(call(x))))
     verdict = run.check("raises")
-    assert verdict.reason == "failed: RuntimeError: CUDA out of memory, as it were"
+    assert verdict.failed
+    assert verdict.reason == "RuntimeError: CUDA out of memory, as it were"
     for _ in range(3):
         run.step()
     assert_unharmed(run)
@@ -400,7 +401,7 @@ def test_a_wrong_update_is_refused(program, kind):
 def test_an_update_that_raises_is_dropped(program):
     run = with_optimizer(program, "Adam", raises=optimizer_boost(breaks))
     verdict = run.check("raises")
-    assert verdict.reason == "failed: ValueError: no"
+    assert (verdict.failed, verdict.reason) == (True, "ValueError: no")
     assert run.optimizer.param_groups[0]["lr"] == 1e-3
 
 

@@ -360,7 +360,7 @@ def test_what_is_unclear_when_the_program_ends_is_told_as_not_tried_to_its_end()
     session._turns.open["gc-pause"] = item, paired.Answer("same", 1.05, 0.97, 1.14, 6)
     session.left_over("the program ended before it could be tried")
     row = program.decided()["gc-pause"]
-    assert (row.verdict, row.pairs) == ("untried", 6)
+    assert (row.verdict, row.pairs, row.why_untried) == ("untried", 6, "program_ended")
     assert row.reason == "the program ended: 1.05x so far [0.97-1.14]"
 
 
@@ -375,6 +375,7 @@ def test_what_cannot_pay_in_the_steps_that_are_left_is_not_tried() -> None:
     with pytest.raises(StopIteration):
         for _ in range(400):
             story.send(program.tick())
+    assert program.decided()["compile"].why_untried == "not_worth_it"
     assert "earn" in program.decided()["compile"].reason
 
 
@@ -394,6 +395,7 @@ def test_no_budget_left_is_told_as_not_tried() -> None:
     tune(program, "bf16-autocast", budget_s=0.5)
     decided = program.decided()["bf16-autocast"]
     assert decided.verdict == "untried"
+    assert decided.why_untried == "no_time"
     assert decided.reason.startswith("no time left")
 
 

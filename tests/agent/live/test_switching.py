@@ -370,10 +370,10 @@ class Switches(Watcher):
                 self.booster.off(boost)
         for boost in wanted:
             if boost not in self.on:
-                reason = self.booster.on(ORDERS[boost])
-                if reason is not None:
-                    assert not reason.startswith("failed"), reason
-                    self.refused[boost] = reason
+                note = self.booster.on(ORDERS[boost])
+                if note is not None:
+                    assert note.state != "failed", note.reason
+                    self.refused[boost] = note.reason
         self.on = tuple(wanted)
 
 

@@ -61,7 +61,7 @@ class ProfileWatch(Watcher):
         self.loop = LoopNotes(job, recorder)
         self.window = Window(self.loop, recorder.folder)
         self.lockstep = world_size() > 1
-        self.phase = "warmup"
+        self.phase: wire.Phase = "warmup"
         self.trace = self.detail_trace = ""
         self.flops: float | None = None
         self.profiler = False
@@ -327,7 +327,7 @@ class ProfileWatch(Watcher):
         self.recorder.safely("profile: window", self.window.remove)
         self.recorder.safely("profile: loop", self.loop.remove)
 
-    def _tell(self, reason: str) -> None:
+    def _tell(self, reason: wire.EndReason) -> None:
         self.booster.report()
         seen = self.recorder.safely("profile: seen", self._seen)
         step_s = seen.step_s if seen is not None else None
