@@ -45,25 +45,25 @@ def test_dropped_by_the_driver() -> None:
 
 
 def test_the_target_knows_an_old_gpu_by_its_number() -> None:
-    target = driver_state.here(broken_driver.pascal_on_new_driver())
+    target = driver_state.place(broken_driver.pascal_on_new_driver())
     assert target.compute_capability == (6, 0)
-    assert driver_state.here(healthy.rocm()).compute_capability is None
+    assert driver_state.place(healthy.rocm()).compute_capability is None
 
 
 def test_lines_for_the_host_are_remarks_in_a_container() -> None:
     lines = ("modprobe nvidia", "# look")
-    outside = driver_state.here(healthy.workstation())
+    outside = driver_state.place(healthy.workstation())
     assert driver_state.on_host(outside, lines) == lines
-    inside = driver_state.here(healthy.container())
+    inside = driver_state.place(healthy.container())
     assert driver_state.on_host(inside, lines)[1:] == ("# modprobe nvidia", "# look")
 
 
 def test_repair_takes_the_packages_that_are_installed() -> None:
-    ubuntu = driver_state.here(healthy.workstation())
+    ubuntu = driver_state.place(healthy.workstation())
     first = driver_state.repair(ubuntu)[0]
     assert first.startswith("sudo apt-get install --reinstall $(dpkg-query")
     assert "container" not in first
-    windows = driver_state.here(healthy.windows())
+    windows = driver_state.place(healthy.windows())
     assert not any("apt" in line for line in driver_state.repair(windows))
 
 
@@ -80,6 +80,6 @@ def test_evidence_is_short_and_on_one_line() -> None:
 
 def test_names() -> None:
     card = bus_only()
-    assert driver_state.named([card]) == "NVIDIA GPU 10de:2684 at 0000:21:00.0"
+    assert driver_state.names([card]) == "NVIDIA GPU 10de:2684 at 0000:21:00.0"
     bare = changed(card, pci_address=None, pci_id=None)
-    assert driver_state.named([bare]) == "the NVIDIA GPU"
+    assert driver_state.names([bare]) == "the NVIDIA GPU"

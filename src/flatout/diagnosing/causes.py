@@ -21,9 +21,9 @@ UNSET = "Unset them once the hunt is over."
 """Of variables that were set for debugging."""
 
 
-def reasons(gpu: Gpu | None, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Those of `wanted` that hold its clocks down."""
-    return tuple(name for name in wanted if gpu is not None and name in (gpu.throttles or ()))
+def reasons(gpu: Gpu | None, names: Sequence[str]) -> tuple[str, ...]:
+    """Those of `names` that hold its clocks down."""
+    return tuple(reason for reason in names if gpu is not None and reason in (gpu.throttles or ()))
 
 
 def clock(gpu: Gpu) -> tuple[str, ...]:
@@ -46,8 +46,8 @@ def lowered_limit(gpu: Gpu) -> bool:
 
 def watch_heat(gpus: Sequence[Gpu]) -> str:
     """The line that shows temperature, fans and clocks again and again."""
-    wanted = "--query-gpu=index,temperature.gpu,fan.speed,clocks.sm,power.draw --format=csv -l 2"
-    return devices.smi(gpus, wanted)
+    query = "--query-gpu=index,temperature.gpu,fan.speed,clocks.sm,power.draw --format=csv -l 2"
+    return devices.smi(gpus, query)
 
 
 def look_at_power(gpus: Sequence[Gpu]) -> str:

@@ -140,9 +140,9 @@ def files() -> list[CheckFile]:
     return sorted(every, key=lambda file: file.code)
 
 
-def find(wanted: str) -> CheckFile | None:
+def find(text: str) -> CheckFile | None:
     """The file of a code or of a check's id, in any case; None: there is none."""
-    name = wanted.strip().lower().replace("_", "-")
+    name = text.strip().lower().replace("_", "-")
     return next((file for file in files() if name in (file.code.lower(), file.id)), None)
 
 

@@ -35,8 +35,8 @@ def subject(gpus: Sequence[Gpu]) -> str:
     if len(gpus) == 1:
         return label(gpus[0])
     numbers = [gpu.index for gpu in gpus if gpu.index is not None]
-    told = f" ({_ranges(numbers)})" if len(numbers) == len(gpus) else ""
-    return f"{len(gpus)} GPUs{told}"
+    places = f" ({_ranges(numbers)})" if len(numbers) == len(gpus) else ""
+    return f"{len(gpus)} GPUs{places}"
 
 
 def facts(gpus: Iterable[Gpu], tell: Callable[[Gpu], str]) -> str:
@@ -59,8 +59,8 @@ def workstation(gpu: Gpu) -> bool:
 
 def laptop(gpu: Gpu) -> bool:
     """Soldered into a laptop, by its name."""
-    found = re.search(r"Laptop|Mobile|Max-Q(?! Workstation)", gpu.name or "")
-    return found is not None
+    match = re.search(r"Laptop|Mobile|Max-Q(?! Workstation)", gpu.name or "")
+    return match is not None
 
 
 def on_pcie(gpu: Gpu) -> bool:
@@ -81,34 +81,34 @@ def model(gpu: Gpu) -> GpuModel | None:
 
 def smi(gpus: Sequence[Gpu], options: str) -> str:
     """An nvidia-smi line for these GPUs."""
-    chosen = [gpu.pci_address if gpu.index is None else str(gpu.index) for gpu in gpus]
-    known = [number for number in chosen if number is not None]
-    if len(known) < len(gpus):
+    addresses = [gpu.pci_address if gpu.index is None else str(gpu.index) for gpu in gpus]
+    numbers = [number for number in addresses if number is not None]
+    if len(numbers) < len(gpus):
         return f"nvidia-smi {options}"
-    return f"nvidia-smi -i {','.join(known)} {options}"
+    return f"nvidia-smi -i {','.join(numbers)} {options}"
 
 
 def only(machine: Machine, vendor: str, numbers: Sequence[str]) -> tuple[str, ...]:
     """The lines by which a program sees these GPUs of NVIDIA's or AMD's alone."""
-    here, chosen = target.of(machine), ",".join(numbers)
+    place, chosen = target.of(machine), ",".join(numbers)
     if vendor == "amd":
-        return system_packages.variable(here, "HIP_VISIBLE_DEVICES", chosen)[:1]
+        return system_packages.variable(place, "HIP_VISIBLE_DEVICES", chosen)[:1]
     return (
-        *system_packages.variable(here, "CUDA_DEVICE_ORDER", "PCI_BUS_ID")[:1],
-        *system_packages.variable(here, "CUDA_VISIBLE_DEVICES", chosen)[:1],
+        *system_packages.variable(place, "CUDA_DEVICE_ORDER", "PCI_BUS_ID")[:1],
+        *system_packages.variable(place, "CUDA_VISIBLE_DEVICES", chosen)[:1],
     )
 
 
 def settings(machine: Machine, lines: Iterable[str]) -> tuple[str, ...]:
     """Lines that the administrator must run where the driver is: the host, or Windows."""
-    here = target.of(machine)
+    place = target.of(machine)
     lines = tuple(lines)
     if not lines:
         return ()
-    if here.wsl:
+    if place.wsl:
         remarks = tuple(shell.remark(line) for line in lines)
         return (shell.remark("On Windows, in a terminal of the administrator:"), *remarks)
-    return on_host(here, tuple(system_packages.sudo(here, line) for line in lines))
+    return on_host(place, tuple(system_packages.sudo(place, line) for line in lines))
 
 
 def _together(gpus: Sequence[Gpu]) -> str:

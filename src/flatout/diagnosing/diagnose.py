@@ -28,12 +28,12 @@ def diagnose(
     Consequences of a found problem are left out. Sorted by severity, then by code.
     """
     loaded = list(modules if modules is not None else checks.MACHINE.every())
-    found = [
+    findings = [
         finding
         for module in loaded
         for finding in _findings(module, partial(module.check, machine))
     ]
-    return _worst_first(found, loaded)
+    return _worst_first(findings, loaded)
 
 
 def diagnose_benched(
@@ -44,12 +44,12 @@ def diagnose_benched(
     A check that fails is a finding, never an error. Sorted by severity, then by code.
     """
     loaded = list(modules if modules is not None else checks.CEILINGS.every())
-    found = [
+    findings = [
         finding
         for module in loaded
         for finding in _findings(module, partial(module.check, benched, machine))
     ]
-    return _worst_first(found, loaded)
+    return _worst_first(findings, loaded)
 
 
 def diagnose_profile(
@@ -61,42 +61,50 @@ def diagnose_profile(
     """
     loaded = list(modules if modules is not None else checks.JOB.every())
     step_ms = profile.anatomy.step_ms
-    found = [
+    findings = [
         finding
         for module in loaded
         for finding in _findings(module, partial(module.check, profile), step_ms)
     ]
     order = list(Severity)
-    told = _without_consequences(found, loaded)
+    roots = _without_consequences(findings, loaded)
     return tuple(
         sorted(
-            (item for item in told if item.boost not in profile.boosts),
-            key=lambda item: (
-                -(item.gain.ratio if item.gain else 0.0),
-                order.index(item.severity),
-                item.code,
+            (finding for finding in roots if finding.boost not in profile.boosts),
+            key=lambda finding: (
+                -(finding.gain.ratio if finding.gain else 0.0),
+                order.index(finding.severity),
+                finding.code,
             ),
         )
     )
 
 
-def _worst_first(found: Sequence[Finding], modules: Sequence[AnyCheck]) -> tuple[Finding, ...]:
+def _worst_first(findings: Sequence[Finding], modules: Sequence[AnyCheck]) -> tuple[Finding, ...]:
     order = list(Severity)
-    told = _without_consequences(found, modules)
-    return tuple(sorted(told, key=lambda item: (order.index(item.severity), item.code, item.title)))
+    roots = _without_consequences(findings, modules)
+    return tuple(
+        sorted(
+            roots, key=lambda finding: (order.index(finding.severity), finding.code, finding.title)
+        )
+    )
 
 
-def _without_consequences(found: Sequence[Finding], modules: Sequence[AnyCheck]) -> list[Finding]:
-    present = {finding.code for finding in found if finding.severity is not Severity.UNCHECKED}
+def _without_consequences(
+    findings: Sequence[Finding], modules: Sequence[AnyCheck]
+) -> list[Finding]:
+    present = {finding.code for finding in findings if finding.severity is not Severity.UNCHECKED}
     hidden = {
         code for module in modules if module.CHECK.code in present for code in module.CHECK.hides
     }
-    return [finding for finding in found if finding.code not in hidden]
+    return [finding for finding in findings if finding.code not in hidden]
 
 
 def problems(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Those findings that something should be done about: errors and warnings."""
-    return tuple(item for item in findings if item.severity in (Severity.ERROR, Severity.WARNING))
+    return tuple(
+        finding for finding in findings if finding.severity in (Severity.ERROR, Severity.WARNING)
+    )
 
 
 def _findings(

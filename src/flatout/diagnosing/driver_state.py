@@ -71,7 +71,7 @@ def waiting(machine: Machine) -> tuple[Gpu, ...]:
     )
 
 
-def seen(machine: Machine) -> tuple[Gpu, ...]:
+def listed(machine: Machine) -> tuple[Gpu, ...]:
     """NVIDIA GPUs that the driver lists."""
     return tuple(gpu for gpu in machine.gpus_of("nvidia") if gpu.driver_sees is True)
 
@@ -110,9 +110,9 @@ def versions_system(machine: Machine) -> str:
     return "Windows" if machine.container.wsl else machine.system.name or ""
 
 
-def named(gpus: Iterable[Gpu]) -> str:
+def names(gpus: Iterable[Gpu]) -> str:
     """The GPUs with their addresses, for the evidence."""
-    return ", ".join(_named(gpu) for gpu in gpus)
+    return ", ".join(_name_and_place(gpu) for gpu in gpus)
 
 
 def name(gpu: Gpu) -> str:
@@ -120,7 +120,7 @@ def name(gpu: Gpu) -> str:
     return gpu.name or (f"NVIDIA GPU {gpu.pci_id}" if gpu.pci_id else "the NVIDIA GPU")
 
 
-def _named(gpu: Gpu) -> str:
+def _name_and_place(gpu: Gpu) -> str:
     index = "" if gpu.index is None else f" (index {gpu.index})"
     return name(gpu) + (f" at {gpu.pci_address}" if gpu.pci_address else index)
 
@@ -134,20 +134,22 @@ def errors(driver: Driver | None) -> str:
     """What NVML and nvidia-smi say, for the evidence; empty: no error."""
     if driver is None:
         return ""
-    said = {"NVML": driver.nvml_error, "nvidia-smi": driver.smi_error}
-    return "; ".join(f"{who} says: {_short(what)}" for who, what in said.items() if what)
+    messages = {"NVML": driver.nvml_error, "nvidia-smi": driver.smi_error}
+    return "; ".join(f"{source} says: {_short(text)}" for source, text in messages.items() if text)
 
 
 def torch_says(machine: Machine) -> str:
     """What CUDA told torch, for the evidence; empty: nothing."""
-    said = machine.torch.cuda_error if machine.torch else None
-    return f"torch says: {_short(said)}" if said else ""
+    message = machine.torch.cuda_error if machine.torch else None
+    return f"torch says: {_short(message)}" if message else ""
 
 
 def counted(xids: Iterable[Xid]) -> str:
     """Xid errors of the kernel's log, for the evidence; empty: none."""
-    told = (f"Xid {xid.number}" + (f" {xid.count} times" if xid.count > 1 else "") for xid in xids)
-    listed = ", ".join(told)
+    counts = (
+        f"Xid {xid.number}" + (f" {xid.count} times" if xid.count > 1 else "") for xid in xids
+    )
+    listed = ", ".join(counts)
     return f"kernel log: {listed}" if listed else ""
 
 
@@ -166,23 +168,25 @@ def _by_number(pci_id: str | None) -> tuple[int, int] | None:
     vendor, _, number = (pci_id or "").partition(":")
     if vendor != "10de" or not re.fullmatch("[0-9a-f]{4}", number):
         return None
-    known = (found for first, last, found in OLD_NUMBERS if first <= int(number, 16) <= last)
-    return next(known, None)
+    capabilities = (
+        capability for first, last, capability in OLD_NUMBERS if first <= int(number, 16) <= last
+    )
+    return next(capabilities, None)
 
 
-def here(machine: Machine) -> Target:
+def place(machine: Machine) -> Target:
     """What to install for: where no driver tells the GPU's architecture, its number does."""
-    found = target.of(machine)
-    known = [card for gpu in machine.gpus_of("nvidia") if (card := capability(gpu))]
-    if found.vendor != "nvidia" or found.compute_capability is not None or not known:
-        return found
-    return dataclasses.replace(found, compute_capability=min(known))
+    place = target.of(machine)
+    capabilities = [card for gpu in machine.gpus_of("nvidia") if (card := capability(gpu))]
+    if place.vendor != "nvidia" or place.compute_capability is not None or not capabilities:
+        return place
+    return dataclasses.replace(place, compute_capability=min(capabilities))
 
 
 def dropped(gpu: Gpu, driver: Driver | None) -> str | None:
     """The last driver branch for this GPU, where the installed driver is newer than it."""
-    known = capability(gpu)
-    branch = cuda.last_driver_branch(known) if known else None
+    architecture = capability(gpu)
+    branch = cuda.last_driver_branch(architecture) if architecture else None
     version = driver and (driver.kernel_version or driver.installed_version or driver.version)
     major = (version or "").partition(".")[0]
     return branch if branch and major.isdecimal() and int(major) > int(branch) else None

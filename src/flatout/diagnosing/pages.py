@@ -40,30 +40,30 @@ def every() -> tuple[Page, ...]:
     return tuple(map(_page, checks.files()))
 
 
-def find(wanted: str) -> Page | None:
+def find(name: str) -> Page | None:
     """The page of a code or of a check's id, in any case; None: there is none."""
-    file = checks.find(wanted)
+    file = checks.find(name)
     return None if file is None else _page(file)
 
 
-def of_signature(wanted: str) -> str:
+def of_signature(name: str) -> str:
     """The page of a signature, by its id, as Markdown; UserError with what is near, if none."""
     from flatout.explaining import described
 
-    markdown = described.find(wanted)
+    markdown = described.find(name)
     if markdown is None:
-        near = (*described.nearest(wanted), *nearest(wanted))[:3]
+        near = (*described.nearest(name), *nearest(name))[:3]
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise UserError(f"there is no finding {wanted!r}{hint}", "flatout doctor lists findings", 1)
+        raise UserError(f"there is no finding {name!r}{hint}", "flatout doctor lists findings", 1)
     return markdown
 
 
-def nearest(wanted: str) -> tuple[str, ...]:
+def nearest(text: str) -> tuple[str, ...]:
     """Codes and ids most like an unknown one, best first."""
-    word = wanted.strip().lower().replace("_", "-")
-    known = [name for file in checks.files() for name in (file.code.lower(), file.id)]
-    close = difflib.get_close_matches(word, known, n=3, cutoff=0.6)
-    close = close or [name for name in known if word and word in name][:3]
+    word = text.strip().lower().replace("_", "-")
+    names = [name for file in checks.files() for name in (file.code.lower(), file.id)]
+    close = difflib.get_close_matches(word, names, n=3, cutoff=0.6)
+    close = close or [name for name in names if word and word in name][:3]
     return tuple(name.upper() if any(c.isdecimal() for c in name) else name for name in close)
 
 
@@ -89,6 +89,6 @@ def _identity(source: ast.Module) -> tuple[Severity, str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CHECK"
     )
     assert isinstance(call, ast.Call)
-    given = {argument.arg: argument.value for argument in call.keywords}
-    severity = ast.unparse(given["severity"]).removeprefix("Severity.")
-    return Severity[severity], ast.literal_eval(given["since"])
+    values = {argument.arg: argument.value for argument in call.keywords}
+    severity = ast.unparse(values["severity"]).removeprefix("Severity.")
+    return Severity[severity], ast.literal_eval(values["since"])

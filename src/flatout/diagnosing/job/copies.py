@@ -24,33 +24,33 @@ ONE_BATCH = 8
 
 def to_device(profile: Profile) -> list[Copy]:
     """From the host to the device."""
-    return [one for one in profile.copies if one.direction == "HtoD"]
+    return [copy for copy in profile.copies if copy.direction == "HtoD"]
 
 
 def to_host(profile: Profile) -> list[Copy]:
     """From the device to the host."""
-    return [one for one in profile.copies if one.direction == "DtoH"]
+    return [copy for copy in profile.copies if copy.direction == "DtoH"]
 
 
 def pageable(profile: Profile) -> list[Copy]:
     """To the device from memory that is known not to be page-locked, and not small."""
-    return [one for one in to_device(profile) if one.pinned is False and _mean(one) >= SMALL]
+    return [copy for copy in to_device(profile) if copy.pinned is False and _mean(copy) >= SMALL]
 
 
-def small(one: Copy) -> bool:
+def small(copy: Copy) -> bool:
     """Its bytes are no matter beside its launch."""
-    return _mean(one) < SMALL
+    return _mean(copy) < SMALL
 
 
-def of_batches(one: Copy) -> bool:
+def of_batches(copy: Copy) -> bool:
     """It moves what the loader gave: not a tensor made on the line, not a constant."""
-    source = one.where.source if one.where is not None else ""
-    return one.calls <= ONE_BATCH and not built_here(one) and not CONSTANT.search(source)
+    source = copy.where.source if copy.where is not None else ""
+    return copy.calls <= ONE_BATCH and not built_here(copy) and not CONSTANT.search(source)
 
 
-def built_here(one: Copy) -> bool:
+def built_here(copy: Copy) -> bool:
     """The line that copies it makes it as well."""
-    return one.where is not None and bool(BUILDS.search(one.where.source))
+    return copy.where is not None and bool(BUILDS.search(copy.where.source))
 
 
 def pinned_ms(profile: Profile, moved: float) -> float | None:
@@ -78,18 +78,18 @@ def not_blocking(place: Place | None) -> tuple[str, ...]:
         )
 
     def add(match: re.Match[str]) -> str:
-        given = f"{match[2]}, " if match[2].strip() else ""
-        return f".{match[1]}({given}non_blocking=True)"
+        arguments = f"{match[2]}, " if match[2].strip() else ""
+        return f".{match[1]}({arguments}non_blocking=True)"
 
     return savings.lines(place, place.source, MOVES.sub(add, place.source))
 
 
-def told(found: list[Copy]) -> str:
+def evidence(copies: list[Copy]) -> str:
     """For evidence: 3 copies of 154 MiB together, 6.2 ms a step."""
-    calls, moved = sum(one.calls for one in found), sum(one.bytes for one in found)
-    spent = units.milliseconds(sum(one.ms for one in found))
+    calls, moved = sum(copy.calls for copy in copies), sum(copy.bytes for copy in copies)
+    spent = units.milliseconds(sum(copy.ms for copy in copies))
     return f"{calls:,.1f} copies of {units.size(moved)} together, {spent} a step"
 
 
-def _mean(one: Copy) -> float:
-    return one.bytes / one.calls if one.calls > 0 else one.bytes
+def _mean(copy: Copy) -> float:
+    return copy.bytes / copy.calls if copy.calls > 0 else copy.bytes

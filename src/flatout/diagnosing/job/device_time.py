@@ -47,9 +47,9 @@ def of_device(profile: Profile, ms: float, reason: str) -> Saving:
     busy = anatomy.busy_ms
     if waits <= WAITS_TOLD * anatomy.step_ms or busy <= 0:
         return of_step(profile, ms, reason)
-    counts = busy / (busy + waits)
+    share = busy / (busy + waits)
     more = (
-        f"; {units.share(counts)} of that is counted, since the device also waits "
+        f"; {units.share(share)} of that is counted, since the device also waits "
         f"{units.milliseconds(waits)} of each step for the host or the loader"
     )
-    return of_step(profile, ms * counts, reason + more)
+    return of_step(profile, ms * share, reason + more)

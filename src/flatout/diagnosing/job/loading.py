@@ -43,13 +43,13 @@ def waited_ms(profile: Profile) -> float:
 
 def restarting_ms(profile: Profile) -> float:
     """For workers that are started anew in each epoch, spread over its steps."""
-    found, seen = loader(profile), profile.seen
-    if found is None or seen is None or found.num_workers < 1 or found.persistent_workers:
+    facts, watched = loader(profile), profile.seen
+    if facts is None or watched is None or facts.num_workers < 1 or facts.persistent_workers:
         return 0.0
-    if not found.batches or seen.epochs < 2 or seen.loader_start_s is None:
+    if not facts.batches or watched.epochs < 2 or watched.loader_start_s is None:
         return 0.0
     first = prepared_ms(profile) or 0.0
-    return max(0.0, seen.loader_start_s * 1000 - first) / found.batches
+    return max(0.0, watched.loader_start_s * 1000 - first) / facts.batches
 
 
 def steady_wait_ms(profile: Profile) -> float:
@@ -66,10 +66,10 @@ def cores(profile: Profile) -> int | None:
 
 def cores_busy(profile: Profile) -> float | None:
     """Cores that the process itself keeps busy; None: not measured."""
-    seen = profile.seen
-    if seen is None or seen.main_cpu_s is None or seen.step_s <= 0:
+    watched = profile.seen
+    if watched is None or watched.main_cpu_s is None or watched.step_s <= 0:
         return profile.anatomy.cores_busy
-    return seen.main_cpu_s / seen.step_s
+    return watched.main_cpu_s / watched.step_s
 
 
 def room(profile: Profile) -> int:
@@ -82,16 +82,16 @@ def room(profile: Profile) -> int:
 
 def prepared_ms(profile: Profile) -> float | None:
     """CPU time that workers need for a step's samples; None: not measured."""
-    seen = profile.seen
-    return None if seen is None or seen.worker_cpu_s is None else seen.worker_cpu_s * 1000
+    watched = profile.seen
+    return None if watched is None or watched.worker_cpu_s is None else watched.worker_cpu_s * 1000
 
 
 def workers_busy(profile: Profile) -> float | None:
     """Share of their time that the workers compute; None: no workers, or not measured."""
-    found, work, step = loader(profile), prepared_ms(profile), profile.anatomy.step_ms
-    if found is None or found.num_workers < 1 or work is None or step <= 0:
+    facts, work, step = loader(profile), prepared_ms(profile), profile.anatomy.step_ms
+    if facts is None or facts.num_workers < 1 or work is None or step <= 0:
         return None
-    return work / (found.num_workers * step)
+    return work / (facts.num_workers * step)
 
 
 def step_with_workers(profile: Profile, work_ms: float, workers: int) -> float:

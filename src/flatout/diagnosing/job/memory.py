@@ -16,24 +16,24 @@ ASKING = re.compile(r"(cuda|hip)(Malloc|Free|HostAlloc|HostRegister)\w*")
 
 def share_used(profile: Profile) -> float | None:
     """The most that was in use, as a share of the device's memory; None: not known."""
-    seen = profile.seen
-    if seen is None or not seen.memory_peak_bytes or not seen.memory_total_bytes:
+    watched = profile.seen
+    if watched is None or not watched.memory_peak_bytes or not watched.memory_total_bytes:
         return None
-    return seen.memory_peak_bytes / seen.memory_total_bytes
+    return watched.memory_peak_bytes / watched.memory_total_bytes
 
 
-def told(profile: Profile) -> str:
+def evidence(profile: Profile) -> str:
     """Like 72 GiB of 80 GiB in use at most, 78 GiB held by the allocator."""
-    seen = profile.seen
-    if seen is None or seen.memory_peak_bytes is None:
+    watched = profile.seen
+    if watched is None or watched.memory_peak_bytes is None:
         return "memory in use is not known"
-    total = f" of {units.size(seen.memory_total_bytes)}" if seen.memory_total_bytes else ""
-    held = (
-        f", {units.size(seen.memory_reserved_bytes)} held by the allocator"
-        if seen.memory_reserved_bytes
+    total = f" of {units.size(watched.memory_total_bytes)}" if watched.memory_total_bytes else ""
+    reserved = (
+        f", {units.size(watched.memory_reserved_bytes)} held by the allocator"
+        if watched.memory_reserved_bytes
         else ""
     )
-    return f"{units.size(seen.memory_peak_bytes)}{total} in use at most{held}"
+    return f"{units.size(watched.memory_peak_bytes)}{total} in use at most{reserved}"
 
 
 def waited_ms(profile: Profile) -> float:

@@ -41,12 +41,12 @@ def ms(profile: Profile, operator: Operator) -> float:
 
 def total(profile: Profile, operators: Iterable[Operator]) -> float:
     """Their time together, never more than the step."""
-    return min(sum(ms(profile, one) for one in operators), profile.anatomy.step_ms)
+    return min(sum(ms(profile, operator) for operator in operators), profile.anatomy.step_ms)
 
 
 def called(profile: Profile, pattern: str | re.Pattern[str]) -> list[Operator]:
     """Those whose whole name matches."""
-    return [one for one in profile.operators if re.fullmatch(pattern, one.name)]
+    return [operator for operator in profile.operators if re.fullmatch(pattern, operator.name)]
 
 
 def matches(pattern: str | re.Pattern[str], name: str) -> bool:
@@ -56,17 +56,17 @@ def matches(pattern: str | re.Pattern[str], name: str) -> bool:
 
 def of_kind(profile: Profile, *kinds: Kind) -> list[Operator]:
     """Those of these kinds."""
-    return [one for one in profile.operators if one.kind in kinds]
+    return [operator for operator in profile.operators if operator.kind in kinds]
 
 
 def products(profile: Profile) -> list[Operator]:
     """Matrix products and convolutions: torch's own, whose precision the script decides."""
     return [
-        one
-        for one in profile.operators
-        if MULTIPLIES.fullmatch(one.name)
-        or CONVOLVES.fullmatch(one.name)
-        or (one.kind in PRODUCTS and one.name.startswith("aten::"))
+        operator
+        for operator in profile.operators
+        if MULTIPLIES.fullmatch(operator.name)
+        or CONVOLVES.fullmatch(operator.name)
+        or (operator.kind in PRODUCTS and operator.name.startswith("aten::"))
     ]
 
 
@@ -78,9 +78,9 @@ def convolution_ceilings(profile: Profile, layout: str) -> str:
 def in_dtype(operators: Iterable[Operator], dtypes: Sequence[str]) -> list[Operator]:
     """Those whose floating-point inputs are all of these dtypes; none where dtypes are unknown."""
     return [
-        one
-        for one in operators
-        if (floats := [dtype for dtype in one.dtypes if _is_float(dtype)])
+        operator
+        for operator in operators
+        if (floats := [dtype for dtype in operator.dtypes if _is_float(dtype)])
         and all(dtype in dtypes for dtype in floats)
     ]
 
@@ -95,10 +95,10 @@ def costliest_place(profile: Profile, operators: Iterable[Operator]) -> Place | 
     """As `where`, with the function and the text of the line."""
     cost: dict[str, float] = defaultdict(float)
     places: dict[str, Place] = {}
-    for one in operators:
-        if one.where is not None:
-            cost[str(one.where)] += ms(profile, one)
-            places.setdefault(str(one.where), one.where)
+    for operator in operators:
+        if operator.where is not None:
+            cost[str(operator.where)] += ms(profile, operator)
+            places.setdefault(str(operator.where), operator.where)
     best = max(cost, key=lambda key: cost[key], default=None)
     return places[best] if best is not None else None
 
@@ -106,31 +106,31 @@ def costliest_place(profile: Profile, operators: Iterable[Operator]) -> Place | 
 def by_function(operators: Iterable[Operator]) -> dict[tuple[str, str], list[Operator]]:
     """Grouped by the user's file and function; those without a place are left out."""
     groups: dict[tuple[str, str], list[Operator]] = defaultdict(list)
-    for one in operators:
-        if one.where is not None:
-            groups[(one.where.file, one.where.function)].append(one)
+    for operator in operators:
+        if operator.where is not None:
+            groups[(operator.where.file, operator.where.function)].append(operator)
     return dict(groups)
 
 
-def told(profile: Profile, operators: Iterable[Operator], most: int = 3) -> str:
+def evidence(profile: Profile, operators: Iterable[Operator], most: int = 3) -> str:
     """The costliest ones: "aten::mm 12.1 ms at model.py:30 (64x512, 512x2048)"."""
-    ranked = sorted(operators, key=lambda one: ms(profile, one), reverse=True)
-    parts = [_told(profile, one) for one in ranked[:most]]
+    ranked = sorted(operators, key=lambda operator: ms(profile, operator), reverse=True)
+    parts = [_facts(profile, operator) for operator in ranked[:most]]
     if len(ranked) > most:
         parts.append(f"and {len(ranked) - most} more")
     return "; ".join(parts)
 
 
-def _told(profile: Profile, one: Operator) -> str:
-    line = f" at {one.where}" if one.where is not None else ""
-    shape = f" ({one.shapes[0]})" if one.shapes else ""
-    return f"{one.name} {units.milliseconds(ms(profile, one))}{line}{shape}"
+def _facts(profile: Profile, operator: Operator) -> str:
+    line = f" at {operator.where}" if operator.where is not None else ""
+    shape = f" ({operator.shapes[0]})" if operator.shapes else ""
+    return f"{operator.name} {units.milliseconds(ms(profile, operator))}{line}{shape}"
 
 
 def shape(text: str) -> tuple[tuple[int, ...], ...]:
     """Of "32x64, 64x128": ((32, 64), (64, 128)); what is no shape is an empty one."""
-    found = (re.fullmatch(r"\d+(x\d+)*", part.strip()) for part in text.split(","))
-    return tuple(tuple(map(int, one[0].split("x"))) if one else () for one in found)
+    matches = (re.fullmatch(r"\d+(x\d+)*", part.strip()) for part in text.split(","))
+    return tuple(tuple(map(int, match[0].split("x"))) if match else () for match in matches)
 
 
 def elements(dimensions: Sequence[int]) -> int:
@@ -141,9 +141,10 @@ def elements(dimensions: Sequence[int]) -> int:
 def accumulating(profile: Profile) -> list[Operator]:
     """What may add to gradients that are there already: additions in place in a backward pass."""
     return [
-        one
-        for one in called(profile, r"aten::add_")
-        if one.backward or (one.where is not None and "backward(" in one.where.source)
+        operator
+        for operator in called(profile, r"aten::add_")
+        if operator.backward
+        or (operator.where is not None and "backward(" in operator.where.source)
     ]
 
 
@@ -151,7 +152,7 @@ def has_convolutions(profile: Profile) -> bool | None:
     """Whether the model holds 2-d convolutions, by its layers or by what ran; None: not known."""
     if profile.job is not None and profile.job.models:
         return any(model.conv2d for model in profile.job.models)
-    ran = any(CONVOLVES.fullmatch(one.name) for one in profile.operators)
+    ran = any(CONVOLVES.fullmatch(operator.name) for operator in profile.operators)
     return True if ran else None
 
 

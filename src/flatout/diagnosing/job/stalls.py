@@ -106,13 +106,13 @@ def kind(sync: Sync, uploads: frozenset[Place] = frozenset(), downloads: bool = 
     for stall, pattern in SOURCES:
         if pattern.search(source):
             return stall
-    named = next((stall for stall, names in NAMES if sync.name in names), None)
-    if named is Stall.ITEM and BRANCHES.search(source) and ".item(" not in source:
+    stall_by_name = next((stall for stall, names in NAMES if sync.name in names), None)
+    if stall_by_name is Stall.ITEM and BRANCHES.search(source) and ".item(" not in source:
         return Stall.BRANCH
-    if TO_HOST.search(source) and named in (None, Stall.ITEM):
+    if TO_HOST.search(source) and stall_by_name in (None, Stall.ITEM):
         return Stall.HOST_COPY
-    if named is not None:
-        return named
+    if stall_by_name is not None:
+        return stall_by_name
     if CHOOSES.search(source):
         return Stall.NONZERO
     if READS.search(source):
@@ -129,29 +129,31 @@ def uploads(profile: Profile) -> list[Sync]:
     return of(profile, Stall.UPLOAD, each_step=0.0)
 
 
-def of(profile: Profile, wanted: Stall, each_step: float = EACH_STEP) -> list[Sync]:
+def of(profile: Profile, stall: Stall, each_step: float = EACH_STEP) -> list[Sync]:
     """The calls of this kind that are made in (about) each step, the costliest first."""
     if not savings.accelerated(profile):
         return []  # on a CPU nothing is waited for
-    to_device = frozenset(one.where for one in copies.to_device(profile) if one.where is not None)
+    to_device = frozenset(
+        copy.where for copy in copies.to_device(profile) if copy.where is not None
+    )
     downloads = bool(copies.to_host(profile)) or not profile.copies
-    found = [
+    syncs = [
         sync
         for sync in map(functools.partial(_placed, profile), profile.syncs)
-        if sync.calls >= each_step and kind(sync, to_device, downloads) is wanted
+        if sync.calls >= each_step and kind(sync, to_device, downloads) is stall
     ]
-    return sorted(found, key=lambda sync: -sync.idle_ms)
+    return sorted(syncs, key=lambda sync: -sync.idle_ms)
 
 
 def diagnoses(
     profile: Profile,
-    wanted: Stall,
+    stall: Stall,
     title: Callable[[Sync], str],
     cure: Callable[[Sync], Cure],
     *boosts: str,
 ) -> Iterator[Diagnosis]:
     """One diagnosis for each line with such calls, where the idle time is worth a word."""
-    for sync in _by_line(of(profile, wanted)):
+    for sync in _by_line(of(profile, stall)):
         saves = savings.within(profile, sync.idle_ms)
         if not savings.worth(profile, saves):
             continue
@@ -195,10 +197,10 @@ def _placed(profile: Profile, sync: Sync) -> Sync:
     return dataclasses.replace(sync, where=Place(file, int(line)))
 
 
-def _by_line(found: list[Sync]) -> list[Sync]:
+def _by_line(syncs: list[Sync]) -> list[Sync]:
     """The calls of one line together: each is told once. Those of no known line are one."""
     together: dict[Place | None, Sync] = {}
-    for sync in found:
+    for sync in syncs:
         old = together.get(sync.where)
         together[sync.where] = sync if old is None else _sum(old, sync)
     return list(together.values())

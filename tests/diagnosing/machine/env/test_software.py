@@ -76,7 +76,7 @@ def test_the_gpus_that_a_program_sees(value: str | None, expected: list[int]) ->
         gpus=(gpu(), gpu(1)),
         environment={} if value is None else {"CUDA_VISIBLE_DEVICES": value},
     )
-    assert [card.index for card in software.shown(machine)] == expected
+    assert [card.index for card in software.visible_gpus(machine)] == expected
 
 
 def test_where_nothing_fits_the_reason_is_a_remark() -> None:

@@ -8,6 +8,10 @@ from flatout.nouns.ceiling import Device
 
 def is_expected(device: Device, expected: str) -> bool:
     """The device is of that model or family."""
-    meant = gpus.find(expected, device.memory_bytes)
-    seen = gpus.find(device.name, device.memory_bytes) if device.name else None
-    return meant is not None and seen is not None and bool(set(meant.names) & set(seen.names))
+    model = gpus.find(expected, device.memory_bytes)
+    device_model = gpus.find(device.name, device.memory_bytes) if device.name else None
+    return (
+        model is not None
+        and device_model is not None
+        and bool(set(model.names) & set(device_model.names))
+    )

@@ -44,15 +44,15 @@ CHECK = Check(code="HW024", severity=Severity.WARNING, since="0.2.0")
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
-    for found in shortfalls.compute(benched, machine):
-        gpu = found.gpu
+    for shortfall in shortfalls.compute(benched, machine):
+        gpu = shortfall.gpu
         if gpu is None or not causes.reasons(gpu, causes.POWER):
             continue
         lowered = causes.lowered_limit(gpu)
         yield Diagnosis(
-            title=f"{devices.label(gpu)}: {units.share(found.share)} of its peak under the power "
-            f"limit",
-            evidence=f"{found.told}; {_told(gpu)}",
+            title=f"{devices.label(gpu)}: {units.share(shortfall.share)} of its peak under the "
+            f"power limit",
+            evidence=f"{shortfall.figures}; {_facts(gpu)}",
             cure=Cure(
                 "Set the default limit again, unless the lower one is meant."
                 if lowered
@@ -63,7 +63,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
         )
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     parts = [
         f"limit {gpu.power_limit_w:g} W" if gpu.power_limit_w is not None else "",
         f"default {gpu.power_limit_default_w:g} W" if gpu.power_limit_default_w else "",

@@ -42,13 +42,14 @@ CHECK = Check(code="HW025", severity=Severity.WARNING, since="0.2.0")
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
-    for found in shortfalls.compute(benched, machine):
-        gpu = found.gpu
+    for shortfall in shortfalls.compute(benched, machine):
+        gpu = shortfall.gpu
         if gpu is None or not causes.reasons(gpu, causes.HEAT):
             continue
         yield Diagnosis(
-            title=f"{devices.label(gpu)}: {units.share(found.share)} of its peak, slowed by heat",
-            evidence=f"{found.told}; {_told(gpu)}",
+            title=f"{devices.label(gpu)}: {units.share(shortfall.share)} of its peak, slowed by "
+            "heat",
+            evidence=f"{shortfall.figures}; {_facts(gpu)}",
             cure=Cure(
                 causes.COOL,
                 (causes.watch_heat([gpu]),) if gpu.vendor == "nvidia" else (),
@@ -56,7 +57,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
         )
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     parts = list(causes.reasons(gpu, causes.HEAT))
     if gpu.temperature_c is not None:
         parts.append(f"{gpu.temperature_c} C")

@@ -43,27 +43,28 @@ CHECK = Check(code="HW026", severity=Severity.WARNING, since="0.2.0")
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
-    for found in shortfalls.compute(benched, machine):
-        gpu = found.gpu
-        held = causes.reasons(gpu, (*causes.SETTINGS, *causes.BRAKE))
-        if gpu is None or not held or causes.reasons(gpu, causes.HEAT):
+    for shortfall in shortfalls.compute(benched, machine):
+        gpu = shortfall.gpu
+        reasons = causes.reasons(gpu, (*causes.SETTINGS, *causes.BRAKE))
+        if gpu is None or not reasons or causes.reasons(gpu, causes.HEAT):
             continue  # hw_slowdown is told beside heat as well
         yield Diagnosis(
-            title=f"{devices.label(gpu)}: {units.share(found.share)} of its peak, clocks held down",
-            evidence=f"{found.told}; {', '.join((*held, *causes.clock(gpu)))}",
-            cure=Cure(_text(held), devices.settings(machine, _lines(gpu, held))),
+            title=f"{devices.label(gpu)}: {units.share(shortfall.share)} of its peak, clocks held "
+            "down",
+            evidence=f"{shortfall.figures}; {', '.join((*reasons, *causes.clock(gpu)))}",
+            cure=Cure(_text(reasons), devices.settings(machine, _lines(gpu, reasons))),
         )
 
 
-def _text(held: tuple[str, ...]) -> str:
-    if set(held) & set(causes.BRAKE):
+def _text(reasons: tuple[str, ...]) -> str:
+    if set(reasons) & set(causes.BRAKE):
         return causes.SUPPLY
     return "Somebody fixed the clocks: set them free, unless they are meant."
 
 
-def _lines(gpu: Gpu, held: tuple[str, ...]) -> list[str]:
+def _lines(gpu: Gpu, reasons: tuple[str, ...]) -> list[str]:
     if gpu.vendor != "nvidia":
         return []
-    if set(held) & set(causes.BRAKE):
+    if set(reasons) & set(causes.BRAKE):
         return [causes.look_at_power([gpu])]
     return causes.free_clocks([gpu])

@@ -25,6 +25,7 @@ Wait for them, end them if they are yours, or choose another GPU; then measure a
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from flatout.diagnosing import devices
@@ -39,16 +40,18 @@ CHECK = Check(code="HW027", severity=Severity.WARNING, since="0.2.0")
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
-    told: set[str] = set()
-    places = (shortfalls.compute, shortfalls.memory, shortfalls.pcie)
-    for found in (one for place in places for one in place(benched, machine)):
-        programs, gpu = shortfalls.others(found.gpu), found.gpu
-        if gpu is None or not programs or found.ceiling.device in told:
+    reported: set[str] = set()
+    measures = (shortfalls.compute, shortfalls.memory, shortfalls.pcie)
+    for shortfall in itertools.chain.from_iterable(
+        measure(benched, machine) for measure in measures
+    ):
+        programs, gpu = shortfalls.other_programs(shortfall.gpu), shortfall.gpu
+        if gpu is None or not programs or shortfall.ceiling.device in reported:
             continue
-        told.add(found.ceiling.device)
+        reported.add(shortfall.ceiling.device)
         yield Diagnosis(
             title=f"{devices.label(gpu)}: another program was on it while it was measured",
-            evidence=f"{found.told}; {', '.join(programs[:4])}",
+            evidence=f"{shortfall.figures}; {', '.join(programs[:4])}",
             cure=Cure(
                 "Wait for them, end them if they are yours, or take another GPU; measure again.",
                 ("flatout bench --quick",),

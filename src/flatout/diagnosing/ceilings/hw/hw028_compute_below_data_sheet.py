@@ -43,14 +43,14 @@ LOOK = "-q -d PERFORMANCE,POWER,CLOCK,TEMPERATURE"
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
-    for found in shortfalls.compute(benched, machine):
-        if shortfalls.explained(found):
+    for shortfall in shortfalls.compute(benched, machine):
+        if shortfalls.explained(shortfall):
             continue
-        gpu = found.gpu
-        name = devices.label(gpu) if gpu is not None else found.name[: devices.TITLE]
+        gpu = shortfall.gpu
+        name = devices.label(gpu) if gpu is not None else shortfall.name[: devices.TITLE]
         yield Diagnosis(
-            title=f"{name}: {units.share(found.share)} of the peak on its data sheet",
-            evidence=f"{found.told}{_clock(gpu)}; torch {benched.torch}",
+            title=f"{name}: {units.share(shortfall.share)} of the peak on its data sheet",
+            evidence=f"{shortfall.figures}{_clock(gpu)}; torch {benched.torch}",
             cure=Cure(
                 "Look at the driver's state under load, and measure with another torch build.",
                 _lines(gpu),

@@ -42,13 +42,13 @@ CHECK = Check(code="HW029", severity=Severity.NOTE, since="0.2.0")
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
-    for found in shortfalls.memory(benched, machine):
-        gpu = found.gpu
+    for shortfall in shortfalls.memory(benched, machine):
+        gpu = shortfall.gpu
         if gpu is None or not shortfalls.gddr_with_ecc(gpu):
             continue
         yield Diagnosis(
-            title=f"{devices.label(gpu)}: {units.share(found.share)} of its bandwidth, ECC on",
-            evidence=f"{found.told}; ECC is on",
+            title=f"{devices.label(gpu)}: {units.share(shortfall.share)} of its bandwidth, ECC on",
+            evidence=f"{shortfall.figures}; ECC is on",
             cure=Cure(
                 "Keep ECC, or switch it off where a wrong bit may pass; the GPU is reset then.",
                 devices.settings(machine, [f"# {devices.smi([gpu], '-e 0')}"]),

@@ -43,15 +43,15 @@ CHECK = Check(code="HW030", severity=Severity.WARNING, since="0.2.0")
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
-    for found in shortfalls.memory(benched, machine):
-        gpu = found.gpu
-        if shortfalls.others(gpu) or (gpu is not None and shortfalls.gddr_with_ecc(gpu)):
+    for shortfall in shortfalls.memory(benched, machine):
+        gpu = shortfall.gpu
+        if shortfalls.other_programs(gpu) or (gpu is not None and shortfalls.gddr_with_ecc(gpu)):
             continue
-        name = devices.label(gpu) if gpu is not None else found.name[: devices.TITLE]
+        name = devices.label(gpu) if gpu is not None else shortfall.name[: devices.TITLE]
         look = devices.smi([gpu], "-q -d CLOCK,ECC,ROW_REMAPPER,PERFORMANCE") if gpu else ""
         yield Diagnosis(
-            title=f"{name}: {units.share(found.share)} of its data sheet's memory bandwidth",
-            evidence=f"{found.told}{_clock(gpu)}",
+            title=f"{name}: {units.share(shortfall.share)} of its data sheet's memory bandwidth",
+            evidence=f"{shortfall.figures}{_clock(gpu)}",
             cure=Cure(
                 "Look for memory errors and a memory clock that does not rise; restart, measure "
                 "again.",

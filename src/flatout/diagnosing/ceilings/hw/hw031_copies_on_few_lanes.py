@@ -40,20 +40,20 @@ CHECK = Check(code="HW031", severity=Severity.WARNING, since="0.2.0")
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
-    for found in shortfalls.pcie(benched, machine):
-        gpu = found.gpu
+    for shortfall in shortfalls.pcie(benched, machine):
+        gpu = shortfall.gpu
         lanes = shortfalls.lanes(gpu)
         if gpu is None or lanes is None or lanes[0] >= lanes[1]:
             continue
-        given = machine.container.virtual_machine is not None
+        virtual = machine.container.virtual_machine is not None
         yield Diagnosis(
-            title=f"{devices.label(gpu)}: copies at {units.share(found.share)}, "
+            title=f"{devices.label(gpu)}: copies at {units.share(shortfall.share)}, "
             f"{lanes[0]} of {lanes[1]} PCIe lanes",
-            evidence=f"{found.told}; x{lanes[0]} of x{lanes[1]} under load",
+            evidence=f"{shortfall.figures}; x{lanes[0]} of x{lanes[1]} under load",
             cure=Cure(
                 "Of a virtual machine: the provider decides it; ask for another one."
-                if given
+                if virtual
                 else "Seat the card anew, in a slot wired with all lanes; no riser cable.",
             ),
-            severity=Severity.NOTE if given else Severity.WARNING,
+            severity=Severity.NOTE if virtual else Severity.WARNING,
         )

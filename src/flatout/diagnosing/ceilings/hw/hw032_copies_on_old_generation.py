@@ -43,17 +43,17 @@ CHECK = Check(code="HW032", severity=Severity.WARNING, since="0.2.0")
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU; a board that has no newer one makes it a note."""
-    for found in shortfalls.pcie(benched, machine):
-        gpu = found.gpu
+    for shortfall in shortfalls.pcie(benched, machine):
+        gpu = shortfall.gpu
         generations = shortfalls.generations(gpu)
         if gpu is None or generations is None or generations[0] >= generations[1]:
             continue
         board = _of_the_board(gpu)
         yield Diagnosis(
-            title=f"{devices.label(gpu)}: copies at {units.share(found.share)}, "
+            title=f"{devices.label(gpu)}: copies at {units.share(shortfall.share)}, "
             f"PCIe generation {generations[0]} of {generations[1]}",
-            evidence=f"{found.told}; generation {generations[0]} under load, the card can do "
-            f"{generations[1]}",
+            evidence=f"{shortfall.figures}; generation {generations[0]} under load, the card can "
+            f"do {generations[1]}",
             cure=Cure(
                 "The board has no newer generation: copy less, and overlap copies with work."
                 if board

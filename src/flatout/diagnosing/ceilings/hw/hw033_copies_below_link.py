@@ -42,17 +42,17 @@ CHECK = Check(code="HW033", severity=Severity.WARNING, since="0.2.0")
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU; in a virtual machine a note."""
-    for found in shortfalls.pcie(benched, machine):
-        gpu = found.gpu
-        held = (shortfalls.lanes(gpu), shortfalls.generations(gpu))
-        link = any(pair is not None and pair[0] < pair[1] for pair in held)
-        if link or shortfalls.others(gpu):
+    for shortfall in shortfalls.pcie(benched, machine):
+        gpu = shortfall.gpu
+        pairs = (shortfalls.lanes(gpu), shortfalls.generations(gpu))
+        link = any(pair is not None and pair[0] < pair[1] for pair in pairs)
+        if link or shortfalls.other_programs(gpu):
             continue
-        name = devices.label(gpu) if gpu is not None else found.name[: devices.TITLE]
+        name = devices.label(gpu) if gpu is not None else shortfall.name[: devices.TITLE]
         virtual = machine.container.virtual_machine is not None
         yield Diagnosis(
-            title=f"{name}: pinned copies at {units.share(found.share)} of its PCIe link",
-            evidence=f"{found.told}{_around(machine, gpu)}",
+            title=f"{name}: pinned copies at {units.share(shortfall.share)} of its PCIe link",
+            evidence=f"{shortfall.figures}{_around(machine, gpu)}",
             cure=Cure(
                 "Keep the process on the GPU's own NUMA node, and measure again.",
                 _lines(machine, gpu),

@@ -45,20 +45,20 @@ LEAST = 0.9
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each slow GPU, with the measurement in which it falls behind most."""
-    names = {one.device: one.name for one in benched.devices}
+    names = {device.device: device.name for device in benched.devices}
     behind: dict[str, tuple[float, float, Ceiling]] = {}
     for rows in _alike(benched, names).values():
-        middle = statistics.median([one.value or 0.0 for one in rows])
-        for one in rows:
-            part = (one.value or 0.0) / middle if middle else 1.0
-            if part < LEAST and part < behind.get(one.device, (1.0,))[0]:
-                behind[one.device] = part, middle, one
-    for device, (part, middle, one) in behind.items():
+        middle = statistics.median([row.value or 0.0 for row in rows])
+        for row in rows:
+            part = (row.value or 0.0) / middle if middle else 1.0
+            if part < LEAST and part < behind.get(row.device, (1.0,))[0]:
+                behind[row.device] = part, middle, row
+    for device, (part, middle, row) in behind.items():
         gpu = shortfalls.gpu_of(benched, machine, device)
         name = devices.label(gpu) if gpu is not None else f"{names[device]} ({device})"
         yield Diagnosis(
             title=f"{name[:60]}: {units.share(part)} of what its like give",
-            evidence=f"{one.title}: {one.value:,.4g} {one.unit}, the median of all is "
+            evidence=f"{row.title}: {row.value:,.4g} {row.unit}, the median of all is "
             f"{middle:,.4g}{_state(gpu)}",
             cure=Cure(
                 "Look at its temperature, power limit, slot and errors; leave it out until then.",
@@ -69,12 +69,12 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
 
 def _alike(benched: Benched, names: dict[str, str | None]) -> dict[tuple[str, str], list[Ceiling]]:
     """The same measurement on GPUs of one name, three of them or more: two have no median."""
-    found: dict[tuple[str, str], list[Ceiling]] = defaultdict(list)
-    for one in benched.ceilings:
-        name = names.get(one.device)
-        if one.id in COMPARED and one.value is not None and name:
-            found[name, one.id].append(one)
-    return {key: rows for key, rows in found.items() if len(rows) > 2}
+    groups: dict[tuple[str, str], list[Ceiling]] = defaultdict(list)
+    for ceiling in benched.ceilings:
+        name = names.get(ceiling.device)
+        if ceiling.id in COMPARED and ceiling.value is not None and name:
+            groups[name, ceiling.id].append(ceiling)
+    return {key: rows for key, rows in groups.items() if len(rows) > 2}
 
 
 def _state(gpu: Gpu | None) -> str:

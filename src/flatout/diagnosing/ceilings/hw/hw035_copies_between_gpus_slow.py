@@ -43,17 +43,19 @@ LEAST_HOST = 0.6
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """At most one finding."""
-    found = next((one for one in benched.ceilings if one.id == "copy-device-to-device"), None)
-    if found is None or found.value is None or not found.curve:
+    copies = next(
+        (ceiling for ceiling in benched.ceilings if ceiling.id == "copy-device-to-device"), None
+    )
+    if copies is None or copies.value is None or not copies.curve:
         return
-    worst = min(found.curve, key=lambda point: point.value)
-    expected, what = _expected(benched, found, machine)
+    worst = min(copies.curve, key=lambda point: point.value)
+    expected, reason = _expected(benched, copies, machine)
     if expected is None or worst.value >= expected:
         return
     yield Diagnosis(
         title=f"copies between GPUs: {worst.value:,.3g} GB/s from {worst.size}",
-        evidence=f"worst pair {worst.size}: {worst.value:,.3g} GB/s, best pair {found.best}: "
-        f"{found.value:,.3g} GB/s; {what}",
+        evidence=f"worst pair {worst.size}: {worst.value:,.3g} GB/s, best pair {copies.best}: "
+        f"{copies.value:,.3g} GB/s; {reason}",
         cure=Cure(
             "See how the GPUs are joined, and whether links are down or the host is in the way.",
             ("nvidia-smi topo -m", "nvidia-smi nvlink --status", "flatout doctor"),
@@ -61,14 +63,17 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _expected(benched: Benched, found: Ceiling, machine: Machine) -> tuple[float | None, str]:
+def _expected(benched: Benched, copies: Ceiling, machine: Machine) -> tuple[float | None, str]:
     """The least that is in order, and why."""
     joined = any(pair.link == "nvlink" for pair in machine.gpu_pairs or ())
-    if joined and found.datasheet is not None:
-        least = LEAST_NVLINK * found.datasheet
-        return least, f"NVLink carries {found.datasheet:,.4g} GB/s in one direction"
+    if joined and copies.datasheet is not None:
+        least = LEAST_NVLINK * copies.datasheet
+        return least, f"NVLink carries {copies.datasheet:,.4g} GB/s in one direction"
     host = shortfalls.value(benched, "copy-host-to-device-pinned")
     if host is None:
         return None, ""
-    told = f"a copy from the host gives {host:,.3g} GB/s"
-    return LEAST_HOST * host, f"{told} ({units.share(found.value / host if found.value else 0)})"
+    host_rate = f"a copy from the host gives {host:,.3g} GB/s"
+    return (
+        LEAST_HOST * host,
+        f"{host_rate} ({units.share(copies.value / host if copies.value else 0)})",
+    )

@@ -41,7 +41,9 @@ FEW = 0.5
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """At most one finding; only where the CPU was measured."""
     cpu = machine.cpu
-    measured = any(one.device == "cpu" and one.value is not None for one in benched.ceilings)
+    measured = any(
+        ceiling.device == "cpu" and ceiling.value is not None for ceiling in benched.ceilings
+    )
     if not measured or cpu.cores is None or cpu.logical_cores is None:
         return
     if cpu.cores >= FEW * cpu.logical_cores:

@@ -43,16 +43,17 @@ FEWEST_CORES = 6
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """At most one finding; in a container or virtual machine others may use the memory as well."""
-    found = shortfalls.value(benched, "memory-cpu")
+    bandwidth = shortfalls.value(benched, "memory-cpu")
     inside = machine.container.kind or machine.container.virtual_machine or machine.container.wsl
-    if found is None or found >= ONE_CHANNEL_GB_PER_S or inside:
+    if bandwidth is None or bandwidth >= ONE_CHANNEL_GB_PER_S or inside:
         return
     cores = machine.cpu.cores
     if cores is None or cores < FEWEST_CORES or cores != machine.cpu.logical_cores:
         return
     yield Diagnosis(
-        title=f"main memory: {found:.3g} GB/s with {cores} cores",
-        evidence=f"{found:.3g} GB/s by copy and triad; one channel of DDR4-3200 carries 25.6 GB/s",
+        title=f"main memory: {bandwidth:.3g} GB/s with {cores} cores",
+        evidence=f"{bandwidth:.3g} GB/s by copy and triad; one channel of DDR4-3200 carries 25.6 "
+        "GB/s",
         cure=Cure(
             "See which slots hold modules; the board's manual says which to fill for all channels.",
             _lines(machine),

@@ -43,18 +43,20 @@ OWN_GOVERNOR = ("intel_pstate", "amd-pstate-epp")
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """At most one finding: the host is the same for all devices."""
     rates = [
-        one.value
-        for one in benched.ceilings
-        if one.id == "launch-rate" and one.device.startswith("cuda") and one.value is not None
+        ceiling.value
+        for ceiling in benched.ceilings
+        if ceiling.id == "launch-rate"
+        and ceiling.device.startswith("cuda")
+        and ceiling.value is not None
     ]
     if not rates or not 0 < max(rates) < SLOW_PER_S:
         return
     cpu = machine.cpu
     slow = cpu.governor in SLOW_GOVERNORS and cpu.scaling_driver not in OWN_GOVERNOR
-    told = "".join(f", {fact}" for fact in (cpu.name, cpu.governor) if fact)
+    facts = "".join(f", {fact}" for fact in (cpu.name, cpu.governor) if fact)
     yield Diagnosis(
         title=f"{max(rates):,.0f} kernel launches a second: {1e6 / max(rates):,.3g} us for each",
-        evidence=f"{max(rates):,.0f} launches/s; 120,000 to 250,000 are usual{told}",
+        evidence=f"{max(rates):,.0f} launches/s; 120,000 to 250,000 are usual{facts}",
         cure=Cure(
             "Set the governor to performance."
             if slow

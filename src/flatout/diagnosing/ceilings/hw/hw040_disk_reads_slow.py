@@ -39,14 +39,14 @@ SLOW_GB_PER_S = 0.15
 
 def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """At most one finding."""
-    found = next((one for one in benched.ceilings if one.id == "disk-read"), None)
-    if found is None or found.value is None or found.value >= SLOW_GB_PER_S:
+    reading = next((ceiling for ceiling in benched.ceilings if ceiling.id == "disk-read"), None)
+    if reading is None or reading.value is None or reading.value >= SLOW_GB_PER_S:
         return
-    here = next((disk for disk in machine.disks or () if disk.use == "work"), None)
-    rates = ", ".join(f"{point.size}: {point.value:.3g} GB/s" for point in found.curve)
+    work_disk = next((disk for disk in machine.disks or () if disk.use == "work"), None)
+    rates = ", ".join(f"{point.size}: {point.value:.3g} GB/s" for point in reading.curve)
     yield Diagnosis(
-        title=f"disk of this folder: {found.value * 1000:.0f} MB/s for one reader",
-        evidence=f"{rates}{_kind(here)}",
+        title=f"disk of this folder: {reading.value * 1000:.0f} MB/s for one reader",
+        evidence=f"{rates}{_kind(work_disk)}",
         cure=Cure("Keep training data on a local solid-state disk, packed into large files."),
     )
 

@@ -39,14 +39,14 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all devices that are another."""
     if benched.expected is None:
         return
-    wrong = [one for one in benched.devices if not is_expected(one, benched.expected)]
+    wrong = [device for device in benched.devices if not is_expected(device, benched.expected)]
     if benched.devices and not wrong:
         return
-    names = dict.fromkeys(one.name or one.device for one in wrong)
-    seen = ", ".join(names) or "no GPU"
+    names = dict.fromkeys(device.name or device.device for device in wrong)
+    found_names = ", ".join(names) or "no GPU"
     yield Diagnosis(
-        title=f"expected {benched.expected}, found {seen[:60]}",
-        evidence=f"--expect {benched.expected}; torch {benched.torch} sees {seen}",
+        title=f"expected {benched.expected}, found {found_names[:60]}",
+        evidence=f"--expect {benched.expected}; torch {benched.torch} sees {found_names}",
         cure=Cure(
             "Ask for the right machine; where there should be a GPU, see why torch sees none.",
             ("flatout doctor",),

@@ -38,11 +38,11 @@ class Shortfall:
     name: str
 
     @property
-    def told(self) -> str:
+    def figures(self) -> str:
         """The figures: matrix product, bf16: 310 of 989.4 TFLOP/s (31%)."""
-        one = self.ceiling
+        ceiling = self.ceiling
         return (
-            f"{one.title}: {one.value:,.4g} of {one.datasheet:,.4g} {one.unit} "
+            f"{ceiling.title}: {ceiling.value:,.4g} of {ceiling.datasheet:,.4g} {ceiling.unit} "
             f"({units.share(self.share)})"
         )
 
@@ -50,11 +50,13 @@ class Shortfall:
 def compute(benched: Benched, machine: Machine) -> Iterator[Shortfall]:
     """Devices whose best matrix product is far below its peak."""
     for device in _devices(benched):
-        rows = [one for one in _on(benched, device) if one.id.startswith("matmul-")]
-        found = _shortfall(benched, machine, rows)
-        least = LEAST_COMPUTE_AMD if found and _vendor(found.name) == "amd" else LEAST_COMPUTE
-        if found is not None and found.share < least:
-            yield found
+        rows = [ceiling for ceiling in _on(benched, device) if ceiling.id.startswith("matmul-")]
+        shortfall = _shortfall(benched, machine, rows)
+        least = (
+            LEAST_COMPUTE_AMD if shortfall and _vendor(shortfall.name) == "amd" else LEAST_COMPUTE
+        )
+        if shortfall is not None and shortfall.share < least:
+            yield shortfall
 
 
 def memory(benched: Benched, machine: Machine) -> Iterator[Shortfall]:
@@ -70,33 +72,33 @@ def pcie(benched: Benched, machine: Machine) -> Iterator[Shortfall]:
 
 def gpu_of(benched: Benched, machine: Machine, device: str) -> Gpu | None:
     """The driver's GPU behind a device of torch's: by its number there only where all are seen."""
-    known = next((one for one in benched.devices if one.device == device), None)
+    facts = next((row for row in benched.devices if row.device == device), None)
     cards = [gpu for gpu in machine.gpus or () if gpu.driver_sees is not False]
-    if known is not None and known.uuid is not None:
-        found = next((gpu for gpu in cards if gpu.uuid == known.uuid), None)
-        if found is not None:
-            return found
+    if facts is not None and facts.uuid is not None:
+        gpu_by_uuid = next((gpu for gpu in cards if gpu.uuid == facts.uuid), None)
+        if gpu_by_uuid is not None:
+            return gpu_by_uuid
     number = device.partition(":")[2]
     if number.isdecimal() and len(cards) == len(benched.devices):
         return next((gpu for gpu in cards if gpu.index == int(number)), None)
     return None
 
 
-def others(gpu: Gpu | None) -> tuple[str, ...]:
+def other_programs(gpu: Gpu | None) -> tuple[str, ...]:
     """Other programs that were on it before anything was measured."""
-    found = gpu.processes if gpu is not None and gpu.processes else ()
+    processes = gpu.processes if gpu is not None and gpu.processes else ()
     return tuple(
-        f"{one.name or 'a program'} (process {one.pid}, {units.size(one.memory_bytes)})"
-        for one in found
-        if one.memory_bytes is None or one.memory_bytes >= PROGRAM_BYTES
+        f"{process.name or 'a program'} (process {process.pid}, {units.size(process.memory_bytes)})"
+        for process in processes
+        if process.memory_bytes is None or process.memory_bytes >= PROGRAM_BYTES
     )
 
 
-def explained(found: Shortfall) -> bool:
+def explained(shortfall: Shortfall) -> bool:
     """The driver names a cause, which is then a finding of its own."""
-    gpu = found.gpu
-    held = (*causes.POWER, *causes.HEAT, *causes.BRAKE, *causes.SETTINGS)
-    return bool(causes.reasons(gpu, held) or others(gpu))
+    gpu = shortfall.gpu
+    reasons = (*causes.POWER, *causes.HEAT, *causes.BRAKE, *causes.SETTINGS)
+    return bool(causes.reasons(gpu, reasons) or other_programs(gpu))
 
 
 def lanes(gpu: Gpu | None) -> tuple[int, int] | None:
@@ -123,37 +125,43 @@ def gddr_with_ecc(gpu: Gpu) -> bool:
 
 def value(benched: Benched, ceiling_id: str) -> float | None:
     """The measured value of that ceiling; None: not measured."""
-    found = (one.value for one in benched.ceilings if one.id == ceiling_id)
-    return next((one for one in found if one is not None), None)
+    values = (ceiling.value for ceiling in benched.ceilings if ceiling.id == ceiling_id)
+    return next((value for value in values if value is not None), None)
 
 
 def _below(
     benched: Benched, machine: Machine, ids: Sequence[str], least: float
 ) -> Iterator[Shortfall]:
     for device in _devices(benched):
-        rows = [one for one in _on(benched, device) if one.id in ids]
-        found = _shortfall(benched, machine, rows)
-        if found is not None and found.share < least:
-            yield found
+        rows = [ceiling for ceiling in _on(benched, device) if ceiling.id in ids]
+        shortfall = _shortfall(benched, machine, rows)
+        if shortfall is not None and shortfall.share < least:
+            yield shortfall
 
 
 def _shortfall(benched: Benched, machine: Machine, rows: Sequence[Ceiling]) -> Shortfall | None:
     """Of the ceiling that comes nearest to its data sheet."""
-    shares = [(one.value / one.datasheet, one) for one in rows if one.value and one.datasheet]
+    shares = [
+        (ceiling.value / ceiling.datasheet, ceiling)
+        for ceiling in rows
+        if ceiling.value and ceiling.datasheet
+    ]
     if not shares:
         return None
     share, best = max(shares, key=lambda pair: pair[0])
-    names = {one.device: one.name or one.device for one in benched.devices}
+    names = {device.device: device.name or device.device for device in benched.devices}
     gpu = gpu_of(benched, machine, best.device)
     return Shortfall(best, share, gpu, names.get(best.device, best.device))
 
 
 def _devices(benched: Benched) -> list[str]:
-    return list(dict.fromkeys(one.device for one in benched.ceilings if one.device != "cpu"))
+    return list(
+        dict.fromkeys(ceiling.device for ceiling in benched.ceilings if ceiling.device != "cpu")
+    )
 
 
 def _on(benched: Benched, device: str) -> list[Ceiling]:
-    return [one for one in benched.ceilings if one.device == device]
+    return [ceiling for ceiling in benched.ceilings if ceiling.device == device]
 
 
 def _vendor(name: str) -> str | None:

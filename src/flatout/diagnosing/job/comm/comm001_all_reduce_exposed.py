@@ -48,12 +48,12 @@ BACKWARD = 0.5
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all collectives of gradients."""
-    found = communication.of_gradients(profile)
-    exposed = sum(one.exposed_ms for one in found)
-    calls = sum(one.calls for one in found)
-    if not found or calls < 1 or exposed < LEAST_SHARE * profile.anatomy.step_ms:
+    collectives = communication.of_gradients(profile)
+    exposed = sum(collective.exposed_ms for collective in collectives)
+    calls = sum(collective.calls for collective in collectives)
+    if not collectives or calls < 1 or exposed < LEAST_SHARE * profile.anatomy.step_ms:
         return
-    total = sum(one.ms for one in found)
+    total = sum(collective.ms for collective in collectives)
     room = max(0.0, BACKWARD * communication.computing_ms(profile) - (total - exposed))
     hidden = max(0.0, min(exposed, room) - total / calls)
     smaller = (exposed - hidden) / 2 if communication.halved(profile) else 0.0
@@ -64,7 +64,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"{units.milliseconds(exposed)} of exchanging gradients while nothing computes",
         evidence=f"{units.milliseconds(exposed)} exposed, {units.milliseconds(total - exposed)} "
-        f"hidden; {communication.told(found)}",
+        f"hidden; {communication.evidence(collectives)}",
         cure=Cure(
             "Send in more buckets beside the backward pass, and in bfloat16.",
             savings.lines(

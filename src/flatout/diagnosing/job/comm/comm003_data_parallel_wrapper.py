@@ -46,7 +46,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the model."""
     if communication.wrapped(profile) != "DataParallel":
         return
-    between = sum(one.exposed_ms for one in profile.copies if one.direction in ("PtoP", "DtoD"))
+    between = sum(copy.exposed_ms for copy in profile.copies if copy.direction in ("PtoP", "DtoD"))
     between = max(between, profile.anatomy.part(Kind.COMMUNICATION))
     launches = profile.anatomy.part(Kind.WAIT_HOST)
     saves = savings.within(profile, between + OF_OTHERS * launches)

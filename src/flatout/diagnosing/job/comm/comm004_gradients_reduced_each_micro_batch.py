@@ -46,21 +46,24 @@ MORE = 1.5
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the model."""
     micro = profile.job.micro_steps if profile.job is not None else 1.0
-    found, once = communication.reduced(profile), communication.gradient_bytes(profile)
-    if micro < 2 or once is None or not found:
+    reductions, once = communication.reduced(profile), communication.gradient_bytes(profile)
+    if micro < 2 or once is None or not reductions:
         return
-    known = [one.bytes for one in found if one.bytes is not None]
-    calls, buckets = sum(one.calls for one in found), 2 + once / communication.BUCKET
-    if sum(known) < MORE * once if known else calls < MORE * buckets:
+    sizes = [collective.bytes for collective in reductions if collective.bytes is not None]
+    calls, buckets = (
+        sum(collective.calls for collective in reductions),
+        2 + once / communication.BUCKET,
+    )
+    if sum(sizes) < MORE * once if sizes else calls < MORE * buckets:
         return
-    exposed = sum(one.exposed_ms for one in found)
+    exposed = sum(collective.exposed_ms for collective in reductions)
     saves = savings.within(profile, exposed * (1 - 1 / micro))
     if not savings.worth(profile, saves):
         return
     where = profile.seen.backward_where if profile.seen is not None else None
     yield Diagnosis(
         title=f"gradients are exchanged in each of {micro:g} backward passes of a step",
-        evidence=f"{communication.told(found)}; gradients of {units.size(once)}; "
+        evidence=f"{communication.evidence(reductions)}; gradients of {units.size(once)}; "
         f"{units.milliseconds(exposed)} of it exposed",
         cure=Cure(
             "Exchange once: all backward passes but the last inside model.no_sync().",

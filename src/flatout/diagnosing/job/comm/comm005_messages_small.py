@@ -47,28 +47,29 @@ LEAST_SHARE = 0.02
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each kind of collective."""
-    for one in profile.collectives:
-        if one.calls < MANY or not _small(one):
+    for collective in profile.collectives:
+        if collective.calls < MANY or not _small(collective):
             continue
-        if one.exposed_ms >= LEAST_SHARE * profile.anatomy.step_ms:
-            yield from _kind(profile, one)
+        if collective.exposed_ms >= LEAST_SHARE * profile.anatomy.step_ms:
+            yield from _kind(profile, collective)
 
 
-def _small(one: Collective) -> bool:
-    if one.bytes is None:
-        return one.ms / one.calls < SHORT_MS and one.calls >= 3 * MANY
-    return one.bytes / one.calls < SMALL
+def _small(collective: Collective) -> bool:
+    if collective.bytes is None:
+        return collective.ms / collective.calls < SHORT_MS and collective.calls >= 3 * MANY
+    return collective.bytes / collective.calls < SMALL
 
 
-def _kind(profile: Profile, one: Collective) -> Iterator[Diagnosis]:
-    messages = max(1.0, (one.bytes or 0.0) / communication.BUCKET)
-    saves = savings.within(profile, one.exposed_ms * (1 - messages / one.calls))
+def _kind(profile: Profile, collective: Collective) -> Iterator[Diagnosis]:
+    messages = max(1.0, (collective.bytes or 0.0) / communication.BUCKET)
+    saves = savings.within(profile, collective.exposed_ms * (1 - messages / collective.calls))
     if not savings.worth(profile, saves):
         return
     yield Diagnosis(
-        title=f"{one.calls:,.0f} small messages ({one.name}) in each step",
-        evidence=f"{communication.told([one])}; {1000 * one.ms / one.calls:,.0f} us each, "
-        f"{units.milliseconds(one.exposed_ms)} exposed",
+        title=f"{collective.calls:,.0f} small messages ({collective.name}) in each step",
+        evidence=f"{communication.evidence([collective])}; "
+        f"{1000 * collective.ms / collective.calls:,.0f} us each, "
+        f"{units.milliseconds(collective.exposed_ms)} exposed",
         cure=Cure(
             "Put the tensors together and send them as one.",
             savings.lines(
@@ -79,6 +80,6 @@ def _kind(profile: Profile, one: Collective) -> Iterator[Diagnosis]:
         ),
         severity=savings.severity(profile, saves),
         saves_ms=saves,
-        reason=f"{messages:,.0f} messages instead of {one.calls:,.0f} in "
-        f"{units.milliseconds(one.exposed_ms)}",
+        reason=f"{messages:,.0f} messages instead of {collective.calls:,.0f} in "
+        f"{units.milliseconds(collective.exposed_ms)}",
     )

@@ -42,18 +42,20 @@ LEAST_SHARE = 0.05
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all collectives."""
-    exposed = sum(one.exposed_ms for one in profile.collectives)
+    exposed = sum(collective.exposed_ms for collective in profile.collectives)
     step = profile.anatomy.step_ms
     if step <= 0 or exposed < LEAST_SHARE * step:
         return
-    told = ", ".join(
-        f"{one.name} {units.milliseconds(one.exposed_ms)}"
-        for one in sorted(profile.collectives, key=lambda one: -one.exposed_ms)[:3]
+    largest = ", ".join(
+        f"{collective.name} {units.milliseconds(collective.exposed_ms)}"
+        for collective in sorted(
+            profile.collectives, key=lambda collective: -collective.exposed_ms
+        )[:3]
     )
     yield Diagnosis(
         title=f"devices exchange data for {units.share(exposed / step)} of the step, computing "
         "nothing",
-        evidence=f"exposed: {told}; of {units.milliseconds(step)}",
+        evidence=f"exposed: {largest}; of {units.milliseconds(step)}",
         cure=Cure(
             "Start collectives early and wait late, with computing in between.",
             savings.lines(

@@ -14,12 +14,12 @@ BUCKET = 25 * 2**20
 
 def of_gradients(profile: Profile) -> list[Collective]:
     """What exchanges gradients and parameters."""
-    return [one for one in profile.collectives if one.name in OF_GRADIENTS]
+    return [collective for collective in profile.collectives if collective.name in OF_GRADIENTS]
 
 
 def reduced(profile: Profile) -> list[Collective]:
     """All-reduces alone: what DistributedDataParallel does."""
-    return [one for one in profile.collectives if one.name == "all_reduce"]
+    return [collective for collective in profile.collectives if collective.name == "all_reduce"]
 
 
 def computing_ms(profile: Profile) -> float:
@@ -37,8 +37,8 @@ def wrapped(profile: Profile) -> str | None:
 def gradient_bytes(profile: Profile) -> int | None:
     """Of all gradients of one backward pass; None: no model was seen."""
     models = profile.job.models if profile.job is not None else ()
-    known = [model.parameters * memory.DTYPE_BYTES.get(model.dtype, 4) for model in models]
-    return sum(known) or None
+    sizes = [model.parameters * memory.DTYPE_BYTES.get(model.dtype, 4) for model in models]
+    return sum(sizes) or None
 
 
 def halved(profile: Profile) -> bool:
@@ -49,11 +49,14 @@ def halved(profile: Profile) -> bool:
     )
 
 
-def told(found: list[Collective]) -> str:
+def evidence(collectives: list[Collective]) -> str:
     """For evidence: 5 messages a step, 8.8 ms, 97 MiB at 11.6 GB/s."""
-    calls, spent = sum(one.calls for one in found), sum(one.ms for one in found)
-    known = [one.bytes for one in found if one.bytes is not None]
+    calls, spent = (
+        sum(collective.calls for collective in collectives),
+        sum(collective.ms for collective in collectives),
+    )
+    sizes = [collective.bytes for collective in collectives if collective.bytes is not None]
     text = f"{calls:,.0f} messages a step, {units.milliseconds(spent)}"
-    if not known or spent <= 0:
+    if not sizes or spent <= 0:
         return text
-    return f"{text}, {units.size(sum(known))} at {sum(known) / spent / 1e6:.1f} GB/s"
+    return f"{text}, {units.size(sum(sizes))} at {sum(sizes) / spent / 1e6:.1f} GB/s"

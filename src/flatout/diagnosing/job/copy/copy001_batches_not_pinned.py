@@ -41,11 +41,11 @@ CHECK = Check(code="COPY001", severity=Severity.WARNING, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the training loader's batches."""
-    found = loading.loader(profile)
-    if found is None or found.pin_memory or found.batch_on_device:
+    loader = loading.loader(profile)
+    if loader is None or loader.pin_memory or loader.batch_on_device:
         return
-    pageable = [one for one in copies.pageable(profile) if copies.of_batches(one)]
-    moved, exposed = sum(one.bytes for one in pageable), sum(one.exposed_ms for one in pageable)
+    pageable = [copy for copy in copies.pageable(profile) if copies.of_batches(copy)]
+    moved, exposed = sum(copy.bytes for copy in pageable), sum(copy.exposed_ms for copy in pageable)
     if not pageable:
         return
     pinned = copies.pinned_ms(profile, moved)
@@ -53,7 +53,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     saves = savings.within(profile, exposed - after)
     if not savings.worth(profile, saves):
         return
-    place = max(pageable, key=lambda one: one.bytes).where
+    place = max(pageable, key=lambda copy: copy.bytes).where
     yield Diagnosis(
         title=f"batches of {units.size(moved)} are copied from memory that is not pinned",
         evidence=f"{units.size(moved)} a step from pageable memory, "

@@ -41,26 +41,28 @@ CHECK = Check(code="COPY002", severity=Severity.WARNING, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all blocking copies of batches."""
-    found = [one for one in copies.to_device(profile) if one.pinned and copies.of_batches(one)]
+    pinned = [copy for copy in copies.to_device(profile) if copy.pinned and copies.of_batches(copy)]
     waits = stalls.uploads(profile)
-    places = {one.where for one in waits}
+    places = {sync.where for sync in waits}
     blocking = [
-        one
-        for one in found
-        if one.where is not None and "non_blocking" not in one.where.source and one.where in places
+        copy
+        for copy in pinned
+        if copy.where is not None
+        and "non_blocking" not in copy.where.source
+        and copy.where in places
     ]
     if not blocking:
         return
-    exposed = sum(one.exposed_ms for one in blocking)
-    idle = sum(one.idle_ms for one in waits if one.where in {item.where for item in blocking})
+    exposed = sum(copy.exposed_ms for copy in blocking)
+    idle = sum(sync.idle_ms for sync in waits if sync.where in {copy.where for copy in blocking})
     saves = savings.within(profile, exposed + idle)
     if not savings.worth(profile, saves):
         return
-    place = max(blocking, key=lambda one: one.exposed_ms).where
+    place = max(blocking, key=lambda copy: copy.exposed_ms).where
     yield Diagnosis(
         title="copies to the device make the host wait",
-        evidence=f"{copies.told(blocking)} from pinned memory, {units.milliseconds(exposed)} of it "
-        f"while nothing computes; the device is idle for {units.milliseconds(idle)} after it",
+        evidence=f"{copies.evidence(blocking)} from pinned memory, {units.milliseconds(exposed)} "
+        f"of it while nothing computes; the device is idle for {units.milliseconds(idle)} after it",
         cure=Cure(
             "Copy without waiting: non_blocking=True; the boost also copies one batch ahead.",
             copies.not_blocking(place),

@@ -42,21 +42,21 @@ CHECK = Check(code="COPY003", severity=Severity.WARNING, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each line that copies from pageable memory."""
-    found = loading.loader(profile)
-    unpinned_loader = found is not None and not found.pin_memory and not found.batch_on_device
-    for one in copies.pageable(profile):
-        if copies.built_here(one) or (unpinned_loader and copies.of_batches(one)):
+    loader = loading.loader(profile)
+    unpinned_loader = loader is not None and not loader.pin_memory and not loader.batch_on_device
+    for copy in copies.pageable(profile):
+        if copies.built_here(copy) or (unpinned_loader and copies.of_batches(copy)):
             continue  # other checks tell of tensors made on the line, and of the loader's batches
-        yield from _line(profile, one)
+        yield from _line(profile, copy)
 
 
-def _line(profile: Profile, one: Copy) -> Iterator[Diagnosis]:
-    pinned = copies.pinned_ms(profile, one.bytes)
-    after = one.exposed_ms / 2 if pinned is None else min(pinned, one.exposed_ms)
-    saves = savings.within(profile, one.exposed_ms - after)
+def _line(profile: Profile, copy: Copy) -> Iterator[Diagnosis]:
+    pinned = copies.pinned_ms(profile, copy.bytes)
+    after = copy.exposed_ms / 2 if pinned is None else min(pinned, copy.exposed_ms)
+    saves = savings.within(profile, copy.exposed_ms - after)
     if not savings.worth(profile, saves):
         return
-    if one.where is None:
+    if copy.where is None:
         change = savings.lines(None, "x.to(device)", "x.pin_memory().to(device, non_blocking=True)")
     else:
         changed = copies.MOVES.sub(
@@ -64,17 +64,17 @@ def _line(profile: Profile, one: Copy) -> Iterator[Diagnosis]:
                 f".pin_memory().{match[1]}"
                 f"({match[2] + ', ' if match[2].strip() else ''}non_blocking=True)"
             ),
-            one.where.source,
+            copy.where.source,
         )
-        change = savings.lines(one.where, one.where.source, changed)
+        change = savings.lines(copy.where, copy.where.source, changed)
     yield Diagnosis(
-        title=f"{units.size(one.bytes)} a step are copied from memory that is not pinned",
-        evidence=f"{copies.told([one])}, {units.milliseconds(one.exposed_ms)} of it while nothing "
-        f"computes{copies.bandwidths(profile)}",
+        title=f"{units.size(copy.bytes)} a step are copied from memory that is not pinned",
+        evidence=f"{copies.evidence([copy])}, {units.milliseconds(copy.exposed_ms)} of it while "
+        f"nothing computes{copies.bandwidths(profile)}",
         cure=Cure("Copy from pinned memory, best from one buffer that is filled anew.", change),
         severity=savings.severity(profile, saves),
-        where=str(one.where) if one.where is not None else None,
+        where=str(copy.where) if copy.where is not None else None,
         saves_ms=saves,
-        reason=f"{units.milliseconds(one.exposed_ms)} exposed now, {units.milliseconds(after)} "
+        reason=f"{units.milliseconds(copy.exposed_ms)} exposed now, {units.milliseconds(after)} "
         + ("from pinned memory" if pinned is not None else "at twice the speed"),
     )

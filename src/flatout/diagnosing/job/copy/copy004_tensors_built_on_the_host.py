@@ -55,24 +55,24 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if not savings.accelerated(profile):
         yield from _on_cpu(profile)
         return
-    for one in copies.to_device(profile):
-        place = one.where
-        if place is not None and copies.built_here(one) and "device=" not in place.source:
-            yield from _copied(profile, one, place)
+    for copy in copies.to_device(profile):
+        place = copy.where
+        if place is not None and copies.built_here(copy) and "device=" not in place.source:
+            yield from _copied(profile, copy, place)
 
 
-def _copied(profile: Profile, one: Copy, place: Place) -> Iterator[Diagnosis]:
-    idle = sum(item.idle_ms for item in stalls.uploads(profile) if item.where == place)
-    host = sum(item.host_ms for item in profile.operators if item.where == place)
-    saves = savings.within(profile, one.exposed_ms + idle)
-    if one.calls < 0.5 or not savings.worth(profile, saves):
+def _copied(profile: Profile, copy: Copy, place: Place) -> Iterator[Diagnosis]:
+    idle = sum(sync.idle_ms for sync in stalls.uploads(profile) if sync.where == place)
+    host = sum(row.host_ms for row in profile.operators if row.where == place)
+    saves = savings.within(profile, copy.exposed_ms + idle)
+    if copy.calls < 0.5 or not savings.worth(profile, saves):
         return
     moved = MOVED.match(place.source)
     after = f"{moved[1]}, device=device){moved[2]}" if moved else "torch.zeros(..., device=device)"
     yield Diagnosis(
         title="a tensor is made on the host in each step",
-        evidence=f"{copies.told([one])}; {units.milliseconds(host)} on the host, the device idle "
-        f"for {units.milliseconds(idle)} after it",
+        evidence=f"{copies.evidence([copy])}; {units.milliseconds(host)} on the host, the device "
+        f"idle for {units.milliseconds(idle)} after it",
         cure=Cure(
             "Make it on the device: device=device; or once, before the loop.",
             savings.lines(place, place.source, after),
@@ -80,7 +80,7 @@ def _copied(profile: Profile, one: Copy, place: Place) -> Iterator[Diagnosis]:
         severity=savings.severity(profile, saves),
         where=str(place),
         saves_ms=saves,
-        reason=f"the exposed copy of {units.milliseconds(one.exposed_ms)} and "
+        reason=f"the exposed copy of {units.milliseconds(copy.exposed_ms)} and "
         f"{units.milliseconds(idle)} in which the device waits go",
     )
 
@@ -112,17 +112,17 @@ def _made(profile: Profile) -> tuple[dict[str, float], dict[str, str]]:
     """Milliseconds a step and text of the lines that make what may be the same each time."""
     spent: dict[str, float] = {}
     sources: dict[str, str] = {}
-    for item in profile.operators:
-        place = item.where
-        if place is None or item.backward or place.function.rpartition(".")[2] in FUNCTIONS:
+    for operator in profile.operators:
+        place = operator.where
+        if place is None or operator.backward or place.function.rpartition(".")[2] in FUNCTIONS:
             continue
-        if not MAKING.fullmatch(item.name) or item.calls < 0.5:
+        if not MAKING.fullmatch(operator.name) or operator.calls < 0.5:
             continue
         if THE_SAME.search(place.source):
-            spent[str(place)] = spent.get(str(place), 0.0) + item.host_ms
+            spent[str(place)] = spent.get(str(place), 0.0) + operator.host_ms
             sources[str(place)] = place.source
     for call in profile.seen.calls if profile.seen is not None else ():
-        known = THE_SAME.match(f"{call.name}(") and call.where is not None
-        if known and call.where is not None and call.calls >= 0.5:
+        constant = THE_SAME.match(f"{call.name}(") and call.where is not None
+        if constant and call.where is not None and call.calls >= 0.5:
             spent[call.where] = max(spent.get(call.where, 0.0), call.s * 1000)
     return spent, sources

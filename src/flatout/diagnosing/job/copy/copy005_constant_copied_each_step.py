@@ -40,28 +40,28 @@ CHECK = Check(code="COPY005", severity=Severity.WARNING, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each line that moves a constant."""
-    for one in copies.to_device(profile):
-        place = one.where
-        if place is None or one.calls < 0.5 or copies.built_here(one):
+    for copy in copies.to_device(profile):
+        place = copy.where
+        if place is None or copy.calls < 0.5 or copies.built_here(copy):
             continue
         name = copies.CONSTANT.search(place.source)
         if name is None:
             continue
-        idle = sum(item.idle_ms for item in stalls.uploads(profile) if item.where == place)
-        saves = savings.within(profile, one.exposed_ms + idle)
+        idle = sum(sync.idle_ms for sync in stalls.uploads(profile) if sync.where == place)
+        saves = savings.within(profile, copy.exposed_ms + idle)
         if not savings.worth(profile, saves):
             continue
         yield Diagnosis(
             title=f"{name[1]} is copied to the device in each step",
-            evidence=f"{copies.told([one])}, {units.milliseconds(one.exposed_ms)} of it while "
-            f"nothing computes; the device idle for {units.milliseconds(idle)} after it",
+            evidence=f"{copies.evidence([copy])}, {units.milliseconds(copy.exposed_ms)} of it "
+            f"while nothing computes; the device idle for {units.milliseconds(idle)} after it",
             cure=Cure(
                 f"Move {name[1]} to the device once, before the loop.", _lines(name[1], place)
             ),
             severity=savings.severity(profile, saves),
             where=str(place),
             saves_ms=saves,
-            reason=f"the exposed copy of {units.milliseconds(one.exposed_ms)} and "
+            reason=f"the exposed copy of {units.milliseconds(copy.exposed_ms)} and "
             f"{units.milliseconds(idle)} in which the device waits go",
         )
 

@@ -42,25 +42,25 @@ MANY = 8
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all small copies together."""
-    found = [
-        one
-        for one in copies.to_device(profile)
-        if copies.small(one) and not copies.built_here(one) and one.calls > 0
+    small_copies = [
+        copy
+        for copy in copies.to_device(profile)
+        if copies.small(copy) and not copies.built_here(copy) and copy.calls > 0
     ]
-    calls = sum(one.calls for one in found)
+    calls = sum(copy.calls for copy in small_copies)
     if calls < MANY:
         return
-    places = {one.where for one in found if one.where is not None}
-    idle = sum(item.idle_ms for item in stalls.uploads(profile) if item.where in places)
-    exposed = sum(one.exposed_ms for one in found)
+    places = {copy.where for copy in small_copies if copy.where is not None}
+    idle = sum(sync.idle_ms for sync in stalls.uploads(profile) if sync.where in places)
+    exposed = sum(copy.exposed_ms for copy in small_copies)
     saves = savings.within(profile, (exposed + idle) * (1 - 1 / calls))
     if not savings.worth(profile, saves):
         return
-    place = max(found, key=lambda one: one.calls).where
+    place = max(small_copies, key=lambda copy: copy.calls).where
     yield Diagnosis(
         title=f"{calls:,.0f} small copies to the device in each step",
-        evidence=f"{copies.told(found)}, {units.milliseconds(exposed)} of it while nothing "
-        f"computes; the device idle for {units.milliseconds(idle)} after it",
+        evidence=f"{copies.evidence(small_copies)}, {units.milliseconds(exposed)} of it while "
+        f"nothing computes; the device idle for {units.milliseconds(idle)} after it",
         cure=Cure(
             "Put the values together on the host and copy them once.",
             savings.lines(

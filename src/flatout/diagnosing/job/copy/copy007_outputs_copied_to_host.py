@@ -41,33 +41,35 @@ CHECK = Check(code="COPY007", severity=Severity.WARNING, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each line."""
-    for one in copies.to_host(profile):
-        if one.calls >= 0.5 and one.bytes >= stalls.LARGE:
-            yield from _line(profile, one)
+    for copy in copies.to_host(profile):
+        if copy.calls >= 0.5 and copy.bytes >= stalls.LARGE:
+            yield from _line(profile, copy)
 
 
-def _line(profile: Profile, one: Copy) -> Iterator[Diagnosis]:
+def _line(profile: Profile, copy: Copy) -> Iterator[Diagnosis]:
     idle = sum(
-        item.idle_ms for item in profile.syncs if item.where is not None and item.where == one.where
+        sync.idle_ms
+        for sync in profile.syncs
+        if sync.where is not None and sync.where == copy.where
     )
-    saves = savings.within(profile, one.exposed_ms + idle)
+    saves = savings.within(profile, copy.exposed_ms + idle)
     if not savings.worth(profile, saves):
         return
     yield Diagnosis(
-        title=f"{units.size(one.bytes)} are copied to the host in each step",
-        evidence=f"{copies.told([one])}, {units.milliseconds(one.exposed_ms)} of it while nothing "
-        f"computes; the device idle for {units.milliseconds(idle)} after it",
+        title=f"{units.size(copy.bytes)} are copied to the host in each step",
+        evidence=f"{copies.evidence([copy])}, {units.milliseconds(copy.exposed_ms)} of it while "
+        f"nothing computes; the device idle for {units.milliseconds(idle)} after it",
         cure=Cure(
             "Reduce it on the device and copy the result, every so many steps.",
             savings.lines(
-                one.where,
-                one.where.source if one.where is not None else "",
+                copy.where,
+                copy.where.source if copy.where is not None else "",
                 "correct += (outputs.argmax(1) == labels).sum()  # stays on the device",
             ),
         ),
         severity=savings.severity(profile, saves),
-        where=str(one.where) if one.where is not None else None,
+        where=str(copy.where) if copy.where is not None else None,
         saves_ms=saves,
-        reason=f"the exposed copy of {units.milliseconds(one.exposed_ms)} and "
+        reason=f"the exposed copy of {units.milliseconds(copy.exposed_ms)} and "
         f"{units.milliseconds(idle)} in which the device waits go",
     )

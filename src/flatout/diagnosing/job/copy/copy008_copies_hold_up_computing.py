@@ -42,23 +42,24 @@ CHECK = Check(code="COPY008", severity=Severity.WARNING, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all copies of batches that do not block."""
-    blocked = {one.where for one in stalls.uploads(profile)}
-    found = [
-        one
-        for one in copies.to_device(profile)
-        if one.pinned
-        and copies.of_batches(one)
-        and one.where is not None
-        and ("non_blocking" in one.where.source or one.where not in blocked)
+    blocked = {copy.where for copy in stalls.uploads(profile)}
+    batch_copies = [
+        copy
+        for copy in copies.to_device(profile)
+        if copy.pinned
+        and copies.of_batches(copy)
+        and copy.where is not None
+        and ("non_blocking" in copy.where.source or copy.where not in blocked)
     ]
-    exposed = sum(one.exposed_ms for one in found)
+    exposed = sum(copy.exposed_ms for copy in batch_copies)
     saves = savings.within(profile, exposed)
-    if not found or not savings.worth(profile, saves):
+    if not batch_copies or not savings.worth(profile, saves):
         return
-    place = max(found, key=lambda one: one.exposed_ms).where
+    place = max(batch_copies, key=lambda copy: copy.exposed_ms).where
     yield Diagnosis(
         title="the copies of a batch do not run beside computing",
-        evidence=f"{copies.told(found)} from pinned memory, {units.milliseconds(exposed)} of it "
+        evidence=f"{copies.evidence(batch_copies)} from pinned memory, "
+        f"{units.milliseconds(exposed)} of it "
         f"while nothing computes, {units.milliseconds(profile.anatomy.overlapped_copy_ms)} beside",
         cure=Cure(
             "Copy the next batch on a stream of its own while this one computes.",

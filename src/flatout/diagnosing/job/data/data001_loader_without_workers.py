@@ -80,14 +80,14 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 def _alone(profile: Profile) -> bool:
     if profile.job is None:
         return any(SINGLE in gap.doing for gap in profile.gaps if gap.kind is Kind.WAIT_DATA)
-    found = loading.loader(profile)
-    return found is not None and found.num_workers == 0 and not found.batch_on_device
+    loader = loading.loader(profile)
+    return loader is not None and loader.num_workers == 0 and not loader.batch_on_device
 
 
 def _in_loader_ms(profile: Profile) -> float:
     """What preparing a step's batch took in the loop, also while the device still computed."""
-    seen = profile.seen.wait_s * 1000 if profile.seen is not None else 0.0
-    return savings.within(profile, seen)
+    waited_ms = profile.seen.wait_s * 1000 if profile.seen is not None else 0.0
+    return savings.within(profile, waited_ms)
 
 
 def _on_cores(profile: Profile) -> str:
@@ -97,15 +97,15 @@ def _on_cores(profile: Profile) -> str:
 
 def _cure(profile: Profile, workers: int) -> Cure:
     line = f"num_workers={workers}, prefetch_factor=2, persistent_workers=True,"
-    found = loading.loader(profile)
-    if found is not None and found.iterable:
+    loader = loading.loader(profile)
+    if loader is not None and loader.iterable:
         return Cure(
-            f"Give the DataLoader {workers} workers and let {found.dataset} share its data out "
+            f"Give the DataLoader {workers} workers and let {loader.dataset} share its data out "
             "between them.",
             (
                 *savings.lines("in DataLoader(...)", "", line),
                 *savings.lines(
-                    f"in {found.dataset}.__iter__",
+                    f"in {loader.dataset}.__iter__",
                     "for item in self.items:",
                     "worker = torch.utils.data.get_worker_info()",
                     "start, count = (worker.id, worker.num_workers) if worker else (0, 1)",

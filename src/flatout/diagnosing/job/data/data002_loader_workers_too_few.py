@@ -44,29 +44,29 @@ SPARE = 1.25
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the training loader."""
-    found, room = loading.loader(profile), loading.room(profile)
-    if found is None or found.num_workers < 1 or found.num_workers >= room:
+    loader, room = loading.loader(profile), loading.room(profile)
+    if loader is None or loader.num_workers < 1 or loader.num_workers >= room:
         return
     busy, work = loading.workers_busy(profile), loading.prepared_ms(profile)
     if busy is not None and busy < loading.BUSY:
         return  # they wait for something else: the storage
     step, wait = profile.anatomy.step_ms, loading.steady_wait_ms(profile)
-    work = found.num_workers * step if work is None else work
+    work = loader.num_workers * step if work is None else work
     training = max(step - wait, 1e-3)
-    workers = min(room, max(found.num_workers + 1, math.ceil(SPARE * work / training)))
+    workers = min(room, max(loader.num_workers + 1, math.ceil(SPARE * work / training)))
     after = max(training, work / workers)
     saves = savings.within(profile, step - after)
     if not savings.worth(profile, saves):
         return
     computing = f", computing {units.share(min(busy, 1.0))} of their time" if busy else ""
     yield Diagnosis(
-        title=f"{found.num_workers} loader workers are too few: the device waits for data",
+        title=f"{loader.num_workers} loader workers are too few: the device waits for data",
         evidence=f"waits {units.milliseconds(wait)} of {units.milliseconds(step)} for the loader; "
-        f"{found.num_workers} workers{computing}; {loading.cores(profile)} cores",
+        f"{loader.num_workers} workers{computing}; {loading.cores(profile)} cores",
         cure=Cure(
             f"Give the DataLoader {workers} workers: num_workers={workers}.",
             savings.lines(
-                "in DataLoader(...)", f"num_workers={found.num_workers}", f"num_workers={workers}"
+                "in DataLoader(...)", f"num_workers={loader.num_workers}", f"num_workers={workers}"
             ),
         ),
         severity=savings.severity(profile, saves),

@@ -43,22 +43,22 @@ CHECK = Check(code="DATA003", severity=Severity.NOTE, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the training loader."""
-    found, share = loading.loader(profile), loading.cores(profile)
+    loader, share = loading.loader(profile), loading.cores(profile)
     busy, work = loading.workers_busy(profile), loading.prepared_ms(profile)
-    if found is None or share is None or busy is None or work is None:
+    if loader is None or share is None or busy is None or work is None:
         return
-    if found.num_workers <= share or found.num_workers < 2 or busy >= loading.BUSY:
+    if loader.num_workers <= share or loader.num_workers < 2 or busy >= loading.BUSY:
         return
     needed = math.ceil(1.25 * work / profile.anatomy.step_ms)
     workers = max(1, min(max(1, share - 1), needed))
     yield Diagnosis(
-        title=f"{found.num_workers} loader workers for {units.count(share, 'core')}",
-        evidence=f"num_workers={found.num_workers}, {units.count(share, 'core')} for this process; "
-        f"the workers compute {units.share(busy)} of their time",
+        title=f"{loader.num_workers} loader workers for {units.count(share, 'core')}",
+        evidence=f"num_workers={loader.num_workers}, {units.count(share, 'core')} for this "
+        f"process; the workers compute {units.share(busy)} of their time",
         cure=Cure(
             f"{workers} workers do the same: num_workers={workers}.",
             savings.lines(
-                "in DataLoader(...)", f"num_workers={found.num_workers}", f"num_workers={workers}"
+                "in DataLoader(...)", f"num_workers={loader.num_workers}", f"num_workers={workers}"
             ),
         ),
         where=loading.line(profile),

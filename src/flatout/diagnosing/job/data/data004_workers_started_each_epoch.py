@@ -42,32 +42,32 @@ CHECK = Check(code="DATA004", severity=Severity.WARNING, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the training loader."""
-    found, seen = loading.loader(profile), profile.seen
-    if found is None or seen is None or found.num_workers < 1 or found.persistent_workers:
+    loader, watched = loading.loader(profile), profile.seen
+    if loader is None or watched is None or loader.num_workers < 1 or loader.persistent_workers:
         return
-    each = loading.restarting_ms(profile)
-    if not found.batches or seen.loader_start_s is None or not each:
+    restart_ms = loading.restarting_ms(profile)
+    if not loader.batches or watched.loader_start_s is None or not restart_ms:
         return
-    saves = savings.beside(profile, each)
+    saves = savings.beside(profile, restart_ms)
     if not savings.worth(profile, saves):
         return
     yield Diagnosis(
-        title=f"loader workers start anew in each epoch of {found.batches} batches",
-        evidence=f"from iter(loader) to the first batch {units.duration(seen.loader_start_s)}, "
-        f"{seen.epochs} times while watched; {found.num_workers} workers, "
-        f"{found.batches} batches an epoch",
+        title=f"loader workers start anew in each epoch of {loader.batches} batches",
+        evidence=f"from iter(loader) to the first batch {units.duration(watched.loader_start_s)}, "
+        f"{watched.epochs} times while watched; {loader.num_workers} workers, "
+        f"{loader.batches} batches an epoch",
         cure=Cure(
             "Keep the workers between epochs: persistent_workers=True in the DataLoader.",
             savings.lines(
                 "in DataLoader(...)",
-                f"num_workers={found.num_workers}",
-                f"num_workers={found.num_workers}, persistent_workers=True",
+                f"num_workers={loader.num_workers}",
+                f"num_workers={loader.num_workers}, persistent_workers=True",
             ),
         ),
         severity=savings.severity(profile, saves),
         where=loading.line(profile),
         saves_ms=saves,
-        reason=f"{units.milliseconds(each * found.batches)} of start-up an epoch are "
-        f"{units.milliseconds(each)} for each of its {found.batches} steps, beside the median step "
-        f"of {units.milliseconds(profile.anatomy.step_ms)}",
+        reason=f"{units.milliseconds(restart_ms * loader.batches)} of start-up an epoch are "
+        f"{units.milliseconds(restart_ms)} for each of its {loader.batches} steps, beside the "
+        f"median step of {units.milliseconds(profile.anatomy.step_ms)}",
     )

@@ -57,16 +57,16 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     for call in profile.seen.calls if profile.seen is not None else ():
         if call.name not in OPENING or call.where is None or not call.detail:
             continue
-        told = FILES.match(call.detail)
-        files = int(told[1]) if told else 1
+        count = FILES.match(call.detail)
+        files = int(count[1]) if count else 1
         if files <= min(call.calls / LEAST, MOST):
             yield from _line(profile, call, files)
 
 
 def _line(profile: Profile, call: CallSeen, files: int) -> Iterator[Diagnosis]:
-    found, spent = loading.loader(profile), call.s * 1000
-    if found is not None and IN_WORKER in call.detail:
-        spent /= max(1, found.num_workers)  # they open beside each other
+    loader, spent = loading.loader(profile), call.s * 1000
+    if loader is not None and IN_WORKER in call.detail:
+        spent /= max(1, loader.num_workers)  # they open beside each other
     saves = savings.within(profile, min(spent, _exposed_ms(profile)))
     if not savings.worth(profile, saves):
         return
@@ -94,8 +94,8 @@ def _line(profile: Profile, call: CallSeen, files: int) -> Iterator[Diagnosis]:
 
 def _exposed_ms(profile: Profile) -> float:
     """Without workers the loop itself opens the files; with them the wait is the most to win."""
-    found = loading.loader(profile)
-    in_loop = found is None or found.num_workers == 0
+    loader = loading.loader(profile)
+    in_loop = loader is None or loader.num_workers == 0
     if in_loop and not savings.accelerated(profile):
         return profile.anatomy.step_ms
     return loading.waited_ms(profile)

@@ -42,32 +42,32 @@ CHECK = Check(code="DATA006", severity=Severity.WARNING, since="0.2.0", hides=("
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the training loader."""
-    found, busy = loading.loader(profile), loading.workers_busy(profile)
+    loader, busy = loading.loader(profile), loading.workers_busy(profile)
     work = loading.prepared_ms(profile)
-    if found is None or busy is None or work is None or busy >= loading.BUSY:
+    if loader is None or busy is None or work is None or busy >= loading.BUSY:
         return
     step, wait = profile.anatomy.step_ms, loading.steady_wait_ms(profile)
-    after = max(step - wait, work / found.num_workers)
+    after = max(step - wait, work / loader.num_workers)
     saves = savings.within(profile, step - after)
     if not savings.worth(profile, saves):
         return
-    more = 2 * found.num_workers
+    more = 2 * loader.num_workers
     yield Diagnosis(
         title=f"the loader's workers wait for the storage, {units.share(1 - busy)} of their time",
         evidence=f"waits {units.milliseconds(wait)} of {units.milliseconds(step)} for the loader; "
-        f"{found.num_workers} workers compute {units.milliseconds(work)} a step together, "
+        f"{loader.num_workers} workers compute {units.milliseconds(work)} a step together, "
         f"{units.share(busy)} of their time",
         cure=Cure(
             "Put the data on a local disk or pack its small files into large ones; until then, "
             f"num_workers={more} overlaps more of the waiting.",
             savings.lines(
-                "in DataLoader(...)", f"num_workers={found.num_workers}", f"num_workers={more}"
+                "in DataLoader(...)", f"num_workers={loader.num_workers}", f"num_workers={more}"
             ),
         ),
         severity=savings.severity(profile, saves),
         where=loading.line(profile),
         saves_ms=saves,
         reason=f"without waiting for the storage the workers need "
-        f"{units.milliseconds(work / found.num_workers)} a step, the rest of the step "
+        f"{units.milliseconds(work / loader.num_workers)} a step, the rest of the step "
         f"{units.milliseconds(step - wait)}",
     )

@@ -44,22 +44,22 @@ HALF = 0.5
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the training loader."""
-    found, room = loading.loader(profile), loading.room(profile)
+    loader, room = loading.loader(profile), loading.room(profile)
     busy, work = loading.workers_busy(profile), loading.prepared_ms(profile)
-    if found is None or busy is None or work is None or room < 1:
+    if loader is None or busy is None or work is None or room < 1:
         return
-    if found.num_workers < room or busy < loading.BUSY:
+    if loader.num_workers < room or busy < loading.BUSY:
         return
     step, wait = profile.anatomy.step_ms, loading.steady_wait_ms(profile)
     share = loading.cores(profile) or room
-    after = max(step - wait, HALF * work / min(found.num_workers, share))
+    after = max(step - wait, HALF * work / min(loader.num_workers, share))
     saves = savings.within(profile, min(wait, step - after))
     if not savings.worth(profile, saves):
         return
     yield Diagnosis(
-        title=f"preparing samples binds: {found.num_workers} workers on {share} cores are busy",
+        title=f"preparing samples binds: {loader.num_workers} workers on {share} cores are busy",
         evidence=f"waits {units.milliseconds(wait)} of {units.milliseconds(step)} for the loader; "
-        f"{found.num_workers} workers compute {units.share(min(busy, 1.0))} of their time"
+        f"{loader.num_workers} workers compute {units.share(min(busy, 1.0))} of their time"
         f"{_a_sample(profile, work)}",
         cure=Cure(
             "Make a sample cheaper: pictures stored at the size of training, a decoder that "
@@ -73,8 +73,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         severity=savings.severity(profile, saves),
         where=loading.line(profile),
         saves_ms=saves,
-        reason=f"at half the work a sample {found.num_workers} workers need "
-        f"{units.milliseconds(HALF * work / min(found.num_workers, share))} a step, the rest of "
+        reason=f"at half the work a sample {loader.num_workers} workers need "
+        f"{units.milliseconds(HALF * work / min(loader.num_workers, share))} a step, the rest of "
         f"the step {units.milliseconds(step - wait)}",
     )
 
@@ -83,6 +83,6 @@ def _a_sample(profile: Profile, work_ms: float) -> str:
     samples = profile.seen.samples if profile.seen is not None else 0.0
     if samples <= 0:
         return ""
-    told = f"; a sample costs {units.milliseconds(work_ms / samples)}"
+    cost = f"; a sample costs {units.milliseconds(work_ms / samples)}"
     rate = profile.ceiling("jpeg-decode-core")
-    return f"{told}, decoding a picture {units.milliseconds(1000 / rate)}" if rate else told
+    return f"{cost}, decoding a picture {units.milliseconds(1000 / rate)}" if rate else cost

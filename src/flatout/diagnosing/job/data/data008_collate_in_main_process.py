@@ -44,17 +44,17 @@ WORDS = ("collate", "pad_batch", "make_batch", "to_batch")
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the function with the costliest lines."""
     spent = {
-        item.where: item.host_ms
-        for item in profile.operators
-        if item.where is not None and _collates(item.where)
+        operator.where: operator.host_ms
+        for operator in profile.operators
+        if operator.where is not None and _collates(operator.where)
     }
     if not spent:
         return
     place = max(spent, key=lambda where: spent[where])
     total = sum(
-        item.host_ms
-        for item in profile.operators
-        if item.where is not None and item.where.function == place.function
+        operator.host_ms
+        for operator in profile.operators
+        if operator.where is not None and operator.where.function == place.function
     )
     idle = profile.anatomy.part(Kind.WAIT_DATA, Kind.WAIT_HOST, Kind.WAIT_OTHER)
     saves = savings.within(profile, min(total, idle) if savings.accelerated(profile) else total)

@@ -47,17 +47,19 @@ ON_CPU = 0.5
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the dataset."""
     samples = profile.seen.samples if profile.seen is not None else 0.0
-    found = [item for item in profile.operators if _for_each_sample(item, samples)]
-    if samples < 2 or not found:
+    sample_operators = [
+        operator for operator in profile.operators if _for_each_sample(operator, samples)
+    ]
+    if samples < 2 or not sample_operators:
         return
-    spent = sum(item.host_ms for item in found)
+    spent = sum(operator.host_ms for operator in sample_operators)
     device = savings.accelerated(profile)
     saves = savings.within(profile, min(spent, loading.waited_ms(profile)))
     saves *= 1.0 if device else ON_CPU
     if not savings.worth(profile, saves):
         return
-    first = max(found, key=lambda item: item.host_ms)
-    calls = sum(item.calls for item in found)
+    first = max(sample_operators, key=lambda operator: operator.host_ms)
+    calls = sum(operator.calls for operator in sample_operators)
     line = first.where.source if first.where is not None else ""
     yield Diagnosis(
         title=f"{calls:,.0f} operators a step on single samples in {FUNCTION}",
@@ -77,12 +79,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
 
 
-def _for_each_sample(item: Operator, samples: float) -> bool:
+def _for_each_sample(operator: Operator, samples: float) -> bool:
     return (
-        item.where is not None
-        and item.where.function.rpartition(".")[2] == FUNCTION
-        and item.calls >= max(samples, 2.0) * 0.9
-        and item.name not in DRAWN
+        operator.where is not None
+        and operator.where.function.rpartition(".")[2] == FUNCTION
+        and operator.calls >= max(samples, 2.0) * 0.9
+        and operator.name not in DRAWN
     )
 
 

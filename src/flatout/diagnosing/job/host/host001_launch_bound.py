@@ -87,10 +87,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 def _evidence(profile: Profile, wait: float, kernels: float, mean: float) -> str:
     step = profile.anatomy.step_ms
-    told = (
+    idle = (
         f"idle {units.milliseconds(wait)} of {units.milliseconds(step)} for launches; "
         f"{kernels:,.0f} kernels of {1000 * mean:,.0f} us on average, one launch every "
         f"{1000 * step / kernels:,.0f} us"
     )
     latency = profile.ceiling("launch-latency")
-    return told + (f" (possible here: {latency:.1f} us)" if latency else "")
+    return idle + (f" (possible here: {latency:.1f} us)" if latency else "")

@@ -44,30 +44,30 @@ MEMORY = 0.5
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the training loader's batch."""
-    anatomy, seen, found = profile.anatomy, profile.seen, loading.loader(profile)
+    anatomy, watched, loader = profile.anatomy, profile.seen, loading.loader(profile)
     wait = anatomy.part(Kind.WAIT_HOST)
     if not savings.accelerated(profile) or wait < LEAST_SHARE * anatomy.step_ms:
         return
-    if seen is None or found is None or not found.batch_size:
+    if watched is None or loader is None or not loader.batch_size:
         return
-    if not seen.memory_total_bytes or seen.memory_peak_bytes is None:
+    if not watched.memory_total_bytes or watched.memory_peak_bytes is None:
         return
-    used = seen.memory_peak_bytes / seen.memory_total_bytes
+    used = watched.memory_peak_bytes / watched.memory_total_bytes
     # twice the samples: each half of the new step, which the host or the device binds
-    each = max(anatomy.step_ms / 2, anatomy.step_ms - wait)
-    saves = savings.within(profile, anatomy.step_ms - each)
+    sample_step_ms = max(anatomy.step_ms / 2, anatomy.step_ms - wait)
+    saves = savings.within(profile, anatomy.step_ms - sample_step_ms)
     if used >= MEMORY or not savings.worth(profile, saves):
         return
-    twice = 2 * found.batch_size
+    twice = 2 * loader.batch_size
     yield Diagnosis(
-        title=f"a batch of {found.batch_size} is too small to keep the device busy",
+        title=f"a batch of {loader.batch_size} is too small to keep the device busy",
         evidence=f"idle {units.milliseconds(wait)} of {units.milliseconds(anatomy.step_ms)} for "
-        f"launches; batch size {found.batch_size}; {units.share(used)} of "
-        f"{units.size(seen.memory_total_bytes)} in use",
+        f"launches; batch size {loader.batch_size}; {units.share(used)} of "
+        f"{units.size(watched.memory_total_bytes)} in use",
         cure=Cure(
             f"Try batches of {twice}, with a look at the loss and the learning rate.",
             savings.lines(
-                "in DataLoader(...)", f"batch_size={found.batch_size}", f"batch_size={twice}"
+                "in DataLoader(...)", f"batch_size={loader.batch_size}", f"batch_size={twice}"
             ),
         ),
         severity=Severity.NOTE,
@@ -76,5 +76,5 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         saves_ms=saves,
         reason=f"twice the samples take {units.milliseconds(anatomy.step_ms)} of launching or "
         f"twice {units.milliseconds(anatomy.step_ms - wait)} of the rest, whichever is longer: "
-        f"{units.milliseconds(each)} for as many as now",
+        f"{units.milliseconds(sample_step_ms)} for as many as now",
     )

@@ -44,25 +44,25 @@ EXPLICIT = "gc.collect"
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the process."""
-    seen = profile.seen
-    if seen is None or seen.gc_s <= 0:
+    watched = profile.seen
+    if watched is None or watched.gc_s <= 0:
         return
-    spent, step = seen.gc_s * 1000, profile.anatomy.step_ms
+    spent, step = watched.gc_s * 1000, profile.anatomy.step_ms
     idle = profile.anatomy.part(Kind.WAIT_HOST, Kind.WAIT_OTHER)
     lost = min(spent, idle) if savings.accelerated(profile) else spent
     saves = savings.within(profile, SPARED * lost)
     if not savings.worth(profile, saves):
         return
-    asked = next((call for call in seen.calls if call.name == EXPLICIT), None)
+    explicit = next((call for call in watched.calls if call.name == EXPLICIT), None)
     yield Diagnosis(
         title=f"Python collects garbage, {units.share(min(spent / step, 1.0))} of the step",
-        evidence=f"{seen.gc_runs:,.2f} collections and {units.milliseconds(spent)} a step",
+        evidence=f"{watched.gc_runs:,.2f} collections and {units.milliseconds(spent)} a step",
         cure=Cure(
             "Take the call out of the loop."
-            if asked
+            if explicit
             else "Collect between steps: freeze what the imports made, collect every 500 steps.",
-            savings.lines(asked.where, "gc.collect()")
-            if asked
+            savings.lines(explicit.where, "gc.collect()")
+            if explicit
             else savings.lines(
                 "before the loop",
                 "",
@@ -73,8 +73,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             ),
         ),
         severity=savings.severity(profile, saves),
-        where=asked.where if asked else None,
-        boost=None if asked else savings.boost(profile, "gc-pause"),
+        where=explicit.where if explicit else None,
+        boost=None if explicit else savings.boost(profile, "gc-pause"),
         saves_ms=saves,
         reason=f"{units.share(SPARED)} of the {units.milliseconds(lost)} a step in which "
         "the collector runs and nothing else does",

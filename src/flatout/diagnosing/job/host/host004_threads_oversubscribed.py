@@ -83,7 +83,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 def _busy_workers(profile: Profile) -> float:
     """Cores that loader workers keep busy."""
-    found, work = loading.loader(profile), loading.prepared_ms(profile)
-    if found is None or found.num_workers < 1 or work is None or profile.anatomy.step_ms <= 0:
+    loader, work = loading.loader(profile), loading.prepared_ms(profile)
+    if loader is None or loader.num_workers < 1 or work is None or profile.anatomy.step_ms <= 0:
         return 0.0
-    return min(float(found.num_workers), work / profile.anatomy.step_ms)
+    return min(float(loader.num_workers), work / profile.anatomy.step_ms)

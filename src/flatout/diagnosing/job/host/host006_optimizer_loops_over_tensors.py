@@ -55,51 +55,53 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     took = profile.anatomy.part(Kind.OPTIMIZER)
     calls = sum(part.launches for part in profile.anatomy.parts if part.kind is Kind.OPTIMIZER)
     optimizers = profile.job.optimizers if profile.job is not None else ()
-    slow = [one for one in optimizers if one.tensors >= FEW and _loops(profile, one)]
+    slow = [facts for facts in optimizers if facts.tensors >= FEW and _loops(profile, facts)]
     if len(slow) != 1 or len(optimizers) != 1 or calls < CALLS * slow[0].tensors:
         return
-    one = slow[0]
-    each = LAUNCH_MS if savings.accelerated(profile) else DISPATCH_MS
-    saves = savings.within(profile, min(MOST * took, each * calls * (1 - 1 / one.tensors)))
+    optimizer = slow[0]
+    call_ms = LAUNCH_MS if savings.accelerated(profile) else DISPATCH_MS
+    saves = savings.within(profile, min(MOST * took, call_ms * calls * (1 - 1 / optimizer.tensors)))
     if not savings.worth(profile, saves):
         return
     where = profile.seen.optimizer_where if profile.seen is not None else None
     yield Diagnosis(
-        title=f"{one.kind} updates {one.tensors} tensors one by one",
-        evidence=f"{calls:,.0f} operators for {one.tensors} tensors, "
+        title=f"{optimizer.kind} updates {optimizer.tensors} tensors one by one",
+        evidence=f"{calls:,.0f} operators for {optimizer.tensors} tensors, "
         f"{units.milliseconds(took)} of {units.milliseconds(profile.anatomy.step_ms)}",
-        cure=_cure(one),
+        cure=_cure(optimizer),
         severity=savings.severity(profile, saves),
         where=where,
         boost=savings.boost(profile, "fused-optimizer"),
         saves_ms=saves,
-        reason=f"{calls:,.0f} calls of {1000 * each:.0f} us become those of one tensor; at most "
+        reason=f"{calls:,.0f} calls of {1000 * call_ms:.0f} us become those of one tensor; at most "
         "half of the update",
     )
 
 
-def _loops(profile: Profile, one: OptimizerFacts) -> bool:
-    if not one.from_torch:
+def _loops(profile: Profile, optimizer: OptimizerFacts) -> bool:
+    if not optimizer.from_torch:
         return True
-    if one.kind in FUSED or one.kind not in FOREACH:
+    if optimizer.kind in FUSED or optimizer.kind not in FOREACH:
         return False
-    return one.foreach is False or (one.foreach is None and not savings.accelerated(profile))
+    return optimizer.foreach is False or (
+        optimizer.foreach is None and not savings.accelerated(profile)
+    )
 
 
-def _cure(one: OptimizerFacts) -> Cure:
-    if one.from_torch:
+def _cure(optimizer: OptimizerFacts) -> Cure:
+    if optimizer.from_torch:
         return Cure(
             "Let it update all tensors together: foreach=True.",
             savings.lines(
                 "where the optimizer is made",
-                f"torch.optim.{one.kind}(model.parameters(), ...)",
-                f"torch.optim.{one.kind}(model.parameters(), ..., foreach=True)",
+                f"torch.optim.{optimizer.kind}(model.parameters(), ...)",
+                f"torch.optim.{optimizer.kind}(model.parameters(), ..., foreach=True)",
             ),
         )
     return Cure(
-        f"Let {one.kind} update all tensors together, with torch._foreach functions.",
+        f"Let {optimizer.kind} update all tensors together, with torch._foreach functions.",
         savings.lines(
-            f"in {one.kind}.step",
+            f"in {optimizer.kind}.step",
             "for p in parameters: p.add_(p.grad, alpha=-lr)",
             "torch._foreach_add_(parameters, [p.grad for p in parameters], alpha=-lr)",
         ),

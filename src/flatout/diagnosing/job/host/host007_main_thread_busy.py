@@ -57,7 +57,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     busy = _busy_call(profile, saves)
     before = pauses[0].where
     where = busy.where if busy else (str(before) if before is not None else None)
-    what = f"in {busy.name}" if busy else "in the lines before"
+    lines = f"in {busy.name}" if busy else "in the lines before"
     yield Diagnosis(
         title=f"the host launches nothing for {units.milliseconds(saves)} of a step",
         evidence=f"the device waits {units.milliseconds(idle)} a step in "
@@ -65,7 +65,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         + (f", the longest before {before}" if before is not None else "")
         + (f"; {busy.name} takes {units.milliseconds(busy.s * 1000)} a step" if busy else ""),
         cure=Cure(
-            f"Look at what is done {what}: do it every 50 steps, or in a thread of its own.",
+            f"Look at what is done {lines}: do it every 50 steps, or in a thread of its own.",
             savings.lines(
                 where,
                 "",
@@ -82,7 +82,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _busy_call(profile: Profile, waiting_ms: float) -> CallSeen | None:
-    seen = profile.seen.calls if profile.seen is not None else ()
-    found = [call for call in seen if call.name in CALLS and call.where is not None]
-    longest = max(found, key=lambda call: call.s, default=None)
+    calls = profile.seen.calls if profile.seen is not None else ()
+    slow_calls = [call for call in calls if call.name in CALLS and call.where is not None]
+    longest = max(slow_calls, key=lambda call: call.s, default=None)
     return longest if longest and longest.s * 1000 >= EXPLAINS * waiting_ms else None

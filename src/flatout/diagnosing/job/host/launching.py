@@ -16,12 +16,12 @@ def paused_ms(profile: Profile) -> float:
 
 def pauses(profile: Profile) -> list[Gap]:
     """Long waits of the device for the next launch, the longest first."""
-    found = [
+    gaps = [
         gap
         for gap in profile.gaps
         if gap.kind is Kind.WAIT_HOST and gap.count > 0 and gap.ms / gap.count >= PAUSE_MS
     ]
-    return sorted(found, key=lambda gap: -gap.ms)
+    return sorted(gaps, key=lambda gap: -gap.ms)
 
 
 def one_by_one_ms(profile: Profile) -> float:

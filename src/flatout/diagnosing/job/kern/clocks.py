@@ -21,7 +21,9 @@ def share(sample: DeviceSample) -> float | None:
 
 def throttled(sample: DeviceSample, reason: str) -> bool:
     """Whether one of the driver's reasons for lower clocks matches."""
-    return any(re.search(reason, given, re.IGNORECASE) for given in sample.throttled)
+    return any(
+        re.search(reason, sample_reason, re.IGNORECASE) for sample_reason in sample.throttled
+    )
 
 
 def saving(profile: Profile, slow: Sequence[DeviceSample]) -> Saving:
@@ -29,7 +31,7 @@ def saving(profile: Profile, slow: Sequence[DeviceSample]) -> Saving:
     computing = profile.anatomy.step_ms - profile.anatomy.part(
         *WAITS, Kind.COPY, Kind.COMMUNICATION
     )
-    reached = min((part for one in slow if (part := share(one)) is not None), default=1.0)
+    reached = min((part for sample in slow if (part := share(sample)) is not None), default=1.0)
     saved = computing * (1 - min(reached, 1.0))
     return device_time.of_device(
         profile,
@@ -42,23 +44,23 @@ def saving(profile: Profile, slow: Sequence[DeviceSample]) -> Saving:
 def subject(slow: Sequence[DeviceSample]) -> str:
     """GPU 0 (NVIDIA A100); GPUs 0, 3."""
     if len(slow) > 1:
-        return f"GPUs {', '.join(str(one.index) for one in slow)}"
+        return f"GPUs {', '.join(str(sample.index) for sample in slow)}"
     return f"GPU {slow[0].index}" + (f" ({slow[0].name})" if slow[0].name else "")
 
 
-def told(slow: Sequence[DeviceSample]) -> str:
+def evidence(slow: Sequence[DeviceSample]) -> str:
     """Reasons, temperature, power and clock of each, as far as they are known."""
-    return "; ".join(_told(one) for one in slow)
+    return "; ".join(_facts(sample) for sample in slow)
 
 
-def _told(one: DeviceSample) -> str:
-    parts = [*one.throttled]
-    if one.temperature_c is not None:
-        parts.append(f"{one.temperature_c:.0f} C")
-    if one.power_w is not None and one.power_limit_w is not None:
-        parts.append(f"{one.power_w:.0f} of {one.power_limit_w:.0f} W")
-    if one.clock_mhz is not None and one.clock_max_mhz is not None:
-        parts.append(f"{one.clock_mhz:.0f} of {one.clock_max_mhz:.0f} MHz")
-    if one.utilisation is not None:
-        parts.append(f"{units.share(one.utilisation)} busy")
-    return f"GPU {one.index}: {', '.join(parts)}"
+def _facts(sample: DeviceSample) -> str:
+    parts = [*sample.throttled]
+    if sample.temperature_c is not None:
+        parts.append(f"{sample.temperature_c:.0f} C")
+    if sample.power_w is not None and sample.power_limit_w is not None:
+        parts.append(f"{sample.power_w:.0f} of {sample.power_limit_w:.0f} W")
+    if sample.clock_mhz is not None and sample.clock_max_mhz is not None:
+        parts.append(f"{sample.clock_mhz:.0f} of {sample.clock_max_mhz:.0f} MHz")
+    if sample.utilisation is not None:
+        parts.append(f"{units.share(sample.utilisation)} busy")
+    return f"GPU {sample.index}: {', '.join(parts)}"

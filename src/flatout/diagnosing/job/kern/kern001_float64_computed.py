@@ -42,16 +42,22 @@ CHECK = Check(code="KERN001", severity=Severity.WARNING, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all that is computed in float64."""
-    slow = [one for one in operators.in_dtype(profile.operators, operators.FLOAT64) if _many(one)]
+    slow = [
+        operator
+        for operator in operators.in_dtype(profile.operators, operators.FLOAT64)
+        if _many(operator)
+    ]
     if not slow:
         return
-    multiplied = [one for one in operators.products(profile) if one in slow]
-    rest = operators.total(profile, [one for one in slow if one not in multiplied])
+    multiplied = [operator for operator in operators.products(profile) if operator in slow]
+    other_ms = operators.total(
+        profile, [operator for operator in slow if operator not in multiplied]
+    )
     gain = products.faster(profile, multiplied, "fp64", "fp32")
     words = [gain.words] if gain.words else []
-    if rest > 0:
-        words.append(f"half of {units.milliseconds(rest)} elsewhere, for half the bytes")
-    saving = device_time.of_device(profile, gain.saves_ms + rest / 2, "; ".join(words))
+    if other_ms > 0:
+        words.append(f"half of {units.milliseconds(other_ms)} elsewhere, for half the bytes")
+    saving = device_time.of_device(profile, gain.saves_ms + other_ms / 2, "; ".join(words))
     if not saving.worth:
         return
     models = profile.job.models if profile.job is not None else ()
@@ -59,7 +65,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     title = "the model computes in float64" if whole else "float64 enters the step"
     yield Diagnosis(
         title=f"{title}: {units.milliseconds(operators.total(profile, slow))} of it",
-        evidence=operators.told(profile, slow),
+        evidence=operators.evidence(profile, slow),
         cure=Cure(
             "Compute in float32: convert the data where it enters"
             + (", and the model." if whole else ".")
@@ -73,10 +79,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
 
 
-def _many(one: Operator) -> bool:
+def _many(operator: Operator) -> bool:
     """Not of single numbers: those Python's own make."""
-    shapes = [tensor for text in one.shapes for tensor in operators.shape(text)]
-    return not one.shapes or any(operators.elements(tensor) > 1 for tensor in shapes)
+    shapes = [tensor for text in operator.shapes for tensor in operators.shape(text)]
+    return not operator.shapes or any(operators.elements(tensor) > 1 for tensor in shapes)
 
 
 def _lines(profile: Profile, whole: bool) -> tuple[str, ...]:

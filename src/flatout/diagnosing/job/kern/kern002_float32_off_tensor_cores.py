@@ -47,9 +47,9 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if profile.job is not None and profile.job.matmul_precision != "highest":
         return
     multiplied = [
-        one
-        for one in operators.products(profile)
-        if one.kind is Kind.MATMUL and not operators.CONVOLVES.fullmatch(one.name)
+        operator
+        for operator in operators.products(profile)
+        if operator.kind is Kind.MATMUL and not operators.CONVOLVES.fullmatch(operator.name)
     ]
     slow = operators.in_dtype(multiplied, operators.FLOAT32)
     gain = products.faster(profile, slow, "fp32", "tf32")
@@ -59,10 +59,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     took = units.milliseconds(operators.total(profile, slow))
     yield Diagnosis(
         title=f"float32 products off the tensor cores: {took} of the step",
-        evidence=f"{operators.told(profile, slow)}; torch.get_float32_matmul_precision() is "
+        evidence=f"{operators.evidence(profile, slow)}; torch.get_float32_matmul_precision() is "
         f'"highest", compute capability {capability[0]}.{capability[1]}'
         if profile.job is not None
-        else operators.told(profile, slow),
+        else operators.evidence(profile, slow),
         cure=Cure(
             "Allow TF32 for float32 products, once, before training.",
             savings.lines(None, "", 'torch.set_float32_matmul_precision("high")'),

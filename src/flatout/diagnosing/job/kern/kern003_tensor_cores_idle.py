@@ -47,8 +47,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if half is None or _already(profile):
         return
     slow = operators.in_dtype(operators.products(profile), operators.FLOAT32)
-    cores = [one for one in slow if one.kind is Kind.TENSOR_CORES]
-    plain = [one for one in slow if one.kind is not Kind.TENSOR_CORES]
+    cores = [operator for operator in slow if operator.kind is Kind.TENSOR_CORES]
+    plain = [operator for operator in slow if operator.kind is not Kind.TENSOR_CORES]
     gains = [
         products.faster(profile, group, now, half)
         for group, now in ((plain, "fp32"), (cores, "tf32"))
@@ -61,7 +61,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     name = "bfloat16" if half == "bf16" else "float16"
     yield Diagnosis(
         title=f"no autocast: {took} of products in float32, tensor cores take {name}",
-        evidence=operators.told(profile, slow),
+        evidence=operators.evidence(profile, slow),
         cure=Cure(
             f"Run the model and the loss in {name}; weights and optimizer stay float32.",
             _lines(profile, name),
@@ -89,21 +89,23 @@ def _already(profile: Profile) -> bool:
     if profile.job is not None and (profile.job.autocast is not None or profile.job.scaler):
         return True
     return any(
-        dtype in operators.HALVES for one in operators.products(profile) for dtype in one.dtypes
+        dtype in operators.HALVES
+        for operator in operators.products(profile)
+        for dtype in operator.dtypes
     )
 
 
 def _where(profile: Profile, slow: list[Operator]) -> str | None:
-    seen = profile.seen.model_where if profile.seen is not None else None
-    return seen or operators.where(profile, slow)
+    model_line = profile.seen.model_where if profile.seen is not None else None
+    return model_line or operators.where(profile, slow)
 
 
 def _lines(profile: Profile, name: str) -> tuple[str, ...]:
     where = profile.seen.model_where if profile.seen is not None else None
     context = f'with torch.autocast("cuda", dtype=torch.{name}):'
-    found = savings.lines(where, "loss = loss_fn(model(x), y)", context)
-    found += ("+     loss = loss_fn(model(x), y)",)
+    lines = savings.lines(where, "loss = loss_fn(model(x), y)", context)
+    lines += ("+     loss = loss_fn(model(x), y)",)
     if name == "float16":
-        found += ("- loss.backward(); optimizer.step()", "+ scaler.scale(loss).backward()")
-        found += ("+ scaler.step(optimizer)", "+ scaler.update()  # torch.amp.GradScaler()")
-    return found
+        lines += ("- loss.backward(); optimizer.step()", "+ scaler.scale(loss).backward()")
+        lines += ("+ scaler.step(optimizer)", "+ scaler.update()  # torch.amp.GradScaler()")
+    return lines

@@ -55,7 +55,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     model = profile.seen.model_where if profile.seen is not None else None
     yield Diagnosis(
         title=f"{took} of products in float32, and this CPU has native bfloat16",
-        evidence=operators.told(profile, slow),
+        evidence=operators.evidence(profile, slow),
         cure=Cure(
             "Run the model in bfloat16; weights, loss and optimizer stay float32.",
             savings.lines(

@@ -47,13 +47,13 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     capability = operators.capability(profile)
     if capability is None or capability < (7, 0):
         return
-    found: dict[tuple[int, int], list[Operator]] = {}
-    for one in operators.products(profile):
-        multiple = _multiple(profile, one)
-        off = _off(one, multiple) if multiple else None
+    by_dimension: dict[tuple[int, int], list[Operator]] = {}
+    for operator in operators.products(profile):
+        multiple = _multiple(profile, operator)
+        off = _off(operator, multiple) if multiple else None
         if off is not None and multiple is not None:
-            found.setdefault((off, multiple), []).append(one)
-    for (size, multiple), slow in found.items():
+            by_dimension.setdefault((off, multiple), []).append(operator)
+    for (size, multiple), slow in by_dimension.items():
         yield from _diagnosis(profile, size, multiple, slow)
 
 
@@ -75,7 +75,7 @@ def _diagnosis(
         return
     yield Diagnosis(
         title=f"a dimension of {size} is no multiple of {multiple}",
-        evidence=f"{operators.told(profile, slow)}; {size} = {multiple} * {size // multiple} + "
+        evidence=f"{operators.evidence(profile, slow)}; {size} = {multiple} * {size // multiple} + "
         f"{size % multiple}, the next multiple is {rounded}",
         cure=Cure(
             f"Make the layer {rounded} wide and leave the last {rounded - size} unused; old "
@@ -89,22 +89,22 @@ def _diagnosis(
     )
 
 
-def _multiple(profile: Profile, one: Operator) -> int | None:
-    if not operators.MULTIPLIES.fullmatch(one.name):
+def _multiple(profile: Profile, operator: Operator) -> int | None:
+    if not operators.MULTIPLIES.fullmatch(operator.name):
         return None
-    if operators.in_dtype([one], operators.HALVES):
+    if operators.in_dtype([operator], operators.HALVES):
         return 8
     tf32 = profile.job is not None and profile.job.matmul_precision in ("high", "medium")
     capability = operators.capability(profile)
     if tf32 and capability and capability >= (8, 0):
-        return 4 if operators.in_dtype([one], operators.FLOAT32) else None
+        return 4 if operators.in_dtype([operator], operators.FLOAT32) else None
     return None
 
 
-def _off(one: Operator, multiple: int) -> int | None:
+def _off(operator: Operator, multiple: int) -> int | None:
     """The largest dimension by which rows are laid out that is off, in its costliest shape."""
-    if not one.shapes:
+    if not operator.shapes:
         return None
-    matrices = [matrix for matrix in operators.shape(one.shapes[0]) if len(matrix) >= 2]
+    matrices = [matrix for matrix in operators.shape(operator.shapes[0]) if len(matrix) >= 2]
     rows = {matrix[-1] for matrix in matrices} | {matrix[-2] for matrix in matrices[1:]}
     return max((size for size in rows if size >= LEAST and size % multiple), default=None)

@@ -47,9 +47,9 @@ DTYPES = {"float": "fp32", "c10::BFloat16": "bf16", "c10::Half": "fp16"}
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all convolutions."""
     convolutions = [
-        one
-        for one in operators.products(profile)
-        if operators.CONVOLVES.fullmatch(one.name) and _two_dimensional(one)
+        operator
+        for operator in operators.products(profile)
+        if operators.CONVOLVES.fullmatch(operator.name) and _two_dimensional(operator)
     ]
     if not convolutions or _channels_last(profile):
         return
@@ -66,11 +66,13 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     if not saving.worth:
         return
-    names = ", ".join(sorted({f"{one.name[:60]} {units.milliseconds(one.ms)}" for one in moving}))
+    names = ", ".join(
+        sorted({f"{kernel.name[:60]} {units.milliseconds(kernel.ms)}" for kernel in moving})
+    )
     model = profile.seen.model_where if profile.seen is not None else None
     yield Diagnosis(
         title=f"convolutions channels first: {units.milliseconds(took)} of the step",
-        evidence="; ".join(filter(None, (operators.told(profile, convolutions), names))),
+        evidence="; ".join(filter(None, (operators.evidence(profile, convolutions), names))),
         cure=Cure("Convert the model once, before training, and each batch.", _lines(model)),
         severity=saving.severity,
         where=model or operators.where(profile, convolutions),
@@ -96,12 +98,12 @@ def _channels_last(profile: Profile) -> bool:
     return all(model.channels_last for model in models)
 
 
-def _two_dimensional(one: Operator) -> bool:
-    return any(len(tensor) == 4 for text in one.shapes for tensor in operators.shape(text))
+def _two_dimensional(convolution: Operator) -> bool:
+    return any(len(tensor) == 4 for text in convolution.shapes for tensor in operators.shape(text))
 
 
 def _ratio(profile: Profile, convolutions: list[Operator]) -> tuple[float, str]:
-    dtypes = [dtype for one in convolutions for dtype in one.dtypes]
+    dtypes = [dtype for convolution in convolutions for dtype in convolution.dtypes]
     name = next((DTYPES[dtype] for dtype in dtypes if dtype in DTYPES), None)
     first, last = (
         profile.ceiling(f"{operators.convolution_ceilings(profile, layout)}-{name}")

@@ -71,7 +71,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"{launches:.0f} elementwise launches a step, unfused: {units.milliseconds(took)}",
         evidence=f"{units.share(took / anatomy.step_ms)} of the step"
-        + (f"; {operators.told(profile, chain)}" if chain else ""),
+        + (f"; {operators.evidence(profile, chain)}" if chain else ""),
         cure=Cure(
             "Compile the model once, before training; the first steps then take longer.",
             savings.lines(None, "", "model = torch.compile(model)"),
@@ -95,5 +95,6 @@ def _compiled(profile: Profile) -> bool:
     """It is, or nothing tells that it is not."""
     if profile.job is not None and any(model.compiled for model in profile.job.models):
         return True
-    names = [one.name for one in profile.operators] + [one.name for one in profile.kernels]
+    names = [operator.name for operator in profile.operators]
+    names += [kernel.name for kernel in profile.kernels]
     return not names or any(COMPILED.search(name) for name in names)

@@ -58,13 +58,13 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     if not saving.worth:
         return
-    forward = [one for one in parts if not one.backward]
-    softmax = [one for one in forward if operators.matches(SOFTMAX, one.name)]
+    forward = [operator for operator in parts if not operator.backward]
+    softmax = [operator for operator in forward if operators.matches(SOFTMAX, operator.name)]
     line = operators.costliest_place(profile, softmax)
     place = str(line) if line is not None else operators.where(profile, forward or parts)
     yield Diagnosis(
         title=f"attention by hand: {units.milliseconds(took)} of the step",
-        evidence=operators.told(profile, parts),
+        evidence=operators.evidence(profile, parts),
         cure=Cure(
             "One call of torch.nn.functional takes the place of both products and the softmax.",
             savings.lines(
@@ -88,13 +88,17 @@ def _parts(profile: Profile) -> list[Operator]:
         return []
     scores = _scores(softmax)
     if scores:
-        parts = [one for one in multiplied if _makes(one, scores)]
-        parts += [one for one in softmax if _scores([one]) & scores]
-        parts += [one for one in operators.called(profile, BETWEEN) if _scores([one]) & scores]
+        parts = [operator for operator in multiplied if _makes(operator, scores)]
+        parts += [operator for operator in softmax if _scores([operator]) & scores]
+        parts += [
+            operator
+            for operator in operators.called(profile, BETWEEN)
+            if _scores([operator]) & scores
+        ]
     else:
         parts = _in_one_function(softmax, multiplied)
-    products = sum(one.calls for one in parts if one in multiplied)
-    return parts if products >= 2 and any(one in softmax for one in parts) else []
+    products = sum(operator.calls for operator in parts if operator in multiplied)
+    return parts if products >= 2 and any(operator in softmax for operator in parts) else []
 
 
 def _fallback(profile: Profile) -> bool:
@@ -102,11 +106,11 @@ def _fallback(profile: Profile) -> bool:
     return bool(operators.called(profile, attention.MATH))
 
 
-def _scores(found: list[Operator]) -> set[tuple[int, int, int]]:
+def _scores(operators_with_scores: list[Operator]) -> set[tuple[int, int, int]]:
     """(batch * heads, rows, columns) of their first inputs with three dimensions or more."""
     shapes: set[tuple[int, int, int]] = set()
-    for one in found:
-        for text in one.shapes:
+    for operator in operators_with_scores:
+        for text in operator.shapes:
             first = operators.shape(text)[0]
             if len(first) >= 3:
                 shapes.add((operators.elements(first[:-2]), first[-2], first[-1]))
@@ -119,8 +123,8 @@ def _makes(product: Operator, scores: set[tuple[int, int, int]]) -> bool:
         factors = [factor for factor in operators.shape(text) if len(factor) == 3][-2:]
         if len(factors) == 2:
             left, right = factors
-            made = (left[0], left[1], right[2])
-            if {made, _three(left), _three(right)} & scores:
+            output = (left[0], left[1], right[2])
+            if {output, _three(left), _three(right)} & scores:
                 return True
     return False
 
@@ -132,9 +136,9 @@ def _three(shape: tuple[int, ...]) -> tuple[int, int, int]:
 def _in_one_function(softmax: list[Operator], multiplied: list[Operator]) -> list[Operator]:
     groups = operators.by_function([*softmax, *multiplied])
     return [
-        one
+        operator
         for group in groups.values()
         if set(group) & set(softmax)
-        and sum(item.calls for item in group if item in multiplied and not item.backward) >= 2
-        for one in group
+        and sum(part.calls for part in group if part in multiplied and not part.backward) >= 2
+        for operator in group
     ]

@@ -57,18 +57,18 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _parts(group: list[Operator]) -> list[Operator]:
-    means = [one for one in group if MEAN.fullmatch(one.name)]
-    roots = [one for one in group if ROOT.fullmatch(one.name)]
-    if not means or not roots or not any(SCALING.fullmatch(one.name) for one in group):
+    means = [operator for operator in group if MEAN.fullmatch(operator.name)]
+    roots = [operator for operator in group if ROOT.fullmatch(operator.name)]
+    if not means or not roots or not any(SCALING.fullmatch(operator.name) for operator in group):
         return []
-    lines = {one.where.line for one in (*means, *roots) if one.where is not None}
+    lines = {operator.where.line for operator in (*means, *roots) if operator.where is not None}
     near = range(min(lines) - 3, max(lines) + 4)
     return [
-        one
-        for one in group
-        if one.where is not None
-        and one.where.line in near
-        and (one in means or one in roots or SCALING.fullmatch(one.name))
+        operator
+        for operator in group
+        if operator.where is not None
+        and operator.where.line in near
+        and (operator in means or operator in roots or SCALING.fullmatch(operator.name))
     ]
 
 
@@ -87,7 +87,7 @@ def _diagnosis(profile: Profile, parts: list[Operator]) -> Iterator[Diagnosis]:
     old = place.source if place is not None else ""
     yield Diagnosis(
         title=f"normalisation by hand: {units.milliseconds(took)} of the step",
-        evidence=operators.told(profile, parts),
+        evidence=operators.evidence(profile, parts),
         cure=Cure(
             "Use torch's own: rms_norm where no mean is subtracted.",
             savings.lines(

@@ -48,7 +48,11 @@ SAVED, SAVED_CPU = 0.25, 0.15
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all optimizers."""
     optimizers = profile.job.optimizers if profile.job is not None else ()
-    slow = [one for one in optimizers if one.from_torch and one.kind in PASSES and not one.fused]
+    slow = [
+        optimizer
+        for optimizer in optimizers
+        if optimizer.from_torch and optimizer.kind in PASSES and not optimizer.fused
+    ]
     took = profile.anatomy.part(Kind.OPTIMIZER)
     if not slow or len(slow) < len(optimizers) or took <= 0:
         return
@@ -56,31 +60,31 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     saving = device_time.of_device(profile, saved, words)
     if not saving.worth:
         return
-    kinds = " and ".join(dict.fromkeys(one.kind for one in slow))
+    kinds = list(dict.fromkeys(optimizer.kind for optimizer in slow))
     updates = operators.of_kind(profile, Kind.OPTIMIZER)
     where = profile.seen.optimizer_where if profile.seen is not None else None
-    told = f"; {operators.told(profile, updates)}" if updates else ""
+    costliest = f"; {operators.evidence(profile, updates)}" if updates else ""
     yield Diagnosis(
-        title=f"{kinds} is not fused: the update takes {units.milliseconds(took)}",
-        evidence=f"{sum(one.parameters for one in slow):,} parameters in "
-        f"{sum(one.tensors for one in slow):,} tensors{told}",
+        title=f"{' and '.join(kinds)} is not fused: the update takes {units.milliseconds(took)}",
+        evidence=f"{sum(optimizer.parameters for optimizer in slow):,} parameters in "
+        f"{sum(optimizer.tensors for optimizer in slow):,} tensors{costliest}",
         cure=Cure(
             "Let the optimizer update all weights in one pass.",
-            tuple(
-                line
-                for kind in dict.fromkeys(one.kind for one in slow)
-                for line in savings.lines(
-                    None,
-                    f"optimizer = torch.optim.{kind}(model.parameters(), ...)",
-                    f"optimizer = torch.optim.{kind}(model.parameters(), ..., fused=True)",
-                )
-            ),
+            tuple(line for kind in kinds for line in _lines(kind)),
         ),
         severity=saving.severity,
         where=where or operators.where(profile, updates),
         boost=savings.boost(profile, "fused-optimizer"),
         saves_ms=saving.ms,
         reason=saving.reason,
+    )
+
+
+def _lines(kind: str) -> tuple[str, ...]:
+    return savings.lines(
+        None,
+        f"optimizer = torch.optim.{kind}(model.parameters(), ...)",
+        f"optimizer = torch.optim.{kind}(model.parameters(), ..., fused=True)",
     )
 
 
@@ -94,7 +98,8 @@ def _saved(profile: Profile, slow: list[OptimizerFacts], took: float) -> tuple[f
             f"{units.share(share)} (a cautious constant, no bandwidth was measured)"
         )
     moved = sum(
-        one.parameters * memory.DTYPE_BYTES.get(one.dtype, 4) * PASSES[one.kind] for one in slow
+        optimizer.parameters * memory.DTYPE_BYTES.get(optimizer.dtype, 4) * PASSES[optimizer.kind]
+        for optimizer in slow
     )
     needed = moved / (bandwidth * 1e9 * REACHED) * 1e3
     return max(took - needed, 0.0), (

@@ -42,10 +42,10 @@ CHECK = Check(code="KERN011", severity=Severity.NOTE, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the job."""
-    asked = (profile.seen is not None and profile.seen.deterministic) or (
+    deterministic = (profile.seen is not None and profile.seen.deterministic) or (
         profile.job is not None and profile.job.deterministic
     )
-    if not asked:
+    if not deterministic:
         return
     filling = operators.called(profile, r"aten::fill_(\.\w+)?")
     took = operators.total(profile, filling)
@@ -55,7 +55,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title="deterministic algorithms are on",
         evidence="torch.are_deterministic_algorithms_enabled() or cudnn.deterministic"
-        + (f"; {operators.told(profile, filling)}" if saving.worth else ""),
+        + (f"; {operators.evidence(profile, filling)}" if saving.worth else ""),
         cure=Cure(
             "Leave it out where runs need not repeat bit for bit; else at least the filling.",
             savings.lines(

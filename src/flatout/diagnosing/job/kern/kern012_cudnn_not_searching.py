@@ -40,11 +40,11 @@ SAVED = 0.08
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all convolutions."""
-    job, seen = profile.job, profile.seen
-    if job is None or seen is None or not operators.on_nvidia(profile):
+    job, watched = profile.job, profile.seen
+    if job is None or watched is None or not operators.on_nvidia(profile):
         return
-    fixed = seen.input_shapes == 1 and all(len(model.input_shapes) <= 1 for model in job.models)
-    if job.cudnn_benchmark or job.deterministic or seen.deterministic or not fixed:
+    fixed = watched.input_shapes == 1 and all(len(model.input_shapes) <= 1 for model in job.models)
+    if job.cudnn_benchmark or job.deterministic or watched.deterministic or not fixed:
         return
     convolutions = operators.called(profile, operators.CONVOLVES)
     took = operators.total(profile, convolutions)
@@ -58,7 +58,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"cudnn.benchmark is off: {units.milliseconds(took)} of convolutions, one shape",
-        evidence=operators.told(profile, convolutions),
+        evidence=operators.evidence(profile, convolutions),
         cure=Cure(
             "Let cuDNN measure its kernels once.",
             savings.lines(None, "", "torch.backends.cudnn.benchmark = True"),

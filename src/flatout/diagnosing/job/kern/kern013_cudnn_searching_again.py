@@ -43,13 +43,20 @@ LAUNCH_MS = 0.1
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all convolutions."""
-    job, seen = profile.job, profile.seen
-    if job is None or seen is None or not job.cudnn_benchmark or not operators.on_nvidia(profile):
+    job, watched = profile.job, profile.seen
+    if (
+        job is None
+        or watched is None
+        or not job.cudnn_benchmark
+        or not operators.on_nvidia(profile)
+    ):
         return
-    if seen.input_shapes <= MANY or not operators.has_convolutions(profile):
+    if watched.input_shapes <= MANY or not operators.has_convolutions(profile):
         return
     convolutions = operators.called(profile, operators.CONVOLVES)
-    searching = sum(max(one.host_ms - LAUNCH_MS * one.calls, 0.0) for one in convolutions)
+    searching = sum(
+        max(operator.host_ms - LAUNCH_MS * operator.calls, 0.0) for operator in convolutions
+    )
     saving = device_time.of_step(
         profile,
         searching,
@@ -57,9 +64,9 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         f"{LAUNCH_MS} ms for launching each",
     )
     yield Diagnosis(
-        title=f"cudnn.benchmark is on with {seen.input_shapes} input shapes",
-        evidence=f"{seen.input_shapes} shapes of the model's first input were seen"
-        + (f"; {operators.told(profile, convolutions)}" if convolutions else ""),
+        title=f"cudnn.benchmark is on with {watched.input_shapes} input shapes",
+        evidence=f"{watched.input_shapes} shapes of the model's first input were seen"
+        + (f"; {operators.evidence(profile, convolutions)}" if convolutions else ""),
         cure=Cure(
             "Turn it off, or pad the inputs to a few shapes.",
             savings.lines(
@@ -69,7 +76,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             ),
         ),
         severity=saving.severity,
-        where=seen.model_where,
+        where=watched.model_where,
         saves_ms=saving.ms if saving.worth else None,
         reason=saving.reason if saving.worth else "",
     )

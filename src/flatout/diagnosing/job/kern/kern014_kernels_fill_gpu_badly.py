@@ -59,9 +59,9 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all such kernels."""
     if not savings.accelerated(profile):
         return
-    low = [one for one in profile.kernels if _low(one)]
-    took = sum(one.ms for one in low)
-    saved = sum(one.ms * (1 - (one.occupancy or 0.0) / FULL) for one in low) * BELIEVED
+    low = [kernel for kernel in profile.kernels if _low(kernel)]
+    took = sum(kernel.ms for kernel in low)
+    saved = sum(kernel.ms * (1 - (kernel.occupancy or 0.0) / FULL) for kernel in low) * BELIEVED
     saving = device_time.of_device(
         profile,
         saved,
@@ -71,32 +71,32 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     if not saving.worth:
         return
-    low.sort(key=lambda one: -one.ms)
+    low.sort(key=lambda kernel: -kernel.ms)
     yield Diagnosis(
         title=f"{units.milliseconds(took)} in kernels that fill less than {units.share(LOW)} of it",
-        evidence="; ".join(_told(one) for one in low[:3]),
+        evidence="; ".join(_facts(kernel) for kernel in low[:3]),
         cure=Cure(
             "Give each launch more work: a larger batch, or compile the model.",
             savings.lines(None, "", "model = torch.compile(model)"),
         ),
-        where=next((str(one.where) for one in low if one.where is not None), None),
+        where=next((str(kernel.where) for kernel in low if kernel.where is not None), None),
         boost=savings.boost(profile, "compile", "batch-size"),
         saves_ms=saving.ms,
         reason=saving.reason,
     )
 
 
-def _low(one: Kernel) -> bool:
+def _low(kernel: Kernel) -> bool:
     return (
-        one.kind not in NEED_FEW
-        and one.occupancy is not None
-        and 0 < one.occupancy < LOW
-        and one.calls > 0
-        and one.ms / one.calls >= LONG_MS
+        kernel.kind not in NEED_FEW
+        and kernel.occupancy is not None
+        and 0 < kernel.occupancy < LOW
+        and kernel.calls > 0
+        and kernel.ms / kernel.calls >= LONG_MS
     )
 
 
-def _told(one: Kernel) -> str:
-    origin = f" of {one.operator}" if one.operator else ""
-    name = one.name if len(one.name) <= 60 else f"{one.name[:57]}..."
-    return f"{name}{origin}: {units.milliseconds(one.ms)} at {units.share(one.occupancy)}"
+def _facts(kernel: Kernel) -> str:
+    origin = f" of {kernel.operator}" if kernel.operator else ""
+    name = kernel.name if len(kernel.name) <= 60 else f"{kernel.name[:57]}..."
+    return f"{name}{origin}: {units.milliseconds(kernel.ms)} at {units.share(kernel.occupancy)}"

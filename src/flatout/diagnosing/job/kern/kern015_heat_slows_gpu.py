@@ -44,7 +44,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     saving = clocks.saving(profile, hot)
     yield Diagnosis(
         title=f"{clocks.subject(hot)}: slowed down by heat",
-        evidence=clocks.told(hot),
+        evidence=clocks.evidence(hot),
         cure=Cure(
             "Clean and check fans and air flow, then watch the clocks while the job runs.",
             ("nvidia-smi --query-gpu=index,temperature.gpu,fan.speed,clocks.sm --format=csv -l 2",),

@@ -49,7 +49,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     sheets = {power for sample in slowed if (power := _sheet(sample)) is not None}
     yield Diagnosis(
         title=f"{clocks.subject(slowed)}: slowed down by its power limit",
-        evidence=clocks.told(slowed)
+        evidence=clocks.evidence(slowed)
         + "".join(f"; the data sheet says {power:.0f} W" for power in sorted(sheets)),
         cure=Cure(
             "Set the limit to the data sheet's, with the rights of an administrator.",

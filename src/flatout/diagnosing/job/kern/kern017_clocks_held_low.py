@@ -49,7 +49,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"{clocks.subject(slow)}: busy at a low clock",
-        evidence=clocks.told(slow),
+        evidence=clocks.evidence(slow),
         cure=Cure(
             "Take locked and application clocks back, with the rights of an administrator.",
             tuple(

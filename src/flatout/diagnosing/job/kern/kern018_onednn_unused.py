@@ -61,7 +61,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"convolutions without oneDNN: {units.milliseconds(took)} of the step",
-        evidence=operators.told(profile, slow),
+        evidence=operators.evidence(profile, slow),
         cure=Cure(
             "Leave oneDNN on; it is torch's default.",
             savings.lines(
@@ -79,8 +79,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 def _saved(profile: Profile, slow: list[Operator], took: float) -> tuple[float, str]:
     ceiling = profile.ceiling("conv-cpu-nchw-fp32") or profile.ceiling("matmul-cpu-fp32")
-    flops = sum(one.flops or 0.0 for one in slow)
-    if not ceiling or not flops or any(one.flops is None for one in slow):
+    flops = sum(operator.flops or 0.0 for operator in slow)
+    if not ceiling or not flops or any(operator.flops is None for operator in slow):
         return took * SAVED, (
             f"they take {units.milliseconds(took)}; oneDNN is taken to save {units.share(SAVED)} "
             "(a cautious constant)"

@@ -50,10 +50,14 @@ SAVED = 0.5
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each line."""
     lines: dict[Place, list[Operator]] = {}
-    for one in operators.called(profile, COPIES):
+    for operator in operators.called(profile, COPIES):
         # Inputs of more than one dtype: a conversion, as autocast makes them.
-        if one.where is not None and REORDERS.search(one.where.source) and len(one.dtypes) == 1:
-            lines.setdefault(one.where, []).append(one)
+        if (
+            operator.where is not None
+            and REORDERS.search(operator.where.source)
+            and len(operator.dtypes) == 1
+        ):
+            lines.setdefault(operator.where, []).append(operator)
     for place, copies in lines.items():
         took = operators.total(profile, copies)
         if took >= SHARE * profile.anatomy.step_ms:
@@ -74,7 +78,7 @@ def _diagnosis(
     after = place.source.replace(".contiguous()", "")
     yield Diagnosis(
         title=f"copies for another layout at {place}: {units.milliseconds(took)}",
-        evidence=operators.told(profile, copies),
+        evidence=operators.evidence(profile, copies),
         cure=Cure(
             "Keep the order that the next operator takes as it is.",
             savings.lines(place, place.source, after if after != place.source else ""),

@@ -49,8 +49,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     math = operators.called(profile, attention.MATH)
     if not math:
         return
-    lines = {one.where for one in math if one.where is not None}
-    parts = [one for one in operators.called(profile, PARTS) if not lines or one.where in lines]
+    lines = {operator.where for operator in math if operator.where is not None}
+    parts = [
+        operator
+        for operator in operators.called(profile, PARTS)
+        if not lines or operator.where in lines
+    ]
     took = operators.total(profile, [*math, *parts])
     saved = attention.saved(profile)
     saving = device_time.of_device(
@@ -63,7 +67,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"scaled_dot_product_attention unfused: {units.milliseconds(took)} of the step",
-        evidence=operators.told(profile, [*math, *parts]),
+        evidence=operators.evidence(profile, [*math, *parts]),
         cure=Cure(_advice(profile, math), _lines(profile, math)),
         severity=saving.severity,
         where=operators.where(profile, math),

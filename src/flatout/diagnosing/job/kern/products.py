@@ -40,17 +40,20 @@ def faster(profile: Profile, slow: Sequence[Operator], now: str, then: str) -> F
     operations were counted and they reach little of the ceiling, something else limits them too,
     and the ratio shrinks towards 1.
     """
-    convolutions = [one for one in slow if operators.CONVOLVES.fullmatch(one.name)]
-    others = [one for one in slow if one not in convolutions]
-    found = [
+    convolutions = [operator for operator in slow if operators.CONVOLVES.fullmatch(operator.name)]
+    matrix_products = [operator for operator in slow if operator not in convolutions]
+    parts = [
         _faster(profile, group, title, prefixes, now, then)
         for group, title, prefixes in (
-            (others, "matrix products", (_matmul(profile),)),
+            (matrix_products, "matrix products", (_matmul(profile),)),
             (convolutions, "convolutions", _of_convolutions(profile)),
         )
         if operators.total(profile, group) > 0
     ]
-    return Faster(sum(one.saves_ms for one in found), "; ".join(one.words for one in found))
+    return Faster(
+        sum(operator.saves_ms for operator in parts),
+        "; ".join(operator.words for operator in parts),
+    )
 
 
 def _faster(
@@ -104,9 +107,9 @@ def _measured(
 
 def _reached(profile: Profile, slow: Sequence[Operator], ceiling: float) -> float | None:
     """Share of the ceiling (TFLOP/s) that these operators reach; None: operations not counted."""
-    counted = [one for one in slow if one.flops]
+    counted = [operator for operator in slow if operator.flops]
     took = operators.total(profile, counted)
-    flops = sum(one.flops or 0.0 for one in counted)
+    flops = sum(operator.flops or 0.0 for operator in counted)
     return flops / (took * 1e-3) / (ceiling * 1e12) if took > 0 else None
 
 

@@ -21,7 +21,9 @@ SHAPE = re.compile(
 
 def saving(profile: Profile) -> Saving:
     """What compiling takes a step, as far as the recording saw it."""
-    took = sum(one.host_ms for one in profile.operators if COMPILING.fullmatch(one.name))
+    took = sum(
+        operator.host_ms for operator in profile.operators if COMPILING.fullmatch(operator.name)
+    )
     return device_time.of_step(
         profile, took, f"compiling takes {units.milliseconds(took)} of the recorded steps each"
     )
@@ -32,7 +34,7 @@ def of_shapes(reasons: Sequence[str]) -> list[str]:
     return [reason for reason in reasons if SHAPE.search(reason)]
 
 
-def told(reasons: Sequence[str], most: int = 3, width: int = 240) -> str:
+def evidence(reasons: Sequence[str], most: int = 3, width: int = 240) -> str:
     """The first distinct ones, shortened."""
     distinct = list(dict.fromkeys(reasons))
     parts = [text if len(text) <= width else f"{text[: width - 3]}..." for text in distinct[:most]]

@@ -48,10 +48,14 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if profile.seen is None or not profile.seen.anomaly:
         return
     looking = [
-        one for one in operators.called(profile, LOOKING) if one.backward or one.where is None
+        operator
+        for operator in operators.called(profile, LOOKING)
+        if operator.backward or operator.where is None
     ]
     took = operators.total(profile, looking)
-    stacks = sum(one.calls for one in operators.called(profile, r"aten::isnan")) * STACK_MS
+    stacks = (
+        sum(operator.calls for operator in operators.called(profile, r"aten::isnan")) * STACK_MS
+    )
     waited = sum(
         gap.ms
         for gap in profile.gaps
@@ -67,7 +71,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title="anomaly detection is on",
         evidence="torch.is_anomaly_enabled() is True"
-        + (f"; {operators.told(profile, looking)}" if looking else ""),
+        + (f"; {operators.evidence(profile, looking)}" if looking else ""),
         cure=Cure(
             "Turn it off; it is for hunting a NaN.",
             savings.lines(

@@ -44,7 +44,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the job."""
     if profile.seen is None or not profile.seen.profiler:
         return
-    events = sum(one.calls for one in profile.operators)
+    events = sum(operator.calls for operator in profile.operators)
     # On an accelerator only what it waits for the host counts.
     most = profile.anatomy.part(Kind.PYTHON, Kind.WAIT_HOST)
     saved = min(events * EVENT_MS, most)

@@ -51,7 +51,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     variables = profile.seen.debug_variables if profile.seen is not None else ()
     if not variables:
         return
-    names = [item.partition("=")[0] for item in variables]
+    names = [variable.partition("=")[0] for variable in variables]
     saving = device_time.of_step(profile, *_saved(profile, names))
     yield Diagnosis(
         title=f"debug variables are set: {', '.join(names)}"[:100],

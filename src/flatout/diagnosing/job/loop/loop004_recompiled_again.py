@@ -46,7 +46,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     saving = compiling.saving(profile)
     yield Diagnosis(
         title=f"torch.compile compiled again {len(reasons)} times",
-        evidence=compiling.told(reasons),
+        evidence=compiling.evidence(reasons),
         cure=Cure(
             "Keep constant what the failed guard names; a number that changes goes in as a tensor.",
             (

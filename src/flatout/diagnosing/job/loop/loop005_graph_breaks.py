@@ -46,7 +46,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"torch.compile broke the graph: {units.count(len(breaks), 'reason')}",
-        evidence=compiling.told(breaks),
+        evidence=compiling.evidence(breaks),
         cure=Cure(
             "Take what it names out of the compiled function; with fullgraph it says where.",
             savings.lines(

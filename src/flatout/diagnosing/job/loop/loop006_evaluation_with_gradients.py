@@ -43,11 +43,11 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the evaluation."""
     if profile.job is None or not profile.job.eval_with_grad:
         return
-    seen = profile.seen
-    took = seen.eval_s * 1000 if seen is not None else 0.0
+    watched = profile.seen
+    took = watched.eval_s * 1000 if watched is not None else 0.0
     saved = savings.beside(profile, took * SAVED)
     worth = savings.worth(profile, saved)
-    where = seen.eval_where if seen is not None else None
+    where = watched.eval_where if watched is not None else None
     yield Diagnosis(
         title="evaluation runs with gradients on",
         evidence="the model was called in evaluation mode with gradients, and no backward followed"

@@ -42,10 +42,10 @@ ENOUGH = 0.05
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the loop."""
-    seen = profile.seen
-    if seen is None or seen.eval_s <= 0 or seen.epochs > 1:
+    watched = profile.seen
+    if watched is None or watched.eval_s <= 0 or watched.epochs > 1:
         return
-    step, took = profile.anatomy.step_ms, seen.eval_s * 1000
+    step, took = profile.anatomy.step_ms, watched.eval_s * 1000
     if step <= 0 or took < SHARE * (step + took):
         return
     saved = savings.beside(profile, took - ENOUGH * step)
@@ -56,13 +56,13 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         cure=Cure(
             "Evaluate less often.",
             savings.lines(
-                seen.eval_where,
+                watched.eval_where,
                 "evaluate(model)",
                 "if step % 1000 == 0:",
                 "    evaluate(model)",
             ),
         ),
-        where=seen.eval_where,
+        where=watched.eval_where,
         saves_ms=saved,
         reason=f"evaluation takes {units.milliseconds(took)} for each step beside it; at "
         f"{units.share(ENOUGH)} of the step {units.milliseconds(ENOUGH * step)}",

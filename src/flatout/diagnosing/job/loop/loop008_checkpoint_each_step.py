@@ -41,8 +41,8 @@ KEPT = 0.01
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the loop."""
-    found = loops.calls(profile, "torch.save")
-    took = loops.ms(found)
+    saves = loops.calls(profile, "torch.save")
+    took = loops.ms(saves)
     saving = device_time.of_step(
         profile,
         took * (1 - KEPT),
@@ -50,10 +50,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     if not saving.worth:
         return
-    where = loops.where(found)
+    where = loops.where(saves)
     yield Diagnosis(
         title=f"a checkpoint in nearly every step: {units.milliseconds(took)}",
-        evidence=loops.told(found),
+        evidence=loops.evidence(saves),
         cure=Cure(
             "Save every so many steps, or minutes.",
             savings.lines(

@@ -45,8 +45,8 @@ KEPT = 0.02
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all of it."""
     waiting = {str(sync.where) for sync in profile.syncs if sync.where is not None}
-    found = [one for one in loops.calls(profile, *NAMES) if one.where not in waiting]
-    took = loops.ms(found)
+    log_calls = [call for call in loops.calls(profile, *NAMES) if call.where not in waiting]
+    took = loops.ms(log_calls)
     saving = device_time.of_step(
         profile,
         took * (1 - KEPT),
@@ -54,14 +54,17 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     if not saving.worth:
         return
-    where = loops.where(found)
+    where = loops.where(log_calls)
     yield Diagnosis(
         title=f"logging in each step: {units.milliseconds(took)}",
-        evidence=loops.told(found),
+        evidence=loops.evidence(log_calls),
         cure=Cure(
             "Log every so many steps.",
             savings.lines(
-                where, f"{found[0].name}(...)", "if step % 50 == 0:", f"    {found[0].name}(...)"
+                where,
+                f"{log_calls[0].name}(...)",
+                "if step % 50 == 0:",
+                f"    {log_calls[0].name}(...)",
             ),
         ),
         severity=saving.severity,

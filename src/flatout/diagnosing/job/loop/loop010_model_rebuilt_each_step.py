@@ -39,27 +39,27 @@ CHECK = Check(code="LOOP010", severity=Severity.WARNING, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all of them."""
-    found = loops.calls(profile, "Module()")
-    took = loops.ms(found)
+    constructions = loops.calls(profile, "Module()")
+    took = loops.ms(constructions)
     saving = device_time.of_step(
         profile, took, f"building takes {units.milliseconds(took)} a step, and is needed once"
     )
     if not saving.worth:
         return
-    name = found[0].detail or "Module"
+    name = constructions[0].detail or "Module"
     yield Diagnosis(
         title=f"{name} is built anew in each step: {units.milliseconds(took)}",
-        evidence=loops.told(found),
+        evidence=loops.evidence(constructions),
         cure=Cure(
             "Build it once, before the loop.",
             savings.lines(
-                loops.where(found),
+                loops.where(constructions),
                 f"    module = {name}(...)  # in the loop",
                 f"module = {name}(...)  # before it",
             ),
         ),
         severity=saving.severity,
-        where=loops.where(found),
+        where=loops.where(constructions),
         saves_ms=saving.ms,
         reason=saving.reason,
     )

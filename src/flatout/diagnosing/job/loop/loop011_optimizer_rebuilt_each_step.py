@@ -39,26 +39,26 @@ CHECK = Check(code="LOOP011", severity=Severity.WARNING, since="0.2.0")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all of them."""
-    found = loops.calls(profile, "Optimizer()")
-    if not found:
+    constructions = loops.calls(profile, "Optimizer()")
+    if not constructions:
         return
-    took = loops.ms(found)
+    took = loops.ms(constructions)
     saving = device_time.of_step(
         profile, took, f"building takes {units.milliseconds(took)} a step, and is needed once"
     )
-    name = found[0].detail or "Optimizer"
+    name = constructions[0].detail or "Optimizer"
     yield Diagnosis(
         title=f"{name} is built anew in each step: its state is lost",
-        evidence=loops.told(found),
+        evidence=loops.evidence(constructions),
         cure=Cure(
             "Build it once, before the loop; change the learning rate in param_groups.",
             savings.lines(
-                loops.where(found),
+                loops.where(constructions),
                 f"    optimizer = torch.optim.{name}(model.parameters(), lr=lr)  # in the loop",
                 f"optimizer = torch.optim.{name}(model.parameters(), lr=lr)  # before it",
             ),
         ),
-        where=loops.where(found),
+        where=loops.where(constructions),
         saves_ms=saving.ms if saving.worth else None,
         reason=saving.reason if saving.worth else "",
     )

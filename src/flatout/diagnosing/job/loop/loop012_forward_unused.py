@@ -43,40 +43,42 @@ FORWARD = 0.3
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the loop."""
-    seen = profile.seen
-    if seen is None or seen.unused_forwards < LEAST:
+    watched = profile.seen
+    if watched is None or watched.unused_forwards < LEAST:
         return
     used = profile.job.micro_steps if profile.job is not None else 1.0
     took, words = _forward_ms(profile)
-    saved = took * seen.unused_forwards / (seen.unused_forwards + max(used, 1.0))
+    saved = took * watched.unused_forwards / (watched.unused_forwards + max(used, 1.0))
     saving = device_time.of_device(
         profile,
         saved,
-        f"{words}; {seen.unused_forwards:.3g} of {seen.unused_forwards + max(used, 1.0):.3g} "
+        f"{words}; {watched.unused_forwards:.3g} of {watched.unused_forwards + max(used, 1.0):.3g} "
         f"calls are for nothing: {units.milliseconds(saved)}",
     )
     yield Diagnosis(
-        title=f"{seen.unused_forwards:.3g} forward passes a step are for nothing",
-        evidence=f"{seen.unused_forwards:.3g} training calls of the model a step with gradients, "
-        "and no backward pass through what they returned",
+        title=f"{watched.unused_forwards:.3g} forward passes a step are for nothing",
+        evidence=f"{watched.unused_forwards:.3g} training calls of the model a step with "
+        "gradients, and no backward pass through what they returned",
         cure=Cure(
             "Use the outputs that there are, or call the model without gradients.",
             savings.lines(
-                seen.model_where,
+                watched.model_where,
                 "accuracy = metric(model(x), y)",
                 "accuracy = metric(output.detach(), y)",
             ),
         ),
-        where=seen.model_where,
+        where=watched.model_where,
         saves_ms=saving.ms if saving.worth else None,
         reason=saving.reason if saving.worth else "",
     )
 
 
 def _forward_ms(profile: Profile) -> tuple[float, str]:
-    computing = [one for one in profile.operators if one.kind in operators.COMPUTING]
-    if any(one.backward for one in computing):
-        took = operators.total(profile, [one for one in computing if not one.backward])
+    computing = [operator for operator in profile.operators if operator.kind in operators.COMPUTING]
+    if any(operator.backward for operator in computing):
+        took = operators.total(
+            profile, [operator for operator in computing if not operator.backward]
+        )
         return took, f"forward passes take {units.milliseconds(took)} of the step"
     took = profile.anatomy.part(*operators.COMPUTING) * FORWARD
     return took, (

@@ -49,7 +49,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     tensors = job.optimizers[0].tensors
     added = operators.accumulating(profile)
-    calls = sum(one.calls for one in added)
+    calls = sum(operator.calls for operator in added)
     if not tensors or calls < tensors:
         return
     took = operators.total(profile, added)
@@ -75,5 +75,5 @@ def _zeroed(profile: Profile) -> bool:
     """A call of zero_grad, or a fill outside the backward pass: the model's own is inside of it."""
     if operators.called(profile, r"Optimizer\.zero_grad#.*"):
         return True
-    fills = [one for one in operators.called(profile, ZEROING) if not one.backward]
-    return any(one.where is None or "grad" in one.where.source for one in fills)
+    fills = [operator for operator in operators.called(profile, ZEROING) if not operator.backward]
+    return any(operator.where is None or "grad" in operator.where.source for operator in fills)

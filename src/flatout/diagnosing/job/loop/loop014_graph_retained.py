@@ -41,12 +41,17 @@ KEEPS = re.compile(r"backward\(.*retain_graph\s*=\s*True")
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the loop."""
-    kept = [one for one in profile.operators if _keeps(one)]
-    seen = profile.seen.backward_where if profile.seen is not None else None
-    if not kept or (seen is not None and seen not in {str(one.where) for one in kept}):
+    retaining = [operator for operator in profile.operators if _keeps(operator)]
+    watched_line = profile.seen.backward_where if profile.seen is not None else None
+    if not retaining or (
+        watched_line is not None
+        and watched_line not in {str(operator.where) for operator in retaining}
+    ):
         return
     passes = profile.job.micro_steps if profile.job is not None else 1.0
-    took = operators.total(profile, [one for one in profile.operators if one.backward])
+    took = operators.total(
+        profile, [operator for operator in profile.operators if operator.backward]
+    )
     saved = took * (1 - 1 / passes) if passes >= 2 else 0.0
     saving = device_time.of_device(
         profile,
@@ -54,7 +59,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         f"{passes:.3g} backward passes take {units.milliseconds(took)}; one of the sum of the "
         f"losses takes {units.milliseconds(took - saved)}",
     )
-    place = next(one.where for one in kept if one.where is not None)
+    place = next(operator.where for operator in retaining if operator.where is not None)
     yield Diagnosis(
         title="the backward pass keeps its graph (retain_graph=True)",
         evidence=f"{place}: {place.source}; {passes:.3g} backward passes a step",
@@ -72,5 +77,5 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
 
 
-def _keeps(one: Operator) -> bool:
-    return one.where is not None and KEEPS.search(one.where.source) is not None
+def _keeps(operator: Operator) -> bool:
+    return operator.where is not None and KEEPS.search(operator.where.source) is not None

@@ -43,26 +43,26 @@ FEWEST = 2
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the model."""
-    seen = profile.seen
-    if seen is None:
+    watched = profile.seen
+    if watched is None:
         return
-    shapes = compiling.of_shapes(seen.recompiles)
+    shapes = compiling.of_shapes(watched.recompiles)
     models = profile.job.models if profile.job is not None else ()
-    many = seen.input_shapes > MANY and any(model.compiled for model in models)
+    many = watched.input_shapes > MANY and any(model.compiled for model in models)
     if len(shapes) < FEWEST and not many:
         return
     saving = compiling.saving(profile)
-    known = [f"{seen.input_shapes} shapes of the model's first input"] if many else []
+    shape_counts = [f"{watched.input_shapes} shapes of the model's first input"] if many else []
     yield Diagnosis(
         title="compiled code gets inputs of ever other shapes",
-        evidence="; ".join([*known, *([compiling.told(shapes)] if shapes else [])]),
+        evidence="; ".join([*shape_counts, *([compiling.evidence(shapes)] if shapes else [])]),
         cure=Cure(
             "Pad to a few shapes, or say from the start which dimension changes.",
             savings.lines(
                 None, "model = torch.compile(model)", "model = torch.compile(model, dynamic=True)"
             ),
         ),
-        where=seen.model_where
+        where=watched.model_where
         or next((line for text in shapes if (line := loops.line_in(text))), None),
         saves_ms=saving.ms if saving.worth else None,
         reason=saving.reason if saving.worth else "",

@@ -15,30 +15,30 @@ EACH_STEP = 0.5
 
 def calls(profile: Profile, *names: str, least: float = EACH_STEP) -> list[CallSeen]:
     """Those of these names that the loop makes at least so often a step, the longest first."""
-    seen = profile.seen.calls if profile.seen is not None else ()
-    found = [one for one in seen if one.name in names and one.calls >= least]
-    return sorted(found, key=lambda one: -one.s)
+    watched_calls = profile.seen.calls if profile.seen is not None else ()
+    matching = [call for call in watched_calls if call.name in names and call.calls >= least]
+    return sorted(matching, key=lambda call: -call.s)
 
 
-def ms(found: Iterable[CallSeen]) -> float:
+def ms(calls: Iterable[CallSeen]) -> float:
     """Milliseconds a step of all of them."""
-    return sum(max(one.s, 0.0) for one in found) * 1000
+    return sum(max(call.s, 0.0) for call in calls) * 1000
 
 
-def where(found: Iterable[CallSeen]) -> str | None:
+def where(calls: Iterable[CallSeen]) -> str | None:
     """The line of the longest with a line."""
-    return next((one.where for one in found if one.where), None)
+    return next((call.where for call in calls if call.where), None)
 
 
-def told(found: list[CallSeen], most: int = 3) -> str:
+def evidence(calls: list[CallSeen], most: int = 3) -> str:
     """Like torch.save at train.py:40: 1 calls, 35.2 ms a step."""
     parts = [
-        f"{one.name}{f' ({one.detail})' if one.detail else ''}"
-        f"{f' at {one.where}' if one.where else ''}: {one.calls:.3g} calls, "
-        f"{units.milliseconds(one.s * 1000)} a step"
-        for one in found[:most]
+        f"{call.name}{f' ({call.detail})' if call.detail else ''}"
+        f"{f' at {call.where}' if call.where else ''}: {call.calls:.3g} calls, "
+        f"{units.milliseconds(call.s * 1000)} a step"
+        for call in calls[:most]
     ]
-    return "; ".join([*parts, f"and {len(found) - most} more"] if len(found) > most else parts)
+    return "; ".join([*parts, f"and {len(calls) - most} more"] if len(calls) > most else parts)
 
 
 FOREIGN = re.compile(
@@ -55,8 +55,8 @@ NAMED = (
 def line_in(text: str) -> str | None:
     """The user's line that torch names in a message, file:line; None: it names none."""
     for pattern in NAMED:
-        found = [item for item in re.findall(pattern, text) if not FOREIGN.search(item[0])]
-        if found:
-            file, line = found[-1]
+        places = [place for place in re.findall(pattern, text) if not FOREIGN.search(place[0])]
+        if places:
+            file, line = places[-1]
             return f"{file}:{line}"
     return None

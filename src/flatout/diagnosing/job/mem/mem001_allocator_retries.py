@@ -38,14 +38,14 @@ CHECK = Check(code="MEM001", severity=Severity.WARNING, since="0.2.0", hides=("M
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the device."""
-    seen = profile.seen
-    if seen is None or seen.alloc_retries <= 0:
+    watched = profile.seen
+    if watched is None or watched.alloc_retries <= 0:
         return
     waited = memory.waited_ms(profile)
     saving = device_time.of_step(profile, waited, memory.waited_words(waited))
     yield Diagnosis(
-        title=f"the allocator ran out of memory and tried again {seen.alloc_retries} times",
-        evidence=f"in {seen.steps} steps; {memory.told(profile)}",
+        title=f"the allocator ran out of memory and tried again {watched.alloc_retries} times",
+        evidence=f"in {watched.steps} steps; {memory.evidence(profile)}",
         cure=Cure(
             "Let segments grow instead of being cut; where that is not enough, a smaller batch.",
             (memory.EXPANDABLE,),

@@ -43,19 +43,19 @@ TIGHT = 0.9
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the device."""
-    seen = profile.seen
-    if seen is None or not savings.accelerated(profile):
+    watched = profile.seen
+    if watched is None or not savings.accelerated(profile):
         return
     reserved, peak, total = (
-        seen.memory_reserved_bytes,
-        seen.memory_peak_bytes,
-        seen.memory_total_bytes,
+        watched.memory_reserved_bytes,
+        watched.memory_peak_bytes,
+        watched.memory_total_bytes,
     )
     if not reserved or not peak or not total or reserved - peak < SHARE * total:
         return
     yield Diagnosis(
         title=f"{units.size(reserved - peak)} reserved beyond what is ever in use",
-        evidence=memory.told(profile),
+        evidence=memory.evidence(profile),
         cure=Cure("Let segments grow instead of being cut.", (memory.EXPANDABLE,)),
         severity=Severity.WARNING if reserved > TIGHT * total else None,
         boost=savings.boost(profile, "allocator"),

@@ -45,7 +45,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"memory is {units.share(used)} full",
-        evidence=memory.told(profile),
+        evidence=memory.evidence(profile),
         cure=Cure(
             "Leave some room: a smaller batch, 16-bit activations or checkpointing.",
             savings.lines(

@@ -65,11 +65,11 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if not saving.worth:
         return
     loaders = profile.job.loaders if profile.job is not None else ()
-    batch = next((one.batch_size for one in loaders if one.batch_size), None)
-    told = f"; batch size {batch}, {batch * factor} would fit" if batch else ""
+    batch = next((loader.batch_size for loader in loaders if loader.batch_size), None)
+    batch_size = f"; batch size {batch}, {batch * factor} would fit" if batch else ""
     yield Diagnosis(
         title=f"memory is {units.share(used)} full: the batch could be {factor} times as large",
-        evidence=f"{memory.told(profile)}{told}",
+        evidence=f"{memory.evidence(profile)}{batch_size}",
         cure=Cure(
             "Raise the batch size, as far as the learning bears it.",
             savings.lines(
@@ -86,14 +86,15 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 def _factor(profile: Profile) -> int:
     """The power of two by which what grows with the batch can be multiplied."""
-    seen = profile.seen
-    if seen is None or not seen.memory_peak_bytes or not seen.memory_total_bytes:
+    watched = profile.seen
+    if watched is None or not watched.memory_peak_bytes or not watched.memory_total_bytes:
         return 1
     models = profile.job.models if profile.job is not None else ()
     fixed = min(
-        sum(model.parameters for model in models) * 4 * FIXED_COPIES, seen.memory_peak_bytes * 0.9
+        sum(model.parameters for model in models) * 4 * FIXED_COPIES,
+        watched.memory_peak_bytes * 0.9,
     )
-    room = (FILLED * seen.memory_total_bytes - fixed) / (seen.memory_peak_bytes - fixed)
+    room = (FILLED * watched.memory_total_bytes - fixed) / (watched.memory_peak_bytes - fixed)
     factor = 1
     while factor * 2 <= min(room, LARGEST):
         factor *= 2

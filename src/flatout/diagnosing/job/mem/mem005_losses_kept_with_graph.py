@@ -39,17 +39,17 @@ CHECK = Check(code="MEM005", severity=Severity.WARNING, since="0.2.0", hides=("M
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the loop."""
-    seen = profile.seen
-    if seen is None or not seen.losses_kept:
+    watched = profile.seen
+    if watched is None or not watched.losses_kept:
         return
-    grown = memory.growth(seen.memory_bytes)
-    told = f"; memory grows by {units.size(grown)} a step" if grown else ""
+    grown = memory.growth(watched.memory_bytes)
+    growth = f"; memory grows by {units.size(grown)} a step" if grown else ""
     yield Diagnosis(
         title="losses of past steps are kept with their graphs",
-        evidence=f"losses of earlier steps are still alive{told}; {memory.told(profile)}",
+        evidence=f"losses of earlier steps are still alive{growth}; {memory.evidence(profile)}",
         cure=Cure(
             "Keep the number, not the tensor with its graph.",
-            savings.lines(seen.losses_where, "total += loss", "total += loss.detach()"),
+            savings.lines(watched.losses_where, "total += loss", "total += loss.detach()"),
         ),
-        where=seen.losses_where,
+        where=watched.losses_where,
     )

@@ -43,20 +43,20 @@ LEAST_CPU = 2 * 2**20
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the job."""
-    seen = profile.seen
-    if seen is None:
+    watched = profile.seen
+    if watched is None:
         return
-    grown = memory.growth(seen.memory_bytes)
+    grown = memory.growth(watched.memory_bytes)
     if grown is None or grown < (LEAST if savings.accelerated(profile) else LEAST_CPU):
         return
-    now = seen.memory_bytes[-1]
+    now = watched.memory_bytes[-1]
     lasts = ""
-    if seen.memory_total_bytes and seen.memory_total_bytes > now:
-        lasts = f"; full after {(seen.memory_total_bytes - now) / grown:,.0f} more steps"
+    if watched.memory_total_bytes and watched.memory_total_bytes > now:
+        lasts = f"; full after {(watched.memory_total_bytes - now) / grown:,.0f} more steps"
     yield Diagnosis(
         title=f"memory grows by {units.size(grown)} a step",
-        evidence=f"{units.size(seen.memory_bytes[0])} after the first watched step, "
-        f"{units.size(now)} after {len(seen.memory_bytes)}{lasts}",
+        evidence=f"{units.size(watched.memory_bytes[0])} after the first watched step, "
+        f"{units.size(now)} after {len(watched.memory_bytes)}{lasts}",
         cure=Cure(
             "Find what keeps tensors of past steps, and keep numbers instead.",
             savings.lines(None, "history.append(output)", "history.append(output.detach().cpu())"),

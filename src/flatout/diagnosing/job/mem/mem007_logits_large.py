@@ -50,10 +50,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     peak = profile.seen.memory_peak_bytes if profile.seen is not None else None
     if not peak:
         return
-    found = operators.in_dtype(operators.called(profile, SOFTMAX), operators.FLOAT32)
-    large = [one for one in found if _bytes(one)]
-    held = max((_bytes(one) for one in large), default=0)
-    if held < SHARE * peak:
+    softmaxes = operators.in_dtype(operators.called(profile, SOFTMAX), operators.FLOAT32)
+    large = [operator for operator in softmaxes if _bytes(operator)]
+    largest_bytes = max((_bytes(operator) for operator in large), default=0)
+    if largest_bytes < SHARE * peak:
         return
     took = operators.total(profile, large)
     saving = device_time.of_device(
@@ -62,10 +62,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         f"softmax and loss over the logits take {units.milliseconds(took)}; fused they are taken "
         f"to save {units.share(SAVED)} of it (a cautious constant)",
     )
-    place = operators.where(profile, [one for one in large if not one.backward] or large)
+    place = operators.where(
+        profile, [operator for operator in large if not operator.backward] or large
+    )
     yield Diagnosis(
-        title=f"logits in float32: {units.size(held)} for each copy of them",
-        evidence=f"{operators.told(profile, large)}; {memory.told(profile)}",
+        title=f"logits in float32: {units.size(largest_bytes)} for each copy of them",
+        evidence=f"{operators.evidence(profile, large)}; {memory.evidence(profile)}",
         cure=Cure(
             "Compute the loss in pieces, or compile it: no whole float32 copy is made then.",
             savings.lines(
@@ -81,11 +83,11 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
 
 
-def _bytes(one: Operator) -> int:
+def _bytes(operator: Operator) -> int:
     """Of its costliest input with that many classes, in float32."""
     sizes = (
         operators.elements(tensor) * 4
-        for text in one.shapes
+        for text in operator.shapes
         for tensor in operators.shape(text)
         if len(tensor) >= 2 and tensor[-1] >= VOCABULARY
     )

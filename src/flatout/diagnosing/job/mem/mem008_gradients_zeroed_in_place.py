@@ -40,10 +40,10 @@ ZEROS = r"aten::(zero_|_foreach_zero_|fill_)"
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the loop."""
-    zeros = [one for one in operators.called(profile, ZEROS) if _of_gradients(one)]
+    zeros = [operator for operator in operators.called(profile, ZEROS) if _of_gradients(operator)]
     if not zeros:
         return
-    lines = [one for one in zeros if one.where is not None]
+    lines = [operator for operator in zeros if operator.where is not None]
     added = operators.accumulating(profile)
     took = operators.total(profile, zeros)
     adding = operators.total(profile, added) if _accumulates(profile, added) else 0.0
@@ -56,7 +56,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     place = operators.costliest_place(profile, lines)
     yield Diagnosis(
         title="gradients are filled with zeros instead of being dropped",
-        evidence=operators.told(profile, [*zeros, *(added if adding else [])]),
+        evidence=operators.evidence(profile, [*zeros, *(added if adding else [])]),
         cure=Cure(
             "Drop them: the default of zero_grad.",
             savings.lines(
@@ -72,13 +72,13 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
 
 
-def _of_gradients(one: Operator) -> bool:
-    source = one.where.source if one.where is not None else ""
+def _of_gradients(operator: Operator) -> bool:
+    source = operator.where.source if operator.where is not None else ""
     return "set_to_none=False" in source or "grad.zero_()" in source
 
 
 def _accumulates(profile: Profile, added: list[Operator]) -> bool:
     """One addition for each tensor: not those of the model's own backward pass."""
     optimizers = profile.job.optimizers if profile.job is not None else ()
-    tensors = sum(one.tensors for one in optimizers)
-    return 0 < tensors <= sum(one.calls for one in added)
+    tensors = sum(optimizer.tensors for optimizer in optimizers)
+    return 0 < tensors <= sum(operator.calls for operator in added)

@@ -47,8 +47,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     used = memory.share_used(profile)
     if used is None or used >= EMPTY:
         return
-    found = [one for one in profile.operators if NODE.fullmatch(one.name) or _in_line(one)]
-    if not found:
+    checkpointed = [
+        operator
+        for operator in profile.operators
+        if NODE.fullmatch(operator.name) or _in_line(operator)
+    ]
+    if not checkpointed:
         return
     took = profile.anatomy.part(*operators.COMPUTING)
     saving = device_time.of_device(
@@ -59,10 +63,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     if not saving.worth:
         return
-    place = operators.costliest_place(profile, [one for one in found if _in_line(one)])
+    place = operators.costliest_place(
+        profile, [operator for operator in checkpointed if _in_line(operator)]
+    )
     yield Diagnosis(
         title=f"activations are computed twice, with memory {units.share(used)} full",
-        evidence=f"{operators.told(profile, found)}; {memory.told(profile)}",
+        evidence=f"{operators.evidence(profile, checkpointed)}; {memory.evidence(profile)}",
         cure=Cure(
             "Call the block itself; or checkpoint every second one.",
             savings.lines(
@@ -78,5 +84,5 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
 
 
-def _in_line(one: Operator) -> bool:
-    return one.where is not None and CALL.search(one.where.source) is not None
+def _in_line(operator: Operator) -> bool:
+    return operator.where is not None and CALL.search(operator.where.source) is not None

@@ -41,9 +41,9 @@ CHECK = Check(code="SYNC002", severity=Severity.WARNING, since="0.2.0")
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each line."""
     large = {
-        str(one.where)
-        for one in copies.to_host(profile)
-        if one.bytes >= stalls.LARGE and one.where is not None
+        str(copy.where)
+        for copy in copies.to_host(profile)
+        if copy.bytes >= stalls.LARGE and copy.where is not None
     }
     for diagnosis in stalls.diagnoses(profile, stalls.Stall.HOST_COPY, _title, _cure):
         if diagnosis.where not in large:

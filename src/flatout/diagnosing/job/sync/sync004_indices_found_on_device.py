@@ -48,8 +48,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 def _title(sync: Sync) -> str:
     name = sync.name.removeprefix("aten::").strip("_")
-    what = "a boolean mask" if name.startswith(("index", "_index")) else name
-    return f"the host waits for the size of what {what} chooses"
+    chooser = "a boolean mask" if name.startswith(("index", "_index")) else name
+    return f"the host waits for the size of what {chooser} chooses"
 
 
 def _cure(sync: Sync) -> Cure:

@@ -42,8 +42,12 @@ CALL = "empty_cache"
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all such calls."""
     syncs = stalls.of(profile, stalls.Stall.CACHE)
-    seen = profile.seen.calls if profile.seen is not None else ()
-    calls = [call for call in seen if call.name.endswith(CALL) and call.calls >= stalls.EACH_STEP]
+    watched_calls = profile.seen.calls if profile.seen is not None else ()
+    calls = [
+        call
+        for call in watched_calls
+        if call.name.endswith(CALL) and call.calls >= stalls.EACH_STEP
+    ]
     if not savings.accelerated(profile) or not (syncs or calls):
         return
     idle = sum(sync.idle_ms for sync in syncs)

@@ -44,8 +44,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if not savings.accelerated(profile):
         return
     syncs = stalls.of(profile, stalls.Stall.SAVING)
-    seen = profile.seen.calls if profile.seen is not None else ()
-    calls = [call for call in seen if call.name == CALL and call.calls >= stalls.EACH_STEP]
+    watched_calls = profile.seen.calls if profile.seen is not None else ()
+    calls = [call for call in watched_calls if call.name == CALL and call.calls >= stalls.EACH_STEP]
     if not (syncs or calls):
         return
     spent = sum(call.s for call in calls) * 1000

@@ -53,7 +53,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         evidence=evidence,
         cure=Cure(
             f"Install NVIDIA's driver{where}. torch's wheels need no CUDA toolkit beside it.",
-            driver.commands(driver_state.here(machine)),
+            driver.commands(driver_state.place(machine)),
         ),
     )
 
@@ -64,19 +64,21 @@ def _on_linux(machine: Machine) -> str | None:
     if not driver_state.module_missing(machine) or not nowhere:
         return None
     return (
-        f"on the bus: {driver_state.named(driver_state.waiting(machine))}; loaded modules: "
+        f"on the bus: {driver_state.names(driver_state.waiting(machine))}; loaded modules: "
         f"{driver_state.modules(machine)}; kernels with an nvidia.ko on disk: 0"
     )
 
 
 def _on_windows(machine: Machine) -> str | None:
     cards = driver_state.waiting(machine)
-    known = machine.driver("nvidia")
+    driver_facts = machine.driver("nvidia")
     if machine.system.name != "Windows" or not cards or machine.drivers is None:
         return None
     if any(card.driver_sees is not False for card in machine.gpus_of("nvidia")):
         return None
-    if known is not None and (known.version is not None or known.nvml_error is None):
+    if driver_facts is not None and (
+        driver_facts.version is not None or driver_facts.nvml_error is None
+    ):
         return None
-    said = driver_state.errors(known) or "no trace of a driver"
-    return f"display adapter: {driver_state.named(cards)}; {said}"
+    messages = driver_state.errors(driver_facts) or "no trace of a driver"
+    return f"display adapter: {driver_state.names(cards)}; {messages}"

@@ -47,26 +47,26 @@ CHECK = Check(
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for the machine, however many GPUs nouveau holds."""
-    held = [gpu for gpu in machine.gpus_of("nvidia") if _held(gpu, machine)]
-    if not held:
+    gpus = [gpu for gpu in machine.gpus_of("nvidia") if _held(gpu, machine)]
+    if not gpus:
         return
-    here = driver_state.here(machine)
-    there = machine.kernel.nvidia_module_on_disk is True and here.distribution != "nixos"
+    place = driver_state.place(machine)
+    there = machine.kernel.nvidia_module_on_disk is True and place.distribution != "nixos"
     text = (
         "Forbid nouveau, rebuild the boot image, and restart with NVIDIA's driver."
         if there
         else "Forbid nouveau, rebuild the boot image, install NVIDIA's driver, and restart."
     )
-    if here.distribution == "nixos":
+    if place.distribution == "nixos":
         text = (
             "Put NVIDIA's driver into the configuration, which also forbids nouveau, and restart."
         )
     yield Diagnosis(
-        title=f"nouveau holds {driver_state.name(held[0])}: no CUDA"[:100],
-        evidence=f"held by nouveau: {driver_state.named(held)}; loaded modules: "
+        title=f"nouveau holds {driver_state.name(gpus[0])}: no CUDA"[:100],
+        evidence=f"held by nouveau: {driver_state.names(gpus)}; loaded modules: "
         f"{', '.join(_modules(machine))}; nvidia.ko for this kernel: {_yes_no(machine)}",
-        cure=Cure(text, driver_state.on_host(here, _commands(here, there))),
-        severity=Severity.NOTE if driver_state.seen(machine) else None,
+        cure=Cure(text, driver_state.on_host(place, _commands(place, there))),
+        severity=Severity.NOTE if driver_state.listed(machine) else None,
     )
 
 
@@ -84,14 +84,14 @@ def _yes_no(machine: Machine) -> str:
     return {True: "yes", False: "no", None: "not known"}[machine.kernel.nvidia_module_on_disk]
 
 
-def _commands(here: Target, driver_there: bool) -> tuple[str, ...]:
-    if here.distribution == "nixos":  # its configuration forbids nouveau by itself
-        return driver.commands(here)
+def _commands(place: Target, driver_there: bool) -> tuple[str, ...]:
+    if place.distribution == "nixos":  # its configuration forbids nouveau by itself
+        return driver.commands(place)
     forbid = r"printf 'blacklist nouveau\noptions nouveau modeset=0\n'"
     file = "/etc/modprobe.d/no-nouveau.conf"
-    last = (system_packages.sudo(here, "reboot"),) if driver_there else driver.commands(here)
+    last = (system_packages.sudo(place, "reboot"),) if driver_there else driver.commands(place)
     return (
-        f"{forbid} | {system_packages.sudo(here, f'tee {file}')}",
-        *driver.boot_image_commands(here),
+        f"{forbid} | {system_packages.sudo(place, f'tee {file}')}",
+        *driver.boot_image_commands(place),
         *last,
     )

@@ -48,12 +48,12 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     if not kernel.nvidia_module_for or release is None or release in kernel.nvidia_module_for:
         return
-    here = driver_state.here(machine)
+    place = driver_state.place(machine)
     yield Diagnosis(
         title=f"the NVIDIA module is not built for the running kernel {release}"[:100],
         evidence=f"running: {release}; nvidia.ko is there for "
         f"{', '.join(kernel.nvidia_module_for)}; {_parts(kernel)}",
-        cure=Cure(_text(kernel), _commands(here, kernel)),
+        cure=Cure(_text(kernel), _commands(place, kernel)),
     )
 
 
@@ -72,17 +72,17 @@ def _text(kernel: Kernel) -> str:
     return f"{first} the module for the running kernel with DKMS, then load it."
 
 
-def _commands(here: Target, kernel: Kernel) -> tuple[str, ...]:
+def _commands(place: Target, kernel: Kernel) -> tuple[str, ...]:
     if kernel.dkms is False:
         kinds = ("kernel-headers", "dkms")
-        return (*system_packages.commands(here, *kinds), *driver.commands(here))
-    headers = () if kernel.headers else system_packages.commands(here, "kernel-headers")
+        return (*system_packages.commands(place, *kinds), *driver.commands(place))
+    headers = () if kernel.headers else system_packages.commands(place, "kernel-headers")
     return (
         *headers,
         "dkms status",
-        system_packages.sudo(here, 'dkms autoinstall -k "$(uname -r)"'),
-        system_packages.sudo(here, "modprobe nvidia"),
+        system_packages.sudo(place, 'dkms autoinstall -k "$(uname -r)"'),
+        system_packages.sudo(place, "modprobe nvidia"),
         "nvidia-smi",
         "# If dkms built nothing, the driver was installed without it. Install it anew:",
-        *(line if line.startswith("#") else f"# {line}" for line in driver.commands(here)),
+        *(line if line.startswith("#") else f"# {line}" for line in driver.commands(place)),
     )

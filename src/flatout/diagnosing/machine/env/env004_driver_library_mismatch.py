@@ -53,44 +53,44 @@ COMBINATION = "unsupported display driver / cuda driver combination"
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for the driver."""
-    found = machine.driver("nvidia")
-    if found is None or machine.container.wsl or not _mismatch(machine, found):
+    driver_facts = machine.driver("nvidia")
+    if driver_facts is None or machine.container.wsl or not _mismatch(machine, driver_facts):
         return
-    here = driver_state.here(machine)
-    pair = (found.kernel_version, found.library_version)
+    place = driver_state.place(machine)
+    pair = (driver_facts.kernel_version, driver_facts.library_version)
     title = f"NVIDIA's module is {pair[0]}, its library {pair[1]}: no CUDA until they are the same"
-    text, commands = _cure(here, found)
+    text, commands = _cure(place, driver_facts)
     yield Diagnosis(
         title=title if all(pair) and pair[0] != pair[1] else "NVIDIA's module and library differ",
-        evidence=_evidence(machine, found),
+        evidence=_evidence(machine, driver_facts),
         cure=Cure(text, commands),
     )
 
 
-def _mismatch(machine: Machine, found: Driver) -> bool:
-    said = f"{found.nvml_error or ''} {found.smi_error or ''}".lower()
+def _mismatch(machine: Machine, driver_facts: Driver) -> bool:
+    messages = f"{driver_facts.nvml_error or ''} {driver_facts.smi_error or ''}".lower()
     torch = machine.torch
-    if "version mismatch" in said or COMBINATION in ((torch and torch.cuda_error) or ""):
+    if "version mismatch" in messages or COMBINATION in ((torch and torch.cuda_error) or ""):
         return True
-    differ = None not in (found.kernel_version, found.library_version) and (
-        found.kernel_version != found.library_version
+    differ = None not in (driver_facts.kernel_version, driver_facts.library_version) and (
+        driver_facts.kernel_version != driver_facts.library_version
     )
-    return differ and found.nvml_error is not None and not driver_state.seen(machine)
+    return differ and driver_facts.nvml_error is not None and not driver_state.listed(machine)
 
 
-def _evidence(machine: Machine, found: Driver) -> str:
+def _evidence(machine: Machine, driver_facts: Driver) -> str:
     versions = {
-        "module loaded": found.kernel_version,
-        "module on disk": found.installed_version,
-        "libcuda": found.library_version,
+        "module loaded": driver_facts.kernel_version,
+        "module on disk": driver_facts.installed_version,
+        "libcuda": driver_facts.library_version,
     }
-    facts = [f"{what} {version}" for what, version in versions.items() if version]
-    said = (driver_state.errors(found), driver_state.torch_says(machine))
-    return "; ".join(filter(None, (*facts, *said)))
+    facts = [f"{part} {version}" for part, version in versions.items() if version]
+    messages = (driver_state.errors(driver_facts), driver_state.torch_says(machine))
+    return "; ".join(filter(None, (*facts, *messages)))
 
 
-def _cure(here: Target, found: Driver) -> tuple[str, tuple[str, ...]]:
-    if here.container:
+def _cure(place: Target, driver_facts: Driver) -> tuple[str, tuple[str, ...]]:
+    if place.container:
         return (
             "The library must be the host's. Start the container anew (it keeps the libraries of "
             "the driver that it was started under); if that does not help, remove the NVIDIA "
@@ -100,15 +100,15 @@ def _cure(here: Target, found: Driver) -> tuple[str, tuple[str, ...]]:
                 "ldconfig -p | grep -E 'libcuda.so|libnvidia-ml.so'",
             ),
         )
-    on_disk = found.installed_version
-    if on_disk and found.library_version and on_disk != found.library_version:
+    on_disk = driver_facts.installed_version
+    if on_disk and driver_facts.library_version and on_disk != driver_facts.library_version:
         return (
             f"A restart does not help: also on disk the module is {on_disk} and the library "
-            f"{found.library_version}. Install the driver anew, from one source alone.",
-            driver.commands(here),
+            f"{driver_facts.library_version}. Install the driver anew, from one source alone.",
+            driver.commands(place),
         )
     return (
         "The driver was updated and the old module is still loaded. Load the new one (programs on "
         "the GPU must end first), or restart.",
-        driver.reload_commands(here),
+        driver.reload_commands(place),
     )

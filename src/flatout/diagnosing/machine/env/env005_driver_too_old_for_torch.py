@@ -47,8 +47,8 @@ CHECK = Check(code="ENV005", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for torch in the user's interpreter."""
-    torch, found = machine.torch, machine.driver("nvidia")
-    version = (found.version or found.kernel_version) if found else None
+    torch, driver_facts = machine.torch, machine.driver("nvidia")
+    version = (driver_facts.version or driver_facts.kernel_version) if driver_facts else None
     if torch is None or torch.cuda is None or version is None or torch.cuda_available:
         return
     system = driver_state.versions_system(machine)
@@ -71,18 +71,20 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _ways(machine: Machine, needed: str) -> list[tuple[str, tuple[str, ...]]]:
-    here = driver_state.here(machine)
-    newer = (f"install driver {needed} or newer", driver.commands(here, at_least=needed))
+    place = driver_state.place(machine)
+    driver_way = (f"install driver {needed} or newer", driver.commands(place, at_least=needed))
     release = machine.torch.version if machine.torch else None
-    other = _other_torch(replace(here, release=release))
-    return ([newer] if _gpu_allows(machine, needed) else []) + ([other] if other else [])
+    torch_way = _other_torch(replace(place, release=release))
+    return ([driver_way] if _gpu_allows(machine, needed) else []) + (
+        [torch_way] if torch_way else []
+    )
 
 
-def _other_torch(here: Target) -> tuple[str, tuple[str, ...]] | None:
+def _other_torch(place: Target) -> tuple[str, tuple[str, ...]] | None:
     """The build that runs on the present driver; None: none does, or it is not known."""
     try:
-        choice = pytorch.choose(here)
-        lines = pytorch.commands(here)
+        choice = pytorch.choose(place)
+        lines = pytorch.commands(place)
     except UserError:
         return None
     if choice.driver_needed is not None:
@@ -92,8 +94,8 @@ def _other_torch(here: Target) -> tuple[str, tuple[str, ...]] | None:
 
 def _gpu_allows(machine: Machine, needed: str) -> bool:
     """The GPUs are still supported by the driver branch that is needed."""
-    known = map(driver_state.capability, machine.gpus_of("nvidia"))
-    lasts = [cuda.last_driver_branch(capability) for capability in known if capability]
+    capabilities = map(driver_state.capability, machine.gpus_of("nvidia"))
+    lasts = [cuda.last_driver_branch(capability) for capability in capabilities if capability]
     try:
         return all(Version(last).major >= Version(needed).major for last in lasts if last)
     except InvalidVersion:
@@ -108,8 +110,8 @@ def _cure(ways: list[tuple[str, tuple[str, ...]]]) -> Cure:
             ("nvidia-smi",),
         )
     if len(ways) == 1:
-        what, lines = ways[0]
-        return Cure(f"{what[0].upper()}{what[1:]}.", lines)
-    (first, update), (second, replace) = ways
+        way, lines = ways[0]
+        return Cure(f"{way[0].upper()}{way[1:]}.", lines)
+    (first, update), (second, alternative) = ways
     text = f"Either {first}; or {second}. One of the two is enough."
-    return Cure(text, (f"# Either: {first}", *update, f"# Or: {second}", *replace))
+    return Cure(text, (f"# Either: {first}", *update, f"# Or: {second}", *alternative))

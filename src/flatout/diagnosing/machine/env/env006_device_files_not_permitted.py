@@ -69,7 +69,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"no permission on {files[0].path}"
         + (f" and {len(files) - 1} more of NVIDIA's device files" if files[1:] else ""),
-        evidence=f"{'; '.join(map(_told, files[:4]))}; {mine}",
+        evidence=f"{'; '.join(map(_facts, files[:4]))}; {mine}",
         cure=Cure(text, commands),
     )
 
@@ -79,11 +79,11 @@ def _not_given(machine: Machine, files: list[DeviceFile]) -> Iterator[Diagnosis]
     and in Docker, where a container loses its devices in that way: what NVML says tells that.
     """
     lost = machine.container.kind not in (None, "singularity")
-    if lost or driver_state.seen(machine) or driver_state.cuda_works(machine):
+    if lost or driver_state.listed(machine) or driver_state.cuda_works(machine):
         return
     yield Diagnosis(
         title=f"this job was given none of the {len(files)} NVIDIA GPUs here",
-        evidence=f"{'; '.join(map(_told, files[:4]))}: open to everyone, and closed to this "
+        evidence=f"{'; '.join(map(_facts, files[:4]))}: open to everyone, and closed to this "
         "process by a device cgroup",
         cure=Cure(
             "Ask the batch system, or who started this container or service, for a GPU; changing "
@@ -96,7 +96,7 @@ def _not_given(machine: Machine, files: list[DeviceFile]) -> Iterator[Diagnosis]
     )
 
 
-def _told(file: DeviceFile) -> str:
+def _facts(file: DeviceFile) -> str:
     may = {True: "yes", False: "no", None: "not known"}
     facts = [f"mode {file.mode}" if file.mode else "", f"group {file.group}" if file.group else ""]
     return ", ".join(filter(None, (file.path, *facts))) + (
@@ -105,10 +105,10 @@ def _told(file: DeviceFile) -> str:
 
 
 def _cure(
-    here: Target, files: list[DeviceFile], mine: tuple[str, ...]
+    place: Target, files: list[DeviceFile], mine: tuple[str, ...]
 ) -> tuple[str, tuple[str, ...]]:
     group = next((file.group for file in files if file.group), None)
-    if here.container:
+    if place.container:
         return (
             "Start the container with the group of these files, or as a user who is in it.",
             (
@@ -120,14 +120,14 @@ def _cure(
         return (
             f"Join the group {group}, then log out and in again: groups count from the next login.",
             (
-                system_packages.sudo(here, f'usermod -aG {group} "$(id -un)"'),
+                system_packages.sudo(place, f'usermod -aG {group} "$(id -un)"'),
                 f"# After the new login: id -nG must name {group}, and nvidia-smi must work.",
             ),
         )
-    return _open_to_all(here)
+    return _open_to_all(place)
 
 
-def _open_to_all(here: Target) -> tuple[str, tuple[str, ...]]:
+def _open_to_all(place: Target) -> tuple[str, tuple[str, ...]]:
     file = "/etc/modprobe.d/nvidia-device-files.conf"
     return (
         "Let the driver create its files for everyone (mode 0666, its default), from the next boot "
@@ -136,9 +136,9 @@ def _open_to_all(here: Target) -> tuple[str, tuple[str, ...]]:
         (
             "grep -rn NVreg_DeviceFile /etc/modprobe.d /lib/modprobe.d",
             "echo 'options nvidia NVreg_DeviceFileMode=0666' | "
-            + system_packages.sudo(here, f"tee {file}"),
+            + system_packages.sudo(place, f"tee {file}"),
             system_packages.sudo(
-                here, "chmod 0666 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia[0-9]*"
+                place, "chmod 0666 /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia[0-9]*"
             ),
         ),
     )

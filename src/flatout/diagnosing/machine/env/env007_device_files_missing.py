@@ -54,17 +54,17 @@ UVM = "/dev/nvidia-uvm"
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all the files together."""
-    missing = _missing(machine)
-    severity = _severity(machine, missing)
+    paths = _missing(machine)
+    severity = _severity(machine, paths)
     if severity is None:
         return
     uvm = "nvidia_uvm" in (machine.kernel.modules or ())
-    said = driver_state.torch_says(machine)
+    message = driver_state.torch_says(machine)
     first = "CUDA cannot start" if severity is Severity.ERROR else "CUDA needs it at its start"
     yield Diagnosis(
-        title=f"{missing[0]} is missing: {first}",
-        evidence=f"missing: {', '.join(missing)}; module nvidia is loaded, nvidia_uvm is "
-        f"{'loaded' if uvm else 'not loaded'}" + (f"; {said}" if said else ""),
+        title=f"{paths[0]} is missing: {first}",
+        evidence=f"missing: {', '.join(paths)}; module nvidia is loaded, nvidia_uvm is "
+        f"{'loaded' if uvm else 'not loaded'}" + (f"; {message}" if message else ""),
         cure=Cure(
             "Load nvidia_uvm and create the device files, now and at each start. Where the command "
             "nvidia-modprobe is missing, install the package of that name.",
@@ -81,26 +81,26 @@ def _missing(machine: Machine) -> list[str]:
     nothing = inside and not any(file.exists for file in files)
     if machine.container.wsl or nothing or not driver_state.loaded(machine):
         return []
-    missing = [file.path for file in files if not file.exists]
+    paths = [file.path for file in files if not file.exists]
     # Where nvidia_uvm is not loaded, nothing says that its file should be there.
     unlisted = bool(files) and all(file.path != UVM for file in files)
     failed = driver_state.cuda_works(machine) is False
-    return [*missing, UVM] if unlisted and failed else missing
+    return [*paths, UVM] if unlisted and failed else paths
 
 
-def _severity(machine: Machine, missing: list[str]) -> Severity | None:
+def _severity(machine: Machine, paths: list[str]) -> Severity | None:
     """None: nothing to report."""
     works = driver_state.cuda_works(machine)
-    if not missing or not machine.gpus_of("nvidia") or works:
+    if not paths or not machine.gpus_of("nvidia") or works:
         return None
-    if works is False or any(not path.endswith("-uvm") for path in missing):
+    if works is False or any(not path.endswith("-uvm") for path in paths):
         return Severity.ERROR
-    return Severity.NOTE if driver_state.seen(machine) else None
+    return Severity.NOTE if driver_state.listed(machine) else None
 
 
-def _commands(here: Target) -> tuple[str, ...]:
+def _commands(place: Target) -> tuple[str, ...]:
     def admin(line: str) -> str:
-        return system_packages.sudo(here, line)
+        return system_packages.sudo(place, line)
 
     return (
         admin("modprobe nvidia_uvm"),

@@ -46,29 +46,29 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     there = machine.kernel.nvidia_module_on_disk is True
     if not machine.system.secure_boot or not there or not driver_state.module_missing(machine):
         return
-    found = machine.driver("nvidia")
-    version = found and (found.installed_version or found.library_version)
-    here = target.of(machine)
+    driver_facts = machine.driver("nvidia")
+    version = driver_facts and (driver_facts.installed_version or driver_facts.library_version)
+    place = target.of(machine)
     yield Diagnosis(
         title="Secure Boot keeps the NVIDIA module from being loaded",
         evidence=f"Secure Boot: on; nvidia.ko {version or 'of unknown version'} is on disk for "
         f"kernel {machine.system.release or 'that runs'}; loaded modules: "
         f"{driver_state.modules(machine)}; waiting: "
-        f"{driver_state.named(driver_state.waiting(machine))}",
+        f"{driver_state.names(driver_state.waiting(machine))}",
         cure=Cure(
             "Enroll the key that signed the module: give a password of your choice, restart, and "
             "choose Enroll MOK in the blue screen (it needs a keyboard at the machine or its "
             "remote console). Or switch Secure Boot off in the firmware.",
-            _commands(here),
+            _commands(place),
         ),
     )
 
 
-def _commands(here: Target) -> tuple[str, ...]:
+def _commands(place: Target) -> tuple[str, ...]:
     """Each distribution keeps the key that signs the module in its own place."""
 
     def admin(line: str) -> str:
-        return system_packages.sudo(here, line)
+        return system_packages.sudo(place, line)
 
     look = (
         "mokutil --sb-state",
@@ -76,9 +76,9 @@ def _commands(here: Target) -> tuple[str, ...]:
         f"{admin('modprobe nvidia')} || {admin('dmesg')} | grep -iE 'nvidia|rejected' | tail",
     )
     reboot = admin("reboot")
-    if "ubuntu" in (here.distribution, *here.distribution_like):
+    if "ubuntu" in (place.distribution, *place.distribution_like):
         return (*look, admin("update-secureboot-policy --enroll-key"), reboot)
-    if here.distribution == "fedora":
+    if place.distribution == "fedora":
         where = "# RPM Fusion's akmods; with DKMS the key is /var/lib/dkms/mok.pub"
         key = "/etc/pki/akmods/certs/public_key.der"
         return (*look, where, admin(f"mokutil --import {key}"), reboot)

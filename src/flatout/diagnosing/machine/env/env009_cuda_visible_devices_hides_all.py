@@ -49,7 +49,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f'CUDA_VISIBLE_DEVICES="{value[:20]}" hides {many}',
         evidence=f'CUDA_VISIBLE_DEVICES is set to "{value[:60]}"; NVIDIA GPUs here: {len(cards)} '
-        f"({driver_state.named(cards[:2])})",
+        f"({driver_state.names(cards[:2])})",
         cure=Cure(
             "Unset it, here and where it comes from. In a job of a scheduler, ask for a GPU "
             "instead: there the scheduler sets it.",

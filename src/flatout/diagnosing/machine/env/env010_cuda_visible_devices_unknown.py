@@ -46,19 +46,19 @@ CHECK = Check(code="ENV010", severity=Severity.ERROR, since="0.2.0", hides=("ENV
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for the first invalid entry."""
     value = (machine.environment or {}).get(visible_devices.NAME)
-    cards = driver_state.seen(machine)
+    cards = driver_state.listed(machine)
     unsure = any(card.driver_sees is None for card in machine.gpus_of("nvidia"))
     if value is None or not cards or unsure or visible_devices.hides_all(value):
         return
     reading = visible_devices.read(value, cards)
     if reading.wrong is None:
         return
-    left = ", ".join(reading.visible) or "no GPU"
+    visible = ", ".join(reading.visible) or "no GPU"
     usable = ",".join(reading.usable) or None
     yield Diagnosis(
-        title=f'CUDA_VISIBLE_DEVICES stops at "{reading.wrong[:24]}": CUDA sees {left}'[:100],
+        title=f'CUDA_VISIBLE_DEVICES stops at "{reading.wrong[:24]}": CUDA sees {visible}'[:100],
         evidence=f'CUDA_VISIBLE_DEVICES="{value[:120]}"; "{reading.wrong[:48]}": {reading.reason}; '
-        f"the driver lists {len(cards)} NVIDIA GPU(s); seen by CUDA: {left}",
+        f"the driver lists {len(cards)} NVIDIA GPU(s); seen by CUDA: {visible}",
         cure=Cure(
             f"Set it to {usable}, or to what the first line prints, also where it comes from (a "
             "profile, an env file, a job script)."
@@ -70,7 +70,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _commands(here: Target, usable: str | None) -> tuple[str, ...]:
+def _commands(place: Target, usable: str | None) -> tuple[str, ...]:
     """A value for this shell alone: one that stays would hide GPUs that come later."""
-    lines = system_packages.variable(here, visible_devices.NAME, usable)
+    lines = system_packages.variable(place, visible_devices.NAME, usable)
     return lines[:1] if usable else lines

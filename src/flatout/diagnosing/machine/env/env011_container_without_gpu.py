@@ -88,7 +88,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if not (host or image):
         return
     amd = bool(machine.torch and machine.torch.hip) and not driver_state.on_bus(machine)
-    here = target.of(machine)
+    place = target.of(machine)
     yield Diagnosis(
         title=f"this container ({kind}) was started without a GPU",
         evidence=f"container: {kind}; no /dev/nvidia*, /dev/kfd or /dev/dxg in it; "
@@ -96,7 +96,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         cure=Cure(
             "Start the container anew with the GPU, as the lines show for its kind."
             + ("" if amd else " The host needs NVIDIA's driver and its container toolkit."),
-            _commands(here, kind, amd),
+            _commands(place, kind, amd),
         ),
         severity=None if host and image else Severity.WARNING,
     )
@@ -106,7 +106,7 @@ def _of_host(machine: Machine) -> str:
     """What shows that the host has a GPU; empty: nothing."""
     cards = driver_state.on_bus(machine)
     if cards:
-        return f"NVIDIA on the host's bus: {driver_state.named(cards[:2])} ({len(cards)} in all)"
+        return f"NVIDIA on the host's bus: {driver_state.names(cards[:2])} ({len(cards)} in all)"
     if driver_state.loaded(machine):
         return "NVIDIA's module is loaded in the host's kernel"
     # Many processors hold a small GPU of AMD's: only a torch for ROCm makes it expected.
@@ -121,18 +121,18 @@ def _of_image(machine: Machine) -> str:
     if torch is not None and (torch.cuda or torch.hip):
         built = f"CUDA {torch.cuda}" if torch.cuda else f"ROCm {torch.hip}"
         return f"torch {torch.version or 'here'} is built for {built}"
-    asked = (machine.environment or {}).get("NVIDIA_VISIBLE_DEVICES", "")
-    wanted = asked not in ("", "void", "none")
-    return f"NVIDIA_VISIBLE_DEVICES={asked[:40]} asks for GPUs" if wanted else ""
+    value = (machine.environment or {}).get("NVIDIA_VISIBLE_DEVICES", "")
+    asks = value not in ("", "void", "none")
+    return f"NVIDIA_VISIBLE_DEVICES={value[:40]} asks for GPUs" if asks else ""
 
 
-def _commands(here: Target, kind: str, amd: bool) -> tuple[str, ...]:
+def _commands(place: Target, kind: str, amd: bool) -> tuple[str, ...]:
     """Remarks: they are for the host, and this shell is in the container."""
     if amd:
         lines = AMD.get(kind, (f"{_runner(kind)} run {AMD_DEVICES} IMAGE",))
         return tuple(f"# {line}" for line in ("On the host:", *lines, "Look here: ls -l /dev/kfd"))
     lines = ("On the host:", *NVIDIA.get(kind, NVIDIA["docker"]))
-    toolkit = driver.container_toolkit_commands(here) if kind in ("docker", "containerd") else ()
+    toolkit = driver.container_toolkit_commands(place) if kind in ("docker", "containerd") else ()
     return (*(f"# {line}" for line in lines), *toolkit, "# Then, in the container: nvidia-smi")
 
 

@@ -75,7 +75,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _shadows(machine: Machine) -> list[str]:
-    found = [
+    paths = [
         library.path + (f" (version {library.version})" if library.version else "")
         for library in machine.libraries or ()
         if library.name in LIBRARIES
@@ -84,20 +84,20 @@ def _shadows(machine: Machine) -> list[str]:
     ]
     driver = machine.driver("nvidia")
     version = driver.library_version if driver else None
-    return found or ([f"libcuda.so.{version} of a Linux driver"] if version else [])
+    return paths or ([f"libcuda.so.{version} of a Linux driver"] if version else [])
 
 
-def _commands(here: Target) -> tuple[str, ...]:
-    listed = driver_state.installed_packages(here)
-    remove = REMOVE.get(system_packages.package_manager(here) or "")
+def _commands(place: Target) -> tuple[str, ...]:
+    listed = driver_state.installed_packages(place)
+    remove = REMOVE.get(system_packages.package_manager(place) or "")
     lines: tuple[str, ...] = (
         "# Remove the packages of the Linux driver with your package manager.",
     )
     if listed and remove:
-        lines = (listed, system_packages.sudo(here, f"{remove} $({listed})"))
+        lines = (listed, system_packages.sudo(place, f"{remove} $({listed})"))
     return (
         *lines,
         "# Nothing listed? The driver came as a .run file: sudo nvidia-uninstall",
-        system_packages.sudo(here, "ldconfig"),
+        system_packages.sudo(place, "ldconfig"),
         "/usr/lib/wsl/lib/nvidia-smi",
     )

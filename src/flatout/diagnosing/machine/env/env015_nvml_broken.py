@@ -42,33 +42,34 @@ CHECK = Check(code="ENV015", severity=Severity.WARNING, since="0.2.0")
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding where exactly one of the two has an error, and the driver answered."""
-    found = machine.driver("nvidia")
-    if found is None or found.version is None or not driver_state.seen(machine):
+    driver_facts = machine.driver("nvidia")
+    if driver_facts is None or driver_facts.version is None or not driver_state.listed(machine):
         return
-    if (found.nvml_error is None) == (found.smi_error is None):
+    if (driver_facts.nvml_error is None) == (driver_facts.smi_error is None):
         return
-    nvml = found.nvml_error is not None
+    nvml = driver_facts.nvml_error is not None
     fails, works = ("NVML", "nvidia-smi") if nvml else ("nvidia-smi", "NVML")
     hit = "NCCL and monitors may miss it" if nvml else "the GPU is well"
     yield Diagnosis(
         title=f"{fails} does not work, {works} does: {hit}",
-        evidence=f"{driver_state.errors(found)}; driver {found.version} answers {works} and lists "
-        f"{len(driver_state.seen(machine))} GPU(s)",
+        evidence=f"{driver_state.errors(driver_facts)}; driver {driver_facts.version} answers "
+        f"{works} and lists {len(driver_state.listed(machine))} GPU(s)",
         cure=Cure(
-            f"Put {'libnvidia-ml.so.1' if nvml else 'nvidia-smi'} of version {found.version} in "
+            f"Put {'libnvidia-ml.so.1' if nvml else 'nvidia-smi'} of version "
+            f"{driver_facts.version} in "
             "place: it comes with the driver.",
-            _commands(driver_state.here(machine), nvml),
+            _commands(driver_state.place(machine), nvml),
         ),
         severity=None if nvml else Severity.NOTE,
     )
 
 
-def _commands(here: Target, nvml: bool) -> tuple[str, ...]:
-    windows = here.system == "Windows"
+def _commands(place: Target, nvml: bool) -> tuple[str, ...]:
+    windows = place.system == "Windows"
     look = "ldconfig -p | grep libnvidia-ml" if nvml else "command -v nvidia-smi"
-    if here.container:
+    if place.container:
         again = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ..."
         return (look, f"# On the host, start the container anew: {again}")
-    if here.wsl:
-        return (look, "ls -l /usr/lib/wsl/lib/", *driver.commands(here))
-    return driver.commands(here) if windows else (look, *driver_state.repair(here))
+    if place.wsl:
+        return (look, "ls -l /usr/lib/wsl/lib/", *driver.commands(place))
+    return driver.commands(place) if windows else (look, *driver_state.repair(place))

@@ -46,39 +46,39 @@ UNREADY = ("not_started", "in_progress")
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for the machine."""
-    cards = driver_state.seen(machine)
+    cards = driver_state.listed(machine)
     states = Counter(card.nvlink_fabric for card in cards if card.nvlink_fabric)
     unready = any(states[state] for state in UNREADY)
     stopped = machine.kernel.fabric_manager is False and machine.container.kind is None
     complete = states["completed"] == len(cards)
     if not cards or not (unready or (stopped and not complete)):
         return
-    found, here = machine.driver("nvidia"), target.of(machine)
+    driver_facts, place = machine.driver("nvidia"), target.of(machine)
     service = {True: "runs", False: "does not run", None: "not known"}
-    said = driver_state.torch_says(machine)
-    told = ", ".join(f"{count} GPU(s) {state}" for state, count in sorted(states.items()))
-    version = (found.version if found else None) or "of unknown version"
+    message = driver_state.torch_says(machine)
+    fabric = ", ".join(f"{count} GPU(s) {state}" for state, count in sorted(states.items()))
+    version = (driver_facts.version if driver_facts else None) or "of unknown version"
     yield Diagnosis(
         title=f"the fabric manager has not set up the NVSwitches of {len(cards)} GPUs",
         evidence=f"nvidia-fabricmanager: {service[machine.kernel.fabric_manager]}; fabric: "
-        f"{told or 'not known'}; driver {version}; {driver_state.name(cards[0])}"
-        + (f"; {said}" if said else ""),
+        f"{fabric or 'not known'}; driver {version}; {driver_state.name(cards[0])}"
+        + (f"; {message}" if message else ""),
         cure=Cure(
             f"Install the fabric manager of exactly the driver's version ({version}), start it and "
             "let it start at boot. Just after a start the fabric may need some minutes.",
-            driver_state.on_host(here, _commands(here, version)),
+            driver_state.on_host(place, _commands(place, version)),
         ),
         severity=Severity.WARNING if driver_state.cuda_works(machine) else None,
     )
 
 
-def _commands(here: Target, version: str) -> tuple[str, ...]:
+def _commands(place: Target, version: str) -> tuple[str, ...]:
     service = "nvidia-fabricmanager"
     return (
-        *system_packages.commands(here, "fabric-manager"),
-        system_packages.sudo(here, f"systemctl restart {service}"),
+        *system_packages.commands(place, "fabric-manager"),
+        system_packages.sudo(place, f"systemctl restart {service}"),
         f"systemctl status --no-pager {service}",
-        system_packages.sudo(here, f"journalctl -u {service} -b --no-pager | tail -n 20"),
+        system_packages.sudo(place, f"journalctl -u {service} -b --no-pager | tail -n 20"),
         f"# if the log tells of another version than {version}: update the driver too, and restart",
         "nvidia-smi -q | grep -A 4 -i fabric",
     )

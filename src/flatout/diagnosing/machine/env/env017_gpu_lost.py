@@ -48,35 +48,35 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for lost GPUs, one for those held for virtual machines."""
     if machine.container.kind is not None or machine.container.wsl is not None:
         return
-    missing = [card for card in driver_state.on_bus(machine) if card.driver_sees is False]
-    held = [card for card in missing if card.kernel_driver == "vfio-pci"]
-    lost = [card for card in missing if card.kernel_driver not in driver_state.ELSEWHERE]
-    if len(lost) > len(driver_state.withheld(machine)) and driver_state.seen(machine):
+    unlisted = [card for card in driver_state.on_bus(machine) if card.driver_sees is False]
+    passed_through = [card for card in unlisted if card.kernel_driver == "vfio-pci"]
+    lost = [card for card in unlisted if card.kernel_driver not in driver_state.ELSEWHERE]
+    if len(lost) > len(driver_state.withheld(machine)) and driver_state.listed(machine):
         yield _lost(machine, lost)
-    if held:
-        yield _held(machine, held)
+    if passed_through:
+        yield _held(machine, passed_through)
 
 
 def _lost(machine: Machine, lost: list[Gpu]) -> Diagnosis:
-    listed = len(driver_state.seen(machine))
-    here, found = driver_state.here(machine), machine.driver("nvidia")
-    branch = next(filter(None, (driver_state.dropped(card, found) for card in lost)), None)
+    listed = len(driver_state.listed(machine))
+    place, driver_facts = driver_state.place(machine), machine.driver("nvidia")
+    branch = next(filter(None, (driver_state.dropped(card, driver_facts) for card in lost)), None)
     evidence = (
-        f"not listed by the driver: {driver_state.named(lost)}; bound to: "
+        f"not listed by the driver: {driver_state.names(lost)}; bound to: "
         f"{lost[0].kernel_driver or 'no driver'}; listed: {listed}{_xids(machine, lost)}"
     )
     title = f"the driver lists {listed} of {listed + len(lost)} NVIDIA GPUs"
     if branch:
         text = f"Driver branch {branch} is the last one for that GPU: install it, or do without it."
-        return Diagnosis(title, evidence, Cure(text, driver.commands(here)))
+        return Diagnosis(title, evidence, Cure(text, driver.commands(place)))
     if machine.system.name == "Windows":
         lines: tuple[str, ...] = ("Get-PnpDevice -Class Display", "Restart-Computer")
     else:
-        log = system_packages.sudo(here, "dmesg | grep -iE 'NVRM|Xid|fallen off' | tail -n 20")
+        log = system_packages.sudo(place, "dmesg | grep -iE 'NVRM|Xid|fallen off' | tail -n 20")
         lines = (
             log,
             f"lspci -s {lost[0].pci_address} -vv",
-            system_packages.sudo(here, "reboot"),
+            system_packages.sudo(place, "reboot"),
         )
     text = (
         "Save running work, read the log, and restart; take the power away for a minute if that "
@@ -87,9 +87,9 @@ def _lost(machine: Machine, lost: list[Gpu]) -> Diagnosis:
 
 def _xids(machine: Machine, lost: list[Gpu]) -> str:
     places = {_place(card.pci_address) for card in lost}
-    found = [xid for xid in machine.kernel.xids or () if _place(xid.pci_address) in places]
-    told = driver_state.counted(found)
-    return f"; {told}" if told else ""
+    xids = [xid for xid in machine.kernel.xids or () if _place(xid.pci_address) in places]
+    counts = driver_state.counted(xids)
+    return f"; {counts}" if counts else ""
 
 
 def _place(address: str | None) -> str:
@@ -97,24 +97,24 @@ def _place(address: str | None) -> str:
     return (address or "").lower().partition(".")[0]
 
 
-def _held(machine: Machine, held: list[Gpu]) -> Diagnosis:
-    others = len(driver_state.seen(machine))
-    here = driver_state.here(machine)
-    address = held[0].pci_address
+def _held(machine: Machine, gpus: list[Gpu]) -> Diagnosis:
+    listed = len(driver_state.listed(machine))
+    place = driver_state.place(machine)
+    address = gpus[0].pci_address
     device = f"/sys/bus/pci/devices/{address}"
     return Diagnosis(
-        title=f"{len(held)} NVIDIA GPU(s) held by vfio-pci for virtual machines",
-        evidence=f"bound to vfio-pci: {driver_state.named(held)}; listed by the driver: {others}",
+        title=f"{len(gpus)} NVIDIA GPU(s) held by vfio-pci for virtual machines",
+        evidence=f"bound to vfio-pci: {driver_state.names(gpus)}; listed by the driver: {listed}",
         cure=Cure(
             "Nothing, if a virtual machine is to have it. To use it here, give it back to NVIDIA's "
             "driver, and remove vfio-pci's ids= option from /etc/modprobe.d and the kernel's "
             "command line.",
             (
-                f"echo {address} | {system_packages.sudo(here, f'tee {device}/driver/unbind')}",
-                f"echo nvidia | {system_packages.sudo(here, f'tee {device}/driver_override')}",
-                f"echo {address} | {system_packages.sudo(here, 'tee /sys/bus/pci/drivers_probe')}",
+                f"echo {address} | {system_packages.sudo(place, f'tee {device}/driver/unbind')}",
+                f"echo nvidia | {system_packages.sudo(place, f'tee {device}/driver_override')}",
+                f"echo {address} | {system_packages.sudo(place, 'tee /sys/bus/pci/drivers_probe')}",
                 "grep -rn vfio-pci /etc/modprobe.d /proc/cmdline",
             ),
         ),
-        severity=Severity.NOTE if others else None,
+        severity=Severity.NOTE if listed else None,
     )

@@ -44,36 +44,41 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each of the two modes."""
     cards = machine.gpus_of("nvidia")
     closed = [card for card in cards if card.compute_mode == "prohibited"]
-    taken = [card for card in cards if card.compute_mode == "exclusive_process" and card.processes]
+    exclusive = [
+        card for card in cards if card.compute_mode == "exclusive_process" and card.processes
+    ]
     if closed:
         yield Diagnosis(
             title=f"compute mode prohibited on {len(closed)} of {len(cards)} NVIDIA GPUs",
-            evidence=f"prohibited: {driver_state.named(closed)}",
+            evidence=f"prohibited: {driver_state.names(closed)}",
             cure=Cure(
                 "Set the compute mode back to default. On a cluster ask its administrators first.",
                 _commands(machine, closed),
             ),
         )
-    if taken:
+    if exclusive:
         yield Diagnosis(
-            title=f"{len(taken)} of {len(cards)} NVIDIA GPUs in exclusive use by another process",
-            evidence=f"exclusive_process: {'; '.join(map(_told, taken[:4]))}",
+            title=f"{len(exclusive)} of {len(cards)} NVIDIA GPUs in exclusive use by another "
+            "process",
+            evidence=f"exclusive_process: {'; '.join(map(_facts, exclusive[:4]))}",
             cure=Cure(
                 "Wait for that process or end it, take another GPU, or set the compute mode back "
                 "to default so that several may share it.",
-                ("nvidia-smi", *_commands(machine, taken)),
+                ("nvidia-smi", *_commands(machine, exclusive)),
             ),
         )
 
 
-def _told(card: Gpu) -> str:
+def _facts(card: Gpu) -> str:
     processes = card.processes or ()
     names = ", ".join(f"{process.name or 'process'} ({process.pid})" for process in processes[:3])
-    return f"{driver_state.named([card])} used by {names}"
+    return f"{driver_state.names([card])} used by {names}"
 
 
 def _commands(machine: Machine, cards: list[Gpu]) -> tuple[str, ...]:
-    here = target.of(machine)
-    which = [str(card.index) for card in cards if card.index is not None]
-    only = f"-i {','.join(which)} " if len(which) == len(cards) else ""
-    return driver_state.on_host(here, (system_packages.sudo(here, f"nvidia-smi {only}-c DEFAULT"),))
+    place = target.of(machine)
+    indices = [str(card.index) for card in cards if card.index is not None]
+    only = f"-i {','.join(indices)} " if len(indices) == len(cards) else ""
+    return driver_state.on_host(
+        place, (system_packages.sudo(place, f"nvidia-smi {only}-c DEFAULT"),)
+    )

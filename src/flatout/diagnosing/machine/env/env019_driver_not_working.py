@@ -49,19 +49,19 @@ Way = tuple[str, tuple[str, ...]]
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for the driver."""
     cards = driver_state.waiting(machine)
-    if not cards or driver_state.seen(machine) or machine.container.wsl is not None:
+    if not cards or driver_state.listed(machine) or machine.container.wsl is not None:
         return
     if machine.container.kind is not None and machine.container.gpu_passed_through is not True:
         return
     idle = _not_loaded(machine)
     if not idle and not _fails(machine, cards):
         return
-    found = machine.driver("nvidia")
-    what = "NVIDIA's module is not loaded" if idle else "NVIDIA's driver does not work"
+    driver_facts = machine.driver("nvidia")
+    problem = "NVIDIA's module is not loaded" if idle else "NVIDIA's driver does not work"
     text, commands = _way(machine, cards, idle)
     yield Diagnosis(
-        title=f"{what}: {driver_state.name(cards[0])} cannot be used"[:100],
-        evidence="; ".join(filter(None, _facts(machine, found, cards))),
+        title=f"{problem}: {driver_state.name(cards[0])} cannot be used"[:100],
+        evidence="; ".join(filter(None, _facts(machine, driver_facts, cards))),
         cure=Cure(text, commands),
     )
 
@@ -73,20 +73,26 @@ def _not_loaded(machine: Machine) -> bool:
 
 def _fails(machine: Machine, cards: tuple[Gpu, ...]) -> bool:
     """The module is loaded (or this is Windows), and the driver lists nothing."""
-    found = machine.driver("nvidia")
+    driver_facts = machine.driver("nvidia")
     windows = machine.system.name == "Windows"
-    if not (found if windows else driver_state.loaded(machine)):
+    if not (driver_facts if windows else driver_state.loaded(machine)):
         return False
-    silent = found is not None and found.nvml_error is not None and found.version is None
+    silent = (
+        driver_facts is not None
+        and driver_facts.nvml_error is not None
+        and driver_facts.version is None
+    )
     return silent or all(card.driver_sees is False for card in cards)
 
 
-def _facts(machine: Machine, found: Driver | None, cards: tuple[Gpu, ...]) -> list[str]:
-    version = found and (found.kernel_version or found.installed_version or found.version)
+def _facts(machine: Machine, driver_facts: Driver | None, cards: tuple[Gpu, ...]) -> list[str]:
+    version = driver_facts and (
+        driver_facts.kernel_version or driver_facts.installed_version or driver_facts.version
+    )
     linux = machine.system.name == "Linux"
     return [
-        driver_state.errors(found),
-        f"on the bus and not listed: {driver_state.named(cards[:4])}",
+        driver_state.errors(driver_facts),
+        f"on the bus and not listed: {driver_state.names(cards[:4])}",
         f"driver {version}" if version else "",
         f"loaded modules: {driver_state.modules(machine)}" if linux else "",
         driver_state.counted((machine.kernel.xids or ())[:4]),
@@ -95,36 +101,36 @@ def _facts(machine: Machine, found: Driver | None, cards: tuple[Gpu, ...]) -> li
 
 def _way(machine: Machine, cards: tuple[Gpu, ...], idle: bool) -> Way:
     """The text and the lines that the message calls for."""
-    here, found = driver_state.here(machine), machine.driver("nvidia")
-    said = driver_state.errors(found).lower()
-    branch = next(filter(None, (driver_state.dropped(card, found) for card in cards)), None)
+    place, driver_facts = driver_state.place(machine), machine.driver("nvidia")
+    messages = driver_state.errors(driver_facts).lower()
+    branch = next(filter(None, (driver_state.dropped(card, driver_facts) for card in cards)), None)
     if branch:
         text = f"Driver branch {branch} is the last one that supports this GPU: install that one."
-        return text, driver.commands(here)
-    if found and found.open_kernel_module and _before_turing(cards):
+        return text, driver.commands(place)
+    if driver_facts and driver_facts.open_kernel_module and _before_turing(cards):
         text = "The open kernel modules need a Turing GPU or newer: install the proprietary ones."
-        return text, driver.commands(here)
-    if machine.container.kind == "singularity" and _no_library(said):
+        return text, driver.commands(place)
+    if machine.container.kind == "singularity" and _no_library(messages):
         return _without_nv()
-    if here.container:
-        return _in_container(said)
-    if here.system == "Windows":
-        return "Install the driver anew and restart.", driver.commands(here)
-    if "lost" in said or any(xid.number == 79 for xid in machine.kernel.xids or ()):
-        return _lost(here)
-    if _no_library(said):
+    if place.container:
+        return _in_container(messages)
+    if place.system == "Windows":
+        return "Install the driver anew and restart.", driver.commands(place)
+    if "lost" in messages or any(xid.number == 79 for xid in machine.kernel.xids or ()):
+        return _lost(place)
+    if _no_library(messages):
         text = "The module is there and the driver's libraries are not: install them anew."
-        return text, driver_state.repair(here)
-    return _not_yet_loaded(here) if idle else _unknown(here)
+        return text, driver_state.repair(place)
+    return _not_yet_loaded(place) if idle else _unknown(place)
 
 
 def _before_turing(cards: tuple[Gpu, ...]) -> bool:
-    known = [capability for card in cards if (capability := driver_state.capability(card))]
-    return any(capability < TURING for capability in known)
+    capabilities = [capability for card in cards if (capability := driver_state.capability(card))]
+    return any(capability < TURING for capability in capabilities)
 
 
-def _no_library(said: str) -> bool:
-    return "library not found" in said or "couldn't find libnvidia-ml" in said
+def _no_library(messages: str) -> bool:
+    return "library not found" in messages or "couldn't find libnvidia-ml" in messages
 
 
 def _without_nv() -> Way:
@@ -138,8 +144,8 @@ def _without_nv() -> Way:
     )
 
 
-def _in_container(said: str) -> Way:
-    if _no_library(said):
+def _in_container(messages: str) -> Way:
+    if _no_library(messages):
         again = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ..."
         return (
             "The devices were passed through and the driver's libraries were not. Let NVIDIA's "
@@ -158,36 +164,36 @@ def _in_container(said: str) -> Way:
     )
 
 
-def _lost(here: Target) -> Way:
+def _lost(place: Target) -> Way:
     return (
         "The GPU has fallen off the bus. Restart; if it is lost again, look at its power cables, "
         "riser and heat, and have the card exchanged.",
-        (_log(here), system_packages.sudo(here, "reboot")),
+        (_log(place), system_packages.sudo(place, "reboot")),
     )
 
 
-def _not_yet_loaded(here: Target) -> Way:
+def _not_yet_loaded(place: Target) -> Way:
     return (
         "Load the module; if the kernel refuses it, its log says why. If it loads and is missing "
         "again after a restart, a file in /etc/modprobe.d forbids it (prime-select intel writes "
         "one).",
         (
-            system_packages.sudo(here, "modprobe nvidia") + " && nvidia-smi",
-            _log(here),
+            system_packages.sudo(place, "modprobe nvidia") + " && nvidia-smi",
+            _log(place),
             "grep -rnE 'blacklist +nvidia|install +nvidia.*/bin/(false|true)' /etc/modprobe.d "
             "/lib/modprobe.d /usr/lib/modprobe.d",
         ),
     )
 
 
-def _unknown(here: Target) -> Way:
-    again = (line if line.startswith("#") else f"# {line}" for line in driver.commands(here))
+def _unknown(place: Target) -> Way:
+    again = (line if line.startswith("#") else f"# {line}" for line in driver.commands(place))
     return (
         "Read the kernel's log and load the module anew; if that does not help, restart, and then "
         "install the driver anew.",
-        (_log(here), *driver.reload_commands(here), "# If it still fails:", *again),
+        (_log(place), *driver.reload_commands(place), "# If it still fails:", *again),
     )
 
 
-def _log(here: Target) -> str:
-    return system_packages.sudo(here, "dmesg") + " | grep -iE 'NVRM|Xid|nvidia' | tail -n 20"
+def _log(place: Target) -> str:
+    return system_packages.sudo(place, "dmesg") + " | grep -iE 'NVRM|Xid|nvidia' | tail -n 20"

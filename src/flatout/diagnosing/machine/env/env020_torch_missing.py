@@ -41,12 +41,14 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     gpus = [gpu for vendor in VENDORS for gpu in software.capable(machine, vendor)]
     where = python.executable or "the Python that runs the training"
-    others = [other for other in machine.pythons or () if other.torch]
+    pythons = [other_python for other_python in machine.pythons or () if other_python.torch]
     evidence = [f"Python {python.version or '?'} at {where} has no package torch"]
-    evidence += [f"GPU here: {software.named(gpus[0])}"] if gpus else []
-    evidence += [f"{other.executable} has torch {other.torch}" for other in others]
+    evidence += [f"GPU here: {software.gpu_name(gpus[0])}"] if gpus else []
+    evidence += [
+        f"{other_python.executable} has torch {other_python.torch}" for other_python in pythons
+    ]
     text = "Install torch into this Python"
-    text += ", or run the Python that has it." if others else "."
+    text += ", or run the Python that has it." if pythons else "."
     yield Diagnosis(
         title=f"torch is not installed in Python {python.version or ''}".rstrip(),
         evidence="; ".join(evidence),

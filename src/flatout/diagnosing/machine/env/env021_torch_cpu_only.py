@@ -46,8 +46,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     build = f"{choice.version}+{choice.build}"
     yield Diagnosis(
-        title=f"{software.label(torch)} is for CPU only; {software.named(gpus[0])} stands idle",
+        title=f"{software.label(torch)} is for CPU only; {software.gpu_name(gpus[0])} stands idle",
         evidence=f"build {torch.build or 'without CUDA and ROCm'}, {len(gpus)} x "
-        f"{software.named(gpus[0])}; the build that fits is {build}",
+        f"{software.gpu_name(gpus[0])}; the build that fits is {build}",
         cure=Cure(f"Replace it by torch {build}.", software.install_torch(machine)),
     )

@@ -56,7 +56,9 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if torch is None or torch.imported is not False:
         return
     error = torch.import_error or "no message"
-    cause = next(item for item in CAUSES if re.search(item.pattern, error, re.IGNORECASE))
+    cause = next(
+        candidate for candidate in CAUSES if re.search(candidate.pattern, error, re.IGNORECASE)
+    )
     evidence = [f"{software.label(torch)}: {software.shortened(error, 300)}"]
     path = software.variable(machine, "LD_LIBRARY_PATH")
     evidence += [f"LD_LIBRARY_PATH={path}"] if path else []
@@ -83,8 +85,8 @@ def _foreign_library(machine: Machine, error: str) -> tuple[str, ...]:
     names = [name for name in ("LD_LIBRARY_PATH", "LD_PRELOAD") if software.variable(machine, name)]
     if not names:
         return software.same_torch_again(machine)
-    here = target.of(machine)
-    return tuple(line for name in names for line in system_packages.variable(here, name, None))
+    place = target.of(machine)
+    return tuple(line for name in names for line in system_packages.variable(place, name, None))
 
 
 def _runtime(machine: Machine, error: str) -> tuple[str, ...]:
@@ -100,19 +102,19 @@ def _mkl(machine: Machine, error: str) -> tuple[str, ...]:
 
 
 def _module(machine: Machine, error: str) -> tuple[str, ...]:
-    found = re.search(r"No module named '([A-Za-z0-9_]+)", error)
-    name = found.group(1).replace("_", "-") if found else "typing-extensions"
+    match = re.search(r"No module named '([A-Za-z0-9_]+)", error)
+    name = match.group(1).replace("_", "-") if match else "typing-extensions"
     if name == "torch":  # a part of torch itself
         return software.same_torch_again(machine)
     return pytorch.package_commands(software.torch_target(machine), install=(name,))
 
 
 def _system_library(machine: Machine, error: str) -> tuple[str, ...]:
-    here = target.of(machine)
-    if here.distribution == "nixos":
+    place = target.of(machine)
+    if place.distribution == "nixos":
         return (
             "# in /etc/nixos/configuration.nix: programs.nix-ld.enable = true;",
-            system_packages.sudo(here, "nixos-rebuild switch"),
+            system_packages.sudo(place, "nixos-rebuild switch"),
             'export LD_LIBRARY_PATH="$NIX_LD_LIBRARY_PATH:/run/opengl-driver/lib"',
         )
     library = (re.findall(r"lib[^\s:'\"]+\.so", error) or ["libstdc++.so"])[0]
@@ -121,8 +123,8 @@ def _system_library(machine: Machine, error: str) -> tuple[str, ...]:
         "libstdc++.so": {"apt": "libstdc++6", "dnf": "libstdc++", "zypper": "libstdc++6"},
         "libgcc_s.so": {"apt": "libgcc-s1", "dnf": "libgcc", "zypper": "libgcc_s1"},
     }.get(library, {})
-    package = names.get(system_packages.package_manager(here) or "", library)
-    return system_packages.install(here, package)
+    package = names.get(system_packages.package_manager(place) or "", library)
+    return system_packages.install(place, package)
 
 
 def _remark(line: str) -> Callable[[Machine, str], tuple[str, ...]]:

@@ -44,7 +44,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     archs = software.arch_list(machine)
     oldest = pytorch.oldest_capability(archs)
-    gpus = {gpu.compute_capability: gpu for gpu in software.shown(machine)}
+    gpus = {gpu.compute_capability: gpu for gpu in software.visible_gpus(machine)}
     for capability, gpu in gpus.items():
         if capability is None or oldest is None or capability < oldest:
             continue
@@ -52,8 +52,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
             continue
         number = ".".join(map(str, capability))
         yield Diagnosis(
-            title=f"{software.label(torch)} has no kernels for {software.named(gpu)}",
-            evidence=f"{software.named(gpu)} has compute capability {number}; this torch holds "
+            title=f"{software.label(torch)} has no kernels for {software.gpu_name(gpu)}",
+            evidence=f"{software.gpu_name(gpu)} has compute capability {number}; this torch holds "
             f"{' '.join(archs)}",
             cure=Cure(
                 f"Install a torch built for compute capability {number}.",

@@ -47,14 +47,14 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     archs = software.arch_list(machine)
     oldest = pytorch.oldest_capability(archs)
-    known = [gpu for gpu in software.shown(machine) if gpu.compute_capability is not None]
-    old = [gpu for gpu in known if oldest and (gpu.compute_capability or oldest) < oldest]
+    gpus = [gpu for gpu in software.visible_gpus(machine) if gpu.compute_capability is not None]
+    old = [gpu for gpu in gpus if oldest and (gpu.compute_capability or oldest) < oldest]
     if not old or oldest is None:
         return
-    usable = [gpu for gpu in known if gpu not in old and gpu.index is not None]
+    usable = [gpu for gpu in gpus if gpu not in old and gpu.index is not None]
     capability = ".".join(map(str, old[0].compute_capability or ()))
     yield Diagnosis(
-        title=f"{software.named(old[0])} is too old for {software.label(torch)}",
+        title=f"{software.gpu_name(old[0])} is too old for {software.label(torch)}",
         evidence=f"compute capability {capability}; the oldest in this torch is "
         f"{'.'.join(map(str, oldest))} ({' '.join(archs)})",
         cure=_hide(machine, usable) if usable else _replace(machine, capability),
@@ -63,11 +63,11 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _hide(machine: Machine, usable: list[Gpu]) -> Cure:
-    shown = ",".join(str(gpu.index) for gpu in usable)
-    text = f"Let the job see only the GPUs that this torch supports: {shown}."
-    here = target.of(machine)
-    order = system_packages.variable(here, "CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    return Cure(text, (*order, *system_packages.variable(here, "CUDA_VISIBLE_DEVICES", shown)))
+    indices = ",".join(str(gpu.index) for gpu in usable)
+    text = f"Let the job see only the GPUs that this torch supports: {indices}."
+    place = target.of(machine)
+    order = system_packages.variable(place, "CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    return Cure(text, (*order, *system_packages.variable(place, "CUDA_VISIBLE_DEVICES", indices)))
 
 
 def _replace(machine: Machine, capability: str) -> Cure:

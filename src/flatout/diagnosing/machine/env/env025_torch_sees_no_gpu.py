@@ -46,23 +46,23 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     built_for = software.cuda_of(torch)
     if torch is None or built_for is None or torch.cuda_available is not False:
         return
-    seen = [gpu for gpu in machine.gpus_of("nvidia") if gpu.driver_sees]
-    if not seen or _explained(machine, built_for):
+    gpus = [gpu for gpu in machine.gpus_of("nvidia") if gpu.driver_sees]
+    if not gpus or _explained(machine, built_for):
         return
-    version = (found := machine.driver("nvidia")) and found.version
-    said = torch.cuda_error or "no message"
+    version = (driver_facts := machine.driver("nvidia")) and driver_facts.version
+    message = torch.cuda_error or "no message"
     yield Diagnosis(
-        title=f"torch sees no GPU, and the driver sees {software.named(seen[0])}",
+        title=f"torch sees no GPU, and the driver sees {software.gpu_name(gpus[0])}",
         evidence=f"{software.label(torch)} (CUDA {built_for}), driver {version or '?'}: "
-        f"{software.shortened(said, 300)}",
-        cure=_cure(machine, said),
+        f"{software.shortened(message, 300)}",
+        cure=_cure(machine, message),
     )
 
 
 def _explained(machine: Machine, built_for: str) -> bool:
     """Whether something that another check tells hides the GPU."""
-    driver_here = machine.driver("nvidia")
-    version = driver_here.version if driver_here else None
+    driver_facts = machine.driver("nvidia")
+    version = driver_facts.version if driver_facts else None
     too_old = (
         version is not None
         and cuda.driver_runs(version, built_for, driver_state.versions_system(machine)) is False
@@ -73,7 +73,7 @@ def _explained(machine: Machine, built_for: str) -> bool:
         if "nvidia" in file.path or "dxg" in file.path
     )
     gpus = machine.gpus_of("nvidia")
-    broken = driver_here is not None and bool(driver_here.nvml_error)
+    broken = driver_facts is not None and bool(driver_facts.nvml_error)
     prohibited = all(gpu.compute_mode == "prohibited" for gpu in gpus)
     sliced = any(gpu.mig and not gpu.mig_slices for gpu in gpus)
     fabric = machine.kernel.fabric_manager is False
@@ -84,20 +84,20 @@ def _explained(machine: Machine, built_for: str) -> bool:
     return too_old or closed or broken or prohibited or sliced or fabric or hidden
 
 
-def _cure(machine: Machine, said: str) -> Cure:
-    here = target.of(machine)
-    linux = software.on(machine, "Linux") and not here.wsl and not here.container
-    if linux and "unknown error" in said.lower():
-        line = system_packages.sudo(here, "modprobe -r nvidia_uvm")
-        again = system_packages.sudo(here, "modprobe nvidia_uvm")
+def _cure(machine: Machine, message: str) -> Cure:
+    place = target.of(machine)
+    linux = software.on(machine, "Linux") and not place.wsl and not place.container
+    if linux and "unknown error" in message.lower():
+        line = system_packages.sudo(place, "modprobe -r nvidia_uvm")
+        again = system_packages.sudo(place, "modprobe nvidia_uvm")
         text = "Stop what uses the GPU and load nvidia_uvm again; suspending breaks its state."
         return Cure(text, (line, again))
     text = "Load the driver's modules again, or restart; then ask torch once more."
     if linux:
-        return Cure(text, driver.reload_commands(here))
-    if here.wsl:
+        return Cure(text, driver.reload_commands(place))
+    if place.wsl:
         return Cure("Restart WSL from Windows, then ask again.", ("wsl.exe --shutdown",))
-    if here.container:
+    if place.container:
         remark = "# restart the container; if it stays so, restart the host"
         return Cure("The container lost the GPU, or the host's driver has changed.", (remark,))
     return Cure("Restart the machine, then ask torch once more.", ("shutdown /r /t 0",))

@@ -42,11 +42,11 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     """A warning for another major version, a note for another minor one."""
     toolkit = software.active_toolkit(machine)
     built_with = software.cuda_of(machine.torch)
-    there = software.numbers(toolkit.version) if toolkit else None
-    wanted = software.numbers(built_with)
-    if toolkit is None or there is None or wanted is None or there == wanted:
+    installed = software.numbers(toolkit.version) if toolkit else None
+    needed = software.numbers(built_with)
+    if toolkit is None or installed is None or needed is None or installed == needed:
         return
-    other_major = there[0] != wanted[0]
+    other_major = installed[0] != needed[0]
     yield Diagnosis(
         title=f"nvcc is CUDA {toolkit.version}, torch was built with {built_with}",
         evidence=f"{toolkit.path} holds {toolkit.version}; torch's CUDA is {built_with}",

@@ -41,17 +41,19 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     toolkits = machine.toolkits or ()
     front = software.active_toolkit(machine)
     built_with = software.cuda_of(machine.torch)
-    wanted = software.numbers(built_with)
-    fitting = next((item for item in toolkits if software.numbers(item.version) == wanted), None)
-    if front is None or front.version is None or wanted is None or fitting is None:
+    needed = software.numbers(built_with)
+    fitting = next(
+        (toolkit for toolkit in toolkits if software.numbers(toolkit.version) == needed), None
+    )
+    if front is None or front.version is None or needed is None or fitting is None:
         return
-    if software.numbers(front.version) == wanted:
+    if software.numbers(front.version) == needed:
         return
-    listed = ", ".join(f"{item.path} ({item.version or '?'})" for item in toolkits)
-    how = "CUDA_HOME names it" if front.cuda_home else "its nvcc comes first"
+    listed = ", ".join(f"{toolkit.path} ({toolkit.version or '?'})" for toolkit in toolkits)
+    reason = "CUDA_HOME names it" if front.cuda_home else "its nvcc comes first"
     yield Diagnosis(
         title=f"CUDA {front.version} is in front; torch was built with {built_with}",
-        evidence=f"{listed}; in front: {front.path} ({how}); torch's CUDA is {built_with}",
+        evidence=f"{listed}; in front: {front.path} ({reason}); torch's CUDA is {built_with}",
         cure=Cure(
             f"Let CUDA_HOME and PATH name {fitting.path}; it matters for building extensions.",
             _commands(machine, fitting),
@@ -60,9 +62,9 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _commands(machine: Machine, toolkit: CudaToolkit) -> tuple[str, ...]:
-    here = target.of(machine)
+    place = target.of(machine)
     if software.on(machine, "Windows"):
-        lines = system_packages.variable(here, "CUDA_PATH", toolkit.path)
+        lines = system_packages.variable(place, "CUDA_PATH", toolkit.path)
         return (*lines, f'$env:Path = "{toolkit.path}\\bin;$env:Path"')
-    lines = system_packages.variable(here, "CUDA_HOME", toolkit.path)
+    lines = system_packages.variable(place, "CUDA_HOME", toolkit.path)
     return (*lines, f'export PATH="{toolkit.path}/bin:$PATH"')

@@ -41,17 +41,17 @@ NAMES = ("torch", "pytorch")
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding with all copies."""
     python = machine.interpreter
-    copies = [item for item in (python.duplicates if python else ()) if item.name in NAMES]
+    copies = [package for package in (python.duplicates if python else ()) if package.name in NAMES]
     if len(copies) < 2:
         return
     yield Diagnosis(
         title=f"torch is installed {len(copies)} times in one Python",
-        evidence="; ".join(_told(copy) for copy in copies),
+        evidence="; ".join(_facts(copy) for copy in copies),
         cure=Cure("Remove every copy, then install torch once.", _commands(machine, copies)),
     )
 
 
-def _told(copy: Package) -> str:
+def _facts(copy: Package) -> str:
     where = f" in {copy.location}" if copy.location else ""
     by = f" by {copy.installer}" if copy.installer else ""
     return f"{copy.name} {copy.version or '?'}{where}{by}"

@@ -47,14 +47,14 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     release = software.numbers(torch.version)
     if release is None or release < (2, 0):
         return
-    here = target.of(machine)
-    lines = system_packages.commands(here, "compiler")
+    place = target.of(machine)
+    lines = system_packages.commands(place, "compiler")
     if python.conda and software.on(machine, "Linux"):
         lines = (*lines, "# or without administrator's rights: conda install -c conda-forge gxx")
-    wanted = COMPILERS.get(machine.system.name or "", "g++ and clang++")
+    compilers = COMPILERS.get(machine.system.name or "", "g++ and clang++")
     yield Diagnosis(
         title="no C++ compiler: torch.compile cannot work",
-        evidence=f"looked for {wanted}, found none; {software.label(torch)} has torch.compile",
+        evidence=f"looked for {compilers}, found none; {software.label(torch)} has torch.compile",
         cure=Cure("Install a compiler; only compiled functions need it.", lines),
         severity=Severity.NOTE if software.on(machine, "Windows") else None,
     )

@@ -56,10 +56,10 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     linux = software.on(machine, "Linux") and machine.system.architecture == "x86_64"
     if not linux and not (windows and failed):
         return
-    said = f"; a compiled function failed: {torch.compile_error}" if failed else ""
+    failure = f"; a compiled function failed: {torch.compile_error}" if failed else ""
     yield Diagnosis(
         title=f"{software.label(torch)} has no Triton beside it: no torch.compile on the GPU",
-        evidence=f"none of {', '.join(NAMES)} is installed{software.shortened(said, 200)}",
+        evidence=f"none of {', '.join(NAMES)} is installed{software.shortened(failure, 200)}",
         cure=Cure("Install the Triton of this torch release.", _commands(machine, torch)),
         severity=Severity.NOTE if windows else None,
     )
@@ -69,8 +69,8 @@ def _commands(machine: Machine, torch: Torch) -> tuple[str, ...]:
     release = pytorch.release(torch.version) if torch.version else None
     if software.rocm_of(torch) or release is None or release.triton is None:
         return software.install_torch(machine)
-    here = software.torch_target(machine)
-    if here.system == "Windows":
+    place = software.torch_target(machine)
+    if place.system == "Windows":
         minor = ".".join(release.triton.split(".")[:2])
-        return wheels.package_commands(here, install=(f"triton-windows=={minor}.*",))
-    return wheels.package_commands(here, install=(f"triton=={release.triton}",))
+        return wheels.package_commands(place, install=(f"triton-windows=={minor}.*",))
+    return wheels.package_commands(place, install=(f"triton=={release.triton}",))

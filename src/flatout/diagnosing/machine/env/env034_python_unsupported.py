@@ -41,17 +41,19 @@ CHECK = Check(code="ENV034", severity=Severity.WARNING, since="0.2.0", hides=("E
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding; its severity says whether torch can be had at all."""
-    here = target.of(machine)
-    minor, newest = here.python_minor, pytorch.newest()
+    place = target.of(machine)
+    minor, newest = place.python_minor, pytorch.newest()
     if machine.interpreter is None or minor is None or minor in newest.pythons:
         return
     torch = machine.torch
     works = torch is not None and torch.imported is True
-    known = torch is not None or machine.torch_missing
+    answered = torch is not None or machine.torch_missing
     newer = _order(minor) > _order(newest.pythons[-1].rstrip("t"))
-    if not known or (works and newer):
+    if not answered or (works and newer):
         return
-    last = next((item for item in reversed(pytorch.releases()) if minor in item.pythons), None)
+    last = next(
+        (release for release in reversed(pytorch.releases()) if minor in release.pythons), None
+    )
     if torch is not None and not works:
         installed = pytorch.release(torch.version) if torch.version else None
         if installed is None or minor in installed.pythons:
@@ -60,9 +62,9 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     title = f"no torch for Python {minor}" if not last else f"no new torch for Python {minor}"
     yield Diagnosis(
         title=title,
-        evidence=f"Python {here.python}; torch {newest.newest_patch} is built for "
+        evidence=f"Python {place.python}; torch {newest.newest_patch} is built for "
         f"{', '.join(newest.pythons)}; {reach}",
-        cure=Cure("Make an environment with a supported Python.", software.new_environment(here)),
+        cure=Cure("Make an environment with a supported Python.", software.new_environment(place)),
         severity=Severity.NOTE if works else Severity.WARNING if last else Severity.ERROR,
     )
 

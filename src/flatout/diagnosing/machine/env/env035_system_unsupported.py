@@ -71,8 +71,8 @@ def _older(machine: Machine, title: str, evidence: str, cure: Cure) -> Reason:
         return title, evidence, cure, Severity.ERROR
     text = f"torch {choice.version} still installs here. For newer ones: {cure.text}"
     lines = tuple(f"# or: {line.removeprefix('# ')}" for line in cure.commands)
-    found = Cure(text, (*software.install_torch(machine), *lines))
-    return title, f"{evidence}; newest that fits: {choice.version}", found, Severity.WARNING
+    combined = Cure(text, (*software.install_torch(machine), *lines))
+    return title, f"{evidence}; newest that fits: {choice.version}", combined, Severity.WARNING
 
 
 def _bits(machine: Machine) -> Reason | None:
@@ -93,11 +93,11 @@ def _python(machine: Machine) -> tuple[str, ...]:
 def _libc(machine: Machine) -> Reason | None:
     name, _, number = (machine.system.libc or "").partition(" ")
     need = pytorch.newest().glibc
-    has = software.numbers(number)
-    wanted = software.numbers(need)
+    installed = software.numbers(number)
+    needed = software.numbers(need)
     if name == "musl":
         title = "musl instead of glibc: torch has no wheels for it"
-    elif name == "glibc" and has and wanted and has < wanted:
+    elif name == "glibc" and installed and needed and installed < needed:
         title = f"glibc {number} is older than the {need} that torch's wheels need"
     else:
         return None
@@ -127,24 +127,29 @@ def _windows(machine: Machine) -> Reason | None:
 
 
 def _macos(machine: Machine) -> Reason | None:
-    here = software.version(machine.system.distribution_version)
+    installed = software.version(machine.system.distribution_version)
     oldest = software.version(pytorch.newest().macos)
-    if not software.on(machine, "Darwin") or here is None or oldest is None or here >= oldest:
+    if (
+        not software.on(machine, "Darwin")
+        or installed is None
+        or oldest is None
+        or installed >= oldest
+    ):
         return None
     cure = Cure("Update macOS.", ("softwareupdate --list",))
-    title = f"macOS {here} is older than torch's newest wheels need"
-    return _older(machine, title, f"macOS {here}; torch needs {oldest}", cure)
+    title = f"macOS {installed} is older than torch's newest wheels need"
+    return _older(machine, title, f"macOS {installed}; torch needs {oldest}", cure)
 
 
 def _intel(machine: Machine) -> Reason | None:
-    here = target.of(machine)
+    place = target.of(machine)
     native = machine.system.architecture == "x86_64" and machine.system.rosetta is False
     if not software.on(machine, "Darwin") or not native:
         return None
     entries = [
-        item
-        for item in pytorch.releases()
-        if any(here.platform in build.systems for build in item.builds)
+        release
+        for release in pytorch.releases()
+        if any(place.platform in build.systems for build in release.builds)
     ]
     if not entries:
         return None

@@ -50,8 +50,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if gpu is None or choice is None or choice.build == "cpu":
         return
     yield Diagnosis(
-        title=f"{software.label(torch)} is not for {software.named(gpu)}",
-        evidence=f"built for GPUs of {NAMES[built_for]}; here: {software.named(gpu)}; the build "
+        title=f"{software.label(torch)} is not for {software.gpu_name(gpu)}",
+        evidence=f"built for GPUs of {NAMES[built_for]}; here: {software.gpu_name(gpu)}; the build "
         f"that fits is {choice.version}+{choice.build}",
         cure=Cure("Replace it by the build for this GPU.", software.install_torch(machine)),
     )

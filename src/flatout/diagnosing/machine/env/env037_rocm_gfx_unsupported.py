@@ -59,12 +59,12 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     override = software.variable(machine, VARIABLE)
     if torch is None or not software.rocm_of(torch) or not archs or override:
         return
-    found = {_plain(gpu.gfx): gpu for gpu in software.capable(machine, "amd") if gpu.gfx}
-    for gfx, gpu in found.items():
+    gpus = {_plain(gpu.gfx): gpu for gpu in software.capable(machine, "amd") if gpu.gfx}
+    for gfx, gpu in gpus.items():
         if not _held(gfx, archs):
             yield Diagnosis(
-                title=f"{software.label(torch)} has no kernels for {software.named(gpu)}",
-                evidence=f"{software.named(gpu)} is {gfx}; this torch holds {' '.join(archs)}",
+                title=f"{software.label(torch)} has no kernels for {software.gpu_name(gpu)}",
+                evidence=f"{software.gpu_name(gpu)} is {gfx}; this torch holds {' '.join(archs)}",
                 cure=_cure(machine, gfx, archs),
             )
 

@@ -45,8 +45,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if choice is None or choice.build != "xpu":
         return
     yield Diagnosis(
-        title=f"{software.label(torch)} does not use {software.named(gpus[0])}",
-        evidence=f"{software.named(gpus[0])}; torch's build is {torch.build or 'not XPU'}; the "
+        title=f"{software.label(torch)} does not use {software.gpu_name(gpus[0])}",
+        evidence=f"{software.gpu_name(gpus[0])}; torch's build is {torch.build or 'not XPU'}; the "
         f"build that fits is {choice.version}+xpu",
         cure=Cure("Replace it by the XPU build.", software.install_torch(machine)),
     )

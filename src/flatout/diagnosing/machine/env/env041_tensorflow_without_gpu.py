@@ -50,7 +50,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if reason is None:
         return
     yield Diagnosis(
-        title=f"TensorFlow {flow.version or ''} cannot use {software.named(gpus[0])}",
+        title=f"TensorFlow {flow.version or ''} cannot use {software.gpu_name(gpus[0])}",
         evidence=f"{flow.package or 'tensorflow'} {flow.version or '?'}: {reason}",
         cure=_cure(machine, flow),
     )
@@ -76,16 +76,16 @@ def _libraries(machine: Machine, flow: Tensorflow) -> str | None:
         return "it was asked and sees no GPU"
     if flow.cuda_libraries is not False or machine.libraries is None:
         return None
-    if any(item.name == "cudnn" for item in machine.libraries):
+    if any(library.name == "cudnn" for library in machine.libraries):
         return None  # it may find the system's CUDA
     return "neither its nvidia-* packages nor a cuDNN of the system are there"
 
 
 def _cure(machine: Machine, flow: Tensorflow) -> Cure:
-    here = software.pip_target(machine)
-    if here.system == "Windows":
+    place = software.pip_target(machine)
+    if place.system == "Windows":
         remark = "# in WSL: python3 -m pip install 'tensorflow[and-cuda]'"
         return Cure("Use it in WSL2, or torch on Windows.", ("wsl --install", remark))
-    gone = (flow.package,) if flow.package in CPU_PACKAGES and flow.package else ()
-    lines = wheels.package_commands(here, install=("tensorflow[and-cuda]",), remove=gone)
+    unwanted = (flow.package,) if flow.package in CPU_PACKAGES and flow.package else ()
+    lines = wheels.package_commands(place, install=("tensorflow[and-cuda]",), remove=unwanted)
     return Cure("Install TensorFlow together with its CUDA libraries.", lines)

@@ -56,7 +56,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     also = f"; {software.label(torch)} is in the same environment" if torch and beside else ""
     yield Diagnosis(
         title="TensorFlow takes all memory of the GPU at its first use",
-        evidence=f"TensorFlow {flow.version or '?'} with CUDA, {software.named(gpus[0])}{size}, "
+        evidence=f"TensorFlow {flow.version or '?'} with CUDA, {software.gpu_name(gpus[0])}{size}, "
         f"{VARIABLE} is not set{also}",
         cure=Cure(
             "Let it grow by need; or tf.config.experimental.set_memory_growth in the program.",

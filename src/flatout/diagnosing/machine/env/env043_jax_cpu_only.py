@@ -42,14 +42,14 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     gpus = machine.gpus_of("nvidia") or software.capable(machine, "amd")
     if python is None or jax is None or python.packages is None or not gpus:
         return
-    names = [item.name for item in python.packages]
+    names = [package.name for package in python.packages]
     plugged = any(name.startswith(("jax-cuda", "jax-rocm")) for name in names)
     old = "cuda" in (jax.jaxlib or "")  # until 0.4.25 CUDA was part of jaxlib itself
     if plugged or jax.cuda_plugin or jax.rocm_plugin or old or not software.on(machine, "Linux"):
         return
     extra = "rocm" if gpus[0].vendor == "amd" else f"cuda{_cuda_major(machine)}"
     yield Diagnosis(
-        title=f"JAX {jax.version or ''} is for CPU only; {software.named(gpus[0])} stands idle",
+        title=f"JAX {jax.version or ''} is for CPU only; {software.gpu_name(gpus[0])} stands idle",
         evidence=f"jax {jax.version or '?'}, jaxlib {jax.jaxlib or '?'}; no jax-cuda*-plugin and "
         "no jax-rocm*-plugin is installed",
         cure=Cure(

@@ -80,27 +80,29 @@ VARIABLES = (
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all of them; a note where they only write logs."""
-    found = [
-        (item, value)
-        for item in VARIABLES
-        if (value := software.variable(machine, item.name)) is not None
-        and re.fullmatch(item.values, value.strip())
-        and (item.vendor is None or machine.gpus_of(item.vendor))
+    settings = [
+        (variable, value)
+        for variable in VARIABLES
+        if (value := software.variable(machine, variable.name)) is not None
+        and re.fullmatch(variable.values, value.strip())
+        and (variable.vendor is None or machine.gpus_of(variable.vendor))
     ]
-    if not found:
+    if not settings:
         return
-    here = target.of(machine)
-    names = ", ".join(item.name for item, _ in found)
+    place = target.of(machine)
+    names = ", ".join(variable.name for variable, _ in settings)
     yield Diagnosis(
         title=software.shortened(f"left on from debugging: {names}"),
-        evidence="; ".join(f"{item.name}={value}: {item.cost}" for item, value in found),
+        evidence="; ".join(
+            f"{variable.name}={value}: {variable.cost}" for variable, value in settings
+        ),
         cure=Cure(
             causes.UNSET,
             tuple(
                 line
-                for item, _ in found
-                for line in system_packages.variable(here, item.name, None)
+                for variable, _ in settings
+                for line in system_packages.variable(place, variable.name, None)
             ),
         ),
-        severity=Severity.NOTE if all(item.log_only for item, _ in found) else None,
+        severity=Severity.NOTE if all(variable.log_only for variable, _ in settings) else None,
     )

@@ -40,15 +40,17 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for both variables."""
     torch = machine.torch
     release = software.numbers(torch.version) if torch else None
-    found = [name for name in NAMES if software.variable(machine, name) == "1"]
-    if torch is None or not found or release is None or release < (2, 0):
+    variables = [name for name in NAMES if software.variable(machine, name) == "1"]
+    if torch is None or not variables or release is None or release < (2, 0):
         return
-    here = target.of(machine)
+    place = target.of(machine)
     yield Diagnosis(
-        title=f"torch.compile is switched off by {' and '.join(found)}",
-        evidence=f"{', '.join(f'{name}=1' for name in found)}; {software.label(torch)}",
+        title=f"torch.compile is switched off by {' and '.join(variables)}",
+        evidence=f"{', '.join(f'{name}=1' for name in variables)}; {software.label(torch)}",
         cure=Cure(
             "Unset it, or keep it if the job must not be compiled.",
-            tuple(line for name in found for line in system_packages.variable(here, name, None)),
+            tuple(
+                line for name in variables for line in system_packages.variable(place, name, None)
+            ),
         ),
     )

@@ -51,25 +51,31 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if not (python.virtual_environment or python.conda):
         return
     everything = (*(python.packages or ()), *python.duplicates)
-    there = [item for item in everything if item.location and USER_SITE.search(item.location)]
-    if not there:
+    packages = [
+        package for package in everything if package.location and USER_SITE.search(package.location)
+    ]
+    if not packages:
         return
-    names = sorted({f"{item.name} {item.version or ''}".strip() for item in there})
+    names = sorted({f"{package.name} {package.version or ''}".strip() for package in packages})
     yield Diagnosis(
         title=software.shortened(f"the user's site folder is in front: {', '.join(names)}"),
-        evidence=f"{', '.join(names)} in {there[0].location}; environment of "
+        evidence=f"{', '.join(names)} in {packages[0].location}; environment of "
         f"{python.executable or 'this Python'}",
         cure=Cure(
             "Hide the folder, then install into the environment what is missing.",
-            _commands(machine, there),
+            _commands(machine, packages),
         ),
     )
 
 
-def _commands(machine: Machine, there: list[Package]) -> tuple[str, ...]:
+def _commands(machine: Machine, packages: list[Package]) -> tuple[str, ...]:
     """Where torch stands in that folder alone, it must come into the environment too."""
     hide = system_packages.variable(target.of(machine), "PYTHONNOUSERSITE", "1")
     python = machine.interpreter
-    copies = [item for item in (python.duplicates if python else ()) if item.name == "torch"]
-    alone = any(item.name == "torch" for item in there) and all(copy in there for copy in copies)
+    copies = [
+        package for package in (python.duplicates if python else ()) if package.name == "torch"
+    ]
+    alone = any(package.name == "torch" for package in packages) and all(
+        copy in packages for copy in copies
+    )
     return (*hide, *software.install_torch(machine)) if alone else hide

@@ -82,19 +82,21 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     release = software.numbers(torch.version)
     values = {name: software.variable(machine, name) for name in NAMES}
-    given = {name: value for name, value in values.items() if value}
-    fatal = [fault for value in given.values() for fault in faults(value, release)]
-    mild = [*_ignored(machine, given, release), *_at_odds(given)]
+    settings = {name: value for name, value in values.items() if value}
+    fatal = [fault for value in settings.values() for fault in faults(value, release)]
+    mild = [*_ignored(machine, settings, release), *_at_odds(settings)]
     if not fatal and not mild:
         return
-    told = [f"{name}={value}" for name, value in given.items()]
-    here = target.of(machine)
+    assignments = [f"{name}={value}" for name, value in settings.items()]
+    place = target.of(machine)
     yield Diagnosis(
-        title=software.shortened(f"{next(iter(given))}: {[*fatal, *mild][0]}"),
-        evidence="; ".join([*told, *fatal, *mild, software.label(torch)]),
+        title=software.shortened(f"{next(iter(settings))}: {[*fatal, *mild][0]}"),
+        evidence="; ".join([*assignments, *fatal, *mild, software.label(torch)]),
         cure=Cure(
             "Unset them, then set one with options that this torch knows.",
-            tuple(line for name in given for line in system_packages.variable(here, name, None)),
+            tuple(
+                line for name in settings for line in system_packages.variable(place, name, None)
+            ),
         ),
         severity=Severity.ERROR if fatal else Severity.WARNING,
     )
@@ -102,35 +104,35 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 def faults(value: str, release: tuple[int, ...] | None) -> list[str]:
     """What torch of this release would refuse, in words."""
-    found = []
+    problems = []
     for part in re.split(r",(?![^\[]*\])", value.replace(" ", "")):
         option, colon, setting = part.partition(":")
         if not colon or not option or not setting:
-            found.append(f"'{part}' is not option:value")
+            problems.append(f"'{part}' is not option:value")
         elif option not in OPTIONS:
             if release and release <= NEWEST_KNOWN:
-                found.append(f"no option '{option}'")
+                problems.append(f"no option '{option}'")
         elif release and release < SINCE.get(option, (0, 0)):
-            found.append(f"'{option}' needs torch {'.'.join(map(str, SINCE[option]))}")
+            problems.append(f"'{option}' needs torch {'.'.join(map(str, SINCE[option]))}")
         elif option in VALUES and not re.fullmatch(VALUES[option], setting):
-            found.append(f"'{setting}' is not a value of {option}")
-    return found
+            problems.append(f"'{setting}' is not a value of {option}")
+    return problems
 
 
 def _ignored(
-    machine: Machine, given: dict[str, str], release: tuple[int, ...] | None
+    machine: Machine, settings: dict[str, str], release: tuple[int, ...] | None
 ) -> Iterator[str]:
-    for value in given.values():
+    for value in settings.values():
         options = [part.partition(":")[0].strip() for part in value.split(",")]
         if "MallocAsync" in value and len(options) > 1:
-            others = ", ".join(option for option in options if option != "backend")
-            yield f"the MallocAsync backend ignores {others}"
+            ignored = ", ".join(option for option in options if option != "backend")
+            yield f"the MallocAsync backend ignores {ignored}"
         if "expandable_segments:True" in value and software.on(machine, "Windows"):
             yield "expandable_segments does nothing on Windows"
-    if NAMES[0] in given and release and release < (2, 8):
+    if NAMES[0] in settings and release and release < (2, 8):
         yield f"this torch does not read {NAMES[0]}, but {NAMES[1]}"
 
 
-def _at_odds(given: dict[str, str]) -> Iterator[str]:
-    if len({value.replace(" ", "") for value in given.values()}) > 1:
-        yield f"{' and '.join(given)} differ"
+def _at_odds(settings: dict[str, str]) -> Iterator[str]:
+    if len({value.replace(" ", "") for value in settings.values()}) > 1:
+        yield f"{' and '.join(settings)} differ"

@@ -94,24 +94,26 @@ def _parts(machine: Machine, torch: Torch) -> Iterator[tuple[str, str, str]]:
 
 def _matching(machine: Machine, torch: Torch, parts: list[tuple[str, str, str]]) -> tuple[str, ...]:
     """With the wheels of torch's own build: torchvision's kernels are of one CUDA too."""
-    here = software.torch_target(machine)
-    wanted = tuple(f"{name}=={fits}.*" for name, _, fits in parts)
-    if here.manager == "conda" or not torch.build:
-        return wheels.package_commands(here, install=wanted)
+    place = software.torch_target(machine)
+    pinned = tuple(f"{name}=={fits}.*" for name, _, fits in parts)
+    if place.manager == "conda" or not torch.build:
+        return wheels.package_commands(place, install=pinned)
     options = ("--index-url", pytorch.index_url(torch.build))
-    return python_packages.lines(here, wanted, options=options)
+    return python_packages.lines(place, pinned, options=options)
 
 
 def _libraries(machine: Machine, torch: Torch) -> Iterator[tuple[str, str, str]]:
     for text in torch.requires:
         try:
-            wanted = Requirement(text)
+            requirement = Requirement(text)
         except InvalidRequirement:
             continue
-        package = software.package(machine, wanted.name.lower().replace("_", "-"))
-        pins = [item.version for item in wanted.specifier if item.operator == "=="]
+        package = software.package(machine, requirement.name.lower().replace("_", "-"))
+        pins = [
+            specifier.version for specifier in requirement.specifier if specifier.operator == "=="
+        ]
         has = software.version(package.version) if package else None
-        if not wanted.name.startswith("nvidia-") or not pins or package is None or has is None:
+        if not requirement.name.startswith("nvidia-") or not pins or package is None or has is None:
             continue
-        if not wanted.specifier.contains(has, prereleases=True):
+        if not requirement.specifier.contains(has, prereleases=True):
             yield package.name, str(has), pins[0]

@@ -47,21 +47,21 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     windows = software.on(machine, "Windows")
     beside = "python.exe" if name == "CONDA_PREFIX" else "Scripts\\python.exe"
-    wanted = f"{folder}\\{beside}" if windows else f"{folder}/bin/python"
+    interpreter = f"{folder}\\{beside}" if windows else f"{folder}/bin/python"
     leave = "deactivate" if name == "VIRTUAL_ENV" else "conda deactivate"
     yield Diagnosis(
         title=software.shortened(f"{name} is active, and another Python runs the training"),
         evidence=f"{name}={folder}; the interpreter is {python.executable}",
         cure=Cure(
-            f"Run the job with {wanted}, or leave the environment.",
-            (f"{wanted} -c 'import sys; print(sys.prefix)'", f"# or leave it: {leave}"),
+            f"Run the job with {interpreter}, or leave the environment.",
+            (f"{interpreter} -c 'import sys; print(sys.prefix)'", f"# or leave it: {leave}"),
         ),
         severity=Severity.NOTE if own else None,
     )
 
 
 def _inside(path: str, folder: str) -> bool:
-    one, other = (text.replace("\\", "/").rstrip("/") for text in (path, folder))
-    if ":" in one[:2]:
-        one, other = one.lower(), other.lower()
-    return one.startswith(f"{other}/")
+    inner, outer = (text.replace("\\", "/").rstrip("/") for text in (path, folder))
+    if ":" in inner[:2]:
+        inner, outer = inner.lower(), outer.lower()
+    return inner.startswith(f"{outer}/")

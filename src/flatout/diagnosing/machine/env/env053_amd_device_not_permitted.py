@@ -46,21 +46,21 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if not closed or not _wanted(machine):
         return
     groups = sorted({file.group for file in closed if file.group} - {"root"}) or ["render", "video"]
-    told = ", ".join(
+    files = ", ".join(
         f"{file.path} ({file.mode or 'mode ?'}, group {file.group or '?'})" for file in closed[:4]
     )
     mine = ", ".join(machine.kernel.user_groups or ()) or "not known"
-    here = target.of(machine)
-    line = system_packages.sudo(here, f'usermod -aG {",".join(groups)} "$USER"')
+    place = target.of(machine)
+    line = system_packages.sudo(place, f'usermod -aG {",".join(groups)} "$USER"')
     outside = (
         f"# start the container with: --device /dev/kfd --device /dev/dri --group-add {groups[0]}"
     )
     yield Diagnosis(
         title=f"no permission to open {closed[0].path}: ROCm sees no GPU",
-        evidence=f"{told}; this user's groups: {mine}",
+        evidence=f"{files}; this user's groups: {mine}",
         cure=Cure(
             "Join the group that owns the files, and log in again.",
-            (outside,) if here.container else (line, "# log out and in again, then: id -nG"),
+            (outside,) if place.container else (line, "# log out and in again, then: id -nG"),
         ),
     )
 

@@ -43,12 +43,12 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     if not software.on(machine, "Linux"):
         return
-    here = target.of(machine)
-    load = system_packages.sudo(here, "modprobe amdgpu")
-    lines = driver.commands(here) if here.vendor == "amd" else ()
+    place = target.of(machine)
+    load = system_packages.sudo(place, "modprobe amdgpu")
+    lines = driver.commands(place) if place.vendor == "amd" else ()
     yield Diagnosis(
-        title=f"no driver for {software.named(gpus[0])}: amdgpu is not loaded",
-        evidence=f"{software.named(gpus[0])} at {gpus[0].pci_address or '?'} has no kernel driver; "
-        f"loaded: {', '.join(modules) or 'none of a GPU'}",
+        title=f"no driver for {software.gpu_name(gpus[0])}: amdgpu is not loaded",
+        evidence=f"{software.gpu_name(gpus[0])} at {gpus[0].pci_address or '?'} has no kernel "
+        f"driver; loaded: {', '.join(modules) or 'none of a GPU'}",
         cure=Cure("Load amdgpu; where that fails, install AMD's driver.", (load, *lines)),
     )

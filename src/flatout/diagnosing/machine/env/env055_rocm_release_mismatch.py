@@ -39,17 +39,24 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     """A warning where torch sees no GPU, else a note."""
     torch, driver = machine.torch, machine.driver("amd")
     built_for = software.rocm_of(torch)
-    here = driver.rocm if driver else None
-    one, other = software.numbers(built_for, 1), software.numbers(here, 1)
-    if torch is None or not machine.gpus_of("amd") or not one or not other or one == other:
+    installed = driver.rocm if driver else None
+    built_major, installed_major = software.numbers(built_for, 1), software.numbers(installed, 1)
+    if (
+        torch is None
+        or not machine.gpus_of("amd")
+        or not built_major
+        or not installed_major
+        or built_major == installed_major
+    ):
         return
     blind = torch.cuda_available is False
     sees = {True: "; torch sees a GPU", False: "; torch sees no GPU", None: ""}
     yield Diagnosis(
-        title=f"{software.label(torch)} is for ROCm {built_for}, installed is {here}",
-        evidence=f"torch: ROCm {built_for}; system: ROCm {here}{sees[torch.cuda_available]}",
+        title=f"{software.label(torch)} is for ROCm {built_for}, installed is {installed}",
+        evidence=f"torch: ROCm {built_for}; system: ROCm {installed}{sees[torch.cuda_available]}",
         cure=Cure(
-            f"Install the torch built for ROCm {other[0]}, or AMD's driver for {built_for}.",
+            f"Install the torch built for ROCm {installed_major[0]}, or AMD's driver for "
+            f"{built_for}.",
             software.install_torch(machine),
         ),
         severity=Severity.WARNING if blind else Severity.NOTE,

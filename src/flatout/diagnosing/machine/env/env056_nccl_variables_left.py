@@ -43,7 +43,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     count = max(len(machine.gpus_of("nvidia")), len(machine.gpus_of("amd")))
     if count < 2:
         return
-    found = {
+    switched_off = {
         name: lost
         for name, lost in (
             ("NCCL_P2P_DISABLE", _direct(machine)),
@@ -52,18 +52,22 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         )
         if lost and software.switched_on(software.variable(machine, name))
     }
-    if not found:
+    if not switched_off:
         return
-    here = target.of(machine)
+    place = target.of(machine)
     yield Diagnosis(
-        title=f"{', '.join(found)} slows down {count} GPUs",
+        title=f"{', '.join(switched_off)} slows down {count} GPUs",
         evidence="; ".join(
             f"{name}={software.variable(machine, name)} switches off {lost}"
-            for name, lost in found.items()
+            for name, lost in switched_off.items()
         ),
         cure=Cure(
             "Unset it and measure again; if the job then hangs, look for that cause.",
-            tuple(line for name in found for line in system_packages.variable(here, name, None)),
+            tuple(
+                line
+                for name in switched_off
+                for line in system_packages.variable(place, name, None)
+            ),
         ),
     )
 

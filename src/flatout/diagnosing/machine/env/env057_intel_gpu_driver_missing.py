@@ -40,8 +40,8 @@ MODULES = {"i915", "xe"}
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding, where Intel's GPU is the one for training."""
     gpus = software.capable(machine, "intel")
-    here = target.of(machine)
-    if not gpus or here.vendor != "intel" or not software.on(machine, "Linux") or here.wsl:
+    place = target.of(machine)
+    if not gpus or place.vendor != "intel" or not software.on(machine, "Linux") or place.wsl:
         return
     gpu, modules, torch = gpus[0], machine.kernel.modules, machine.torch
     no_kernel = gpu.kernel_driver is None and modules is not None and not MODULES & {*modules}
@@ -49,10 +49,11 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     blind = torch is not None and xpu and torch.imported is True and torch.xpu_available is False
     if not no_kernel and not (blind and gpu.kernel_driver in MODULES):
         return
-    missing = "neither i915 nor xe is loaded" if no_kernel else "torch.xpu sees no GPU"
+    problem = "neither i915 nor xe is loaded" if no_kernel else "torch.xpu sees no GPU"
     yield Diagnosis(
-        title=f"{software.named(gpu)} lacks its driver's {'kernel' if no_kernel else 'user'} side",
-        evidence=f"{software.named(gpu)} at {gpu.pci_address or '?'}: kernel driver "
-        f"{gpu.kernel_driver or 'none'}; {missing}",
-        cure=Cure("Install Intel's driver and compute runtime.", driver.commands(here)),
+        title=f"{software.gpu_name(gpu)} lacks its driver's {'kernel' if no_kernel else 'user'} "
+        "side",
+        evidence=f"{software.gpu_name(gpu)} at {gpu.pci_address or '?'}: kernel driver "
+        f"{gpu.kernel_driver or 'none'}; {problem}",
+        cure=Cure("Install Intel's driver and compute runtime.", driver.commands(place)),
     )

@@ -52,8 +52,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     here = target.of(machine)
     if (software.variable(machine, OFF) or "").strip() == "0":
         yield Diagnosis(
-            title=f"{OFF}=0: float32 without tensor cores on {software.named(able[0])}",
-            evidence=f"{OFF}=0; {software.named(able[0])} has TF32",
+            title=f"{OFF}=0: float32 without tensor cores on {software.gpu_name(able[0])}",
+            evidence=f"{OFF}=0; {software.gpu_name(able[0])} has TF32",
             cure=Cure(
                 "Unset it; the program decides by torch.set_float32_matmul_precision.",
                 system_packages.variable(here, OFF, None),

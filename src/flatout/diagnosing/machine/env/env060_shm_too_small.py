@@ -66,8 +66,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _available(memory: Memory) -> int | None:
-    known = [size for size in (memory.total_bytes, memory.limit_bytes) if size is not None]
-    return min(known, default=None)
+    sizes = [size for size in (memory.total_bytes, memory.limit_bytes) if size is not None]
+    return min(sizes, default=None)
 
 
 def _gibibytes(memory: Memory) -> int:

@@ -49,12 +49,12 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if soft is None or soft < 0 or soft >= ENOUGH:
         return
     mac = machine.system.name == "Darwin"
-    wanted = ON_MACOS if mac else WANTED
-    within_hard = wanted if hard is None or hard < 0 else min(wanted, hard)
-    told = "" if hard is None else f", hard limit {'none' if hard < 0 else hard}"
+    limit = ON_MACOS if mac else WANTED
+    within_hard = limit if hard is None or hard < 0 else min(limit, hard)
+    hard_limit = "" if hard is None else f", hard limit {'none' if hard < 0 else hard}"
     yield Diagnosis(
         title=f"at most {soft} open files: too few for many loader workers",
-        evidence=f"soft limit of open files {soft}{told}",
+        evidence=f"soft limit of open files {soft}{hard_limit}",
         cure=Cure(
             "Raise the limit in the shell that starts the program, and where later shells get it.",
             _commands(machine, max(within_hard, soft)),

@@ -45,17 +45,18 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if quota is None or visible is None or quota > visible / 2:
         return
     threads = max(1, int(quota))
-    told = (machine.environment or {}).get(VARIABLE)
-    if told is not None and told.isdecimal() and int(told) <= quota + 1:
+    threads_set = (machine.environment or {}).get(VARIABLE)
+    if threads_set is not None and threads_set.isdecimal() and int(threads_set) <= quota + 1:
         return
-    here = target.of(machine)
+    place = target.of(machine)
     yield Diagnosis(
         title=f"a CPU quota of {quota:g} cores where {visible} are visible",
-        evidence=f"quota {quota:g} cores, visible {visible}; {VARIABLE} is {told or 'not set'}",
+        evidence=f"quota {quota:g} cores, visible {visible}; {VARIABLE} is "
+        f"{threads_set or 'not set'}",
         cure=Cure(
             f"Start at most {threads} threads, also as num_workers of a DataLoader; or raise the "
             "quota.",
-            (*system_packages.variable(here, VARIABLE, str(threads)), *_raised(machine, visible)),
+            (*system_packages.variable(place, VARIABLE, str(threads)), *_raised(machine, visible)),
         ),
     )
 

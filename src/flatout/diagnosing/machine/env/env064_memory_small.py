@@ -55,8 +55,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if usable >= enough:
         return
     few = usable < max(LITTLE, largest) * ROUNDING
-    what = "the GPUs have" if len(on_gpus) > 1 else "the GPU has"
-    against = f": less than {what}" if usable < together * ROUNDING else ""
+    owners = "the GPUs have" if len(on_gpus) > 1 else "the GPU has"
+    against = f": less than {owners}" if usable < together * ROUNDING else ""
     yield Diagnosis(
         title=f"{units.size(usable)} of main memory{against}",
         evidence=f"main memory {units.size(total)}"

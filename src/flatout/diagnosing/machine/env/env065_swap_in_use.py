@@ -70,14 +70,14 @@ def _severity(memory: Memory, system: str | None) -> Severity | None:
 
 
 def _commands(machine: Machine, severity: Severity) -> tuple[str, ...]:
-    here = target.of(machine)
-    if here.system == "Windows":
+    place = target.of(machine)
+    if place.system == "Windows":
         top = "Sort-Object PagedMemorySize -Descending | Select-Object -First 10"
         return (f"Get-Process | {top} Id, ProcessName, PagedMemorySize",)
-    if here.system == "Darwin":
+    if place.system == "Darwin":
         return ("ps -Ao pid,user,rss,comm -m | head -n 11",)
     look = "ps -eo pid,user,rss,comm --sort=-rss | head -n 11"
     if severity is Severity.WARNING:
         return (look,)
-    back = system_packages.sudo(here, "swapoff -a"), system_packages.sudo(here, "swapon -a")
-    return (look, *on_host(here, back))
+    back = system_packages.sudo(place, "swapoff -a"), system_packages.sudo(place, "swapon -a")
+    return (look, *on_host(place, back))

@@ -47,7 +47,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     for disk in machine.disks or ():
         if _severity(disk) is not None:
             full.setdefault((disk.total_bytes, disk.free_bytes), []).append(disk)
-    here = target.of(machine)
+    place = target.of(machine)
     for disks in full.values():
         first = disks[0]
         uses = " and ".join(USES.get(disk.use, disk.use) for disk in disks)
@@ -59,7 +59,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
             f"{units.size(first.total_bytes)}",
             cure=Cure(
                 "See what takes the space, then empty what fills again by itself.",
-                _commands(here, disks),
+                _commands(place, disks),
             ),
             severity=_severity(first),
         )
@@ -74,13 +74,13 @@ def _severity(disk: Disk) -> Severity | None:
     return Severity.WARNING if free < 10 * GIB and free < 0.05 * total else None
 
 
-def _commands(here: Target, disks: list[Disk]) -> tuple[str, ...]:
-    path = shell.quote(here, disks[0].path)
-    purge = f"{shell.python(here)} -m pip cache purge"
-    if here.system == "Windows":
+def _commands(place: Target, disks: list[Disk]) -> tuple[str, ...]:
+    path = shell.quote(place, disks[0].path)
+    purge = f"{shell.python(place)} -m pip cache purge"
+    if place.system == "Windows":
         sizes = "Sort-Object Length -Descending | Select-Object -First 20 FullName, Length"
         return (f"Get-ChildItem {path} -Recurse -File | {sizes}", purge)
-    depth = "-d 1" if here.system == "Darwin" else "--max-depth=1"
+    depth = "-d 1" if place.system == "Darwin" else "--max-depth=1"
     lines = [f"du -xh {depth} {path} 2>/dev/null | sort -h | tail -n 20"]
     if any(disk.use == "cache" for disk in disks):
         lines.append(purge)

@@ -45,10 +45,10 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         reason = _reason(disk, machine)
         if disk.use != "work" or reason is None:
             continue
-        why, severity = reason
+        cause, severity = reason
         yield Diagnosis(
-            title=f"the job's folder is on {why}",
-            evidence=f"{disk.path}: file system {disk.file_system or 'not known'}, {why}",
+            title=f"the job's folder is on {cause}",
+            evidence=f"{disk.path}: file system {disk.file_system or 'not known'}, {cause}",
             cure=Cure(
                 "Copy the training data to a local SSD, or pack it into few large files that are "
                 "read in order.",
@@ -67,13 +67,13 @@ def _reason(disk: Disk, machine: Machine) -> tuple[str, Severity] | None:
 
 
 def _commands(machine: Machine, disk: Disk) -> tuple[str, ...]:
-    here = target.of(machine)
-    if here.system == "Windows":
+    place = target.of(machine)
+    if place.system == "Windows":
         return ("Get-PhysicalDisk | Select-Object FriendlyName, MediaType, Size",)
     if machine.container.wsl is not None and disk.file_system in WINDOWS_DRIVES:
         folder = disk.path.rstrip("/").rpartition("/")[2]
-        copy = f'cp -r {shell.quote(here, disk.path)} "$HOME/"'
-        return (f'{copy} && cd "$HOME"/{shell.quote(here, folder)}',)
-    if here.system == "Darwin":
+        copy = f'cp -r {shell.quote(place, disk.path)} "$HOME/"'
+        return (f'{copy} && cd "$HOME"/{shell.quote(place, folder)}',)
+    if place.system == "Darwin":
         return ("diskutil list",)
     return ("lsblk -d -o NAME,ROTA,SIZE,MODEL,MOUNTPOINTS", "df -hT")

@@ -64,14 +64,14 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _commands(machine: Machine, whole: int, pinning: list[str]) -> tuple[str, ...]:
-    here = target.of(machine)
+    place = target.of(machine)
     unset = [
         line
         for setting in pinning
-        for line in system_packages.variable(here, setting.partition("=")[0], None)
+        for line in system_packages.variable(place, setting.partition("=")[0], None)
     ]
     if machine.container.kind is not None:
         unset.append(f"# or, on the host: docker run --cpuset-cpus=0-{whole - 1} ...")
-    elif here.system == "Linux":
+    elif place.system == "Linux":
         unset.append(f"taskset -cp 0-{whole - 1} $$")
     return tuple(unset)

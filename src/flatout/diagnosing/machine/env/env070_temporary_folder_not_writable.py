@@ -41,20 +41,20 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     for disk in machine.disks or ():
         if disk.use != "temporary" or disk.writable is not False:
             continue
-        told = (machine.environment or {}).get("TMPDIR")
+        variable = (machine.environment or {}).get("TMPDIR")
         yield Diagnosis(
             title=f"{disk.path[-60:]} for temporary files cannot be written",
             evidence=f"{disk.path}: not writable by this user"
             + (f", file system {disk.file_system}" if disk.file_system else "")
-            + (f"; TMPDIR is {told}" if told else ""),
+            + (f"; TMPDIR is {variable}" if variable else ""),
             cure=Cure(
                 "Use a folder of your own for temporary files.", _commands(target.of(machine), disk)
             ),
         )
 
 
-def _commands(here: Target, disk: Disk) -> tuple[str, ...]:
-    if here.system == "Windows":
+def _commands(place: Target, disk: Disk) -> tuple[str, ...]:
+    if place.system == "Windows":
         return (
             'New-Item -ItemType Directory -Force "$HOME\\tmp"',
             '$env:TEMP = "$HOME\\tmp"; $env:TMP = "$HOME\\tmp"',
@@ -62,5 +62,5 @@ def _commands(here: Target, disk: Disk) -> tuple[str, ...]:
     own = ('mkdir -p "$HOME/tmp"', 'export TMPDIR="$HOME/tmp"')
     if disk.path != "/tmp":
         return own
-    mode = system_packages.sudo(here, f"chmod 1777 {shell.quote(here, disk.path)}")
+    mode = system_packages.sudo(place, f"chmod 1777 {shell.quote(place, disk.path)}")
     return (*own, f"# or, where /tmp lost its usual mode: {mode}")

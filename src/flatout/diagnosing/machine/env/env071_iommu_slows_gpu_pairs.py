@@ -65,8 +65,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _commands(here: Target) -> tuple[str, ...]:
-    manager = system_packages.package_manager(here)
+def _commands(place: Target) -> tuple[str, ...]:
+    manager = system_packages.package_manager(place)
     if manager == "dnf":
         lines = ["grubby --update-kernel=ALL --args=iommu=pt", "reboot"]
     else:
@@ -75,4 +75,4 @@ def _commands(here: Target) -> tuple[str, ...]:
         if manager == "zypper":
             make = "grub2-mkconfig -o /boot/grub2/grub.cfg"
         lines = [f"sed -i.bak '{edit}' /etc/default/grub", make, "reboot"]
-    return tuple(system_packages.sudo(here, line) for line in lines)
+    return tuple(system_packages.sudo(place, line) for line in lines)

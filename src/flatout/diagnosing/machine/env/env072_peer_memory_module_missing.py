@@ -75,12 +75,12 @@ def _text(is_open: bool | None) -> str:
 
 
 def _commands(machine: Machine) -> tuple[str, ...]:
-    here = target.of(machine)
-    file = system_packages.sudo(here, "tee /etc/modules-load.d/nvidia-peermem.conf")
+    place = target.of(machine)
+    file = system_packages.sudo(place, "tee /etc/modules-load.d/nvidia-peermem.conf")
     return on_host(
-        here,
+        place,
         (
-            system_packages.sudo(here, "modprobe nvidia_peermem"),
+            system_packages.sudo(place, "modprobe nvidia_peermem"),
             f"echo nvidia_peermem | {file}",
         ),
     )

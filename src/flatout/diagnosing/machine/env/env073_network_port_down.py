@@ -56,7 +56,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     spare = 0 < len(machine.gpus or ()) <= len(well)
     yield Diagnosis(
         title=f"InfiniBand {names} {'are' if len(odd) > 1 else 'is'} {_what(odd)}"[:100],
-        evidence=f"{'; '.join(map(_told, odd))}; {len(well)} of {len(ports)} ports active{most}",
+        evidence=f"{'; '.join(map(_facts, odd))}; {len(well)} of {len(ports)} ports active{most}",
         cure=Cure(_text(spare), _commands(machine, odd, well)),
         severity=Severity.NOTE if spare else None,
     )
@@ -86,7 +86,7 @@ def _slow(port: NetworkPort, usual: float | None) -> bool:
     return port.state == "active" and None not in (rate, usual) and (rate or 0) < (usual or 0)
 
 
-def _told(port: NetworkPort) -> str:
+def _facts(port: NetworkPort) -> str:
     rate = f" at {port.rate_gbit_per_s:g} Gbit/s" if port.rate_gbit_per_s is not None else ""
     return f"{port.name}: {port.state or 'state not known'}{rate}"
 
@@ -94,16 +94,16 @@ def _told(port: NetworkPort) -> str:
 def _commands(
     machine: Machine, odd: list[NetworkPort], healthy: list[NetworkPort]
 ) -> tuple[str, ...]:
-    here = target.of(machine)
-    looks = [shell.quote(here, port.name.partition("/")[0]) for port in odd]
+    place = target.of(machine)
+    names = [shell.quote(place, port.name.partition("/")[0]) for port in odd]
     well = [port.name.replace("/", ":") for port in healthy]
     leave_out = (
         # the first = means: exactly these; quoted, since zsh reads something into it
         (f"export NCCL_IB_HCA='={','.join(well)}'",) if well else ()
     )
     return (
-        *system_packages.commands(here, "infiniband"),
-        *(f"ibstat {name}" for name in dict.fromkeys(looks)),
+        *system_packages.commands(place, "infiniband"),
+        *(f"ibstat {name}" for name in dict.fromkeys(names)),
         "perfquery -x",
         *leave_out,
     )

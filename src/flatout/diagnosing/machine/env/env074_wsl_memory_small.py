@@ -45,10 +45,10 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if machine.container.wsl != 2 or total is None:
         return
     largest = max((gpu.memory_bytes or 0 for gpu in devices.own_memory(machine)), default=0)
-    wanted = max(ENOUGH, largest)
-    if total >= wanted * ROUNDING:
+    enough = max(ENOUGH, largest)
+    if total >= enough * ROUNDING:
         return
-    gibibytes = -(-wanted * 5 // 4 // GIB)
+    gibibytes = -(-enough * 5 // 4 // GIB)
     yield Diagnosis(
         title=f"WSL 2 has only {units.size(total)} of memory",
         evidence=f"main memory of WSL {units.size(total)}"

@@ -47,9 +47,10 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if python is None or python.error is None or python.packages is not None:
         return
     slow = python.error.startswith(SLOW)
-    what = f"Python {python.version}" if python.version else "the Python for the training"
+    subject = f"Python {python.version}" if python.version else "the Python for the training"
     yield Diagnosis(
-        title=f"{what} does not answer{' in time' if slow else ''}: nothing is known of its torch",
+        title=f"{subject} does not answer{' in time' if slow else ''}: nothing is known of its "
+        "torch",
         evidence=f"{python.executable or 'its path is not known'}: {python.error}",
         cure=Cure(*_cure(machine, python, slow)),
         severity=Severity.NOTE if slow else None,
@@ -57,16 +58,16 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _cure(machine: Machine, python: Interpreter, slow: bool) -> tuple[str, tuple[str, ...]]:
-    here = target.of(machine)
+    place = target.of(machine)
     if slow:
         return "Ask again; with --deep it is given more time.", ("flatout doctor --deep",)
     if python.version is not None or SHOP in (python.executable or ""):
-        return "Make an environment with a supported Python.", software.new_environment(here)
-    listed = "where.exe python" if here.system == "Windows" else "which -a python3 python"
+        return "Make an environment with a supported Python.", software.new_environment(place)
+    listed = "where.exe python" if place.system == "Windows" else "which -a python3 python"
     return (
         "Name the interpreter that runs the training.",
         (
-            f'{shell.python(here)} -c "import sys; print(sys.version)"',
+            f'{shell.python(place)} -c "import sys; print(sys.version)"',
             listed,
             "# then: flatout doctor --python PATH",
         ),

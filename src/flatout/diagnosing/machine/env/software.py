@@ -51,8 +51,8 @@ def switched_on(value: str | None) -> bool:
 def package(machine: Machine, *names: str) -> Package | None:
     """The first installed package with one of these names; None: none, or not known."""
     python = machine.interpreter
-    found = (python.packages or ()) if python else ()
-    return next((item for item in found if item.name in names), None)
+    packages = (python.packages or ()) if python else ()
+    return next((package_facts for package_facts in packages if package_facts.name in names), None)
 
 
 def on(machine: Machine, *systems: str) -> bool:
@@ -66,7 +66,7 @@ def label(torch: Torch) -> str:
     return f"torch {torch.version}{build}" if torch.version else "torch"
 
 
-def named(gpu: Gpu) -> str:
+def gpu_name(gpu: Gpu) -> str:
     """What to call a GPU in a sentence."""
     return gpu.name or {"nvidia": "NVIDIA GPU", "amd": "AMD GPU"}.get(gpu.vendor, "Intel GPU")
 
@@ -89,7 +89,7 @@ def _intel_compute(gpu: Gpu) -> bool:
     return re.search(INTEL_COMPUTE, gpu.name or "", re.IGNORECASE) is not None
 
 
-def shown(machine: Machine) -> tuple[Gpu, ...]:
+def visible_gpus(machine: Machine) -> tuple[Gpu, ...]:
     """NVIDIA's GPUs that CUDA_VISIBLE_DEVICES lets a program see; without it all of them."""
     gpus = machine.gpus_of("nvidia")
     value = variable(machine, visible_devices.NAME)
@@ -129,8 +129,8 @@ def _rocm_build(torch: Torch) -> bool:
 def cpu_build(torch: Torch) -> bool:
     """Whether this torch certainly holds no GPU code."""
     gpu = torch.cuda or torch.hip or torch.xpu or torch.mps_built
-    told = torch.build is None and torch.imported is True and torch.arch_list == ()
-    return torch.build == "cpu" or bool(told and not gpu)
+    no_architectures = torch.build is None and torch.imported is True and torch.arch_list == ()
+    return torch.build == "cpu" or bool(no_architectures and not gpu)
 
 
 def arch_list(machine: Machine) -> tuple[str, ...]:
@@ -142,21 +142,21 @@ def arch_list(machine: Machine) -> tuple[str, ...]:
     return build.arch_list_on(target.of(machine).platform) if build else ()
 
 
-def new_environment(here: Target) -> tuple[str, ...]:
+def new_environment(place: Target) -> tuple[str, ...]:
     """Lines that make an environment with a Python for which torch is built: the newest but one,
     since other packages are built for it already.
     """
     plain = [minor for minor in pytorch.newest().pythons if not minor.endswith("t")]
-    wanted = plain[-2] if len(plain) > 1 else plain[-1]
-    if here.manager == "conda":
-        return (f"conda create --name torch python={wanted}", "conda activate torch")
-    if here.system == "Windows":
-        return (f"winget install Python.Python.{wanted}", f"py -{wanted} -m venv .venv")
-    if here.manager == "uv":
-        return (f"uv venv --python {wanted} .venv",)
+    chosen = plain[-2] if len(plain) > 1 else plain[-1]
+    if place.manager == "conda":
+        return (f"conda create --name torch python={chosen}", "conda activate torch")
+    if place.system == "Windows":
+        return (f"winget install Python.Python.{chosen}", f"py -{chosen} -m venv .venv")
+    if place.manager == "uv":
+        return (f"uv venv --python {chosen} .venv",)
     return (
-        f"python{wanted} -m venv .venv",
-        f"# where there is no python{wanted}: uv venv --python {wanted} .venv",
+        f"python{chosen} -m venv .venv",
+        f"# where there is no python{chosen}: uv venv --python {chosen} .venv",
     )
 
 
@@ -186,20 +186,20 @@ def to_install(machine: Machine, stay: bool = True) -> Target:
 
 def same_torch_again(machine: Machine) -> tuple[str, ...]:
     """Lines that install the torch that is here anew, or the right one where it is not of pip."""
-    torch, here = machine.torch, torch_target(machine)
-    if torch is None or not torch.version or not torch.build or here.manager == "conda":
+    torch, place = machine.torch, torch_target(machine)
+    if torch is None or not torch.version or not torch.build or place.manager == "conda":
         return install_torch(machine)
     build = pytorch.build(torch.version, torch.build)
-    if build is None or here.platform not in build.systems:
+    if build is None or place.platform not in build.systems:
         return install_torch(machine)
     options = ("--force-reinstall", "--index-url", pytorch.index_url(build.name))
-    return python_packages.lines(here, (f"torch=={torch.version}",), options=options)
+    return python_packages.lines(place, (f"torch=={torch.version}",), options=options)
 
 
 def pip_target(machine: Machine) -> Target:
     """The Target for packages that conda does not have: with pip also in a conda environment."""
-    here = target.of(machine)
-    return replace(here, manager="pip") if here.manager == "conda" else here
+    place = target.of(machine)
+    return replace(place, manager="pip") if place.manager == "conda" else place
 
 
 def torch_target(machine: Machine) -> Target:
@@ -211,11 +211,12 @@ def torch_target(machine: Machine) -> Target:
 def active_toolkit(machine: Machine) -> CudaToolkit | None:
     """The CUDA toolkit that a build of an extension takes, by torch's own order of search."""
     toolkits = machine.toolkits or ()
-    by_home = [item for item in toolkits if item.cuda_home]
+    by_home = [toolkit for toolkit in toolkits if toolkit.cuda_home]
     by_path = sorted(
-        (item for item in toolkits if item.on_path is not None), key=lambda item: item.on_path or 0
+        (toolkit for toolkit in toolkits if toolkit.on_path is not None),
+        key=lambda toolkit: toolkit.on_path or 0,
     )
-    by_default = [item for item in toolkits if item.path == "/usr/local/cuda"]
+    by_default = [toolkit for toolkit in toolkits if toolkit.path == "/usr/local/cuda"]
     return next(iter([*by_home, *by_path, *by_default]), None)
 
 
@@ -232,36 +233,36 @@ def brought(machine: Machine, library: str) -> str | None:
     if torch is None or (installed and installed.version):
         return installed.version if installed else None
     for text in torch.requires:
-        found = re.match(rf"nvidia-{library}-cu\d+\s*==\s*([\d.]+)", text)
-        if found:
-            return found.group(1)
+        match = re.match(rf"nvidia-{library}-cu\d+\s*==\s*([\d.]+)", text)
+        if match:
+            return match.group(1)
     build = pytorch.build(torch.version, torch.build) if torch.version and torch.build else None
     return build.cudnn if build and library == "cudnn" else None
 
 
 def differ(first: str | None, second: str | None) -> bool:
     """Whether two versions differ in the numbers that both give, the first three of them."""
-    one, two = numbers(first, 3), numbers(second, 3)
-    if not one or not two or min(len(one), len(two)) < 2:
+    first_numbers, second_numbers = numbers(first, 3), numbers(second, 3)
+    if not first_numbers or not second_numbers or min(len(first_numbers), len(second_numbers)) < 2:
         return False
-    shared = min(len(one), len(two))
-    return one[:shared] != two[:shared]
+    shared = min(len(first_numbers), len(second_numbers))
+    return first_numbers[:shared] != second_numbers[:shared]
 
 
 def foreign_libraries(machine: Machine, name: str) -> tuple[tuple[Library, str], ...]:
     """Libraries that the loader is told to take before its own folders, and the variable's name."""
     preloaded = re.split(r"[:\s]+", variable(machine, "LD_PRELOAD") or "")
     return tuple(
-        (item, "LD_PRELOAD" if item.path in preloaded else "LD_LIBRARY_PATH")
-        for item in machine.libraries or ()
-        if item.name == name and (item.path in preloaded or item.source == "library_path")
+        (library, "LD_PRELOAD" if library.path in preloaded else "LD_LIBRARY_PATH")
+        for library in machine.libraries or ()
+        if library.name == name and (library.path in preloaded or library.source == "library_path")
     )
 
 
 def without_folder(machine: Machine, name: str, library: Library) -> tuple[str, ...]:
     """Lines that take the library's folder (or the library) out of the variable."""
-    here = target.of(machine)
-    gone = {library.path, library.path.rpartition("/")[0]}
+    place = target.of(machine)
+    unwanted = {library.path, library.path.rpartition("/")[0]}
     parts = (variable(machine, name) or "").split(":")
-    kept = [part for part in parts if part and part.rstrip("/") not in gone]
-    return system_packages.variable(here, name, ":".join(kept) or None)
+    folders = [part for part in parts if part and part.rstrip("/") not in unwanted]
+    return system_packages.variable(place, name, ":".join(folders) or None)

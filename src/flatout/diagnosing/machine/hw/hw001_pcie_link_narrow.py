@@ -51,7 +51,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     first = narrow[0]
     yield Diagnosis(
         title=f"{devices.subject(narrow)}: {first.pcie_width} of {_most(first)} PCIe lanes",
-        evidence=devices.facts(narrow, _told),
+        evidence=devices.facts(narrow, _facts),
         cure=Cure(_text(narrow, mild, machine), pcie.look(machine, narrow[0])),
         severity=Severity.NOTE if mild else Severity.WARNING,
     )
@@ -65,8 +65,8 @@ def _lost(gpu: Gpu) -> bool:
 def _most(gpu: Gpu) -> int | None:
     """Lanes of the card. The driver may tell those of card and slot together."""
     sheet = devices.model(gpu)
-    told = (gpu.pcie_width_max, sheet.pcie_width if sheet else None)
-    return max((lanes for lanes in told if lanes is not None), default=None)
+    widths = (gpu.pcie_width_max, sheet.pcie_width if sheet else None)
+    return max((lanes for lanes in widths if lanes is not None), default=None)
 
 
 def _meant_so(gpu: Gpu, machine: Machine) -> bool:
@@ -77,7 +77,7 @@ def _meant_so(gpu: Gpu, machine: Machine) -> bool:
     return shares and (gpu.pcie_width or 0) >= 8
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     width, most = gpu.pcie_width, _most(gpu)
     lane = pcie.LANE_GB_PER_S.get(gpu.pcie_generation_max or 0)
     if lane is None or width is None or most is None:

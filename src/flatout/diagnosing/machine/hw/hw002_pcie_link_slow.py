@@ -49,7 +49,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"{devices.subject(slow)}: PCIe {first.pcie_generation_max} "
         f"where the card can do {_card(first)}",
-        evidence=devices.facts(slow, _told),
+        evidence=devices.facts(slow, _facts),
         cure=Cure(
             "In the firmware set the slot to Auto or to the card's generation; without a riser "
             "cable. An older board or processor cannot do more.",
@@ -71,7 +71,7 @@ def _card(gpu: Gpu) -> int | None:
     return sheet.pcie_generation if sheet else None
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     text = f"generation {gpu.pcie_generation_max} at most, the card {_card(gpu)}"
     now = pcie.LANE_GB_PER_S.get(gpu.pcie_generation_max or 0)
     could = pcie.LANE_GB_PER_S.get(_card(gpu) or 0)

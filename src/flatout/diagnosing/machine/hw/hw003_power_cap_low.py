@@ -47,7 +47,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"{devices.subject(capped)}: power limit at "
         f"{units.share(min(map(causes.limit_share, capped)))} of the default",
-        evidence=devices.facts(capped, _told),
+        evidence=devices.facts(capped, _facts),
         cure=Cure(
             LAPTOP
             if mobile
@@ -58,7 +58,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     most = f", at most {gpu.power_limit_max_w:g} W" if gpu.power_limit_max_w is not None else ""
     return f"limit {gpu.power_limit_w:g} W, default {gpu.power_limit_default_w:g} W{most}"
 

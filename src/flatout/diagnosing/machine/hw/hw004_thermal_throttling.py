@@ -44,12 +44,12 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"{devices.subject(hot)}: slowed down by heat now",
-        evidence=devices.facts(hot, _told),
+        evidence=devices.facts(hot, _facts),
         cure=Cure(causes.COOL, _commands(hot)),
     )
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     parts = list(causes.reasons(gpu, causes.HEAT))
     if gpu.temperature_c is not None:
         parts.append(f"{gpu.temperature_c} C")

@@ -46,18 +46,20 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"{devices.subject(braked)}: slowed down by the power supply",
-        evidence=devices.facts(braked, _told),
+        evidence=devices.facts(braked, _facts),
         cure=Cure(causes.SUPPLY, _commands(machine, braked)),
     )
 
 
 def _braked(gpu: Gpu) -> bool:
     """By name, or by a slowdown that heat does not explain."""
-    held = causes.reasons(gpu, causes.BRAKE)
-    return "hw_power_brake_slowdown" in held or bool(held and not causes.reasons(gpu, causes.HEAT))
+    reasons = causes.reasons(gpu, causes.BRAKE)
+    return "hw_power_brake_slowdown" in reasons or bool(
+        reasons and not causes.reasons(gpu, causes.HEAT)
+    )
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     parts = [*causes.reasons(gpu, causes.BRAKE), *causes.clock(gpu)]
     if gpu.power_w is not None:
         parts.append(f"{gpu.power_w:g} W")
@@ -68,5 +70,5 @@ def _commands(machine: Machine, braked: list[Gpu]) -> tuple[str, ...]:
     look = causes.look_at_power(braked)
     if not (on_metal(machine) and devices.data_center(braked[0])):
         return (look,)
-    here = target.of(machine)
-    return (look, system_packages.sudo(here, "ipmitool sdr type 'Power Supply'"))
+    place = target.of(machine)
+    return (look, system_packages.sudo(place, "ipmitool sdr type 'Power Supply'"))

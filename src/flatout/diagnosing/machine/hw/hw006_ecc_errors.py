@@ -49,7 +49,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if present:
         yield Diagnosis(
             title=f"{devices.subject(present)}: uncorrected memory errors",
-            evidence=devices.facts(present, _told),
+            evidence=devices.facts(present, _facts),
             cure=Cure(
                 "End what runs on it, reset the GPU, and run the diagnosis. If errors come again, "
                 "have the card replaced.",
@@ -59,7 +59,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if past:
         yield Diagnosis(
             title=f"{devices.subject(past)}: had uncorrected memory errors in the past",
-            evidence=devices.facts(past, _told),
+            evidence=devices.facts(past, _facts),
             cure=Cure(
                 "Nothing now; watch whether the number grows.", (devices.smi(past, "-q -d ECC"),)
             ),
@@ -67,7 +67,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         )
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     parts = [f"{gpu.ecc_uncorrected} since the driver was loaded"]
     if gpu.ecc_uncorrected_lifetime is not None:
         parts.append(f"{gpu.ecc_uncorrected_lifetime} in its lifetime")

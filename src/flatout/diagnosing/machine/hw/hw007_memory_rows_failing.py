@@ -48,7 +48,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if failing:
         yield Diagnosis(
             title=f"{devices.subject(failing)}: memory can no longer be repaired",
-            evidence=devices.facts(failing, _told),
+            evidence=devices.facts(failing, _facts),
             cure=Cure(
                 "Take the GPU out of service and have it replaced; keep this report for the maker.",
                 devices.settings(machine, ["nvidia-bug-report.sh"]),
@@ -57,7 +57,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if waiting:
         yield Diagnosis(
             title=f"{devices.subject(waiting)}: broken memory waits for a reset",
-            evidence=devices.facts(waiting, _told),
+            evidence=devices.facts(waiting, _facts),
             cure=Cure(
                 "End what runs on it and reset the GPU; restart the machine where that is refused.",
                 devices.settings(machine, [devices.smi(waiting, "--gpu-reset")]),
@@ -70,7 +70,7 @@ def _fails(gpu: Gpu) -> bool:
     return gpu.row_remap_failed is True or (gpu.retired_pages or 0) >= MANY_PAGES
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     parts = {
         "a row could not be remapped": gpu.row_remap_failed,
         "rows or pages wait for a reset": gpu.retirement_pending,

@@ -55,18 +55,18 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     for error in machine.kernel.xids or ():
         by_number.setdefault(error.number, []).append(error)
     for number, errors in sorted(by_number.items()):
-        known = xid.meaning(number)
+        meaning = xid.meaning(number)
         count = sum(error.count for error in errors)
         times = "once" if count == 1 else f"{count} times"
         yield Diagnosis(
-            title=f"Xid {number}, {times}: {known.title}",
-            evidence="; ".join(_told(error, machine) for error in errors),
-            cure=Cure(known.text, _commands(machine, errors, known.remedy)),
-            severity=known.severity,
+            title=f"Xid {number}, {times}: {meaning.title}",
+            evidence="; ".join(_facts(error, machine) for error in errors),
+            cure=Cure(meaning.text, _commands(machine, errors, meaning.remedy)),
+            severity=meaning.severity,
         )
 
 
-def _told(error: Xid, machine: Machine) -> str:
+def _facts(error: Xid, machine: Machine) -> str:
     gpu = _gpu(error, machine)
     where = devices.label(gpu) if gpu else f"GPU at {error.pci_address or 'an address not told'}"
     text = f": {' '.join(error.text.split())[:160]}" if error.text else ""
@@ -75,17 +75,17 @@ def _told(error: Xid, machine: Machine) -> str:
 
 def _gpu(error: Xid, machine: Machine) -> Gpu | None:
     """The log leaves out the function: 0000:3b:00."""
-    wanted = (error.pci_address or "").partition(".")[0].lower()
-    found = [
-        gpu for gpu in machine.gpus or () if (gpu.pci_address or "").partition(".")[0] == wanted
+    address = (error.pci_address or "").partition(".")[0].lower()
+    gpus = [
+        gpu for gpu in machine.gpus or () if (gpu.pci_address or "").partition(".")[0] == address
     ]
-    return found[0] if wanted and found else None
+    return gpus[0] if address and gpus else None
 
 
 def _commands(machine: Machine, errors: list[Xid], remedy: xid.Remedy) -> tuple[str, ...]:
-    here = target.of(machine)
+    place = target.of(machine)
     if remedy is xid.Remedy.PROGRAM:
-        python = shell.python(here)
+        python = shell.python(place)
         return (
             "# see where it happens; YOUR_SCRIPT.py stands for the program:",
             f"CUDA_LAUNCH_BLOCKING=1 {python} YOUR_SCRIPT.py",
@@ -103,5 +103,5 @@ def _commands(machine: Machine, errors: list[Xid], remedy: xid.Remedy) -> tuple[
         xid.Remedy.DRIVER: ["nvidia-bug-report.sh", "reboot"],
         xid.Remedy.LOOK: ["dmesg -T | grep -i xid"],
     }[remedy]
-    update = driver.commands(here) if remedy is xid.Remedy.DRIVER else ()
+    update = driver.commands(place) if remedy is xid.Remedy.DRIVER else ()
     return (*update, *devices.settings(machine, lines))

@@ -43,10 +43,10 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for GPUs without slices, one for those with slices."""
     divided = [gpu for gpu in machine.gpus or () if gpu.mig]
     # a job or a container that was given a slice of one GPU does not see those of others
-    given = bool(driver_state.cuda_works(machine)) and (
+    assigned = bool(driver_state.cuda_works(machine)) and (
         machine.container.kind is not None or bool(driver_state.withheld(machine))
     )
-    empty = [gpu for gpu in divided if not gpu.mig_slices and not given]
+    empty = [gpu for gpu in divided if not gpu.mig_slices and not assigned]
     sliced = [gpu for gpu in divided if gpu.mig_slices]
     if empty:
         yield Diagnosis(
@@ -66,7 +66,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if sliced:
         yield Diagnosis(
             title=f"{devices.subject(sliced)}: divided by MIG, torch sees one slice",
-            evidence=devices.facts(sliced, _told),
+            evidence=devices.facts(sliced, _facts),
             cure=Cure(
                 "To train on the whole GPU switch MIG off (this removes the slices of all users).",
                 (
@@ -77,6 +77,6 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         )
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     whole = f" of {units.size(gpu.memory_bytes)}" if gpu.memory_bytes is not None else ""
     return f"slices {', '.join(gpu.mig_slices)}{whole}"

@@ -49,16 +49,16 @@ DESKTOP = re.compile(
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding per GPU on which much is held."""
     for gpu in machine.gpus or ():
-        others = [process for process in gpu.processes or () if not _desktop(process)]
-        held = sum(process.memory_bytes or 0 for process in others)
-        if held < max(LEAST, SHARE * (gpu.memory_bytes or 0)):
+        programs = [process for process in gpu.processes or () if not _desktop(process)]
+        held_bytes = sum(process.memory_bytes or 0 for process in programs)
+        if held_bytes < max(LEAST, SHARE * (gpu.memory_bytes or 0)):
             continue
         whole = f" of {units.size(gpu.memory_bytes)}" if gpu.memory_bytes is not None else ""
         yield Diagnosis(
-            title=f"{devices.label(gpu)}: {units.size(held)} held by other programs",
-            evidence=f"{units.size(held)}{whole}: {', '.join(map(_told, others))}",
+            title=f"{devices.label(gpu)}: {units.size(held_bytes)} held by other programs",
+            evidence=f"{units.size(held_bytes)}{whole}: {', '.join(map(_facts, programs))}",
             cure=Cure(
-                "See whose they are; end what is yours and forgotten.", _commands(machine, others)
+                "See whose they are; end what is yours and forgotten.", _commands(machine, programs)
             ),
         )
 
@@ -68,15 +68,15 @@ def _desktop(process: GpuProcess) -> bool:
     return DESKTOP.match(name) is not None
 
 
-def _told(process: GpuProcess) -> str:
+def _facts(process: GpuProcess) -> str:
     memory = (
         units.size(process.memory_bytes) if process.memory_bytes is not None else "size unknown"
     )
     return f"{process.name or 'a program'} (process {process.pid}, {memory})"
 
 
-def _commands(machine: Machine, others: list[GpuProcess]) -> tuple[str, ...]:
-    numbers = [process.pid for process in others]
+def _commands(machine: Machine, programs: list[GpuProcess]) -> tuple[str, ...]:
+    numbers = [process.pid for process in programs]
     if machine.system.name == "Windows":
         return (
             f"Get-Process -Id {','.join(map(str, numbers))} | Select-Object Id, Name, StartTime",

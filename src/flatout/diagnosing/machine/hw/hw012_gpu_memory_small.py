@@ -44,10 +44,10 @@ BYTES_PER_PARAMETER = 16
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding where no GPU has more."""
     largest = max(devices.own_memory(machine), key=_memory, default=None)
-    unknown = any(
+    unsized = any(
         gpu.memory_bytes is None and gpu.shared_memory is not True for gpu in machine.gpus or ()
     )
-    if largest is None or unknown or _memory(largest) >= SMALL * ROUNDING:
+    if largest is None or unsized or _memory(largest) >= SMALL * ROUNDING:
         return
     millions = _memory(largest) // BYTES_PER_PARAMETER // 10**6
     yield Diagnosis(

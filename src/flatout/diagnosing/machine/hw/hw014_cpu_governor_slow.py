@@ -45,13 +45,13 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     governor, driver = machine.cpu.governor, machine.cpu.scaling_driver
     if governor not in SLOW or driver is None or driver in OWN_MIND:
         return
-    here = target.of(machine)
-    line = f"echo performance | {system_packages.sudo(here, f'tee {FILES}')}"
+    place = target.of(machine)
+    line = f"echo performance | {system_packages.sudo(place, f'tee {FILES}')}"
     yield Diagnosis(
         title=f"the processor's governor is {governor}: its clocks stay low",
         evidence=f"governor {governor} under {driver}; {machine.cpu.name or 'processor not named'}",
         cure=Cure(
             "Set the governor to performance; it holds until the next restart.",
-            on_host(here, (line,)),
+            on_host(place, (line,)),
         ),
     )

@@ -50,7 +50,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"{devices.subject(down)}: NVLink connections are down",
-        evidence=devices.facts(down, _told),
+        evidence=devices.facts(down, _facts),
         cure=Cure(
             "Read the counters, then reset all GPUs while nothing runs; restart where that is "
             "refused.",
@@ -62,7 +62,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     return f"{gpu.nvlinks_down} down, {gpu.nvlinks} up"
 
 

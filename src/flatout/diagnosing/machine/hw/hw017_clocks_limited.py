@@ -44,7 +44,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"{devices.subject(limited)}: clocks are limited by a setting",
-        evidence=devices.facts(limited, lambda gpu: _told(gpu, gpus)),
+        evidence=devices.facts(limited, lambda gpu: _facts(gpu, gpus)),
         cure=Cure(
             "Let the driver choose the clocks again: -rgc undoes locked clocks, -rac application "
             "clocks.",
@@ -54,8 +54,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _best(gpu: Gpu, gpus: tuple[Gpu, ...]) -> int:
-    alike = [other for other in gpus if other.name == gpu.name and gpu.name is not None]
-    return max((other.clock_sm_max_mhz or 0 for other in alike), default=0)
+    alike = [peer for peer in gpus if peer.name == gpu.name and gpu.name is not None]
+    return max((peer.clock_sm_max_mhz or 0 for peer in alike), default=0)
 
 
 def _behind(gpu: Gpu, gpus: tuple[Gpu, ...]) -> bool:
@@ -63,7 +63,7 @@ def _behind(gpu: Gpu, gpus: tuple[Gpu, ...]) -> bool:
     return most is not None and most <= TOLERATED * _best(gpu, gpus)
 
 
-def _told(gpu: Gpu, gpus: tuple[Gpu, ...]) -> str:
+def _facts(gpu: Gpu, gpus: tuple[Gpu, ...]) -> str:
     parts = list(causes.reasons(gpu, causes.SETTINGS))
     if gpu.clock_sm_mhz is not None:
         parts.append(f"{gpu.clock_sm_mhz} MHz now")

@@ -41,20 +41,20 @@ CHECK = Check(code="HW018", severity=Severity.NOTE, since="0.2.0")
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding per maker with different models."""
     for vendor in ("nvidia", "amd"):
-        known = devices.own_memory(machine)
-        gpus = [gpu for gpu in known if gpu.vendor == vendor and gpu.name]
+        gpus_with_memory = devices.own_memory(machine)
+        gpus = [gpu for gpu in gpus_with_memory if gpu.vendor == vendor and gpu.name]
         models: dict[str, list[Gpu]] = {}
         for gpu in gpus:
             models.setdefault(gpu.name or "", []).append(gpu)
         if len(models) < 2:
             continue
-        told = [
+        counts = [
             f"{len(alike)} x {name} with {units.size(alike[0].memory_bytes)}"
             for name, alike in models.items()
         ]
         yield Diagnosis(
             title=f"{len(models)} different models among {len(gpus)} GPUs",
-            evidence="; ".join(told),
+            evidence="; ".join(counts),
             cure=Cure(
                 "Train on the GPUs of one model; with all of them the slowest decides.",
                 _commands(machine, vendor, list(models.values())),

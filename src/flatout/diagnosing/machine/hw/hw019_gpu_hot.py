@@ -44,7 +44,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"{devices.subject(hot)}: nearly too hot",
-        evidence=devices.facts(hot, _told),
+        evidence=devices.facts(hot, _facts),
         cure=Cure(
             "Clean and check the fans and the air flow; or lower the power limit a little.",
             devices.settings(machine, _lines(hot)),
@@ -59,7 +59,7 @@ def _near(gpu: Gpu) -> bool:
     return not causes.reasons(gpu, causes.HEAT)
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     parts = [f"{gpu.temperature_c} C, slowdown at {gpu.temperature_slowdown_c} C"]
     if gpu.power_w is not None:
         parts.append(f"{gpu.power_w:g} W")

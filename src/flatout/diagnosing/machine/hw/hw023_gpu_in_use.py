@@ -49,7 +49,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     yield Diagnosis(
         title=f"{devices.subject(busy)}: busy with other programs now",
-        evidence=devices.facts(busy, _told),
+        evidence=devices.facts(busy, _facts),
         cure=Cure(
             "Wait, or use an idle GPU: what is measured beside other programs is wrong.",
             _commands(machine, busy),
@@ -62,7 +62,7 @@ def _busy(gpu: Gpu) -> bool:
     return gpu.utilization is not None and gpu.utilization >= least
 
 
-def _told(gpu: Gpu) -> str:
+def _facts(gpu: Gpu) -> str:
     parts = [f"load {units.share(gpu.utilization)}"]
     if gpu.power_w is not None:
         parts.append(f"{gpu.power_w:g} W")

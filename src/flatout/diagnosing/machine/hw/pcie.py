@@ -14,5 +14,5 @@ def look(machine: Machine, gpu: Gpu) -> tuple[str, ...]:
     """The line that shows what link card and slot can do, and what they agreed on."""
     if machine.system.name != "Linux" or gpu.pci_address is None:
         return ()
-    shown = system_packages.sudo(target.of(machine), f"lspci -vv -s {gpu.pci_address}")
-    return (f"{shown} | grep -E 'LnkCap:|LnkSta:'",)
+    lspci = system_packages.sudo(target.of(machine), f"lspci -vv -s {gpu.pci_address}")
+    return (f"{lspci} | grep -E 'LnkCap:|LnkSta:'",)

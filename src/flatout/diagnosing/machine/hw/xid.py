@@ -34,9 +34,9 @@ class Meaning:
 
 def meaning(number: int) -> Meaning:
     """The number's meaning; an unknown one says so."""
-    known = MEANINGS.get(number)
-    if known is not None:
-        return known
+    entry = MEANINGS.get(number)
+    if entry is not None:
+        return entry
     return Meaning(
         "not in flatout's list",
         f"Look up Xid {number} at https://docs.nvidia.com/deploy/xid-errors/.",
