@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import torch
 
+from flatout_agent.speedups import nests
 from flatout_train.errors import UsageError
 
 RESULT = 1024.0
@@ -128,7 +127,7 @@ def to_device(nest: Any, device: torch.device | str | None = None) -> Any:
     pinned memory do not wait: work queued on the device afterwards sees them complete.
     """
     target = torch.device(device) if device is not None else _default()
-    return change(nest, lambda leaf: _moved(leaf, target))
+    return nests.change(nest, lambda leaf: _moved(leaf, target), moves_itself)
 
 
 def _default() -> torch.device:
@@ -142,43 +141,6 @@ def _moved(leaf: Any, device: torch.device) -> Any:
     return leaf.to(device)
 
 
-def is_leaf(value: Any) -> bool:
-    """A tensor, or an object that moves itself: nothing to look into."""
+def moves_itself(value: Any) -> bool:
+    """A tensor, or an object with `.to`: a `PackedSequence`, whose lengths must stay on the CPU."""
     return isinstance(value, torch.Tensor) or callable(getattr(type(value), "to", None))
-
-
-def change(nest: Any, one: Callable[[Any], Any]) -> Any:
-    """`nest` with `one` applied to every leaf; where all stay as they are, the same object.
-
-    As `speedups.nests.change`, which knows tensors alone: a `PackedSequence` is a tuple whose
-    lengths must stay on the CPU, so what moves itself is a leaf here.
-    """
-    if is_leaf(nest):
-        return one(nest)
-    if isinstance(nest, MutableMapping):
-        changed = _changed(nest.items(), one)
-        if not changed:
-            return nest
-        mapping = copy.copy(nest)
-        mapping.update(changed)
-        return mapping
-    if isinstance(nest, list | tuple):
-        items = [change(item, one) for item in nest]
-        if all(new is old for new, old in zip(items, nest, strict=True)):
-            return nest
-        return nest._make(items) if hasattr(nest, "_make") else type(nest)(items)
-    if dataclasses.is_dataclass(nest) and not isinstance(nest, type):
-        names = [field.name for field in dataclasses.fields(nest)]
-        changed = _changed(((name, getattr(nest, name, None)) for name in names), one)
-        if not changed:
-            return nest
-        twin = copy.copy(nest)
-        for name, item in changed.items():
-            object.__setattr__(twin, name, item)  # frozen dataclasses too
-        return twin
-    return nest
-
-
-def _changed(items: Iterable[tuple[Any, Any]], one: Callable[[Any], Any]) -> dict[Any, Any]:
-    pairs = {key: (item, change(item, one)) for key, item in items}
-    return {key: new for key, (old, new) in pairs.items() if new is not old}

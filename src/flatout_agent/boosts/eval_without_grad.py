@@ -32,9 +32,8 @@ The layer around the model's call is taken off, and the hooks that watch are rem
 
 from __future__ import annotations
 
-import dataclasses
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Moment, Risk
@@ -211,15 +210,10 @@ def _form(value: Any) -> Any:
     if isinstance(value, int | float) or type(value).__module__ == "torch":
         requires = getattr(value, "requires_grad", False)
         return None if requires else ("kind", type(value).__qualname__)
-    if isinstance(value, Mapping):
-        parts = [(str(key), _form(item)) for key, item in value.items()]
-    elif isinstance(value, list | tuple):
-        parts = [("", _form(item)) for item in value]
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-        parts = [(name, _form(getattr(value, name, None))) for name in names]
-    else:
+    pairs = nests.members(value)
+    if pairs is None:
         return None
+    parts = [(str(key), _form(item)) for key, item in pairs]
     if any(form is None for _, form in parts):
         return None
     return (type(value).__qualname__, tuple(parts))

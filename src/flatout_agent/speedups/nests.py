@@ -1,11 +1,24 @@
-"""Nests: what a model takes and gives, tensors inside dicts, sequences and dataclasses."""
+"""Nests: what loaders, models and losses pass around, leaves inside dicts, sequences, dataclasses.
+
+This is the one walker of such nests. What counts as a leaf is a rule: `is_tensor` for what models
+take and give, another where objects are to stay whole (`PackedSequence`, what moves itself by
+`.to`). torch's own pytree cannot take its place. It goes by exact types: dataclasses and subclasses
+of `dict` and `MutableMapping` (Hugging Face's `BatchEncoding`) are leaves to it until someone
+registers them, which would change pytree for the whole process, the user's code included; it
+builds every nest anew, where here the same object comes back when nothing has changed; and it is
+private to torch (`torch.utils._pytree`), while this module never imports torch.
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
+
+LeafRule = Callable[[Any], bool]
+"""Whether a value is a leaf: nothing looks into it, and the action is applied to it."""
+UNLIMITED = 1 << 30
 
 
 def is_tensor(value: Any) -> bool:
@@ -13,57 +26,105 @@ def is_tensor(value: Any) -> bool:
     return hasattr(value, "dtype") and hasattr(value, "grad_fn")
 
 
-def change(value: Any, one: Callable[[Any], Any]) -> Any:
-    """`value` with `one` applied to every tensor in it; nests keep their types.
+def is_dataclass(value: Any) -> bool:
+    """An instance of a dataclass, not the class."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
-    Where `one` returns each tensor as it was, the same object comes back. The nests themselves are
-    copied, never written to: the model may hold on to them.
+
+def members(value: Any) -> Collection[tuple[Any, Any]] | None:
+    """(key, member) of a nest, in order; None: the value is no nest.
+
+    Keys are those of a mapping, positions in a list or tuple, names in a dataclass.
     """
-    if is_tensor(value):
-        return one(value)
-    if isinstance(value, MutableMapping):
-        changed = _changed(value.items(), one)
-        if not changed:
-            return value
-        mapping = copy.copy(value)
-        for key, item in changed.items():
-            mapping[key] = item
-        return mapping
     if isinstance(value, (list, tuple)):
-        items = [change(item, one) for item in value]
+        return list(enumerate(value))
+    if isinstance(value, Mapping):
+        return value.items()
+    if is_dataclass(value):
+        return _fields(value)
+    return None
+
+
+def change(value: Any, action: Callable[[Any], Any], is_leaf: LeafRule = is_tensor) -> Any:
+    """`value` with `action` applied to every leaf in it; nests keep their types.
+
+    Where `action` returns each leaf as it was, the same object comes back. The nests themselves are
+    copied, never written to: the model may hold on to them. In the place of a read-only mapping
+    comes a dict.
+    """
+    if is_leaf(value):
+        return action(value)
+    if isinstance(value, (list, tuple)):
+        items = [change(item, action, is_leaf) for item in value]
         if all(new is old for new, old in zip(items, value, strict=True)):
             return value
         return value._make(items) if hasattr(value, "_make") else type(value)(items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = _changed(_fields(value), one)
-        if not changed:
-            return value
-        twin = copy.copy(value)
-        for name, item in changed.items():
-            object.__setattr__(twin, name, item)  # frozen dataclasses too
-        return twin
-    return value
+    pairs = members(value)
+    if pairs is None:
+        return value
+    changes = {}
+    for key, member in pairs:
+        changed = change(member, action, is_leaf)
+        if changed is not member:
+            changes[key] = changed
+    return _with(value, changes) if changes else value
+
+
+def _with(value: Any, changes: dict[Any, Any]) -> Any:
+    """A copy of a mapping or dataclass with these members."""
+    if isinstance(value, Mapping) and not isinstance(value, MutableMapping):
+        return {**value, **changes}
+    twin = copy.copy(value)
+    for key, member in changes.items():
+        if isinstance(twin, MutableMapping):
+            twin[key] = member  # not update(), which Hugging Face's ModelOutput refuses
+        else:
+            object.__setattr__(twin, key, member)  # frozen dataclasses too
+    return twin
+
+
+def leaves(value: Any, is_leaf: LeafRule = is_tensor, deepest: int = UNLIMITED) -> Iterator[Any]:
+    """Every leaf of a nest, in the order of `members`; nests within `deepest` others at most."""
+    if is_leaf(value):
+        yield value
+    elif deepest >= 0:
+        for member in _values(value):
+            yield from leaves(member, is_leaf, deepest - 1)
 
 
 def tensors(value: Any) -> Iterator[Any]:
-    """Every tensor in a nest."""
-    if is_tensor(value):
-        yield value
-    elif isinstance(value, MutableMapping):
-        for item in value.values():
-            yield from tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for _, item in _fields(value):
-            yield from tensors(item)
+    """Every tensor of a nest."""
+    return leaves(value)
+
+
+def paths(
+    value: Any, path: str = "batch", is_leaf: LeafRule = is_tensor
+) -> Iterator[tuple[str, Any]]:
+    """Every leaf with the way to it: `batch[0]`, `batch['labels']`, `batch.mask`."""
+    if is_leaf(value):
+        yield path, value
+        return
+    for key, member in members(value) or ():
+        yield from paths(member, path + _step(value, key), is_leaf)
+
+
+def _step(value: Any, key: Any) -> str:
+    """How a program writes that it takes this member."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return f".{value._fields[key]}"
+    if isinstance(value, (list, tuple, Mapping)):
+        return f"[{key!r}]"
+    return f".{key}"
+
+
+def _values(value: Any) -> Iterable[Any]:
+    """The members alone: `leaves` is called in every step."""
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, Mapping):
+        return value.values()
+    return [member for _, member in _fields(value)] if is_dataclass(value) else ()
 
 
 def _fields(value: Any) -> list[tuple[str, Any]]:
     return [(field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value)]
-
-
-def _changed(items: Any, one: Callable[[Any], Any]) -> dict[Any, Any]:
-    pairs = {key: (item, change(item, one)) for key, item in items}
-    return {key: new for key, (old, new) in pairs.items() if new is not old}

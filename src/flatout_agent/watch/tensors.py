@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups import forward_state
+from flatout_agent.speedups import forward_state, nests
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -14,21 +13,9 @@ if TYPE_CHECKING:
 MAX_DEPTH = 6
 
 
-def tensors_in(torch: Any, nest: Any, depth: int = 0) -> Iterator[Any]:
-    """The tensors in a nest of dicts, lists, tuples and dataclasses, in order."""
-    if isinstance(nest, torch.Tensor):
-        yield nest
-    elif depth > MAX_DEPTH:
-        return
-    elif isinstance(nest, Mapping):
-        for item in nest.values():
-            yield from tensors_in(torch, item, depth + 1)
-    elif isinstance(nest, (list, tuple)):
-        for item in nest:
-            yield from tensors_in(torch, item, depth + 1)
-    elif dataclasses.is_dataclass(nest) and not isinstance(nest, type):
-        for field in dataclasses.fields(nest):
-            yield from tensors_in(torch, getattr(nest, field.name), depth + 1)
+def tensors_in(torch: Any, nest: Any) -> Iterator[Any]:
+    """The tensors in a nest, in order; batches are the program's and may hold themselves."""
+    return nests.leaves(nest, lambda value: isinstance(value, torch.Tensor), MAX_DEPTH)
 
 
 def samples_in(torch: Any, nest: Any) -> int:

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, default_collate
 
+from flatout_agent.speedups import nests
 from flatout_agent.speedups.workers import worker_safety
-from flatout_train.devices import change
+from flatout_train.devices import moves_itself
 from flatout_train.errors import UsageError
 from flatout_train.loader.caching import SampleCache
 from flatout_train.loader.sampling import Request
@@ -51,7 +52,7 @@ class Parcel:
 
     def pin_memory(self) -> Parcel:
         """Called by torch's DataLoader where the device reads pinned memory."""
-        self.batch = change(self.batch, pinned)
+        self.batch = nests.change(self.batch, pinned, moves_itself)
         return self
 
 

@@ -8,7 +8,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from flatout_train.devices import change, is_leaf, to_device
+from flatout_agent.speedups import nests
+from flatout_train.devices import moves_itself, to_device
 
 Mark = TypeVar("Mark")
 
@@ -49,14 +50,14 @@ class SideStream:
 
     def start(self, batch: Any) -> Any:
         with self._module.stream(self._stream):
-            copied = change(batch, self._copied)
+            copied = nests.change(batch, self._copied, moves_itself)
             return batch, copied, self._stream.record_event()
 
     def finish(self, started: Any) -> Any:
         _, copied, event = started
         stream = self._module.current_stream(self._device)
         stream.wait_event(event)
-        return change(copied, lambda leaf: self._taken(leaf, stream))
+        return nests.change(copied, lambda leaf: self._taken(leaf, stream), moves_itself)
 
     def _copied(self, leaf: Any) -> Any:
         if not _told_of_streams(leaf):
@@ -94,7 +95,7 @@ def _record(leaf: Any, device: torch.device, stream: Any) -> Any:
     elif hasattr(leaf, "record_stream"):
         leaf.record_stream(stream)
     elif hasattr(leaf, "_asdict"):  # PackedSequence
-        for field in filter(is_leaf, leaf):
+        for field in filter(moves_itself, leaf):
             _record(field, device, stream)
     return leaf
 

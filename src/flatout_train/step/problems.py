@@ -5,7 +5,7 @@ Looked at when the step is made, on its first call, and when torch raises: never
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,7 +174,7 @@ def check_batch(batch: Any, pair: bool) -> None:
 
 def check_filled(batch: Any) -> None:
     """The batch has samples."""
-    for path, tensor in tensors(batch):
+    for path, tensor in nests.paths(batch):
         if tensor.dim() and not tensor.shape[0]:
             raise UsageError(
                 f"the batch is empty: {path} has shape {list(tensor.shape)}. Leave such batches "
@@ -242,7 +242,7 @@ def _device(text: str, parameter: Tensor, batch: Any) -> UsageError | None:
     """Batch and model on different devices; torch says so in many ways, all with these words."""
     if "device" not in text and "should be the same" not in text and "Tensor for" not in text:
         return None
-    for path, tensor in tensors(batch):
+    for path, tensor in nests.paths(batch):
         if tensor.device != parameter.device:
             return UsageError(
                 f"{path} {list(tensor.shape)} is on {tensor.device}, the model on "
@@ -277,7 +277,7 @@ _TOLD = {
 def _dtypes(text: str, parameter: Tensor, batch: Any) -> UsageError | None:
     if not any(words in text for words in _MISFIT):
         return None
-    found = list(tensors(batch))
+    found = list(nests.paths(batch))
     for path, tensor in found:
         name = f"{path} {list(tensor.shape)} is {_dtype(tensor)}"
         if tensor.dtype == torch.uint8 and tensor.dim() >= 3:
@@ -312,24 +312,6 @@ def _labels(text: str, found: list[tuple[str, Tensor]]) -> UsageError | None:
 
 def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def tensors(value: Any, path: str = "batch") -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of a nest with the way to it: `batch[0]`, `batch['labels']`, `batch.mask`."""
-    if isinstance(value, Tensor):
-        yield path, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from tensors(item, f"{path}[{key!r}]")
-    elif isinstance(value, tuple) and hasattr(value, "_fields"):
-        for name in value._fields:
-            yield from tensors(getattr(value, name), f"{path}.{name}")
-    elif isinstance(value, (list, tuple)):
-        for place, item in enumerate(value):
-            yield from tensors(item, f"{path}[{place}]")
-    elif hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
-        for name in value.__dataclass_fields__:
-            yield from tensors(getattr(value, name, None), f"{path}.{name}")
 
 
 def parameter_names(model: nn.Module, parameters: Iterable[Tensor]) -> str:

@@ -17,15 +17,13 @@ A batch of N samples is any nest of dicts, lists, tuples, NamedTuples and datacl
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import itertools
-from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from flatout_agent.speedups import nests
 from flatout_train.errors import UsageError
 
 
@@ -53,55 +51,38 @@ def split(batch: Any, parts: int) -> list[Any]:
     if not 1 <= parts <= rows:
         raise UsageError(f"a batch of {rows} samples cannot be split into {parts} parts")
     bounds = [rows * part // parts for part in range(parts + 1)]
-    return [
-        _cut(batch, rows, slice(begin, end), outermost=True)
-        for begin, end in itertools.pairwise(bounds)
-    ]
+    return [_cut(batch, rows, slice(begin, end)) for begin, end in itertools.pairwise(bounds)]
 
 
 def _first(value: Any) -> int | None:
-    if isinstance(value, PackedSequence):
-        return int(value.batch_sizes[0])
-    if isinstance(value, torch.Tensor):
-        return int(value.shape[0]) if value.dim() else None
-    return next((size for item in _items(value) if (size := _first(item)) is not None), None)
+    sizes = map(_samples, nests.leaves(value, lambda part: isinstance(part, _SIZED)))
+    return next((size for size in sizes if size is not None), None)
 
 
-def _items(value: Any) -> list[Any]:
-    """What a holder holds."""
-    if isinstance(value, Mapping):
-        return list(value.values())
-    if isinstance(value, list | tuple):
-        return list(value)
-    if _is_dataclass(value):
-        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    return []
+_SIZED = (PackedSequence, torch.Tensor)
 
 
-def _is_dataclass(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+def _samples(part: Any) -> int | None:
+    return int(part.batch_sizes[0]) if isinstance(part, PackedSequence) else _leading(part)
 
 
-def _cut(value: Any, rows: int, samples: slice, outermost: bool = False) -> Any:
-    if isinstance(value, PackedSequence):
-        return _repacked(value, samples) if _first(value) == rows else value
-    if isinstance(value, torch.Tensor) or _is_array(value):
-        return _rows(value, samples) if _leading(value) == rows else value
-    if isinstance(value, Mapping):
-        return _with_items(value, {key: _cut(item, rows, samples) for key, item in value.items()})
-    if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make(_cut(item, rows, samples) for item in value)
-    if isinstance(value, list | tuple):
-        if not outermost and len(value) == rows and _one_a_sample(value, rows):
+def _cut(batch: Any, rows: int, samples: slice) -> Any:
+    def is_leaf(value: Any) -> bool:
+        if isinstance(value, _SIZED) or _is_array(value):
+            return True
+        inner = isinstance(value, list | tuple) and value is not batch
+        named = isinstance(value, tuple) and hasattr(value, "_make")
+        return inner and not named and len(value) == rows and _one_a_sample(value, rows)
+
+    def cut(value: Any) -> Any:
+        if isinstance(value, list | tuple) and not isinstance(value, PackedSequence):
             return value[samples]
-        return type(value)([_cut(item, rows, samples) for item in value])
-    if _is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
-        twin = copy.copy(value)
-        for name in names:  # frozen dataclasses too
-            object.__setattr__(twin, name, _cut(getattr(value, name), rows, samples))
-        return twin
-    return value
+        if _samples(value) != rows:
+            return value
+        cut_one = _repacked if isinstance(value, PackedSequence) else _rows
+        return cut_one(value, samples)
+
+    return nests.change(batch, cut, is_leaf)
 
 
 def _is_array(value: Any) -> bool:
@@ -135,15 +116,6 @@ def _one_a_sample(value: Any, rows: int) -> bool:
         return not any(_first(item) == rows for item in value if isinstance(item, list | tuple))
     kinds = {(str(item.dtype), tuple(item.shape[1:])) for item in value if _leading(item)}
     return not all(whole) and all(_leading(item) for item in value) and len(kinds) == 1
-
-
-def _with_items(value: Mapping[Any, Any], items: dict[Any, Any]) -> Any:
-    if not isinstance(value, MutableMapping):
-        return items
-    twin = copy.copy(value)  # keeps the type, and the attributes of Hugging Face's BatchEncoding
-    for key, item in items.items():
-        twin[key] = item
-    return twin
 
 
 def _repacked(value: PackedSequence, samples: slice) -> PackedSequence:

@@ -2,8 +2,11 @@
 
 import collections
 import dataclasses
+from types import MappingProxyType
 
+import pytest
 import torch
+from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from flatout_agent.speedups import nests
@@ -62,3 +65,55 @@ def test_gradients_flow_through_the_cast():
 def test_tensors_are_found_wherever_they_are():
     nest = {"a": torch.ones(1), "b": [Pair(torch.ones(2), None), Frozen(torch.ones(3), "x")]}
     assert [len(item) for item in nests.tensors(nest)] == [1, 2, 3]
+
+
+def test_leaves_are_named_by_the_way_to_them():
+    one = torch.zeros(2)
+    batch = {"a": one, 3: [one, (one, "text")], "n": Pair(one, one), "d": Frozen(one, "x")}
+    assert [path for path, _ in nests.paths(batch)] == [
+        "batch['a']",
+        "batch[3][0]",
+        "batch[3][1][0]",
+        "batch['n'].a",
+        "batch['n'].b",
+        "batch['d'].logits",
+    ]
+
+
+def test_what_the_rule_calls_a_leaf_stays_whole():
+    packed = pack_sequence([torch.ones(3), torch.ones(1)])
+    batch = {"x": packed, "n": 3}
+
+    def is_packed(value):
+        return isinstance(value, PackedSequence)
+
+    assert [leaf is packed for leaf in nests.leaves(batch, is_packed)] == [True]
+    assert nests.change(batch, lambda leaf: "packed", is_packed) == {"x": "packed", "n": 3}
+    assert batch["x"] is packed
+
+
+def test_of_read_only_mappings_comes_a_dict_where_something_changes():
+    batch = MappingProxyType({"a": low(1), "n": 3})
+    assert len(list(nests.tensors(batch))) == 1
+    after = cast(batch)
+    assert type(after) is dict
+    assert after["a"].dtype == torch.float32
+    assert after["n"] == 3
+    assert nests.change(batch, lambda tensor: tensor) is batch
+
+
+def test_nests_that_hold_themselves_end_at_the_deepest():
+    tensor = torch.ones(1)
+    batch = [tensor]
+    batch.append(batch)
+    assert len(list(nests.leaves(batch, deepest=3))) == 4
+    with pytest.raises(RecursionError):
+        list(nests.tensors(batch))
+
+
+def test_members_are_named_and_in_order():
+    assert list(nests.members({"a": 1, 2: "b"})) == [("a", 1), (2, "b")]
+    assert list(nests.members(Pair(1, 2))) == [(0, 1), (1, 2)]
+    assert list(nests.members(Frozen(None, "x"))) == [("logits", None), ("name", "x")]
+    for plain in ("text", 3, None, Frozen, {1, 2}):
+        assert nests.members(plain) is None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from torch.nn import functional as F
 
 import flatout
 from flatout_train.errors import UsageError
-from flatout_train.step import problems
 
 PLAIN: dict[str, Any] = {"precision": "fp32", "compile": False}
 
@@ -234,31 +232,6 @@ def test_evaluation_mode_is_told_once() -> None:
     with pytest.warns(UserWarning, match=r"evaluation mode.*model\.train\(\)"):
         one(pair())
     one(pair())
-
-
-class Named(NamedTuple):
-    image: Tensor
-    mask: Tensor
-
-
-@dataclass
-class Data:
-    text: Tensor
-    more: list[Tensor]
-
-
-def test_tensors_are_named_by_the_way_to_them() -> None:
-    one = torch.zeros(2)
-    batch = {"a": one, 3: [one, (one, "text")], "n": Named(one, one), "d": Data(one, [one])}
-    assert [path for path, _ in problems.tensors(batch)] == [
-        "batch['a']",
-        "batch[3][0]",
-        "batch[3][1][0]",
-        "batch['n'].image",
-        "batch['n'].mask",
-        "batch['d'].text",
-        "batch['d'].more[0]",
-    ]
 
 
 def test_a_failed_start_leaves_the_model_as_it_was() -> None:

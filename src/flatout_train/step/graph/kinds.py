@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Hashable, MutableMapping
+from collections.abc import Hashable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from flatout_agent.speedups import nests
 
 _NESTS = (dict, list, tuple)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
@@ -30,11 +31,11 @@ def describe(
     if kind not in _NESTS and isinstance(value, _PLAIN):
         parts.append((kind, value))
         return None
-    items = _items(value)
-    if items is None:
+    pairs = nests.members(value)
+    if pairs is None:
         return f"the batch holds a {kind.__name__}, which cannot be compared"
-    parts.append((kind, len(items)))
-    for name, item in items:
+    parts.append((kind, len(pairs)))
+    for name, item in pairs:
         parts.append(name)
         problem = describe(item, device, parts, tensors)
         if problem is not None:
@@ -50,17 +51,6 @@ def _unfit(tensor: Tensor, device: torch.device) -> str | None:
         return "the batch has a tensor that requires a gradient"
     if tensor.layout is not torch.strided:
         return f"the batch has a tensor of layout {tensor.layout}"
-    return None
-
-
-def _items(value: Any) -> list[tuple[Any, Any]] | None:
-    """Names and members of one nest, as `nests` walks it; None: it is none."""
-    if isinstance(value, list | tuple):
-        return list(enumerate(value))
-    if isinstance(value, MutableMapping):
-        return list(value.items())
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value)]
     return None
 
 
