@@ -15,7 +15,7 @@ from typing import Any
 
 from flatout_agent import wire
 from flatout_agent.chain import compiled_by_user
-from flatout_agent.speedups.cores import usable_cores
+from flatout_agent.limits import usable_cores
 from flatout_agent.speedups.precision import bf16_inside_float32, matmul_precision, native_bf16
 from flatout_agent.speedups.workers.main_guard import main_guard
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.probing import cpu
+from flatout_agent import limits
 from probing.planted import plant
 
 X86 = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC   9B45 \nprocessor\t: 1\n"
@@ -124,30 +125,30 @@ def test_a_laptop_in_a_group_with_a_quota(tmp_path: Path, monkeypatch: pytest.Mo
         "cpuinfo": SAPPHIRE_RAPIDS,
         "cpufreq/scaling_governor": "powersave\n",
         "cpufreq/scaling_driver": "intel_pstate\n",
-        "self/cgroup": "0::/pod\n",
-        "groups/pod/cpu.max": "250000 100000\n",
+        "proc/self/cgroup": "0::/pod\n",
+        "sys/fs/cgroup/pod/cpu.max": "250000 100000\n",
     }
     plant(tmp_path, files)
     monkeypatch.setattr(cpu, "CPUINFO", tmp_path / "cpuinfo")
     monkeypatch.setattr(cpu, "CPUFREQ", tmp_path / "cpufreq")
-    monkeypatch.setattr(cpu, "MEMBERSHIP", tmp_path / "self/cgroup")
-    monkeypatch.setattr(cpu, "CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(limits, "ROOT", tmp_path)
     found = cpu.cpu()
     assert (found.governor, found.scaling_driver) == ("powersave", "intel_pstate")
     assert found.quota_cores == 2.5
     assert (found.avx512_bf16, found.amx_bf16, found.arm_bf16) == (True, True, False)
     version_1 = {
-        "self/cgroup": "5:cpu,cpuacct:/kubepods/pod1\n",
-        "groups/cpu,cpuacct/cpu.cfs_quota_us": "400000\n",
-        "groups/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        "proc/self/cgroup": "5:cpu,cpuacct:/kubepods/pod1\n",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "400000\n",
+        "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
     }
     plant(tmp_path, version_1)
     assert cpu.cpu().quota_cores == 4.0
 
 
 def test_nothing_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CPUINFO", "CPUFREQ", "MEMBERSHIP", "CGROUPS"):
+    for name in ("CPUINFO", "CPUFREQ"):
         monkeypatch.setattr(cpu, name, tmp_path / "absent")
+    monkeypatch.setattr(limits, "ROOT", tmp_path)
     monkeypatch.setattr(cpu.psutil, "cpu_count", lambda logical: None)
     found = cpu.cpu()
     assert (found.logical_cores, found.physical_cores, found.quota_cores) == (None, None, None)

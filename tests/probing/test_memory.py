@@ -13,53 +13,18 @@ from hypothesis import given
 
 from flatout.nouns.machine import Memory
 from flatout.probing import memory
+from flatout_agent import limits
 from probing.planted import GARBAGE, plant
 
 GIB = 2**30
 
 
-def group(tmp_path: Path, membership: str, files: dict[str, str]) -> int | None:
-    (tmp_path / "membership").write_text(membership)
-    for name, text in files.items():
-        path = tmp_path / "root" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return memory.cgroup_limit(tmp_path / "membership", tmp_path / "root")
-
-
-@pytest.mark.parametrize(
-    ("membership", "files", "limit"),
-    [
-        ("0::/job\n", {"job/memory.max": f"{2 * GIB}\n"}, 2 * GIB),
-        ("0::/job/step\n", {"job/memory.max": f"{GIB}\n", "job/step/memory.max": "max\n"}, GIB),
-        ("0::/job\n", {"job/memory.max": "max\n"}, None),
-        ("0::/../other\n", {"memory.max": f"{GIB}\n"}, GIB),
-        ("4:memory:/docker/abc\n", {"memory/memory.limit_in_bytes": f"{GIB}\n"}, GIB),
-        ("4:cpu,cpuacct:/docker\n", {"memory/memory.limit_in_bytes": f"{GIB}\n"}, None),
-        ("4:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712\n"}, None),
-        ("0::/job\n", {"job/memory.max": "-1\n"}, None),
-        ("0::/job\n", {"job/memory.max": "\u0663\n"}, None),
-        ("0::/job\n", {}, None),
-        ("", {}, None),
-    ],
-)
-def test_cgroup_limit(
-    membership: str, files: dict[str, str], limit: int | None, tmp_path: Path
-) -> None:
-    assert group(tmp_path, membership, files) == limit
-
-
-def test_no_groups(tmp_path: Path) -> None:
-    assert memory.cgroup_limit(tmp_path / "absent", tmp_path) is None
-
-
 def test_the_smaller_one_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory.sys, "platform", "linux")
-    monkeypatch.setattr(memory, "cgroup_limit", lambda membership, root: 123)
+    monkeypatch.setattr(limits, "memory_limit", lambda: 123)
     assert memory.usable_bytes() == 123
-    monkeypatch.setattr(memory, "cgroup_limit", lambda membership, root: 2**63)
+    monkeypatch.setattr(limits, "memory_limit", lambda: 2**63)
     assert memory.usable_bytes() == psutil.virtual_memory().total
-    monkeypatch.setattr(memory, "cgroup_limit", lambda membership, root: None)
+    monkeypatch.setattr(limits, "memory_limit", lambda: None)
     assert memory.usable_bytes() == psutil.virtual_memory().total
 
 
@@ -83,8 +48,8 @@ HugePages_Total:       0
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in the place of /proc, /sys and /dev."""
-    for name in ("MEMBERSHIP", "CGROUPS", "MEMINFO", "SHARED"):
-        monkeypatch.setattr(memory, name, tmp_path / name.lower())
+    monkeypatch.setattr(memory, "SHARED", tmp_path / "dev/shm")
+    monkeypatch.setattr(limits, "ROOT", tmp_path)
     return tmp_path
 
 
@@ -93,7 +58,11 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 @on_linux
 def test_a_pod_with_a_limit(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = {"meminfo": MEMINFO, "membership": "0::/\n", "cgroups/memory.max": f"{16 * GIB}\n"}
+    files = {
+        "proc/meminfo": MEMINFO,
+        "proc/self/cgroup": "0::/\n",
+        "sys/fs/cgroup/memory.max": f"{16 * GIB}\n",
+    }
     plant(machine, files)
     size = os.statvfs_result((4096, 4096, 16384, 16000, 15000, 9, 9, 9, 0, 255))
     monkeypatch.setattr(memory.os, "statvfs", lambda path: size)
@@ -124,9 +93,9 @@ def test_nothing_can_be_read(machine: Path) -> None:
 
 @on_linux
 def test_no_swap_is_not_unknown_swap(machine: Path) -> None:
-    plant(machine, {"meminfo": "SwapTotal:  0 kB\nSwapFree:   0 kB\n"})
+    plant(machine, {"proc/meminfo": "SwapTotal:  0 kB\nSwapFree:   0 kB\n"})
     assert memory.memory() == Memory(swap_total_bytes=0, swap_used_bytes=0)
-    plant(machine, {"meminfo": "SwapTotal:  4 kB\nSwapFree:   8 kB\n"})
+    plant(machine, {"proc/meminfo": "SwapTotal:  4 kB\nSwapFree:   8 kB\n"})
     assert memory.memory() == Memory(swap_total_bytes=4096)
 
 
@@ -134,10 +103,14 @@ def test_no_swap_is_not_unknown_swap(machine: Path) -> None:
 @given(GARBAGE, GARBAGE, GARBAGE)
 def test_garbage_is_no_fact(meminfo: bytes, membership: bytes, limit: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        files = {"meminfo": meminfo, "membership": membership, "cgroups/memory.max": limit}
+        files = {
+            "proc/meminfo": meminfo,
+            "proc/self/cgroup": membership,
+            "sys/fs/cgroup/memory.max": limit,
+        }
         plant(Path(folder), files)
-        for name in ("MEMBERSHIP", "CGROUPS", "MEMINFO", "SHARED"):
-            patch.setattr(memory, name, Path(folder) / name.lower())
+        patch.setattr(memory, "SHARED", Path(folder) / "dev/shm")
+        patch.setattr(limits, "ROOT", Path(folder))
         found = memory.memory()
     assert found.limit_bytes is None or str(found.limit_bytes).encode() in limit
     assert Memory(limit_bytes=found.limit_bytes) == found

@@ -14,15 +14,10 @@ import psutil
 from flatout.nouns.machine import Cpu
 from flatout.probing import reading
 from flatout.probing.program_answer import ask
-from flatout_agent.speedups.cores import (  # host and agent must count alike
-    cgroup_quota,
-    usable_cores,
-)
+from flatout_agent import limits  # host and agent must count alike
 
 CPUINFO = Path("/proc/cpuinfo")
 CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
-MEMBERSHIP = Path("/proc/self/cgroup")
-CGROUPS = Path("/sys/fs/cgroup")
 FIRST_PROCESSOR_BYTES = 2**15
 """Enough of /proc/cpuinfo for the first processor: the whole costs milliseconds on large ones."""
 LIMIT_S = 1.0
@@ -37,7 +32,7 @@ def cpu() -> Cpu:
         logical_cores=_count(logical=True),
         physical_cores=_count(logical=False),
         affinity_cores=_affinity(),
-        quota_cores=_quota(),
+        quota_cores=limits.cpu_quota(),
         governor=reading.text(CPUFREQ / "scaling_governor") or None,
         scaling_driver=reading.text(CPUFREQ / "scaling_driver") or None,
         **_features(),
@@ -47,7 +42,7 @@ def cpu() -> Cpu:
 def cores() -> int | None:
     """Cores by affinity and cgroup quota; None where the system does not tell."""
     try:
-        return usable_cores()
+        return limits.usable_cores()
     except OSError:
         return None
 
@@ -116,15 +111,6 @@ def _count(logical: bool) -> int | None:
     try:
         return psutil.cpu_count(logical=logical) or None
     except (OSError, RuntimeError, ValueError):
-        return None
-
-
-def _quota() -> float | None:
-    if sys.platform != "linux":
-        return None
-    try:
-        return cgroup_quota(MEMBERSHIP, CGROUPS)
-    except (OSError, ValueError):
         return None
 
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
-from flatout_agent.speedups.cores import local_processes, usable_cores
+from flatout_agent.limits import local_processes, usable_cores
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

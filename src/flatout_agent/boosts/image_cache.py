@@ -45,6 +45,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.limits import spare_memory
 from flatout_agent.speedups.images import jpeg_loading
 from flatout_agent.speedups.images.decoded_images import (
     COUNT,
@@ -55,7 +56,6 @@ from flatout_agent.speedups.images.decoded_images import (
     SHARE,
     Decoded,
 )
-from flatout_agent.speedups.spare_memory import spare_memory
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

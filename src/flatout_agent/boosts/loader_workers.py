@@ -50,7 +50,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch, Undo
-from flatout_agent.speedups.cores import local_processes, usable_cores
+from flatout_agent.limits import local_processes, usable_cores
 from flatout_agent.speedups.samples.late_indices import with_workers
 from flatout_agent.speedups.workers import worker_safety
 from flatout_agent.speedups.workers.worker_reuse import Reuse

@@ -44,8 +44,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.limits import spare_memory
 from flatout_agent.speedups.samples import kept_samples, samples
-from flatout_agent.speedups.spare_memory import spare_memory
 from flatout_agent.speedups.workers import worker_safety
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
+from flatout_agent.limits import spare_memory, usable_cores
 from flatout_agent.live.blocks import Tick
-from flatout_agent.speedups.cores import usable_cores
-from flatout_agent.speedups.spare_memory import spare_memory
 
 MOST_S = 300.0
 """A copy that takes longer is ended: what it has compiled by then stays in the cache."""

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from flatout_agent.speedups.spare_memory import spare_memory
+from flatout_agent.limits import spare_memory
 
 SHARE = 0.25
 """Of the memory that is free: more is not taken from the program."""

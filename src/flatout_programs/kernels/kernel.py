@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flatout_agent.speedups.cores import usable_cores
+from flatout_agent.limits import available_memory, usable_cores
 
 FALLBACK_FREE_BYTES = 2**31
 TILE = 2**20
@@ -76,7 +75,8 @@ class Here:
         if device.startswith("cuda"):
             return int(self.torch.cuda.mem_get_info(device)[0])
         if device == "cpu":
-            return _free_bytes()
+            available = available_memory()
+            return FALLBACK_FREE_BYTES if available is None else available
         return 2 * FALLBACK_FREE_BYTES
 
     def cache_bytes(self, device: str) -> int:
@@ -113,29 +113,6 @@ class Here:
         wanted = -(-3 * self.cache_bytes(device) // max(bytes_each, 1))
         room = int(self.free_bytes(device) * 0.4) // max(bytes_each, 1)
         return [make() for _ in range(max(1, min(wanted, room, most)))]
-
-
-def _free_bytes() -> int:
-    if sys.platform != "linux":
-        return FALLBACK_FREE_BYTES
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvail"))
-    except (OSError, ValueError, StopIteration):
-        return FALLBACK_FREE_BYTES
-    return min(free, _group_bytes() or free)
-
-
-def _group_bytes() -> int | None:
-    """What this process's group may use at most; a container may have less than its machine."""
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(path).read_text(encoding="ascii").strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < 2**60:
-            return int(text) // 2
-    return None
 
 
 def _cpu_cache_bytes() -> int:

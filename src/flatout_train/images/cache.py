@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flatout_agent.limits import spare_memory
 from flatout_train.errors import UsageError
 from flatout_train.images.augmenting import Cuts
-from flatout_train.loader.caching import device_memory, host_memory
+from flatout_train.loader.caching import device_memory
 
 HOST_SHARE = 0.5
 """Of the host memory that this process may still take."""
@@ -120,7 +121,7 @@ def _bytes(size: float) -> str:
 
 def room(device: torch.device) -> Room:
     """What may be used now, less what other caches of this process will still fill."""
-    host = host_memory()
+    host = spare_memory()
     if host is not None:
         waiting = sum(cache.unfilled() for cache in list(_caches))
         host = max(0, int(host * HOST_SHARE) - waiting)

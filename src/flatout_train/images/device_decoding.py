@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatout_agent.speedups.cores import usable_cores
+from flatout_agent.limits import usable_cores
 from flatout_train.images.decoding import Box
 
 AT_ONCE = 2**30

@@ -46,7 +46,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flatout_agent.speedups.cores import local_processes, usable_cores
+from flatout_agent.limits import local_processes, usable_cores
 from flatout_train.errors import UsageError
 from flatout_train.images import cache as image_cache
 from flatout_train.images.arguments import Settings, settings

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
+from flatout_agent.limits import local_processes
 from flatout_agent.speedups import nests
-from flatout_agent.speedups.cores import local_processes
 from flatout_train.errors import UsageError
 from flatout_train.loader.seeding import drawn_since
 
@@ -23,7 +21,6 @@ HOST_SHARE = 0.5
 """Of the memory that is free, at most this much for a cache that was not asked for by name."""
 DEVICE_SHARE = 0.25
 """The model, its gradients and activations are often not there yet when the loader begins."""
-SYSTEM = Path("/")
 
 
 class Columns:
@@ -221,16 +218,6 @@ def sample_bytes(batch: Any) -> int:
     return sum(row_bytes(tensor) for tensor in nests.tensors(batch) if tensor.dim())
 
 
-def host_memory() -> int | None:
-    """Bytes of host memory that this process may still take; None: not known on this system.
-
-    Other training processes of this machine get their share; the cgroup's limit holds too.
-    """
-    free = [_available(SYSTEM), *_cgroup_free(SYSTEM)]
-    known = [value for value in free if value is not None]
-    return min(known) // local_processes() if known else None
-
-
 def shared_memory() -> int | None:
     """Bytes free where shared memory lies; None: there is no such limit."""
     if sys.platform != "linux":
@@ -246,51 +233,3 @@ def device_memory(device: torch.device) -> int | None:
     if device.type != "cuda":
         return None
     return int(torch.cuda.mem_get_info(device)[0])
-
-
-def _available(system: Path) -> int | None:
-    try:
-        lines = (system / "proc/meminfo").read_text().splitlines()
-    except OSError:
-        names = getattr(os, "sysconf_names", {})
-        if "SC_AVPHYS_PAGES" not in names or sys.platform == "win32":
-            return None
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
-
-
-def _cgroup_free(system: Path) -> list[int]:
-    """What each cgroup limit leaves; pages of files that could be dropped count as free."""
-    try:
-        lines = (system / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    free = []
-    for line in lines:
-        controllers, _, group = line.partition(":")[2].partition(":")
-        root = system / "sys/fs/cgroup" / ("memory" if controllers else "")
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        names = (
-            ("memory.limit_in_bytes", "memory.usage_in_bytes")
-            if controllers
-            else ("memory.max", "memory.current")
-        )
-        parts = [part for part in group.split("/") if part and part != ".."]
-        folders = [root.joinpath(*parts[:count]) for count in range(len(parts), -1, -1)]
-        free += [left for folder in folders if (left := _left(folder, *names)) is not None]
-    return free
-
-
-def _left(folder: Path, limit: str, used: str) -> int | None:
-    try:
-        most, taken = (folder / limit).read_text(), (folder / used).read_text()
-        if not most.strip().isdigit():
-            return None
-        statistics = dict(
-            line.split() for line in (folder / "memory.stat").read_text().splitlines()
-        )
-    except (OSError, ValueError):
-        return None
-    return max(0, int(most) - int(taken) + int(statistics.get("inactive_file", 0)))

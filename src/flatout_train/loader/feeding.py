@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from flatout_agent.speedups.cores import local_processes, usable_cores
+from flatout_agent.limits import local_processes, usable_cores
 from flatout_agent.speedups.workers import reachable, worker_safety
 from flatout_train.errors import UsageError
 from flatout_train.loader.fetching import Parcel, Probe, unpacked

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
+from flatout_agent.limits import spare_memory
 from flatout_train.errors import UsageError
 from flatout_train.loader import caching, feeding
 from flatout_train.loader.arguments import Settings
@@ -269,7 +270,7 @@ class SampleSource(_Indexed):
         if self.settings.cache == "auto" and parcel.probe.seconds < self._cheap:
             return f"a batch takes {parcel.probe.seconds * 1e3:.2f} ms to load"
         size = caching.sample_bytes(parcel.batch) * self.order.samples
-        free = caching.host_memory()
+        free = spare_memory()
         if free is None:
             return "free memory is not known on this system" if self._auto_cache else None
         share = caching.HOST_SHARE if self._auto_cache else 0.9

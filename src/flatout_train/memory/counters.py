@@ -14,11 +14,10 @@ from typing import Any
 
 import torch
 
+from flatout_agent import limits
 from flatout_train.errors import UsageError
 
 _PROCESS = Path("/proc/self/statm")
-_MACHINE = Path("/proc/meminfo")
-_GROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -155,11 +154,9 @@ def _allocator(module: Any, device: torch.device) -> Counters:
 
 def _process() -> Counters:
     """Resident memory of this process, its peak, and what the machine or the container has left."""
-    machine = _meminfo()
-    free, total = machine.get("MemAvailable"), machine.get("MemTotal")
-    most, used = _number(_GROUP / "memory.max"), _number(_GROUP / "memory.current")
-    if most is not None and used is not None and (total is None or most < total):
-        total, free = most, max(0, min(most - used, free if free is not None else most))
+    sizes = (limits.meminfo().get("MemTotal"), limits.memory_limit())
+    total = min((size for size in sizes if size is not None), default=None)
+    free = limits.available_memory()
     return Counters(allocated=_resident(), peak=_peak(), free=free, total=total)
 
 
@@ -180,21 +177,3 @@ def _peak() -> int | None:
 
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
-
-
-def _meminfo() -> dict[str, int]:
-    """The system's own table, in bytes; empty where there is none."""
-    try:
-        lines = _MACHINE.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return {}
-    pairs = (line.split(":", 1) for line in lines if line.endswith(" kB"))
-    return {key: int(value.removesuffix(" kB")) * 1024 for key, value in pairs}
-
-
-def _number(path: Path) -> int | None:
-    """A control group's figure; None where it has none ("max") or cannot be read."""
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flatout_agent.limits import spare_memory
 from flatout_train.errors import UsageError
-from flatout_train.loader.caching import host_memory
 from flatout_train.out_of_memory import is_out_of_memory, let_go
 from flatout_train.step.host_peak import HostPeak
 from flatout_train.step.without_trace import without_trace
@@ -194,7 +194,7 @@ class _Search:
 
     def _host_would_fill(self) -> bool:
         """Whether twice the size may take more host memory than there is."""
-        available = host_memory()
+        available = spare_memory()
         now = self.taken[-1]
         grown = now - self.taken[0] if len(self.taken) > 1 else now
         fits = available is None or now + 2 * max(grown, 0) < HOST_SHARE * available

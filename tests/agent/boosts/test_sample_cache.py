@@ -34,7 +34,6 @@ from flatout_agent.job import Job
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.recorder import Recorder
 from flatout_agent.speedups.samples import kept_samples, samples
-from flatout_agent.speedups.spare_memory import spare_memory
 from flatout_agent.watch.live import LiveWatch
 from flatout_agent.wire import BoostOrder, Decided, JobFacts, LiveOrders, LoaderFacts
 
@@ -895,45 +894,6 @@ def test_copies_are_the_same_and_independent(value: Any, other: Any) -> None:
     lie = [set(samples.places(torch, item)) - {0} for item in (value, copy)]
     assert not lie[0] & lie[1]
     assert samples.same(torch, value, other) == (_seen(value) == _seen(other))
-
-
-def _machine(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
-    return root
-
-
-MEMINFO = {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable: 4000 kB\n"}
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({}, None),
-        ({"proc/meminfo": "MemTotal: 9000 kB\n"}, None),
-        (MEMINFO, 4_096_000),
-        ({**MEMINFO, "proc/self/cgroup": "0::/job\n", "sys/fs/cgroup/job/memory.max": "max\n"},
-         4_096_000),
-        ({**MEMINFO, "proc/self/cgroup": "0::/job/step\n",
-          "sys/fs/cgroup/job/memory.max": "3000\n", "sys/fs/cgroup/job/memory.current": "2500\n",
-          "sys/fs/cgroup/job/memory.stat": "anon 9\ninactive_file 100\n"}, 600),
-        ({**MEMINFO, "proc/self/cgroup": "0::/../job\n",
-          "sys/fs/cgroup/memory.max": "3000\n", "sys/fs/cgroup/memory.current": "3500\n",
-          "sys/fs/cgroup/memory.stat": ""}, 0),
-        ({**MEMINFO, "proc/self/cgroup": "4:memory:/job\n2:cpu:/\n",
-          "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "3000\n",
-          "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "1000\n",
-          "sys/fs/cgroup/memory/job/memory.stat": "cache 1\n"}, 2000),
-    ],
-)  # fmt: skip
-def test_spare_memory(tmp_path: Path, files: dict[str, str], expected: int | None) -> None:
-    assert spare_memory(_machine(tmp_path, files)) == expected
-
-
-def test_processes_share_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert spare_memory(_machine(tmp_path, MEMINFO)) == 1_024_000
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,7 @@ def test_files_are_kept_up_to_the_limit() -> None:
 def test_what_other_caches_will_fill_is_not_given_twice(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(image_cache, "host_memory", lambda: 200_000)
+    monkeypatch.setattr(image_cache, "spare_memory", lambda: 200_000)
     before = image_cache.room(CPU).host
     canvases = Canvases(10, (10, 10), CPU)
     assert before is not None
@@ -135,7 +135,7 @@ def test_memory_decides_of_a_real_loader(monkeypatch: pytest.MonkeyPatch, tmp_pa
     decoded = 12 * 32 * 32 * 3
 
     def note(host: int | None) -> str:
-        monkeypatch.setattr(image_cache, "host_memory", lambda: host)
+        monkeypatch.setattr(image_cache, "spare_memory", lambda: host)
         return image_loader(root, 4, size=16, device="cpu", workers=0).notes["cache"]
 
     assert "32 x 32 pixels each" in note(2 * decoded)

@@ -18,7 +18,7 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 import flatout
 from flatout_train.errors import UsageError
-from flatout_train.loader import caching
+from flatout_train.loader import sources
 from flatout_train.loader.caching import Columns, columns_of
 
 
@@ -107,7 +107,7 @@ def test_a_data_set_that_was_changed_is_loaded_again() -> None:
 
 
 def test_a_cache_that_does_not_fit_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caching, "host_memory", lambda: 100)
+    monkeypatch.setattr(sources, "spare_memory", lambda: 100)
     monkeypatch.setattr("flatout_train.loader.feeding.CHEAP_S", {True: 0.0, False: 0.0})
     loader = flatout.loader(Counting(), 8, workers=0)
     list(loader)
@@ -192,28 +192,6 @@ def test_a_tensor_changed_in_place_between_epochs_is_seen() -> None:
     assert next(iter(loader)).tolist() == [0, 1, 2, 3]
     data += 10
     assert next(iter(loader)).tolist() == [10, 11, 12, 13]
-
-
-def test_free_memory_is_the_least_that_any_limit_leaves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group = tmp_path / "sys/fs/cgroup/job"
-    group.mkdir(parents=True)
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 99 kB\nMemAvailable:  64 kB\n")
-    (tmp_path / "proc/self/cgroup").write_text("0::/job/step\n")
-    (group / "memory.max").write_text("50000\n")
-    (group / "memory.current").write_text("30000\n")
-    (group / "memory.stat").write_text("anon 1\ninactive_file 5000\n")
-    assert caching._available(tmp_path) == 65536
-    assert caching._cgroup_free(tmp_path) == [25000]
-    monkeypatch.setattr(caching, "SYSTEM", tmp_path)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert caching.host_memory() == 12500
-    monkeypatch.undo()
-    (group / "memory.max").write_text("max\n")
-    assert caching._cgroup_free(tmp_path) == []
-    assert (caching.host_memory() or 0) > 1 << 20
 
 
 @pytest.mark.gpu

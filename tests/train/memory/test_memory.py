@@ -14,12 +14,14 @@ import torch
 from torch import Tensor, nn
 
 import flatout
+from flatout_agent import limits
 from flatout_train.errors import UsageError
 from flatout_train.memory import counters as memory_counters
 from flatout_train.memory import growth as memory_leaks
 from flatout_train.memory import history_files as memory_history
 from flatout_train.memory.counters import Counters
 from flatout_train.memory.reporting import live_tensors
+from probing.planted import plant
 
 MIB = 2**20
 CPU = torch.device("cpu")
@@ -75,8 +77,8 @@ def test_on_the_cpu_the_process_and_the_machine_are_counted() -> None:
 def test_what_cannot_be_read_is_none_and_never_a_guess(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_PROCESS", "_MACHINE", "_GROUP"):
-        monkeypatch.setattr(memory_counters, name, tmp_path / "absent")
+    monkeypatch.setattr(memory_counters, "_PROCESS", tmp_path / "absent")
+    monkeypatch.setattr(limits, "ROOT", tmp_path)
     report = flatout.memory.report("cpu", model=nn.Linear(2, 2))
     assert (report.allocated, report.free, report.total) == (None, None, None)
     assert report.categories["parameters"] == 24
@@ -91,12 +93,16 @@ def test_what_cannot_be_read_is_none_and_never_a_guess(
 def test_a_containers_limit_stands_before_the_machines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_counters, "_GROUP", tmp_path)
-    (tmp_path / "memory.max").write_text(f"{64 * MIB}\n")
-    (tmp_path / "memory.current").write_text(f"{40 * MIB}\n")
+    files = {
+        "proc/meminfo": "MemTotal: 900000 kB\nMemAvailable: 800000 kB\n",
+        "proc/self/cgroup": "0::/job/step\n",
+        "sys/fs/cgroup/job/memory.max": f"{64 * MIB}\n",
+        "sys/fs/cgroup/job/memory.current": f"{40 * MIB}\n",
+    }
+    monkeypatch.setattr(limits, "ROOT", plant(tmp_path, files))
     report = flatout.memory.report("cpu")
     assert (report.free, report.total) == (24 * MIB, 64 * MIB)
-    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "sys/fs/cgroup/job/memory.max").write_text("max\n")
     unlimited = flatout.memory.report("cpu")
     assert unlimited.total is not None
     assert unlimited.total > 64 * MIB

@@ -245,7 +245,7 @@ def test_on_the_cpu_it_ends_where_the_rate_ends_to_grow(monkeypatch: pytest.Monk
 def test_it_ends_before_the_host_s_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """130 MiB are left and 91 may be taken: at 1 MiB a sample 64 samples, and not 128."""
     monkeypatch.setattr(file, "PATIENCE", 10**6)
-    monkeypatch.setattr(file, "host_memory", lambda: 130 * 2**20)
+    monkeypatch.setattr(file, "spare_memory", lambda: 130 * 2**20)
     sizes: list[int] = []
 
     def make(rows: int) -> Any:

@@ -22,8 +22,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from flatout_agent.limits import spare_memory
 from flatout_agent.speedups.images.jpeg_loading import Change, copy_of_info, postpone
-from flatout_agent.speedups.spare_memory import spare_memory
 
 SHARE = 0.25
 """Of the memory that is free; the model's activations and the program's other data come later."""

@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.limits import spare_memory
 from flatout_agent.speedups.samples import samples
-from flatout_agent.speedups.spare_memory import spare_memory
 from flatout_agent.speedups.workers.reachable import state
 
 if TYPE_CHECKING:

@@ -1,0 +1,192 @@
+"""What the system leaves this process: cores, main memory, and the limits of its control groups.
+
+`os.cpu_count()` and /proc/meminfo describe the machine. In a container, a batch job or a systemd
+slice a process gets less: a thread per absent core costs more than it brings, and a process that
+takes more memory than its group may use is killed, whatever the machine still has free.
+
+Every group above this process counts, and the tightest holds. Version 1 of control groups (a tree
+for each controller), version 2 (one tree) and the hybrid of both are read; in a container, where
+/proc/self/cgroup may name a place outside of what is mounted, the mounted part counts. Paths are
+below `root`, so that tests can plant another machine's files. None: no limit, or not known.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/")
+MOST_BYTES = 2**20
+"""No file that is read here is larger."""
+UNLIMITED_BYTES = 2**62
+"""Version 1 writes "no limit" as the largest number of whole pages below 2**63."""
+
+
+def usable_cores() -> int:
+    """Cores this process may use at once, at least 1; a quota of 2.5 cores counts as 2."""
+    cores = _affinity()
+    quota = cpu_quota(ROOT)
+    return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+def local_processes() -> int:
+    """Training processes that share this machine, as torchrun and its like announce it."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return int(text) if text.isdigit() and int(text) > 0 else 1
+
+
+def cpu_quota(root: Path | None = None) -> float | None:
+    """The tightest CPU quota of the groups above this process, in cores."""
+    quotas = [
+        _quota_v2(group.folder) if group.version == 2 else _quota_v1(group.folder)
+        for group in _groups(root or ROOT, "cpu")
+    ]
+    return min((quota for quota in quotas if quota is not None), default=None)
+
+
+def memory_limit(root: Path | None = None) -> int | None:
+    """The tightest memory limit of the groups above this process, in bytes."""
+    limits = [_memory_limit(group) for group in _groups(root or ROOT, "memory")]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def available_memory(root: Path | None = None) -> int | None:
+    """Bytes of main memory that can still be taken: the least that machine and groups leave.
+
+    File pages that the kernel would drop count as free. None where /proc/meminfo does not tell.
+    """
+    root = root or ROOT
+    available = meminfo(root).get("MemAvailable")
+    if available is None:
+        return None
+    left = [_memory_left(group) for group in _groups(root, "memory")]
+    return min([available, *(size for size in left if size is not None)])
+
+
+def spare_memory(root: Path | None = None) -> int | None:
+    """`available_memory`, divided among the training processes of this machine."""
+    available = available_memory(root)
+    return None if available is None else available // local_processes()
+
+
+def meminfo(root: Path | None = None) -> dict[str, int]:
+    """The sizes of /proc/meminfo, in bytes; empty where it cannot be read."""
+    text = _text((root or ROOT) / "proc/meminfo")
+    sizes = re.findall(r"^(\w+): +([0-9]{1,15}) kB$", text, re.ASCII | re.MULTILINE)
+    return {name: int(size) * 1024 for name, size in sizes}
+
+
+def _affinity() -> int:
+    if sys.platform != "win32" and sys.platform != "darwin":
+        return len(os.sched_getaffinity(0))
+    count = getattr(os, "process_cpu_count", os.cpu_count)()  # 3.13: knows affinity on Windows
+    return int(count or 1)
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A control group: its folder, and the version of the tree that it stands in."""
+
+    folder: Path
+    version: int
+
+
+def _groups(root: Path, controller: str) -> Iterator[_Group]:
+    """The groups above this process in each tree that may know the controller."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers and controller not in controllers.split(","):
+            continue
+        version = 1 if controllers else 2
+        parts = [part for part in path.split("/") if part and part != ".."]
+        folders: dict[Path, None] = {}
+        for top, outside in _trees(root, controllers, controller):
+            inside = parts[len(outside) :] if parts[: len(outside)] == outside else parts
+            for count in range(len(inside), -1, -1):
+                folders[top.joinpath(*inside[:count])] = None
+        for folder in folders:
+            yield _Group(folder, version)
+
+
+def _trees(root: Path, controllers: str, controller: str) -> Iterator[tuple[Path, list[str]]]:
+    """(folder, the path that it shows) of the trees: the usual places, and what is mounted.
+
+    A container may have a part of the tree mounted: then the path of that part is not in it.
+    """
+    base = root / "sys/fs/cgroup"
+    for name in (controllers, controller) if controllers else ("", "unified"):
+        yield base / name, []
+    for line in _text(root / "proc/self/mountinfo").splitlines():
+        fields, _, kind = line.partition(" - ")
+        words, types = fields.split(" "), kind.split(" ")
+        if len(words) < 5 or len(types) < 3:
+            continue
+        wanted = (
+            types[0] == "cgroup" and controller in types[2].split(",")
+            if controllers
+            else types[0] == "cgroup2"
+        )
+        if wanted:
+            shown = [part for part in words[3].split("/") if part and part != ".."]
+            yield root / words[4].lstrip("/"), shown
+
+
+def _quota_v2(folder: Path) -> float | None:
+    words = _text(folder / "cpu.max").split()
+    return _ratio(words) if len(words) == 2 else None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    return _ratio([_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")])
+
+
+def _ratio(words: list[str]) -> float | None:
+    """Quota over period, both in microseconds; "max" or -1 is no quota."""
+    quota, period = (_whole(word) for word in words)
+    return quota / period if quota is not None and period else None
+
+
+def _memory_limit(group: _Group) -> int | None:
+    if group.version == 2:
+        limits = [_whole(_text(group.folder / "memory.max"))]
+    else:
+        limits = [
+            _whole(_text(group.folder / "memory.limit_in_bytes")),
+            # Of the groups above, also where those are not mounted.
+            _statistic(group, "hierarchical_memory_limit"),
+        ]
+    real = [limit for limit in limits if limit is not None and 0 < limit < UNLIMITED_BYTES]
+    return min(real, default=None)
+
+
+def _memory_left(group: _Group) -> int | None:
+    limit = _memory_limit(group)
+    name = "memory.current" if group.version == 2 else "memory.usage_in_bytes"
+    used = _whole(_text(group.folder / name))
+    if limit is None or used is None:
+        return None
+    # Pages of files that could be dropped count as used there.
+    return max(0, limit - used + (_statistic(group, "inactive_file") or 0))
+
+
+def _statistic(group: _Group, name: str) -> int | None:
+    words = _text(group.folder / "memory.stat").split()
+    return _whole(dict(zip(words[::2], words[1::2], strict=False)).get(name, ""))
+
+
+def _whole(text: str) -> int | None:
+    """A number in decimal digits; None for anything else."""
+    return int(text) if re.fullmatch(r"[0-9]{1,20}\n?", text) else None
+
+
+def _text(path: Path) -> str:
+    """A small file of the kernel's; empty where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MOST_BYTES).decode(errors="replace")
+    except (OSError, ValueError):
+        return ""
