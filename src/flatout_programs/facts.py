@@ -1,9 +1,9 @@
-"""What is installed in this interpreter, and what torch says of itself; told in lines of JSON.
+"""What is installed in this interpreter, and what torch says of itself; reported as lines of JSON.
 
 This file is started as a program by the user's own Python, which may be as old as 3.7 and whose
-torch may be missing, broken or hanging. So it stands alone, what the files tell is said before
-torch is imported, and each further step is said as soon as it is known: whoever listens keeps what
-came before a crash or the end of their patience. Nothing is written to any folder.
+torch may be missing, broken or hanging. So it imports nothing of flatout's, reports what the files
+say before it imports torch, and reports each further step as soon as it is known: the host keeps
+what came before a crash or a timeout. Nothing is written to any folder.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ BUILD = re.compile(r"(cpu|cu\d+|rocm\d+(?:\.\d+)*|xpu)(?![0-9a-z])")
 
 
 def main(arguments: list[str], tell: Tell) -> None:
-    """Tell everything, the cheap first."""
+    """Report everything, the cheap facts first."""
     first = interpreter()
     tell(first)
     if first["torch"] is not None:
-        told = imported()
-        tell({"torch": told})
-        if told["imported"]:
+        torch_facts = imported()
+        tell({"torch": torch_facts})
+        if torch_facts["imported"]:
             tell({"torch": devices()})
             if "--deep" in arguments:
                 tell({"torch": tried()})
@@ -52,12 +52,12 @@ def main(arguments: list[str], tell: Tell) -> None:
 
 
 def interpreter() -> dict[str, Any]:
-    """What the files tell: of the interpreter, its packages, torch, TensorFlow and JAX."""
+    """What the files say: of the interpreter, its packages, torch, TensorFlow and JAX."""
     base = getattr(sys, "base_prefix", sys.prefix)
     conda = Path(sys.prefix, "conda-meta")
     copies = installed(sys.path)
     packages, duplicates = sorted_out(copies, conda_records(conda))
-    named = {item["name"]: item for item in packages}
+    by_name = {package["name"]: package for package in packages}
     return {
         "executable": sys.executable or None,
         "version": ".".join(map(str, sys.version_info[:3])),
@@ -71,14 +71,14 @@ def interpreter() -> dict[str, Any]:
         "headers": Path(sysconfig.get_paths()["include"], "Python.h").is_file(),
         "packages": packages,
         "duplicates": duplicates,
-        "torch": torch_files(named, copies),
-        "tensorflow": tensorflow_files(named, copies),
-        "jax": _jax({name: named[name]["version"] for name in named}),
+        "torch": torch_files(by_name, copies),
+        "tensorflow": tensorflow_files(by_name, copies),
+        "jax": _jax({name: by_name[name]["version"] for name in by_name}),
     }
 
 
 def managed_by(conda: bool, virtual: bool) -> str | None:
-    """Who installs packages here; None where nothing tells."""
+    """Which tool installs packages here; None: not known."""
     settings = _read(Path(sys.prefix, "pyvenv.cfg"))
     marker = Path(sysconfig.get_paths()["stdlib"], "EXTERNALLY-MANAGED")
     if conda:
@@ -90,16 +90,16 @@ def managed_by(conda: bool, virtual: bool) -> str | None:
     if not virtual and marker.is_file():
         return "system"
     # Not by find_spec: for setuptools that is the sign that pip itself runs, and it steps aside.
-    return "pip" if any(Path(item, "pip/__init__.py").is_file() for item in sys.path) else None
+    return "pip" if any(Path(folder, "pip/__init__.py").is_file() for folder in sys.path) else None
 
 
 def installed(folders: list[str]) -> list[dict[str, Any]]:
     """Every copy of the packages that matter in these folders, the one that is imported first."""
-    found = []
-    for folder in dict.fromkeys(Path(item).resolve() for item in folders):
+    packages = []
+    for folder in dict.fromkeys(Path(name).resolve() for name in folders):
         copies = [_copy(path) for path in _entries(folder) if path.suffix in METADATA]
-        found += [copy for copy in copies if copy is not None]
-    return found
+        packages += [copy for copy in copies if copy is not None]
+    return packages
 
 
 def _copy(path: Path) -> dict[str, Any] | None:
@@ -110,10 +110,12 @@ def _copy(path: Path) -> dict[str, Any] | None:
         return None
     text = _read(path if path.is_file() else path / METADATA[path.suffix])
     header = text.partition("\n\n")[0]
-    told = re.search(r"^Version:\s*(\S+)", header, flags=re.MULTILINE)
+    header_version = re.search(r"^Version:\s*(\S+)", header, flags=re.MULTILINE)
     return {
         "name": name,
-        "version": told.group(1) if told else version.partition("-py")[0] or None,
+        "version": header_version.group(1)
+        if header_version
+        else version.partition("-py")[0] or None,
         "location": str(path.parent),
         "installer": _read(path / "INSTALLER").strip() or None,
         "requires": re.findall(r"^Requires-Dist:\s*(.+?)\s*$", header, flags=re.MULTILINE),
@@ -122,15 +124,15 @@ def _copy(path: Path) -> dict[str, Any] | None:
 
 def conda_records(folder: Path) -> list[dict[str, Any]]:
     """What conda believes that it installed: conda-meta/<name>-<version>-<build>.json."""
-    found = []
+    records = []
     for path in _entries(folder):
         parts = path.stem.rsplit("-", 2) if path.suffix == ".json" else []
         name = parts[0] if len(parts) == 3 else ""
         name = "torch" if name == "pytorch" else name
         if MATTERS.fullmatch(name):
             record = {"name": name, "version": parts[1], "location": str(folder)}
-            found.append({**record, "installer": "conda", "requires": []})
-    return found
+            records.append({**record, "installer": "conda", "requires": []})
+    return records
 
 
 def sorted_out(
@@ -152,7 +154,9 @@ def sorted_out(
 
 
 def _same(copy: dict[str, Any], record: dict[str, Any]) -> bool:
-    versions = {re.sub(r"(\+.*|\.post\d+)$", "", item["version"] or "") for item in (copy, record)}
+    versions = {
+        re.sub(r"(\+.*|\.post\d+)$", "", entry["version"] or "") for entry in (copy, record)
+    }
     return len(versions) == 1
 
 
@@ -164,19 +168,23 @@ def torch_files(
     folder = _package_folder("torch")
     if package is None and folder is None:
         return None
-    told = constants(_read(folder / "version.py") if folder else "")
-    whole = told.get("__version__") or (package["version"] if package else None)
-    version, _, local = whole.partition("+") if isinstance(whole, str) else (None, "", "")
+    values = constants(_read(folder / "version.py") if folder else "")
+    full_version = values.get("__version__") or (package["version"] if package else None)
+    version, _, local = (
+        full_version.partition("+") if isinstance(full_version, str) else (None, "", "")
+    )
     build = BUILD.match(local)
     own: list[str] = next((copy["requires"] for copy in copies if copy["name"] == "torch"), [])
     return {
         "version": version,
         "build": build.group(1) if build else None,
-        **{key: told.get(key) for key in ("cuda", "hip", "xpu", "debug")},
+        **{key: values.get(key) for key in ("cuda", "hip", "xpu", "debug")},
         "location": str(folder.parent) if folder else package and package["location"],
         "installer": package["installer"] if package else None,
         "requires": [
-            item for item in own if re.match(r"(nvidia-|triton|pytorch-triton|cuda-)", item)
+            requirement
+            for requirement in own
+            if re.match(r"(nvidia-|triton|pytorch-triton|cuda-)", requirement)
         ],
     }
 
@@ -187,12 +195,12 @@ def constants(text: str) -> dict[str, Any]:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
         return {}
-    found = {}
+    values = {}
     for node in body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-            found[getattr(target, "id", "")] = _plain(node.value)
-    return found
+            values[getattr(target, "id", "")] = _plain(node.value)
+    return values
 
 
 def _plain(node: ast.expr) -> Any:
@@ -213,15 +221,21 @@ def tensorflow_files(
     text = _read(folder / "python/platform/build_info.py") if folder else ""
     built = dict(re.findall(r"\('(\w+)', '?([^',)]*)'?\)", text))
     own: list[str] = next((copy["requires"] for copy in copies if copy["name"] == name), [])
-    extra = [re.split(r"[^\w.-]", item)[0] for item in own if re.search(r"and[-_]cuda", item)]
-    libraries = [re.sub(r"[-_.]+", "-", item).lower() for item in extra]
+    extra = [
+        re.split(r"[^\w.-]", requirement)[0]
+        for requirement in own
+        if re.search(r"and[-_]cuda", requirement)
+    ]
+    libraries = [re.sub(r"[-_.]+", "-", requirement).lower() for requirement in extra]
     return {
         "version": packages[name]["version"],
         "package": name,
         "cuda": built.get("cuda_version") or None,
         "cudnn": built.get("cudnn_version") or None,
         "cuda_build": {"True": True, "False": False}.get(built.get("is_cuda_build", "")),
-        "cuda_libraries": all(item in packages for item in libraries) if libraries else None,
+        "cuda_libraries": all(requirement in packages for requirement in libraries)
+        if libraries
+        else None,
     }
 
 
@@ -267,8 +281,8 @@ def devices() -> dict[str, Any]:
         warnings.simplefilter("always")
         facts = {"cuda_available": _answer(torch.cuda.is_available)}
         facts["device_count"] = _answer(torch.cuda.device_count)
-    texts = [" ".join(str(item.message).split()) for item in caught]
-    said = [
+    texts = [" ".join(str(warning.message).split()) for warning in caught]
+    messages = [
         text
         for sign in ("initialization", "CUDA|HIP", "NVML")
         for text in texts
@@ -276,7 +290,7 @@ def devices() -> dict[str, Any]:
     ]
     built = torch.version.cuda or getattr(torch.version, "hip", None)
     if built and not facts["cuda_available"]:
-        facts["cuda_error"] = said[0] if said else _refusal(torch.cuda.init)
+        facts["cuda_error"] = messages[0] if messages else _refusal(torch.cuda.init)
     refused = _refusal(torch.backends.cudnn.version) if torch.version.cuda else None
     if refused and not facts.get("cuda_error"):
         facts["cuda_error"] = refused  # its cuDNN is not the one that it was built for
@@ -310,10 +324,10 @@ def tried() -> dict[str, Any]:
         try:
             values = torch.arange(64.0, device="cuda" if cuda else "cpu")
             right = torch.sin(values) * 2 + 1
-            found = torch.compile(lambda given: torch.sin(given) * 2 + 1)(values)
-            facts["compile_works"] = bool(torch.allclose(found, right, atol=1e-5))
+            computed = torch.compile(lambda operand: torch.sin(operand) * 2 + 1)(values)
+            facts["compile_works"] = bool(torch.allclose(computed, right, atol=1e-5))
             if not facts["compile_works"]:
-                facts["compile_error"] = "a compiled function computes something else"
+                facts["compile_error"] = "a compiled function gives another result"
         except Exception as error:
             facts.update(compile_works=False, compile_error=worded(error))
     return facts
@@ -329,13 +343,13 @@ def tensorflow_says() -> dict[str, Any]:
 
 
 def worded(error: BaseException) -> str:
-    """The error as the last line of a traceback words it, on one line."""
+    """The error as in the last line of a traceback, on one line."""
     text = " ".join(str(error).partition("\nSet TORCHDYNAMO_VERBOSE")[0].split())[:600]
     return type(error).__name__ + (": " + text if text else "")
 
 
 def _answer(question: Any) -> Any:
-    """The fact, or None where this torch cannot tell it."""
+    """The fact; None where this torch does not know it."""
     try:
         return question()
     except Exception:
@@ -357,10 +371,10 @@ def _package_folder(name: str) -> Path | None:
 
 
 def _user_site() -> bool:
-    """The user's own site folder is searched, if Python was not told to pass it over."""
+    """The user's own site folder is searched, unless Python was told to ignore it."""
     site: Any = sys.modules.get("site")
     folder = _answer(lambda: Path(site.getusersitepackages()).resolve())
-    return any(Path(item).resolve() == folder for item in sys.path)
+    return any(Path(entry).resolve() == folder for entry in sys.path)
 
 
 def _entries(folder: Path) -> list[Path]:

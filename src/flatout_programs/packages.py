@@ -1,4 +1,4 @@
-"""Every package that is installed in this interpreter, Python 3.8 or newer; told as JSON.
+"""Every package that is installed in this interpreter, Python 3.8 or newer; reported as JSON.
 
 Standard library only. Where a package is found twice, the first is the one that is imported.
 """
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str], tell: Tell) -> None:
-    """Tell the listing."""
-    found: dict[str, dict[str, Any]] = {}
+    """Report the list."""
+    entries: dict[str, dict[str, Any]] = {}
     for distribution in distributions():
         entry = describe(distribution)
         if entry is not None:
-            found.setdefault(entry["name"].lower().replace("_", "-").replace(".", "-"), entry)
+            entries.setdefault(entry["name"].lower().replace("_", "-").replace(".", "-"), entry)
     listing = {
         "python": platform.python_version(),
         "implementation": platform.python_implementation(),
         "system": platform.system(),
         "machine": platform.machine(),
-        "packages": [found[name] for name in sorted(found)],
+        "packages": [entries[name] for name in sorted(entries)],
         "conda": conda_packages(Path(sys.prefix) / "conda-meta"),
     }
     tell(listing)
@@ -63,15 +63,15 @@ def conda_packages(folder: Path) -> list[dict[str, str]] | None:
     """What conda installed; None: not a conda environment."""
     if not folder.is_dir():
         return None
-    found = []
+    records = []
     for file in sorted(folder.glob("*.json")):
         try:
             record = json.loads(file.read_text(encoding="utf-8"))
             keys = ("name", "version", "build", "channel")
-            found.append({key: str(record[key]) for key in keys})
+            records.append({key: str(record[key]) for key in keys})
         except (OSError, ValueError, KeyError, TypeError):  # noqa: PERF203 - once for each package
             continue
-    return found
+    return records
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Try what training needs, on each device that torch sees; told in lines of JSON.
+"""Try what training needs, on each device that torch sees; reported as lines of JSON.
 
 This file is started as a program by the user's own Python. Each test is announced before it runs,
-so that whoever listens knows which one crashed or hangs; after a failure the program ends, since a
-device that has failed once may go on failing: the rest is then tried in a fresh process.
+so that the host knows which one crashed or hangs. After a failure the program ends, since a device
+that failed once may go on failing; the rest is then tried in a fresh process.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class NotHereError(Exception):
 
 
 class WrongResultError(Exception):
-    """The device computes something else than it should."""
+    """The device computed a wrong result."""
 
 
 class Pictures:
-    """A data set as large as an ordinary one's samples. Here, at the top, so that it can travel."""
+    """A data set with samples of an ordinary size. At the top level, so that it can be pickled."""
 
     def __len__(self) -> int:
         return 256
@@ -69,7 +69,7 @@ def torch() -> Any:
 
 def main(arguments: list[str], tell: Tell) -> None:
     """Run every test but those named in `arguments`, until one fails."""
-    first: list[tuple[str, Test]] = [("import torch", _import), ("find devices", _found)]
+    first: list[tuple[str, Test]] = [("import torch", _import), ("find devices", _device_list)]
     for name, test in first:
         if _run(name, test, tell, name in arguments) is not True:
             tell({"done": True})
@@ -81,7 +81,7 @@ def main(arguments: list[str], tell: Tell) -> None:
 
 
 def _run(name: str, test: Test, tell: Tell, silent: bool = False) -> bool | None:
-    """Run one test and tell how it went: passed, failed, or (None) not to be tried here."""
+    """Run one test and report its result: passed, failed, or (None) skipped."""
     if not silent:
         tell({"begin": name})
     began = time.perf_counter()
@@ -97,47 +97,50 @@ def _run(name: str, test: Test, tell: Tell, silent: bool = False) -> bool | None
         message = text if isinstance(error, WrongResultError) else f"{type(error).__name__}: {text}"
     seconds = round(time.perf_counter() - began, 3)
     if not silent:
-        told = {"name": name, "passed": passed, "figure": figure, "message": message}
-        tell({**told, "seconds": seconds})
+        result = {"name": name, "passed": passed, "figure": figure, "message": message}
+        tell({**result, "seconds": seconds})
     return passed
 
 
 def tests() -> list[tuple[str, Test]]:
     """What can be tried here, on every device; torch.compile on the first one and the CPU."""
-    found: list[tuple[str, Test]] = []
+    trials: list[tuple[str, Test]] = []
     devices = _devices()
     for device in devices:
         if device != "cpu":
-            found.append((f"allocate, {device}", partial(allocate, device)))
-            found.append((f"copy to and from, {device}", partial(copy, device)))
-        found += [
+            trials.append((f"allocate, {device}", partial(allocate, device)))
+            trials.append((f"copy to and from, {device}", partial(copy, device)))
+        trials += [
             (f"matrix product {kind}, {device}", partial(multiply, device, kind))
             for kind in _kinds(device)
         ]
-        found.append((f"convolution, {device}", partial(convolve, device)))
-        found.append((f"training step, {device}", partial(train, device)))
+        trials.append((f"convolution, {device}", partial(convolve, device)))
+        trials.append((f"training step, {device}", partial(train, device)))
     cards = [device for device in devices if device.startswith("cuda")]
     pairs = list(zip(cards, cards[1:] + cards[:1])) if len(cards) > 1 else []
-    found += [(f"copy, {one} to {two}", partial(exchange, one, two)) for one, two in pairs]
-    found += [
+    trials += [
+        (f"copy, {source} to {target}", partial(exchange, source, target))
+        for source, target in pairs
+    ]
+    trials += [
         (f"torch.compile, {device}", partial(compile_, device))
         for device in [*devices[:1], "cpu"]
         if device != "mps"
     ]
-    found.append(("loader with 2 workers", load))
-    return list(dict(found).items())
+    trials.append(("loader with 2 workers", load))
+    return list(dict(trials).items())
 
 
 def _devices() -> list[str]:
     """Accelerators first."""
     library = torch()
-    found = [f"cuda:{index}" for index in range(library.cuda.device_count())]
-    found = found if library.cuda.is_available() else []
+    names = [f"cuda:{index}" for index in range(library.cuda.device_count())]
+    names = names if library.cuda.is_available() else []
     if hasattr(library, "xpu") and library.xpu.is_available():
-        found += [f"xpu:{index}" for index in range(library.xpu.device_count())]
+        names += [f"xpu:{index}" for index in range(library.xpu.device_count())]
     if hasattr(library.backends, "mps") and library.backends.mps.is_available():
-        found.append("mps")
-    return [*found, "cpu"]
+        names.append("mps")
+    return [*names, "cpu"]
 
 
 def _kinds(device: str) -> list[str]:
@@ -162,7 +165,7 @@ def _import() -> str:
     return f"{version} in {time.perf_counter() - began:.1f} s"
 
 
-def _found() -> str:
+def _device_list() -> str:
     return ", ".join(_devices())
 
 
@@ -190,7 +193,7 @@ def copy(device: str) -> str:
     to_s = _seconds(device, lambda: on_device.copy_(there, non_blocking=True))
     from_s = _seconds(device, lambda: back.copy_(on_device, non_blocking=True))
     if not library.equal(there, back):
-        raise WrongResultError("what came back is not what was sent")
+        raise WrongResultError("the data that came back differ from what was sent")
     return f"{COPIED_BYTES / to_s / 1e9:.1f} GB/s to, {COPIED_BYTES / from_s / 1e9:.1f} GB/s from"
 
 
@@ -199,12 +202,12 @@ def multiply(device: str, kind: str) -> str:
     library = torch()
     dtype = getattr(library, kind)
     generator = library.Generator().manual_seed(0)
-    one, two = (
+    left, right = (
         library.randn(SMALL, SMALL, generator=generator, dtype=library.float64).to(dtype)
         for _ in range(2)
     )
-    found = (one.to(device) @ two.to(device)).cpu().double()
-    _compare(found, one.double() @ two.double(), TOLERANCES[kind])
+    product = (left.to(device) @ right.to(device)).cpu().double()
+    _compare(product, left.double() @ right.double(), TOLERANCES[kind])
     size = LARGE[device.partition(":")[0]] // (4 if kind == "float64" else 1)
     large = library.randn(size, size, device=device).to(dtype)
     flops = 2 * size**3 / _seconds(device, lambda: large @ large)
@@ -219,9 +222,9 @@ def convolve(device: str) -> str:
     weights = library.randn(32, 16, 3, 3, generator=generator)
     conv2d = library.nn.functional.conv2d
     right = conv2d(pictures.double(), weights.double(), padding=1)
-    here, filters = pictures.to(device), weights.to(device)
-    _compare(conv2d(here, filters, padding=1).cpu().double(), right, TOLERANCES["float32"])
-    seconds = _seconds(device, lambda: conv2d(here, filters, padding=1))
+    inputs, filters = pictures.to(device), weights.to(device)
+    _compare(conv2d(inputs, filters, padding=1).cpu().double(), right, TOLERANCES["float32"])
+    seconds = _seconds(device, lambda: conv2d(inputs, filters, padding=1))
     library_version = library.backends.cudnn.version() if device.startswith("cuda") else None
     figure = f"{seconds * 1e6:.0f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
     return figure + (f", cuDNN {library_version}" if library_version else "")
@@ -256,15 +259,15 @@ def train(device: str) -> str:
     return f"loss {losses[0]:.3f} to {losses[-1]:.3f}"
 
 
-def exchange(one: str, two: str) -> str:
+def exchange(source: str, target: str) -> str:
     """One GPU to another, and whether that goes without the host's memory."""
     library = torch()
-    there = library.arange(COPIED_BYTES // 4, dtype=library.int32, device=one)
-    here = library.empty_like(there, device=two)
-    seconds = _seconds(two, lambda: here.copy_(there), also=one)
-    if not library.equal(here.cpu(), there.cpu()):
-        raise WrongResultError("what arrived is not what was sent")
-    direct = library.cuda.can_device_access_peer(*(int(name[5:]) for name in (one, two)))
+    values = library.arange(COPIED_BYTES // 4, dtype=library.int32, device=source)
+    received = library.empty_like(values, device=target)
+    seconds = _seconds(target, lambda: received.copy_(values), also=source)
+    if not library.equal(received.cpu(), values.cpu()):
+        raise WrongResultError("the data that arrived differ from what was sent")
+    direct = library.cuda.can_device_access_peer(*(int(name[5:]) for name in (source, target)))
     way = "directly" if direct else "through the host"
     return f"{COPIED_BYTES / seconds / 1e9:.1f} GB/s {way}"
 
@@ -281,12 +284,12 @@ def compile_(device: str) -> str:
     values = library.randn(64, 256, device=device)
     began = time.perf_counter()
     try:
-        found = library.compile(plain)(values)
+        result = library.compile(plain)(values)
     except Exception as error:
         if any(sign.lower() in str(error).lower() for sign in CANNOT):
             raise NotHereError(" ".join(str(error).split())[:200]) from error
         raise
-    _compare(found.double().cpu(), plain(values).double().cpu(), 1e-3)
+    _compare(result.double().cpu(), plain(values).double().cpu(), 1e-3)
     return f"{time.perf_counter() - began:.1f} s to compile"
 
 
@@ -297,12 +300,12 @@ def load() -> str:
     loader = library.utils.data.DataLoader(Pictures(), batch_size=32, num_workers=2)
     sums = [float(batch[:, 0, 0, 0].sum()) for batch in loader]
     if sum(sums) != sum(range(256)):
-        raise WrongResultError("the batches do not hold what the data set does")
+        raise WrongResultError("the batches differ from the data set")
     return f"{256 / (time.perf_counter() - began):.0f} samples/s"
 
 
-def _compare(found: Any, right: Any, tolerance: float) -> None:
-    error = float((found - right).norm() / right.norm())
+def _compare(result: Any, right: Any, tolerance: float) -> None:
+    error = float((result - right).norm() / right.norm())
     if not error <= tolerance:  # also where it is not a number
         raise WrongResultError(f"the result is wrong: relative error {error:.1e}")
 

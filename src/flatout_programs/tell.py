@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Tell = Callable[[dict[str, Any]], None]
 
 MARK = "flatout-answer "
-"""Begins each line: what else is printed on the way is not ours."""
+"""Begins each line: anything else on stdout is not an answer."""
 FOLDER = Path(__file__).resolve().parent
 
 
@@ -28,7 +28,7 @@ def begin() -> Tell:
     it is written past Python's own stdout; no compiled files are written.
     """
     sys.dont_write_bytecode = True
-    sys.path[:] = [item for item in sys.path if Path(item).resolve() != FOLDER]
+    sys.path[:] = [folder for folder in sys.path if Path(folder).resolve() != FOLDER]
     out = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flatout_programs import ceilings as program
-from flatout_programs.kernels.kernel import Here, Kernel
+from flatout_programs.kernels.kernel import Kernel, Setup
 from flatout_programs.tell import MARK
 from probing.fake_packages import bare
 
@@ -47,7 +47,7 @@ def test_without_torch(tmp_path: Path) -> None:
 
 def measured(*kernels: Kernel, budget_s: float = 5.0) -> tuple[list[dict[str, Any]], bool]:
     said: list[dict[str, Any]] = []
-    here = Here(torch, quick=True)
+    here = Setup(torch, quick=True)
     finished = program._measure(here, list(kernels), budget_s, said.append)
     return said, finished
 
@@ -85,7 +85,7 @@ def test_what_cannot_be_measured_says_why() -> None:
 def test_when_the_time_is_overdrawn_the_rest_is_left() -> None:
     said, finished = measured(kernel("late", lambda _: iter([("a", 1.0)])), budget_s=-10.0)
     assert finished
-    assert said[-1] == {"end": "late", "note": "no time was left for it"}
+    assert said[-1] == {"end": "late", "note": "not measured: out of time"}
 
 
 def test_time_is_shared_by_weight_and_the_rest_handed_on() -> None:
@@ -104,11 +104,11 @@ def test_time_is_shared_by_weight_and_the_rest_handed_on() -> None:
 def test_a_family_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     from flatout_programs.kernels import memory
 
-    def broken(here: Here) -> Any:
+    def broken(here: Setup) -> Any:
         raise RuntimeError("no driver")
 
     monkeypatch.setattr(memory, "kernels", broken)
     said: list[dict[str, Any]] = []
-    found = program._kernels(Here(torch, quick=True), said.append)
+    found = program._kernels(Setup(torch, quick=True), said.append)
     assert said == [{"lost": "memory", "note": "RuntimeError: no driver"}]
     assert any(one.id == "matmul-cpu-fp32" for one in found)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import matmul, sizes
-from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 Size = tuple[int, int, int, int]
@@ -18,45 +18,45 @@ CPU_QUICK: tuple[Size, ...] = ((1, 8, 512, 64),)
 CPU_FULL: tuple[Size, ...] = ((4, 8, 256, 64), (2, 8, 1024, 64), (1, 8, 4096, 64))
 
 
-def kernels(here: Here) -> list[Kernel]:
+def kernels(setup: Setup) -> list[Kernel]:
     """bf16, fp16 and fp32 on each device; fp32 and bf16 on the CPU."""
-    found = []
-    for device in (*here.accelerators, "cpu"):
+    family = []
+    for device in (*setup.accelerators, "cpu"):
         cpu = device == "cpu"
-        known = ("fp32", "bf16") if cpu else matmul.formats(here.torch, device)
+        formats = ("fp32", "bf16") if cpu else matmul.formats(setup.torch, device)
         prefix = "attention-cpu" if cpu else "attention"
         for name in ("bf16", "fp16", "fp32"):
-            if name in known:
-                curve = partial(attentions, here, device, name)
+            if name in formats:
+                curve = partial(attentions, setup, device, name)
                 title = f"attention, {name}, forward"
-                found.append(Kernel(f"{prefix}-{name}", title, device, "TFLOP/s", curve))
-    return found
+                family.append(Kernel(f"{prefix}-{name}", title, device, "TFLOP/s", curve))
+    return family
 
 
-def attentions(here: Here, device: str, name: str, time_slice: Slice) -> Iterator[Point]:
+def attentions(setup: Setup, device: str, name: str, time_slice: Slice) -> Iterator[Point]:
     """TFLOP/s over lengths; no mask, so that all of the work that is counted is done."""
     cpu = device == "cpu"
-    wanted = (CPU_QUICK if here.quick else CPU_FULL) if cpu else (QUICK if here.quick else FULL)
-    clock = Clock(here.torch, device)
+    shapes = (CPU_QUICK if setup.quick else CPU_FULL) if cpu else (QUICK if setup.quick else FULL)
+    clock = Clock(setup.torch, device)
 
     def measure(size: Size, budget_s: float) -> tuple[str, float, float]:
-        seconds = median_s(clock, attention(here, device, name, size), budget_s)
+        seconds = median_s(clock, attention(setup, device, name, size), budget_s)
         return "x".join(map(str, size)), _flop(size) / seconds / 1e12, seconds
 
-    with here.torch.no_grad():
-        yield from sizes.over(wanted, _flop, measure, time_slice)
+    with setup.torch.no_grad():
+        yield from sizes.over(shapes, _flop, measure, time_slice)
 
 
-def attention(here: Here, device: str, name: str, size: Size) -> Any:
+def attention(setup: Setup, device: str, name: str, size: Size) -> Any:
     """An action over queries, keys and values of its own in turn."""
-    torch = here.torch
+    torch = setup.torch
     dtype = getattr(torch, matmul.DTYPES[name])
     batch, heads, length, width = size
 
     def make() -> Any:
-        return [here.random(size, dtype, device) for _ in range(3)]
+        return [setup.random(size, dtype, device) for _ in range(3)]
 
-    operands = here.sets(device, make, 3 * batch * heads * length * width * dtype.itemsize)
+    operands = setup.sets(device, make, 3 * batch * heads * length * width * dtype.itemsize)
     attend = torch.nn.functional.scaled_dot_product_attention
 
     def act(call: int) -> None:

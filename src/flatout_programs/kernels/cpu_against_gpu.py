@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 BATCHES_QUICK = (1, 16)
@@ -14,7 +14,7 @@ BATCHES = (1, 4, 16, 64)
 LENGTH, WIDTH, HEADS = 128, 512, 8
 
 
-def kernels(here: Here) -> list[Kernel]:
+def kernels(setup: Setup) -> list[Kernel]:
     """On the first device; nothing without one."""
     return [
         Kernel(
@@ -22,33 +22,33 @@ def kernels(here: Here) -> list[Kernel]:
             "one training step of a transformer layer: CPU time / device time",
             device,
             "x",
-            partial(ratios, here, device),
+            partial(ratios, setup, device),
             2.0,
             note="float32 as torch comes",
         )
-        for device in here.accelerators[:1]
+        for device in setup.accelerators[:1]
     ]
 
 
-def ratios(here: Here, device: str, time_slice: Slice) -> Iterator[Point]:
+def ratios(setup: Setup, device: str, time_slice: Slice) -> Iterator[Point]:
     """How many times faster the device is, by batch size."""
-    wanted = BATCHES_QUICK if here.quick else BATCHES
-    for index, batch in enumerate(wanted):
-        budget_s = max(time_slice.left_s() / (len(wanted) - index), 0.1)
+    batches = BATCHES_QUICK if setup.quick else BATCHES
+    for index, batch in enumerate(batches):
+        budget_s = max(time_slice.remaining_s() / (len(batches) - index), 0.1)
         cpu, gpu = (
-            median_s(Clock(here.torch, place), step(here, place, batch), budget_s * share)
+            median_s(Clock(setup.torch, place), step(setup, place, batch), budget_s * share)
             for place, share in (("cpu", 0.7), (device, 0.3))
         )
         yield f"batch {batch} of {LENGTH}x{WIDTH}", cpu / gpu
 
 
-def step(here: Here, device: str, batch: int) -> Any:
+def step(setup: Setup, device: str, batch: int) -> Any:
     """An action: forward, backward and the optimizer, of one encoder layer."""
-    torch = here.torch
+    torch = setup.torch
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, batch_first=True).to(device)
     optimizer = torch.optim.SGD(layer.parameters(), lr=1e-4)
-    inputs = here.random((batch, LENGTH, WIDTH), torch.float32, device)
+    inputs = setup.random((batch, LENGTH, WIDTH), torch.float32, device)
 
     def act(_: int) -> None:
         optimizer.zero_grad(set_to_none=True)

@@ -1,6 +1,6 @@
 """Reading the disk of the current folder: a large file in order, and pieces of a picture's size.
 
-What was just written lies in the system's memory; it is asked to forget it before each reading.
+What was just written is in the page cache, which is dropped before each reading.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
 
 MIB = 2**20
 BYTES_QUICK, BYTES = 128 * MIB, 512 * MIB
@@ -25,24 +25,24 @@ PIECE = 128 * 1024
 PIECES = 400
 
 
-def kernels(here: Here) -> list[Kernel]:
+def kernels(setup: Setup) -> list[Kernel]:
     """One, where a file may be written."""
-    size = BYTES_QUICK if here.quick else BYTES
+    size = BYTES_QUICK if setup.quick else BYTES
     return [
         Kernel(
             "disk-read",
             "disk of this folder, one reader",
             "cpu",
             "GB/s",
-            partial(readings, here.folder, size),
-            note="" if forgets() else "the system cannot be made to forget what it keeps in memory",
-            impossible=_impossible(here.folder, size),
+            partial(readings, setup.folder, size),
+            note="" if forgets() else "may be read from the page cache",
+            impossible=_impossible(setup.folder, size),
         )
     ]
 
 
 def forgets() -> bool:
-    """Whether this system can be asked to read from the disk itself."""
+    """Whether the page cache can be dropped on this system."""
     return hasattr(os, "posix_fadvise") or sys.platform == "darwin"
 
 
@@ -54,7 +54,7 @@ def _impossible(folder: str, size: int) -> str:
     except OSError as error:
         return f"{folder}: {error.strerror or error}"
     if not os.access(folder, os.W_OK):
-        return f"{folder}: no file may be written there"
+        return f"{folder}: not writable"
     return f"{folder}: too little free space" if free < 4 * size else ""
 
 
@@ -63,7 +63,9 @@ def readings(folder: str, size: int, time_slice: Slice) -> Iterator[Point]:
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
         _write(file, size)
         rates: list[float] = []
-        while len(rates) < 2 or (time_slice.left_s() > time_slice.seconds / 2 and len(rates) < 9):
+        while len(rates) < 2 or (
+            time_slice.remaining_s() > time_slice.seconds / 2 and len(rates) < 9
+        ):
             _forget(file)
             began = time.perf_counter()
             _in_order(file)
@@ -71,7 +73,7 @@ def readings(folder: str, size: int, time_slice: Slice) -> Iterator[Point]:
         in_order = sorted(rates)[len(rates) // 2]
         _forget(file)
         began = time.perf_counter()
-        count = _pieces(file, size, max(time_slice.left_s(), 0.2))
+        count = _pieces(file, size, max(time_slice.remaining_s(), 0.2))
         pieces = count * PIECE / (time.perf_counter() - began) / 1e9
         yield "pieces of 128 KiB", pieces
         yield f"in order, {size // MIB} MiB", in_order

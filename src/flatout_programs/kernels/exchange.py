@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import sizes, timing
-from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
 
 MIB = 2**20
 COPIED = 256 * MIB
@@ -19,9 +19,9 @@ SUMMED = (MIB, 16 * MIB, 256 * MIB)
 CALLS = 5
 
 
-def kernels(here: Here) -> list[Kernel]:
+def kernels(setup: Setup) -> list[Kernel]:
     """Nothing where there is one device."""
-    cards = [device for device in here.accelerators if device.startswith("cuda")]
+    cards = [device for device in setup.accelerators if device.startswith("cuda")]
     if len(cards) < 2:
         return []
     copy = Kernel(
@@ -29,7 +29,7 @@ def kernels(here: Here) -> list[Kernel]:
         f"copy between devices, {len(cards)} of them, best pair",
         cards[0],
         "GB/s",
-        partial(pairs, here, cards),
+        partial(pairs, setup, cards),
         2.0,
         note="one direction at a time",
     )
@@ -38,31 +38,31 @@ def kernels(here: Here) -> list[Kernel]:
         f"all-reduce over {len(cards)} devices, bus bandwidth",
         cards[0],
         "GB/s",
-        partial(sums, here, cards),
+        partial(sums, setup, cards),
         2.0,
         note="algorithm bandwidth x 2(n-1)/n, as nccl-tests counts",
-        impossible="" if _sums_here(here.torch) else "this torch was built without NCCL",
+        impossible="" if _sums_here(setup.torch) else "this torch was built without NCCL",
     )
     return [copy, total]
 
 
-def pairs(here: Here, cards: list[str], time_slice: Slice) -> Iterator[Point]:
+def pairs(setup: Setup, cards: list[str], time_slice: Slice) -> Iterator[Point]:
     """GB/s for each pair; `--quick` takes neighbours alone."""
-    found = list(itertools.permutations(cards, 2))
-    if here.quick:
-        found = list(zip(cards, cards[1:] + cards[:1]))
-    for index, (one, two) in enumerate(found):
-        budget_s = max(time_slice.left_s() / (len(found) - index), 0.01)
-        seconds = _copy_s(here, one, two, budget_s)
-        yield f"{one} to {two}", COPIED / seconds / 1e9
+    card_pairs = list(itertools.permutations(cards, 2))
+    if setup.quick:
+        card_pairs = list(zip(cards, cards[1:] + cards[:1]))
+    for index, (source, target) in enumerate(card_pairs):
+        budget_s = max(time_slice.remaining_s() / (len(card_pairs) - index), 0.01)
+        seconds = _copy_s(setup, source, target, budget_s)
+        yield f"{source} to {target}", COPIED / seconds / 1e9
 
 
-def _copy_s(here: Here, one: str, two: str, budget_s: float) -> float:
-    torch = here.torch
-    source = here.filled(COPIED // 4, one)
-    target = torch.empty_like(source, device=two)
-    action = partial(_copy, target, source)
-    return timing.median_s(_Both(torch, one, two), action, budget_s)
+def _copy_s(setup: Setup, source: str, target: str, budget_s: float) -> float:
+    torch = setup.torch
+    values = setup.filled(COPIED // 4, source)
+    received = torch.empty_like(values, device=target)
+    action = partial(_copy, received, values)
+    return timing.median_s(_Both(torch, source, target), action, budget_s)
 
 
 def _copy(target: Any, source: Any, _: int) -> None:
@@ -72,9 +72,9 @@ def _copy(target: Any, source: Any, _: int) -> None:
 class _Both(timing.Clock):
     """Events of the source's stream, on which torch puts the copy; both devices at rest before."""
 
-    def __init__(self, torch: Any, one: str, two: str) -> None:
-        super().__init__(torch, one)
-        self._other = two
+    def __init__(self, torch: Any, source: str, target: str) -> None:
+        super().__init__(torch, source)
+        self._other = target
 
     def seconds(self, action: timing.Action, calls: int) -> float:
         timing.wait(self._torch, self._other)
@@ -82,13 +82,13 @@ class _Both(timing.Clock):
         return super().seconds(action, calls)
 
 
-def sums(here: Here, cards: list[str], time_slice: Slice) -> Iterator[Point]:
+def sums(setup: Setup, cards: list[str], time_slice: Slice) -> Iterator[Point]:
     """GB/s over sizes: NCCL within this one process."""
-    torch = here.torch
-    wanted = SUMMED_QUICK if here.quick else SUMMED
-    for index, size in enumerate(wanted):
-        values = [here.random((size // 4,), torch.float32, card) for card in cards]
-        budget_s = max(time_slice.left_s() / (len(wanted) - index), 0.05)
+    torch = setup.torch
+    byte_sizes = SUMMED_QUICK if setup.quick else SUMMED
+    for index, size in enumerate(byte_sizes):
+        values = [setup.random((size // 4,), torch.float32, card) for card in cards]
+        budget_s = max(time_slice.remaining_s() / (len(byte_sizes) - index), 0.05)
         seconds = _sum_s(torch, cards, values, budget_s)
         share = 2 * (len(cards) - 1) / len(cards)
         yield sizes.bytes_in_words(size), share * size / seconds / 1e9

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 WIDTH, HEIGHT = 500, 375
@@ -18,23 +18,25 @@ QUALITY = 90
 Decode = Callable[[bytes], Any]
 
 
-def kernels(here: Here) -> list[Kernel]:
+def kernels(setup: Setup) -> list[Kernel]:
     """One: on one core, since loaders' workers have one each."""
-    decoders = found(here.torch)
-    missing = "" if decoders else "neither Pillow nor torchvision is installed: pip install pillow"
+    decoders = installed_decoders(setup.torch)
+    impossible = (
+        "" if decoders else "neither Pillow nor torchvision is installed: pip install pillow"
+    )
     return [
         Kernel(
             "jpeg-decode-core",
             f"JPEG {WIDTH}x{HEIGHT}, one core",
             "cpu",
             "images/s",
-            partial(rates, here, decoders),
-            impossible=missing,
+            partial(rates, setup, decoders),
+            impossible=impossible,
         )
     ]
 
 
-def found(torch: Any) -> dict[str, Decode]:
+def installed_decoders(torch: Any) -> dict[str, Decode]:
     """Decoders by name, those that can be imported."""
     decoders: dict[str, Decode] = {}
     try:
@@ -53,15 +55,15 @@ def found(torch: Any) -> dict[str, Decode]:
     return decoders
 
 
-def rates(here: Here, decoders: dict[str, Decode], time_slice: Slice) -> Iterator[Point]:
+def rates(setup: Setup, decoders: dict[str, Decode], time_slice: Slice) -> Iterator[Point]:
     """Images per second of each decoder, on one thread."""
-    torch = here.torch
+    torch = setup.torch
     pictures = [encoded(torch, WIDTH, HEIGHT, seed) for seed in range(PICTURES)]
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for index, (name, decode) in enumerate(decoders.items()):
-            budget_s = max(time_slice.left_s() / (len(decoders) - index), 0.05)
+            budget_s = max(time_slice.remaining_s() / (len(decoders) - index), 0.05)
             action = partial(_decode, decode, pictures)
             yield name, 1 / median_s(Clock(torch, "cpu"), action, budget_s)
     finally:

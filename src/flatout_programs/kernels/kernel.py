@@ -1,4 +1,4 @@
-"""Kernel: one ceiling that can be measured here; and Here: where, with what, and for how long."""
+"""Kernel: one ceiling that can be measured here; and Setup: where, with what, and for how long."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Slice:
         self._until = time.perf_counter() + seconds
         self.seconds = seconds
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         """Seconds left; may be negative."""
         return self._until - time.perf_counter()
 
 
 Point = tuple[str, float]
-"""A size in words, and what was measured at it."""
+"""A size in words, and its measured value."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Kernel:
     """Its share of the time for all."""
     note: str = ""
     impossible: str = ""
-    """Why it cannot be measured here; it is then told without a value."""
+    """Why it cannot be measured here; it is then reported without a value."""
 
 
 @dataclass(frozen=True)
-class Here:
+class Setup:
     """Where kernels run. torch: the imported module."""
 
     torch: Any
@@ -65,7 +65,7 @@ class Here:
     """Where the disk is read."""
     cores: int = field(default_factory=usable_cores)
 
-    def seen_by(self, kernel: Kernel) -> bool:
+    def has_time_for(self, kernel: Kernel) -> bool:
         """Whether `--quick` has time for it on this device."""
         further = kernel.device in self.accelerators[1:]
         return not (self.quick and further) or kernel.id in PAIRED
@@ -85,13 +85,13 @@ class Here:
             return min(_cpu_cache_bytes(), MOST_CACHE_BYTES)
         if device.startswith("cuda"):
             properties = self.torch.cuda.get_device_properties(device)
-            told = getattr(properties, "L2_cache_size", 0)
-            return int(told) or USUAL_CACHE_BYTES["accelerator"]
+            size = getattr(properties, "L2_cache_size", 0)
+            return int(size) or USUAL_CACHE_BYTES["accelerator"]
         return USUAL_CACHE_BYTES["accelerator"]
 
     def random(self, shape: Sequence[int], dtype: Any, device: str) -> Any:
         """Normal values. Zeros, and values that repeat, switch fewer transistors: such a product
-        draws less power, and is told up to a fifth faster than any real one.
+        draws less power, and seems up to a fifth faster than a real one.
         """
         if dtype.itemsize == 1 or not dtype.is_floating_point:
             return self.torch.randn(*shape, device=device, dtype=self.torch.float32).to(dtype)
@@ -109,22 +109,22 @@ class Here:
     def sets(
         self, device: str, make: Callable[[], Any], bytes_each: int, most: int = 64
     ) -> list[Any]:
-        """So many sets of operands that one, when its turn comes again, has left the caches."""
-        wanted = -(-3 * self.cache_bytes(device) // max(bytes_each, 1))
+        """Enough sets of operands that each has left the caches before its next turn."""
+        count = -(-3 * self.cache_bytes(device) // max(bytes_each, 1))
         room = int(self.free_bytes(device) * 0.4) // max(bytes_each, 1)
-        return [make() for _ in range(max(1, min(wanted, room, most)))]
+        return [make() for _ in range(max(1, min(count, room, most)))]
 
 
 def _cpu_cache_bytes() -> int:
-    found = []
+    byte_sizes = []
     for path in CPU_CACHE.glob("index*/size"):
         try:
             text = path.read_text(encoding="ascii").strip()
         except OSError:
             continue
         if text.endswith("K") and text[:-1].isdigit():
-            found.append(int(text[:-1]) * 1024)
-    return max(found, default=USUAL_CACHE_BYTES["cpu"])
+            byte_sizes.append(int(text[:-1]) * 1024)
+    return max(byte_sizes, default=USUAL_CACHE_BYTES["cpu"])
 
 
 def threads(torch: Any) -> int:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import timing
-from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
 
 ROUND = 500
 """Launches in a row: fewer than a queue holds, so that the host is never made to wait."""
@@ -17,17 +17,17 @@ GRAPHS = (10, 100, 1000)
 """Kernels in one graph."""
 
 
-def kernels(here: Here) -> list[Kernel]:
+def kernels(setup: Setup) -> list[Kernel]:
     """Latency and rate on each device, graphs where there are some."""
-    found = []
-    for device in here.accelerators:
-        found += [
+    family = []
+    for device in setup.accelerators:
+        family += [
             Kernel(
                 "launch-latency",
                 "one tiny kernel, until the host sees it done",
                 device,
                 "us",
-                partial(latency, here, device),
+                partial(latency, setup, device),
                 0.5,
             ),
             Kernel(
@@ -35,56 +35,56 @@ def kernels(here: Here) -> list[Kernel]:
                 "tiny kernels launched one after the other",
                 device,
                 "launches/s",
-                partial(rate, here, device),
+                partial(rate, setup, device),
                 0.5,
             ),
         ]
         if device.startswith("cuda"):
             title = "tiny kernels replayed as a graph"
-            curve = partial(replays, here, device)
-            found.append(Kernel("graph-replay", title, device, "launches/s", curve, 0.5))
-    return found
+            curve = partial(replays, setup, device)
+            family.append(Kernel("graph-replay", title, device, "launches/s", curve, 0.5))
+    return family
 
 
-def latency(here: Here, device: str, time_slice: Slice) -> Iterator[Point]:
+def latency(setup: Setup, device: str, time_slice: Slice) -> Iterator[Point]:
     """Microseconds from the call to its end on a device that was idle."""
-    values = here.random((32,), here.torch.float32, device)
+    values = setup.random((32,), setup.torch.float32, device)
     times = []
-    timing.wait(here.torch, device)
+    timing.wait(setup.torch, device)
     for number in range(20_000):
         began = time.perf_counter()
         values.add_(1.0)
-        timing.wait(here.torch, device)
+        timing.wait(setup.torch, device)
         if number >= 100:
             times.append(time.perf_counter() - began)
-        if len(times) >= 50 and time_slice.left_s() <= 0:
+        if len(times) >= 50 and time_slice.remaining_s() <= 0:
             break
     yield "1 kernel", statistics.median(times) * 1e6
 
 
-def rate(here: Here, device: str, time_slice: Slice) -> Iterator[Point]:
+def rate(setup: Setup, device: str, time_slice: Slice) -> Iterator[Point]:
     """Launches per second while the host does nothing else, the device ready for the next."""
-    values = here.random((32,), here.torch.float32, device)
+    values = setup.random((32,), setup.torch.float32, device)
     times: list[float] = []
-    while len(times) < 6 or (time_slice.left_s() > 0 and len(times) < 2000):
-        timing.wait(here.torch, device)
+    while len(times) < 6 or (time_slice.remaining_s() > 0 and len(times) < 2000):
+        timing.wait(setup.torch, device)
         began = time.perf_counter()
         for _ in range(ROUND):
             values.add_(1.0)
-        timing.wait(here.torch, device)
+        timing.wait(setup.torch, device)
         times.append((time.perf_counter() - began) / ROUND)
     yield f"{ROUND} kernels", 1 / statistics.median(times[3:])
 
 
-def replays(here: Here, device: str, time_slice: Slice) -> Iterator[Point]:
+def replays(setup: Setup, device: str, time_slice: Slice) -> Iterator[Point]:
     """Kernels per second inside a graph, by how many it holds."""
-    torch = here.torch
-    wanted = GRAPHS[1:2] if here.quick else GRAPHS
+    torch = setup.torch
+    graph_sizes = GRAPHS[1:2] if setup.quick else GRAPHS
     with torch.cuda.device(device):
-        for index, count in enumerate(wanted):
-            graph = _graph(here, device, count)
+        for index, count in enumerate(graph_sizes):
+            graph = _graph(setup, device, count)
             clock = timing.Clock(torch, device)
-            budget_s = max(time_slice.left_s() / (len(wanted) - index), 0.02)
+            budget_s = max(time_slice.remaining_s() / (len(graph_sizes) - index), 0.02)
             seconds = timing.median_s(clock, partial(_replay, graph), budget_s)
             yield f"{count} kernels", count / seconds
 
@@ -93,10 +93,10 @@ def _replay(graph: Any, _: int) -> None:
     graph.replay()
 
 
-def _graph(here: Here, device: str, count: int) -> Any:
+def _graph(setup: Setup, device: str, count: int) -> Any:
     """So many dependent tiny kernels, as one thing to launch."""
-    torch = here.torch
-    values = here.random((32,), torch.float32, device)
+    torch = setup.torch
+    values = setup.random((32,), torch.float32, device)
     side = torch.cuda.Stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import sizes
-from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 Shape = tuple[int, int, int]
@@ -38,24 +38,24 @@ IMPORTANT = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp64")
 """Where time runs out the last are left out."""
 
 
-def kernels(here: Here) -> list[Kernel]:
+def kernels(setup: Setup) -> list[Kernel]:
     """Each format that a device multiplies natively; on the CPU fp32, bf16 and fp64."""
-    found = []
-    for device in here.accelerators:
+    family = []
+    for device in setup.accelerators:
         for name in IMPORTANT:
-            if name in formats(here.torch, device):
-                curve = partial(products, here, device, name)
+            if name in formats(setup.torch, device):
+                curve = partial(products, setup, device, name)
                 title = f"matrix product, {name}"
-                found.append(Kernel(f"matmul-{name}", title, device, "TFLOP/s", curve, 2.0))
+                family.append(Kernel(f"matmul-{name}", title, device, "TFLOP/s", curve, 2.0))
     for name in ("fp32", "bf16", "fp64"):
-        curve = partial(products, here, "cpu", name)
-        title = f"matrix product, {name}, {here.cores} cores"
+        curve = partial(products, setup, "cpu", name)
+        title = f"matrix product, {name}, {setup.cores} cores"
         note = ""
         if name == "bf16":
-            note = instructions(here.torch)
+            note = instructions(setup.torch)
             title = f"matrix product, bf16 ({_by(note)})"
-        found.append(Kernel(f"matmul-cpu-{name}", title, "cpu", "TFLOP/s", curve, 2.0, note))
-    return found
+        family.append(Kernel(f"matmul-cpu-{name}", title, "cpu", "TFLOP/s", curve, 2.0, note))
+    return family
 
 
 def formats(torch: Any, device: str) -> tuple[str, ...]:
@@ -103,19 +103,19 @@ def _by(note: str) -> str:
     return note.partition("(")[2].rstrip(")") or "emulated"
 
 
-def products(here: Here, device: str, name: str, time_slice: Slice) -> Iterator[Point]:
+def products(setup: Setup, device: str, name: str, time_slice: Slice) -> Iterator[Point]:
     """TFLOP/s over shapes."""
     cpu = device == "cpu"
-    shapes = (CPU_QUICK if here.quick else CPU_FULL) if cpu else (QUICK if here.quick else FULL)
-    clock = Clock(here.torch, device)
+    shapes = (CPU_QUICK if setup.quick else CPU_FULL) if cpu else (QUICK if setup.quick else FULL)
+    clock = Clock(setup.torch, device)
 
     def measure(shape: Shape, budget_s: float) -> tuple[str, float, float]:
-        seconds = median_s(clock, product(here, device, name, shape), budget_s)
+        seconds = median_s(clock, product(setup, device, name, shape), budget_s)
         m, n, k = shape
         return f"{m}x{n}x{k}", 2.0 * m * n * k / seconds / 1e12, seconds
 
-    fitting = [shape for shape in shapes if _bytes(shape) < 0.4 * here.free_bytes(device)]
-    with precise(here.torch, name):
+    fitting = [shape for shape in shapes if _bytes(shape) < 0.4 * setup.free_bytes(device)]
+    with precise(setup.torch, name):
         yield from sizes.over(fitting, lambda s: float(s[0] * s[1] * s[2]), measure, time_slice)
 
 
@@ -130,43 +130,43 @@ def precise(torch: Any, name: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def product(here: Here, device: str, name: str, shape: Shape) -> Any:
+def product(setup: Setup, device: str, name: str, shape: Shape) -> Any:
     """An action that multiplies operands of its own in turn."""
-    torch = here.torch
+    torch = setup.torch
     m, n, k = shape
     if name == "fp8":
-        return _product_fp8(here, device, shape)
+        return _product_fp8(setup, device, shape)
     dtype = getattr(torch, DTYPES[name])
 
     def make() -> Any:
-        return here.random((m, k), dtype, device), here.random((k, n), dtype, device)
+        return setup.random((m, k), dtype, device), setup.random((k, n), dtype, device)
 
-    operands = here.sets(device, make, (m * k + k * n) * dtype.itemsize)
+    operands = setup.sets(device, make, (m * k + k * n) * dtype.itemsize)
     out = torch.empty(m, n, dtype=dtype, device=device)
 
     def act(call: int) -> None:
-        one, two = operands[call % len(operands)]
-        torch.mm(one, two, out=out)
+        left, right = operands[call % len(operands)]
+        torch.mm(left, right, out=out)
 
     return act
 
 
-def _product_fp8(here: Here, device: str, shape: Shape) -> Any:
+def _product_fp8(setup: Setup, device: str, shape: Shape) -> Any:
     """Into bfloat16, one scale for each operand: what training in 8 bits calls."""
-    torch = here.torch
+    torch = setup.torch
     m, n, k = shape
     dtype = float8(torch, device)
     scale = torch.ones((), device=device)
 
     def make() -> Any:
         # The second operand must stand by columns.
-        return here.random((m, k), dtype, device), here.random((n, k), dtype, device).t()
+        return setup.random((m, k), dtype, device), setup.random((n, k), dtype, device).t()
 
-    operands = here.sets(device, make, m * k + k * n)
+    operands = setup.sets(device, make, m * k + k * n)
 
     def act(call: int) -> None:
-        one, two = operands[call % len(operands)]
-        torch._scaled_mm(one, two, scale, scale, out_dtype=torch.bfloat16, use_fast_accum=True)
+        left, right = operands[call % len(operands)]
+        torch._scaled_mm(left, right, scale, scale, out_dtype=torch.bfloat16, use_fast_accum=True)
 
     return act
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import sizes
-from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 MIB = 2**20
@@ -21,61 +21,63 @@ ARRAYS = {"copy": 2, "triad": 3}
 """Arrays that one call goes through."""
 
 
-def kernels(here: Here) -> list[Kernel]:
+def kernels(setup: Setup) -> list[Kernel]:
     """Copy and triad on each device; for the CPU both in one ceiling."""
-    found = []
-    for device in here.accelerators:
+    family = []
+    for device in setup.accelerators:
         for name in ARRAYS:
-            curve = partial(bandwidths, here, device, name)
+            curve = partial(bandwidths, setup, device, name)
             title = f"device memory, {name}"
-            found.append(Kernel(f"{name}-device", title, device, "GB/s", curve))
-    title = f"memory, {here.cores} cores"
-    found.append(Kernel("memory-cpu", title, "cpu", "GB/s", partial(main_memory, here), 2.0))
-    return found
+            family.append(Kernel(f"{name}-device", title, device, "GB/s", curve))
+    title = f"memory, {setup.cores} cores"
+    family.append(Kernel("memory-cpu", title, "cpu", "GB/s", partial(main_memory, setup), 2.0))
+    return family
 
 
-def bandwidths(here: Here, device: str, name: str, time_slice: Slice) -> Iterator[Point]:
+def bandwidths(setup: Setup, device: str, name: str, time_slice: Slice) -> Iterator[Point]:
     """GB/s over sizes of one array."""
-    clock = Clock(here.torch, device)
+    clock = Clock(setup.torch, device)
 
     def measure(size: int, budget_s: float) -> tuple[str, float, float]:
-        seconds = median_s(clock, traffic(here, device, name, size), budget_s)
+        seconds = median_s(clock, traffic(setup, device, name, size), budget_s)
         return sizes.bytes_in_words(size), ARRAYS[name] * size / seconds / 1e9, seconds
 
-    wanted = QUICK if here.quick else FULL
-    room = 0.4 * here.free_bytes(device)
-    fitting = [size for size in wanted if size * ARRAYS[name] * 2 < room] or [wanted[0] // 16]
+    byte_sizes = QUICK if setup.quick else FULL
+    room = 0.4 * setup.free_bytes(device)
+    fitting = [size for size in byte_sizes if size * ARRAYS[name] * 2 < room] or [
+        byte_sizes[0] // 16
+    ]
     yield from sizes.over(fitting, float, measure, time_slice)
 
 
-def main_memory(here: Here, time_slice: Slice) -> Iterator[Point]:
+def main_memory(setup: Setup, time_slice: Slice) -> Iterator[Point]:
     """GB/s of copy and triad by all cores."""
-    clock = Clock(here.torch, "cpu")
-    array = max(CPU_BYTES, 4 * here.cache_bytes("cpu"))
-    while array > 16 * MIB and array * 6 > 0.5 * here.free_bytes("cpu"):
+    clock = Clock(setup.torch, "cpu")
+    array = max(CPU_BYTES, 4 * setup.cache_bytes("cpu"))
+    while array > 16 * MIB and array * 6 > 0.5 * setup.free_bytes("cpu"):
         array //= 2
     for index, name in enumerate(ARRAYS):
-        action = traffic(here, "cpu", name, array)
-        seconds = median_s(clock, action, max(time_slice.left_s() / (2 - index), 0.05))
+        action = traffic(setup, "cpu", name, array)
+        seconds = median_s(clock, action, max(time_slice.remaining_s() / (2 - index), 0.05))
         yield f"{name} {sizes.bytes_in_words(array)}", ARRAYS[name] * array / seconds / 1e9
 
 
-def traffic(here: Here, device: str, name: str, size: int) -> Any:
+def traffic(setup: Setup, device: str, name: str, size: int) -> Any:
     """An action that copies, or adds a multiple of one array to another, in turn."""
-    torch = here.torch
+    torch = setup.torch
     count = size // 4
 
     def make() -> Any:
-        return [here.filled(count, device) for _ in range(ARRAYS[name])]
+        return [setup.filled(count, device) for _ in range(ARRAYS[name])]
 
-    arrays = here.sets(device, make, ARRAYS[name] * size)
+    arrays = setup.sets(device, make, ARRAYS[name] * size)
 
     def copy(call: int) -> None:
         target, source = arrays[call % len(arrays)]
         target.copy_(source)
 
     def triad(call: int) -> None:
-        target, one, two = arrays[call % len(arrays)]
-        torch.add(one, two, alpha=0.5, out=target)
+        target, first, second = arrays[call % len(arrays)]
+        torch.add(first, second, alpha=0.5, out=target)
 
     return copy if name == "copy" else triad

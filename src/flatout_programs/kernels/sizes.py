@@ -27,10 +27,10 @@ def over(
     """
     per_work = 0.0
     for index, size in enumerate(sizes):
-        left_s = time_slice.left_s() / (len(sizes) - index)
-        if index and per_work * work(size) * CALLS > max(left_s, 0.0):
+        limit_s = time_slice.remaining_s() / (len(sizes) - index)
+        if index and per_work * work(size) * CALLS > max(limit_s, 0.0):
             return
-        words, value, took_s = measure(size, max(left_s, 0.01))
+        words, value, took_s = measure(size, max(limit_s, 0.01))
         per_work = took_s / work(size)
         yield words, value
 

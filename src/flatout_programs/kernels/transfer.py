@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import sizes
-from flatout_programs.kernels.kernel import Here, Kernel, Point, Slice
+from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 MIB = 2**20
@@ -19,7 +19,7 @@ WAYS = ("host-to-device", "device-to-host")
 MEMORIES = ("pinned", "pageable")
 
 
-def kernels(here: Here) -> list[Kernel]:
+def kernels(setup: Setup) -> list[Kernel]:
     """Four on each device with memory of its own."""
     return [
         Kernel(
@@ -27,33 +27,33 @@ def kernels(here: Here) -> list[Kernel]:
             f"copy {way.replace('-', ' ')}, {memory}",
             device,
             "GB/s",
-            partial(copies, here, device, way, memory),
+            partial(copies, setup, device, way, memory),
             0.7,
         )
-        for device in here.accelerators
+        for device in setup.accelerators
         if device != "mps"
         for memory in MEMORIES
         for way in WAYS
     ]
 
 
-def copies(here: Here, device: str, way: str, memory: str, time_slice: Slice) -> Iterator[Point]:
+def copies(setup: Setup, device: str, way: str, memory: str, time_slice: Slice) -> Iterator[Point]:
     """GB/s over sizes. Pageable memory is copied by the host first: it is timed by its clock."""
-    clock = Clock(here.torch, device)
+    clock = Clock(setup.torch, device)
 
     def measure(size: int, budget_s: float) -> tuple[str, float, float]:
-        seconds = median_s(clock, copy(here, device, way, memory, size), budget_s)
+        seconds = median_s(clock, copy(setup, device, way, memory, size), budget_s)
         return sizes.bytes_in_words(size), size / seconds / 1e9, seconds
 
-    yield from sizes.over(QUICK if here.quick else FULL, float, measure, time_slice)
+    yield from sizes.over(QUICK if setup.quick else FULL, float, measure, time_slice)
 
 
-def copy(here: Here, device: str, way: str, memory: str, size: int) -> Any:
+def copy(setup: Setup, device: str, way: str, memory: str, size: int) -> Any:
     """An action that copies buffers of its own in turn: none may lie in the processor's cache."""
     pinned = memory == "pinned"
     count = size // 4
-    hosts = here.sets("cpu", lambda: _host(here, count, pinned), size, MOST)
-    devices = [here.filled(count, device) for _ in range(2)]
+    hosts = setup.sets("cpu", lambda: _host(setup, count, pinned), size, MOST)
+    devices = [setup.filled(count, device) for _ in range(2)]
 
     def to_device(call: int) -> None:
         devices[call % 2].copy_(hosts[call % len(hosts)], non_blocking=pinned)
@@ -64,6 +64,6 @@ def copy(here: Here, device: str, way: str, memory: str, size: int) -> Any:
     return to_device if way == "host-to-device" else to_host
 
 
-def _host(here: Here, count: int, pinned: bool) -> Any:
-    values = here.filled(count, "cpu")
+def _host(setup: Setup, count: int, pinned: bool) -> Any:
+    values = setup.filled(count, "cpu")
     return values.pin_memory() if pinned else values

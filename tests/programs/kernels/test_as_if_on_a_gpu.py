@@ -26,7 +26,7 @@ from flatout_programs.kernels import (
     memory,
     transfer,
 )
-from flatout_programs.kernels.kernel import Here, Slice
+from flatout_programs.kernels.kernel import Setup, Slice
 
 CARDS = ("cuda:0", "cuda:1")
 DEVICES = {*CARDS, "cpu"}
@@ -140,7 +140,7 @@ class AsIfOnGpu:
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setup:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda values: values)
     monkeypatch.setattr(matmul, "QUICK", ((64, 64, 64), (128, 64, 96)))
     monkeypatch.setattr(convolution, "QUICK", ((2, 16, 14),))
@@ -150,14 +150,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Here:
     monkeypatch.setattr(exchange, "COPIED", 2**16)
     monkeypatch.setattr(exchange, "SUMMED_QUICK", (2**16,))
     monkeypatch.setattr(launch, "ROUND", 10)
-    return Here(AsIfOnGpu(), quick=True, accelerators=CARDS, folder=str(tmp_path), cores=1)
+    return Setup(AsIfOnGpu(), quick=True, accelerators=CARDS, folder=str(tmp_path), cores=1)
 
 
 FAMILIES = [name for name in program.FAMILIES if name not in ("jpeg", "disk", "cpu_against_gpu")]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_kernel_calls_torch_as_it_should(here: Here, family: str) -> None:
+def test_every_kernel_calls_torch_as_it_should(here: Setup, family: str) -> None:
     kernels = importlib.import_module(f"flatout_programs.kernels.{family}").kernels(here)
     found = [one for one in kernels if one.device != "cpu"]
     assert {one.device for one in found} <= set(CARDS)
@@ -168,7 +168,7 @@ def test_every_kernel_calls_torch_as_it_should(here: Here, family: str) -> None:
         assert all(value > 0 for _, value in points), kernel.id
 
 
-def test_the_ids_of_a_hopper_gpu(here: Here) -> None:
+def test_the_ids_of_a_hopper_gpu(here: Setup) -> None:
     found = {
         one.id
         for name in FAMILIES
@@ -186,7 +186,7 @@ def test_the_ids_of_a_hopper_gpu(here: Here) -> None:
     }
 
 
-def test_a_graph_is_captured(here: Here) -> None:
+def test_a_graph_is_captured(here: Setup) -> None:
     assert list(launch.replays(here, "cuda:0", Slice(0.02)))
     assert here.torch.cuda.captured == 1
 
@@ -200,13 +200,13 @@ def test_a_graph_is_captured(here: Here) -> None:
     ],
 )
 def test_formats_by_generation(
-    here: Here, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], formats: set[str]
+    here: Setup, monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], formats: set[str]
 ) -> None:
     monkeypatch.setattr(Cuda, "get_device_capability", lambda self, device: capability)
     assert set(matmul.formats(here.torch, "cuda:0")) == formats
 
 
-def test_what_the_sums_give(here: Here) -> None:
+def test_what_the_sums_give(here: Setup) -> None:
     """Bus bandwidth of two devices is that of the algorithm: 2(n-1)/n is 1."""
     ((size, value),) = exchange.sums(here, list(CARDS), Slice(0.02))
     assert size == "64 KiB"

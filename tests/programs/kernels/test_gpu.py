@@ -10,18 +10,18 @@ import torch
 
 from flatout_programs import ceilings as program
 from flatout_programs.kernels import launch, matmul
-from flatout_programs.kernels.kernel import Here, Slice
+from flatout_programs.kernels.kernel import Setup, Slice
 
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Here:
-    return Here(torch, quick=True, accelerators=("cuda:0",), folder=str(tmp_path))
+def here(tmp_path: Path) -> Setup:
+    return Setup(torch, quick=True, accelerators=("cuda:0",), folder=str(tmp_path))
 
 
 @pytest.mark.parametrize("family", program.FAMILIES)
-def test_every_kernel_runs(here: Here, family: str) -> None:
+def test_every_kernel_runs(here: Setup, family: str) -> None:
     for kernel in importlib.import_module(f"flatout_programs.kernels.{family}").kernels(here):
         if kernel.device == "cpu":
             continue
@@ -32,7 +32,7 @@ def test_every_kernel_runs(here: Here, family: str) -> None:
         torch.cuda.empty_cache()
 
 
-def test_a_better_format_is_faster(here: Here) -> None:
+def test_a_better_format_is_faster(here: Setup) -> None:
     def best(name: str) -> float:
         return max(value for _, value in matmul.products(here, "cuda:0", name, Slice(1.0)))
 
@@ -43,7 +43,7 @@ def test_a_better_format_is_faster(here: Here) -> None:
         assert found["fp8"] > 1.2 * found["bf16"]
 
 
-def test_a_graph_launches_faster(here: Here) -> None:
+def test_a_graph_launches_faster(here: Setup) -> None:
     (_, graph), *_ = launch.replays(here, "cuda:0", Slice(0.3))
     ((_, rate),) = launch.rate(here, "cuda:0", Slice(0.3))
     assert graph > rate

@@ -21,23 +21,23 @@ from flatout_programs.kernels import (
     memory,
     sizes,
 )
-from flatout_programs.kernels.kernel import Here, Kernel, Slice
+from flatout_programs.kernels.kernel import Kernel, Setup, Slice
 
 FOLDER = Path(program.__file__).with_name("kernels")
 MACHINERY = {"__init__", "kernel", "sizes", "timing"}
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> Here:
-    return Here(torch, quick=True, folder=str(tmp_path), cores=2)
+def here(tmp_path: Path) -> Setup:
+    return Setup(torch, quick=True, folder=str(tmp_path), cores=2)
 
 
-def kernel(here: Here, family: Any, kernel_id: str) -> Kernel:
+def kernel(here: Setup, family: Any, kernel_id: str) -> Kernel:
     (found,) = [one for one in family.kernels(here) if one.id == kernel_id]
     return found
 
 
-def best(here: Here, family: Any, kernel_id: str, seconds: float = 0.15) -> float:
+def best(here: Setup, family: Any, kernel_id: str, seconds: float = 0.15) -> float:
     points = list(kernel(here, family, kernel_id).curve(Slice(seconds)))
     assert points
     assert all(value > 0 for _, value in points)
@@ -49,7 +49,7 @@ def test_the_folder_is_the_table() -> None:
     assert files == set(program.FAMILIES)
 
 
-def test_ids_are_unique_on_each_device(here: Here) -> None:
+def test_ids_are_unique_on_each_device(here: Setup) -> None:
     found = [
         (one.id, one.device)
         for name in program.FAMILIES
@@ -63,13 +63,13 @@ def test_ids_are_unique_on_each_device(here: Here) -> None:
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp64", "bf16"])
-def test_matrix_products(here: Here, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_matrix_products(here: Setup, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(matmul, "CPU_QUICK", ((64, 64, 64), (256, 256, 256)))
     assert 1e-4 < best(here, matmul, f"matmul-cpu-{name}") < 100  # TFLOP/s
 
 
 @pytest.mark.parametrize("name", ["fp32", "fp64", "bf16"])
-def test_a_product_is_one_of_its_own_random_operands(here: Here, name: str) -> None:
+def test_a_product_is_one_of_its_own_random_operands(here: Setup, name: str) -> None:
     operands: list[tuple[Any, Any]] = []
     mm = torch.mm
 
@@ -78,7 +78,7 @@ def test_a_product_is_one_of_its_own_random_operands(here: Here, name: str) -> N
         return mm(one, two, out=out)
 
     library = type("Spied", (), {**vars(torch), "mm": staticmethod(spy)})
-    spied = Here(library, quick=True, cores=2)
+    spied = Setup(library, quick=True, cores=2)
     act = matmul.product(spied, "cpu", name, (128, 128, 128))
     for call in range(4):
         act(call)
@@ -98,36 +98,38 @@ def test_float32_stays_float32_unless_tf32_is_meant() -> None:
     assert torch.get_float32_matmul_precision() == before
 
 
-def test_operands_together_are_larger_than_the_cache(here: Here) -> None:
+def test_operands_together_are_larger_than_the_cache(here: Setup) -> None:
     size = 2**20
     found = here.sets("cpu", lambda: object(), size)
     assert len(found) == min(64, -(-3 * here.cache_bytes("cpu") // size))
     assert len(here.sets("cpu", lambda: object(), 2**40)) == 1
 
 
-def test_filled_arrays_hold_random_values_everywhere(here: Here) -> None:
+def test_filled_arrays_hold_random_values_everywhere(here: Setup) -> None:
     values = here.filled(3 * 2**20 + 17, "cpu")
     assert (values == 0).float().mean() < 0.01
     assert float(values[-17:].std()) > 0.1
 
 
-def test_memory(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory(here: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "CPU_BYTES", 2**25)
-    monkeypatch.setattr(Here, "cache_bytes", lambda self, device: 2**20)
+    monkeypatch.setattr(Setup, "cache_bytes", lambda self, device: 2**20)
     assert 0.5 < best(here, memory, "memory-cpu") < 2000  # GB/s
 
 
 @pytest.mark.parametrize("name", memory.ARRAYS)
-def test_traffic_is_what_is_counted(here: Here, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Here, "cache_bytes", lambda self, device: 2**16)
+def test_traffic_is_what_is_counted(
+    here: Setup, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Setup, "cache_bytes", lambda self, device: 2**16)
     arrays: list[Any] = []
-    filled = Here.filled
+    filled = Setup.filled
 
-    def keep(self: Here, count: int, device: str) -> Any:
+    def keep(self: Setup, count: int, device: str) -> Any:
         arrays.append(filled(self, count, device))
         return arrays[-1]
 
-    monkeypatch.setattr(Here, "filled", keep)
+    monkeypatch.setattr(Setup, "filled", keep)
     act = memory.traffic(here, "cpu", name, 2**20)
     assert sum(one.nbytes for one in arrays[: memory.ARRAYS[name]]) == memory.ARRAYS[name] * 2**20
     act(0)
@@ -137,20 +139,20 @@ def test_traffic_is_what_is_counted(here: Here, name: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("kernel_id", ["attention-cpu-fp32", "attention-cpu-bf16"])
-def test_attention(here: Here, monkeypatch: pytest.MonkeyPatch, kernel_id: str) -> None:
+def test_attention(here: Setup, monkeypatch: pytest.MonkeyPatch, kernel_id: str) -> None:
     monkeypatch.setattr(attention, "CPU_QUICK", ((1, 2, 64, 32),))
     assert 0 < best(here, attention, kernel_id) < 100
 
 
 @pytest.mark.parametrize("layout", convolution.LAYOUTS)
-def test_convolution(here: Here, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+def test_convolution(here: Setup, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     monkeypatch.setattr(convolution, "CPU_QUICK", ((2, 16, 14),))
     before = torch.backends.cudnn.benchmark
     assert 0 < best(here, convolution, f"conv-cpu-{layout}-fp32") < 100
     assert torch.backends.cudnn.benchmark == before
 
 
-def test_pictures_are_decoded(here: Here) -> None:
+def test_pictures_are_decoded(here: Setup) -> None:
     data = jpeg.encoded(torch, jpeg.WIDTH, jpeg.HEIGHT, 0)
     assert data[:2] == b"\xff\xd8"
     assert 40_000 < len(data) < 250_000  # a photograph's, not a blank's
@@ -159,29 +161,29 @@ def test_pictures_are_decoded(here: Here) -> None:
     assert torch.get_num_threads() == threads
 
 
-def test_without_a_decoder_it_says_so(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jpeg, "found", lambda torch: {})
+def test_without_a_decoder_it_says_so(here: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jpeg, "installed_decoders", lambda torch: {})
     (told,) = jpeg.kernels(here)
     assert "pip install pillow" in told.impossible
 
 
-def test_the_disk(here: Here, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_disk(here: Setup, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(disk, "BYTES_QUICK", 2**23)
     assert 0.0001 < best(here, disk, "disk-read") < 100
     assert list(tmp_path.iterdir()) == []  # nothing is left behind
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    (told,) = disk.kernels(Here(torch, quick=True, folder=str(tmp_path / "gone")))
+    (told,) = disk.kernels(Setup(torch, quick=True, folder=str(tmp_path / "gone")))
     assert "No such file" in told.impossible
 
 
-def test_one_device_exchanges_nothing_and_none_is_compared_with(here: Here) -> None:
+def test_one_device_exchanges_nothing_and_none_is_compared_with(here: Setup) -> None:
     assert exchange.kernels(here) == []
     assert cpu_against_gpu.kernels(here) == []
 
 
-def test_the_same_training_step_can_be_timed(here: Here) -> None:
+def test_the_same_training_step_can_be_timed(here: Setup) -> None:
     act = cpu_against_gpu.step(here, "cpu", 1)
     act(0)
     act(1)
@@ -210,10 +212,10 @@ def test_the_first_size_is_always_measured() -> None:
 
 
 def test_further_devices_are_looked_at_shortly() -> None:
-    two = Here(torch, quick=True, accelerators=("cuda:0", "cuda:1"))
+    two = Setup(torch, quick=True, accelerators=("cuda:0", "cuda:1"))
 
     def seen(kernel_id: str, device: str) -> bool:
-        return two.seen_by(Kernel(kernel_id, "", device, "", lambda _: iter(())))
+        return two.has_time_for(Kernel(kernel_id, "", device, "", lambda _: iter(())))
 
     assert seen("launch-rate", "cuda:0")
     assert seen("memory-cpu", "cpu")
