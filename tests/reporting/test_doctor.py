@@ -17,7 +17,7 @@ from flatout.nouns.interpreter import Jax, Tensorflow
 from flatout.nouns.machine import Machine
 from flatout.nouns.selftest import SelfTest
 from flatout.reporting import document, terminal
-from flatout.reporting.doctor import LABEL
+from flatout.reporting.paragraphs import LABEL
 from machines.healthy import HEALTHY, changed, workstation
 
 COMMAND = "sudo apt-get install --yes a-package-with-a-very-long-name another-package-of-that-kind"

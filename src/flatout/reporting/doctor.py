@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 from flatout.nouns.selftest import SelfTest
 from flatout.reporting import plain
+from flatout.reporting.paragraphs import LABEL, Line, paragraph, show, styled, width_of, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,12 +29,8 @@ HEALTH_STYLES = {
     Health.IMPAIRED: "bold yellow",
     Health.BROKEN: "bold red",
 }
-LABEL = 10
-"""Width of the first column."""
-WIDEST = 100
-"""Text is not set wider than this, however wide the terminal is."""
 
-Line = tuple[str, str, str]
+Entry = tuple[str, str, str]
 """Label, text, and the style of the label."""
 
 
@@ -43,20 +39,20 @@ def doctor(diagnosed: Diagnosed, console: Console | None = None) -> None:
     from rich.console import Console
 
     console = console or Console()
-    for line in _machine(diagnosed.machine):
-        print_paragraph(console, line)
+    for entry in _machine(diagnosed.machine):
+        print_entry(console, entry)
     for finding in diagnosed.findings:
-        print_line(console, "")
+        show(console, Line(""))
         print_finding(console, finding)
     if diagnosed.selftests:
-        print_line(console, "")
+        show(console, Line(""))
         for test in diagnosed.selftests:
-            print_paragraph(console, _selftest(test))
-    print_line(console, "")
+            print_entry(console, _selftest(test))
+    show(console, Line(""))
     _verdict(console, diagnosed)
 
 
-def _machine(machine: Machine) -> Iterator[Line]:
+def _machine(machine: Machine) -> Iterator[Entry]:
     system = machine.system
     name = system.distribution_name or system.name or units.UNKNOWN
     places = [
@@ -78,7 +74,7 @@ def _machine(machine: Machine) -> Iterator[Line]:
         yield "unread", source, "bold magenta"
 
 
-def _gpus(machine: Machine) -> Iterator[Line]:
+def _gpus(machine: Machine) -> Iterator[Entry]:
     if machine.gpus is None:
         yield "gpu", "could not be read", "bold"
     elif not machine.gpus:
@@ -100,7 +96,7 @@ def _gpu(machine: Machine, gpu: Gpu) -> str:
     return ", ".join(parts)
 
 
-def _software(machine: Machine) -> Iterator[Line]:
+def _software(machine: Machine) -> Iterator[Entry]:
     python = machine.interpreter
     if python is None:
         yield "python", "none found", "bold"
@@ -135,12 +131,12 @@ def _says(machine: Machine) -> str:
 
 def print_finding(console: Console, finding: Finding) -> None:
     head = (finding.severity.value, f"{finding.code}: {finding.title}", STYLES[finding.severity])
-    print_paragraph(console, head)
-    print_paragraph(console, ("  found", finding.evidence, "dim"))
-    print_paragraph(console, ("  cure", finding.cure.text, "dim"))
+    print_entry(console, head)
+    print_entry(console, ("  found", finding.evidence, "dim"))
+    print_entry(console, ("  cure", finding.cure.text, "dim"))
     for command in finding.cure.commands:
-        for line in _command_lines(plain.one_line(command), _width(console) - LABEL):
-            print_line(console, f"{'':{LABEL}}{line}", "cyan", 0, None)
+        for line in _command_lines(plain.one_line(command), width_of(console) - LABEL):
+            show(console, styled(f"{'':{LABEL}}{line}", "cyan"))
 
 
 def _command_lines(command: str, width: int) -> list[str]:
@@ -148,12 +144,10 @@ def _command_lines(command: str, width: int) -> list[str]:
     sentence = command.startswith("# why: ") or command.endswith((".", ":"))
     if not (command.startswith("# ") and sentence):
         return [command]
-    return textwrap.wrap(
-        command, width, subsequent_indent="# ", break_long_words=False, break_on_hyphens=False
-    )
+    return wrapped(command, width, hanging="# ")
 
 
-def _selftest(test: SelfTest) -> Line:
+def _selftest(test: SelfTest) -> Entry:
     word, style = {
         True: ("PASS", "bold green"),
         False: ("FAIL", "bold red"),
@@ -178,37 +172,13 @@ def _verdict(console: Console, diagnosed: Diagnosed) -> None:
     found = ", ".join(counted) or "nothing wrong found"
     asked = units.count(diagnosed.checks, "check")
     text = f"{diagnosed.health.value}: {found} ({asked})"
-    print_paragraph(console, ("verdict", text, HEALTH_STYLES[diagnosed.health]))
+    print_entry(console, ("verdict", text, HEALTH_STYLES[diagnosed.health]))
     if diagnosed.findings:
-        print_paragraph(
-            console, ("next", f"flatout explain {diagnosed.findings[0].code}", "bold cyan")
-        )
+        print_entry(console, ("next", f"flatout explain {diagnosed.findings[0].code}", "bold cyan"))
 
 
-def print_paragraph(console: Console, line: Line) -> None:
+def print_entry(console: Console, entry: Entry) -> None:
     """The label in the first column, the text wrapped beside it."""
-    label, text, style = line
-    first = f"{label:<{LABEL}}"
-    wrapped = textwrap.wrap(
-        plain.one_line(text),
-        _width(console) - LABEL,
-        break_long_words=False,
-        break_on_hyphens=False,
-    ) or [""]
-    print_line(console, first + wrapped[0], style, 0, len(label))
-    for further in wrapped[1:]:
-        print_line(console, " " * LABEL + further)
-
-
-def _width(console: Console) -> int:
-    return max(min(console.width, WIDEST), 40)
-
-
-def print_line(
-    console: Console, line: str, style: str = "", begin: int = 0, end: int | None = 0
-) -> None:
-    from rich.text import Text
-
-    text = Text(plain.encodable(line.rstrip(), console.encoding))
-    text.stylize(style, begin, end)
-    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
+    label, text, style = entry
+    for line in paragraph(label, text, width_of(console), style):
+        show(console, line)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from flatout.nouns.explained import Confidence, Explained, Match, Step
 from flatout.nouns.signature import Role, Wording
 from flatout.reporting import plain
-from flatout.reporting.doctor import LABEL, WIDEST, print_line
+from flatout.reporting.paragraphs import LABEL, paragraph, show, styled, width_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -98,7 +98,7 @@ class _Page:
         self.language = language
         self.places = True
         """Lines and counts are told: they are those of a log that the reader has."""
-        self.width = max(min(console.width, WIDEST), 40)
+        self.width = width_of(console)
 
     def recognised(self, matches: Sequence[Match]) -> None:
         root, *rest = matches
@@ -191,18 +191,8 @@ class _Page:
 
     def _paragraph(self, label: str, text: str, style: str = "", mark: str = "") -> None:
         """The label in the first column, the text wrapped beside it, behind its mark."""
-        from rich.text import Text
+        for row in paragraph(label, text, self.width, style, mark, fold=True):
+            show(self.console, row)
 
-        shown = Text(plain.one_line(text))
-        for row in shown.wrap(self.console, self.width - LABEL - len(mark)):
-            self.line(f"{_padded(label)}{mark}{row.plain}", style, len(label))
-            label, mark, style = "", " " * len(mark), ""
-
-    def line(self, text: str, style: str = "", end: int | None = None) -> None:
-        print_line(self.console, text, style, 0, end)
-
-
-def _padded(label: str) -> str:
-    from rich.cells import cell_len
-
-    return label + " " * max(LABEL - cell_len(label), 1)
+    def line(self, text: str, style: str = "", length: int | None = None) -> None:
+        show(self.console, styled(text, style, length))

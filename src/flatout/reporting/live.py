@@ -14,6 +14,7 @@ from flatout.nouns import units
 from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.reporting import outcome, plain
+from flatout.reporting.paragraphs import show, styled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,8 +112,5 @@ def _interval(trial: Trial) -> str:
 
 def _print(line: str, style: str, console: Console | None) -> None:
     from rich.console import Console
-    from rich.text import Text
 
-    console = console or Console(stderr=True)
-    text = Text(plain.encodable(line, console.encoding), style=style)
-    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
+    show(console or Console(stderr=True), styled(line, style))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flatout.nouns import units
 from flatout.nouns.trial import Trial, Verdict
 from flatout.reporting import outcome, plain
+from flatout.reporting.paragraphs import animated, show, styled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,9 +51,7 @@ class TuneView:
         from rich.console import Console
 
         self.console = console or Console(stderr=True)
-        isatty = getattr(self.console.file, "isatty", lambda: False)
-        # FORCE_COLOR makes a log file look like a terminal to rich; a log must not be animated.
-        self.animated = self.console.is_interactive and isatty()
+        self.animated = animated(self.console)
         self._live: Live | None = None
         self._running: Running | None = None
         self._text = ""
@@ -154,10 +153,7 @@ class TuneView:
                 self.console.show_cursor(True)
 
     def _print(self, line: str, style: str = "") -> None:
-        from rich.text import Text
-
-        text = Text(plain.encodable(line, self.console.encoding), style=style)
-        self.console.print(text, soft_wrap=True, highlight=False)
+        show(self.console, styled(line, style))
 
     def _status(self) -> Text:
         from rich.text import Text

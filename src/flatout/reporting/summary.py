@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from flatout.nouns.trial import Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.reporting import outcome, plain
 from flatout.reporting.outcome import Answer, Headline, Learning
+from flatout.reporting.paragraphs import NARROWEST, Line, show, styled, wrapped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,19 +36,20 @@ def summary(tuned: Tuned, console: Console | None = None) -> None:
     console = console or Console()
     head = outcome.headline(tuned)
     for line, style in _top(tuned, head, console.width):
-        _print(console, line, style, len(line))
+        show(console, styled(line, style))
     for label, text, style in _paragraphs(tuned, head):
         first, *further = _wrapped(label, text, console.width)
-        _print(console, first, style, len(label))
+        show(console, styled(first, style, len(label)))
         for line in further:
-            _print(console, line)
+            show(console, Line(line))
 
 
 def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
     written = _side_line("as written", head.untouched)
     if head.answer is Answer.NOTHING:
-        said = textwrap.wrap(f"{outcome.why_nothing(tuned)}; no plan was written", max(width, 40))
-        return [(written, "bold"), *((line, "bold yellow") for line in said)]
+        why = f"{outcome.why_nothing(tuned)}; no plan was written"
+        rows = wrapped(why, max(width, NARROWEST))
+        return [(written, "bold"), *((row, "bold yellow") for row in rows)]
     plan = _side_line("with the plan", head.plan)
     faster = f"{units.ratio(head.speedup)} faster"
     if head.interval:
@@ -148,7 +149,7 @@ def _whole(boosts: tuple[str, ...]) -> str:
 
 
 def _unbroken(item: str) -> str:
-    # A name stays beside its number; textwrap does not break at this space.
+    # A name stays beside its number: no row ends at this space.
     return item.replace(" ", GLUE) if len(item) <= 48 else item
 
 
@@ -156,19 +157,5 @@ def _wrapped(label: str, text: str, width: int) -> list[str]:
     # Paths and commands stay whole, even beyond the edge: they are there to be copied.
     if label in COPIED:
         return [f"{label} {text}"]
-    found = textwrap.wrap(
-        f"{label} {text}",
-        max(width, 40),
-        subsequent_indent="    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [line.replace(GLUE, " ") for line in found]
-
-
-def _print(console: Console, line: str, style: str = "", until: int = 0) -> None:
-    from rich.text import Text
-
-    text = Text(plain.encodable(line, console.encoding))
-    text.stylize(style, 0, until)
-    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
+    rows = wrapped(f"{label} {text}", max(width, NARROWEST), hanging="    ")
+    return [row.replace(GLUE, " ") for row in rows]

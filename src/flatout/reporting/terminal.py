@@ -10,13 +10,13 @@ from flatout.reporting import plain
 from flatout.reporting.bench.progress import BenchView
 from flatout.reporting.bench.screen import bench
 from flatout.reporting.doctor import doctor
+from flatout.reporting.paragraphs import Line, show
 from flatout.reporting.profile.screen import profile
 from flatout.reporting.progress import TuneView
 from flatout.reporting.summary import summary
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 __all__ = [
     "BenchView",
@@ -30,6 +30,8 @@ __all__ = [
     "summary",
     "warn",
 ]
+
+NAME = "flatout: "
 
 
 def error(message: str, next_step: str = "", console: Console | None = None) -> None:
@@ -83,9 +85,7 @@ def _run_parts(end: RunEnd) -> list[str]:
 
 def _tell(label: str, style: str, line: str, console: Console | None) -> None:
     from rich.console import Console
-    from rich.text import Text
 
-    console = console or Console(stderr=True)
-    text: Text = Text.assemble(("flatout: ", "bold"), (label, style), plain.one_line(line))
-    text.plain = plain.encodable(text.plain, console.encoding)
-    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
+    begin, end = len(NAME), len(NAME) + len(label)
+    text = f"{NAME}{label}{plain.one_line(line)}"
+    show(console or Console(stderr=True), Line(text, ((0, begin, "bold"), (begin, end, style))))

@@ -14,9 +14,8 @@ from rich.console import Console
 from flatout.nouns.ceiling import Benched, Ceiling, Device, Point
 from flatout.nouns.finding import Cure, Finding, Severity
 from flatout.nouns.identity import Identity
-from flatout.reporting.bench import document as bench_document
+from flatout.reporting.bench import document, screen
 from flatout.reporting.bench.progress import BenchView
-from flatout.reporting.bench.screen import screen
 
 HERE = Identity("Linux", "Intel(R) Xeon(R) Platinum 8480+", 112, 2**40)
 ROWS = (
@@ -105,16 +104,16 @@ def test_foreign_text_cannot_reach_the_terminal() -> None:
 
 
 def test_the_document() -> None:
-    document = json.loads(json.dumps(bench_document.bench_document(BENCHED)))
-    assert document["schema"] == "flatout.bench/1"
-    first = document["ceilings"][0]
+    answer = json.loads(json.dumps(document.bench_document(BENCHED)))
+    assert answer["schema"] == "flatout.bench/1"
+    first = answer["ceilings"][0]
     assert (first["id"], first["value"], first["unit"]) == ("matmul-bf16", 748.2, "TFLOP/s")
     assert first["datasheet"] == 989.4
     assert first["share"] == 748.2 / 989.4
     assert first["curve"][0] == {"size": "4096x4096x4096", "value": 690.0}
-    assert document["ceilings"][3]["value"] is None
-    assert document["ceilings"][1]["datasheet"] is None
-    assert (document["passed"], document["interrupted"]) == (None, False)
+    assert answer["ceilings"][3]["value"] is None
+    assert answer["ceilings"][1]["datasheet"] is None
+    assert (answer["passed"], answer["interrupted"]) == (None, False)
 
 
 finite = st.floats(0.0, 1e12, allow_nan=False)
@@ -138,7 +137,7 @@ def test_whatever_was_measured_fits(rows: list[Ceiling], width: int) -> None:
     text = printed(found, width)
     tables = [line for line in text.splitlines() if line.startswith("  ")]
     assert all(len(line) <= width for line in tables)
-    json.dumps(bench_document.bench_document(found), allow_nan=False)
+    json.dumps(document.bench_document(found), allow_nan=False)
 
 
 def told(width: int = 100) -> tuple[BenchView, io.StringIO]:

@@ -14,7 +14,8 @@ from flatout.nouns.anatomy import Anatomy, Kind, Part
 from flatout.nouns.finding import Gain
 from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting import plain, terminal
-from flatout.reporting.profile.screen import LABEL, NAME, words
+from flatout.reporting.paragraphs import LABEL
+from flatout.reporting.profile.screen import NAME, words
 from reporting import profiled_examples as examples
 
 BAR = LABEL + NAME + 9 + 6 + 2

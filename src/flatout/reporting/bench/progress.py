@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from flatout.nouns.ceiling import Ceiling
 from flatout.reporting import plain
 from flatout.reporting.bench.screen import figure
+from flatout.reporting.paragraphs import Line, animated, show
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,9 +22,7 @@ class BenchView:
         from rich.console import Console
 
         self.console = console or Console(stderr=True)
-        isatty = getattr(self.console.file, "isatty", lambda: False)
-        # FORCE_COLOR makes a log file look like a terminal to rich; a log must not be animated.
-        self.animated = self.console.is_interactive and isatty()
+        self.animated = animated(self.console)
         self._status: Status | None = None
         self._count = self._done = 0
 
@@ -75,7 +74,4 @@ class BenchView:
         self._status.update(Text(plain.encodable(line, self.console.encoding)))
 
     def _print(self, line: str) -> None:
-        from rich.text import Text
-
-        text = Text(plain.encodable(plain.one_line(line), self.console.encoding))
-        self.console.print(text, soft_wrap=True, highlight=False)
+        show(self.console, Line(plain.one_line(line)))

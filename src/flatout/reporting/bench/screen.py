@@ -9,7 +9,8 @@ from flatout.nouns import units
 from flatout.nouns.ceiling import Benched, Ceiling
 from flatout.reporting import plain
 from flatout.reporting.bench.document import share
-from flatout.reporting.doctor import print_finding, print_line, print_paragraph
+from flatout.reporting.doctor import print_entry, print_finding
+from flatout.reporting.paragraphs import Line, show, styled
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,17 +31,17 @@ def bench(benched: Benched, console: Console | None = None) -> None:
     for device in devices:
         rows = [one for one in benched.ceilings if one.device == device]
         _table(console, device, names.get(device), rows)
-        print_line(console, "")
+        show(console, Line(""))
     lost = [one for one in benched.ceilings if one.value is None]
     for one in lost:
         where = f" on {one.device}" if one.device else ""
-        line = ("no figure", f"{one.title}{where}: {one.note or 'not measured'}", "bold yellow")
-        print_paragraph(console, line)
+        why = f"{one.title}{where}: {one.note or 'not measured'}"
+        print_entry(console, ("no figure", why, "bold yellow"))
     for finding in benched.findings:
         print_finding(console, finding)
-        print_line(console, "")
-    for line in _closing(benched):
-        print_paragraph(console, line)
+        show(console, Line(""))
+    for entry in _closing(benched):
+        print_entry(console, entry)
 
 
 def figure(ceiling: Ceiling) -> tuple[str, str]:
@@ -55,15 +56,16 @@ def figure(ceiling: Ceiling) -> tuple[str, str]:
 
 
 def _table(console: Console, device: str, name: str | None, rows: list[Ceiling]) -> None:
-    print_line(console, f"{device:<10}{plain.one_line(name or units.UNKNOWN)}", "bold")
+    title = f"{device:<10}{plain.one_line(name or units.UNKNOWN)}"
+    show(console, Line(title))
     wide = console.width >= 100
     sheet = any(one.datasheet for one in rows)
     head = f"  {'':{TITLE}}{'measured':>{VALUE + 1 + UNIT}}"
     head += f"{'of data sheet':>{SHEET}}" if sheet else ""
-    print_line(console, head + ("  at" if wide else ""), "dim", 0, None)
+    show(console, styled(head + ("  at" if wide else ""), "dim"))
     for one in rows:
         if one.value is not None:
-            print_line(console, plain.cut(_row(one, sheet, wide), console.width))
+            show(console, Line(plain.cut(_row(one, sheet, wide), console.width)))
 
 
 def _row(one: Ceiling, sheet: bool, wide: bool) -> str:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from flatout.nouns import units
 from flatout.reporting import plain
-from flatout.reporting.profile import words as profile_words
+from flatout.reporting.paragraphs import LABEL, Line, paragraph, show, width_of
+from flatout.reporting.profile import words
 from flatout.reporting.profile.compare import Change, Comparison, Told
-from flatout.reporting.profile.screen import LABEL, WIDEST, Line, mark_for, paragraph, show
+from flatout.reporting.profile.screen import mark_for
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,8 +28,7 @@ def compared(
     from rich.console import Console
 
     console = console or Console()
-    width = max(min(console.width, WIDEST), 40)
-    for line in lines(comparison, names, width, mark_for(console)):
+    for line in lines(comparison, names, width_of(console), mark_for(console)):
         show(console, line)
 
 
@@ -45,8 +45,8 @@ def lines(
         yield from paragraph("why", f"of the difference {', '.join(explained)}", width, "bold")
     for change in comparison.parts:
         if change.why:
-            words = f"{change.name} {_signed(change.ms)}: {'; '.join(change.why)}"
-            yield from paragraph("why", words, width, "bold")
+            reasons = f"{change.name} {_signed(change.ms)}: {'; '.join(change.why)}"
+            yield from paragraph("why", reasons, width, "bold")
     settings = [f"{it.name} {it.before} -> {it.after}" for it in comparison.settings]
     yield from _listed("setting", settings, width)
     yield from _listed("slower", _kernels(comparison.kernels, faster=False), width, WORSE)
@@ -122,7 +122,7 @@ def _told(item: Told) -> str:
 
 
 def _short(name: str) -> str:
-    return profile_words.kernel(name, 60)
+    return words.kernel(name, 60)
 
 
 def _signed(ms: float) -> str:

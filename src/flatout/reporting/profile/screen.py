@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -12,18 +11,16 @@ from flatout.nouns.anatomy import WAITS, Kind, Part
 from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Profiled
 from flatout.reporting import plain
+from flatout.reporting.paragraphs import LABEL, Line, paragraph, show, whole, width_of
 from flatout.reporting.profile import words
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-LABEL = 10
-"""Width of the first column."""
 NAME = 26
-"""Width of the second, in the anatomy."""
+"""Width of the second column, in the anatomy."""
 FIGURES = 9 + 6 + 2
 """Width of the time, the share and the space before the bar."""
-WIDEST = 100
 SHORTEST, TALLEST = 24, 40
 """Lines of a screen: less is taken for 24; more, and a pipe, for 40."""
 SHORT = 36
@@ -40,22 +37,15 @@ STYLES = {
 """Of bars; all other kinds are work, in blue."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Line:
-    """One line, and what of it is coloured."""
-
-    text: str
-    styles: tuple[tuple[int, int, str], ...] = ()
-
-
 def profile(profiled: Profiled, console: Console | None = None) -> None:
     """Print one screen of it; on stdout unless another console is given."""
     from rich.console import Console
 
     console = console or Console()
-    width = max(min(console.width, WIDEST), 40)
     height = console.height if console.is_terminal else TALLEST
-    for line in screen(profiled, width, min(max(height, SHORTEST), TALLEST), mark_for(console)):
+    for line in screen(
+        profiled, width_of(console), min(max(height, SHORTEST), TALLEST), mark_for(console)
+    ):
         show(console, line)
 
 
@@ -168,31 +158,16 @@ def _tail(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:
         rest = units.count(len(profiled.notes) - told, "more note")
         yield from paragraph("note", f"{rest} in the report", width, "bold")
     if profiled.report_path:
-        yield _whole("report", profiled.report_path, "bold")
+        yield whole("report", profiled.report_path, "bold")
     command = profiled.profile.command
     boosts = dict.fromkeys(item.boost for item in profiled.findings if item.boost)
     if boosts and not short:
         text = f"{', '.join(boosts)} (no edit needed)"
         yield from paragraph("boosts", text, width, "bold green")
     if command and boosts:
-        yield _whole("next", f"flatout tune {plain.command_line(command)}", "bold cyan")
+        yield whole("next", f"flatout tune {plain.command_line(command)}", "bold cyan")
     elif profiled.findings:
-        yield _whole("next", f"flatout explain {profiled.findings[0].code}", "bold cyan")
-
-
-def _whole(label: str, text: str, style: str) -> Line:
-    """Paths and commands stay whole, even beyond the edge: they are there to be copied."""
-    return Line(f"{label:<{LABEL}}{plain.one_line(text)}", ((0, len(label), style),))
-
-
-def paragraph(label: str, text: str, width: int, style: str) -> Iterator[Line]:
-    """The label in the first column, the text wrapped beside it."""
-    wrapped = textwrap.wrap(
-        plain.one_line(text), width - LABEL, break_long_words=False, break_on_hyphens=False
-    )
-    for number, line in enumerate(wrapped):
-        first = label if number == 0 else ""
-        yield Line(f"{first:<{LABEL}}{line}", ((0, len(first), style),))
+        yield whole("next", f"flatout explain {profiled.findings[0].code}", "bold cyan")
 
 
 def mark_for(console: Console) -> str:
@@ -200,12 +175,3 @@ def mark_for(console: Console) -> str:
     if not console.is_terminal or console.is_dumb_terminal:
         return "#"
     return BLOCK if plain.encodable(BLOCK, console.encoding) == BLOCK else "#"
-
-
-def show(console: Console, line: Line) -> None:
-    from rich.text import Text
-
-    text = Text(plain.encodable(line.text.rstrip(), console.encoding))
-    for begin, end, style in line.styles:
-        text.stylize(style, begin, end)
-    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)

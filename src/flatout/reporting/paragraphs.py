@@ -1,0 +1,97 @@
+"""What all screens are made of: a label in the first column, the text wrapped beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flatout.reporting import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LABEL = 10
+"""Width of the first column."""
+WIDEST = 100
+"""Text is not set wider than this, however wide the terminal is."""
+NARROWEST = 40
+"""Nor narrower than this."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line, and what of it is styled: (begin, end, style of rich's) each."""
+
+    text: str
+    styles: tuple[tuple[int, int, str], ...] = ()
+
+
+def styled(text: str, style: str = "", length: int | None = None) -> Line:
+    """A line of which the first `length` letters have a style; None: all of it."""
+    return Line(text, ((0, len(text) if length is None else length, style),))
+
+
+def paragraph(
+    label: str, text: str, width: int, style: str = "", mark: str = "", fold: bool = False
+) -> Iterator[Line]:
+    """The label in the first column, the text beside it, wrapped behind its mark ("1. ").
+
+    style: of the label. fold: as of `wrapped`.
+    """
+    for row in wrapped(plain.one_line(text), width - LABEL - len(mark), fold=fold):
+        yield styled(f"{_padded(label)}{mark}{row}", style, len(label))
+        label, mark = "", " " * len(mark)
+
+
+def whole(label: str, text: str, style: str) -> Line:
+    """Paths and commands stay whole, even beyond the edge: they are there to be copied."""
+    return styled(f"{_padded(label)}{plain.one_line(text)}", style, len(label))
+
+
+def wrapped(text: str, width: int, hanging: str = "", fold: bool = False) -> list[str]:
+    """`text` in rows of at most `width` cells, at least one; it breaks at ASCII white space.
+
+    hanging: begins each row but the first. fold: a word longer than a row is broken, as in Chinese,
+    where nothing separates the words; else it stays whole, beyond the edge.
+    """
+    from rich.cells import cell_len, chop_cells
+
+    rows = [""]
+    for word in re.split(r"\s", text, flags=re.ASCII):
+        room = width - (len(hanging) if len(rows) > 1 else 0)
+        longer = f"{rows[-1]} {word}" if rows[-1] else word
+        if cell_len(longer) <= room:
+            rows[-1] = longer
+            continue
+        pieces = chop_cells(word, room) if fold and cell_len(word) > room else [word]
+        rows = [*rows[:-1], *([rows[-1]] if rows[-1] else ()), *pieces]
+    return [rows[0], *(f"{hanging}{row}" for row in rows[1:])]
+
+
+def width_of(console: Console) -> int:
+    """The width in which text is set."""
+    return max(min(console.width, WIDEST), NARROWEST)
+
+
+def animated(console: Console) -> bool:
+    """Lines may move on it: a terminal, and no log file that FORCE_COLOR makes look like one."""
+    isatty = getattr(console.file, "isatty", lambda: False)
+    return bool(console.is_interactive and isatty())
+
+
+def show(console: Console, line: Line) -> None:
+    """Print the line as it is: neither wrapped nor read for markup."""
+    from rich.text import Text
+
+    text = Text(plain.encodable(line.text.rstrip(), console.encoding))
+    for begin, end, style in line.styles:
+        text.stylize(style, begin, end)
+    console.print(text, soft_wrap=True, markup=False, highlight=False, emoji=False)
+
+
+def _padded(label: str) -> str:
+    from rich.cells import cell_len
+
+    return label + " " * max(LABEL - cell_len(label), 1)
