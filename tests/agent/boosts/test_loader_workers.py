@@ -312,7 +312,7 @@ def test_a_small_dev_shm_is_seen() -> None:
 
 
 SCRIPT = """
-import json, multiprocessing, os, sys
+import json, multiprocessing, os
 import torch
 from torch.utils.data import DataLoader, Dataset
 from flatout_agent.boost import Declined
@@ -329,23 +329,24 @@ class Unpicklable(Squares):
 def main():
     multiprocessing.set_start_method("spawn")
     loader_workers.usable_cores = lambda: 2
-    dataset = Unpicklable() if "unpicklable" in sys.argv else Squares()
+    print(json.dumps([loaded(Squares()), loaded(Unpicklable())]))
+
+def loaded(dataset):
     loader, job = DataLoader(dataset, batch_size=4), Job(torch)
     try:
         loader_workers.apply(job, loader, {"workers": 1, "prefetch_factor": 2})
     except Declined as reason:
-        print(json.dumps(str(reason)))
-        return
+        return str(reason)
     rows = torch.cat(list(job.batches(loader, iter(loader)))).tolist()
-    print(json.dumps([[row[0] for row in rows], os.getpid() in {row[1] for row in rows}]))
+    return [row[0] for row in rows], os.getpid() in {row[1] for row in rows}
 """
 
 
-def _script(folder: Path, ending: str, *arguments: str) -> Any:
+def _script(folder: Path, ending: str) -> Any:
     path = folder / "train.py"
     path.write_text(SCRIPT + ending)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(path), *arguments],
+        [sys.executable, "-W", "ignore", str(path)],
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         capture_output=True,
         text=True,
@@ -355,18 +356,15 @@ def _script(folder: Path, ending: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def test_spawned_workers_with_a_guard(tmp_path: Path) -> None:
-    squares = [index**2 for index in range(32)]
-    assert _script(tmp_path, "if __name__ == '__main__':\n    main()\n") == [squares, False]
+def test_with_a_guard_workers_are_spawned_for_what_can_be_pickled(tmp_path: Path) -> None:
+    rows, declined = _script(tmp_path, "if __name__ == '__main__':\n    main()\n")
+    assert rows == [[index**2 for index in range(32)], False]
+    assert "dataset cannot be pickled" in declined
 
 
 def test_spawned_workers_without_a_guard_are_declined(tmp_path: Path) -> None:
-    assert "outside of `if __name__" in _script(tmp_path, "main()\n")
-
-
-def test_what_cannot_be_pickled_is_not_spawned(tmp_path: Path) -> None:
-    ending = "if __name__ == '__main__':\n    main()\n"
-    assert "dataset cannot be pickled" in _script(tmp_path, ending, "unpicklable")
+    declined, _ = _script(tmp_path, "main()\n")
+    assert "outside of `if __name__" in declined
 
 
 def _facts(**loader: Any) -> JobFacts:
