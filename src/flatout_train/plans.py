@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from flatout_agent import boosts
+from flatout_agent import plan as written
 from flatout_agent.boost import Declined, Moment
 from flatout_agent.job import Job
+from flatout_agent.plan import PlanError, WrittenPlan
 from flatout_train.errors import UsageError
 
-VERSION = 1
-"""The newest version of the file that is known here."""
 STARTED = (
     "allocator",
     "bf16-residual",
@@ -95,11 +94,14 @@ def read(path: str | Path) -> StepPlan:
     Raises UsageError for a file that is not there, not a plan, of a newer version than is known
     here, or that names a boost or a parameter that does not exist.
     """
-    document = _document(Path(path))
     try:
-        return _step_plan(_boosts(document))
-    except _Refused as refused:
-        raise UsageError(f"{path}: {refused}") from None
+        document = tomllib.loads(written.text(Path(path)))
+        return _step_plan(written.read(document, Path(path)))
+    except PlanError as error:
+        cure = error.next_step[:1].upper() + error.next_step[1:]
+        raise UsageError(f"{error.message}. {cure}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"{path}: {error}. Correct it, or make it anew: flatout tune") from None
 
 
 def begin(plan: StepPlan, job: Job | None = None) -> Started:
@@ -140,95 +142,28 @@ def _after_step(job: Job) -> Callable[..., None]:
     return after_step
 
 
-def _document(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise UsageError(
-            f"there is no plan at {path}. Make one: flatout tune, then your script"
-        ) from None
-    except OSError as error:
-        raise UsageError(f"the plan {path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a plan: it is not a text file in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: {error}. Correct it, or make it anew: flatout tune") from None
-
-
-class _Refused(Exception):  # noqa: N818 - the reader makes it the caller's error, with the path
-    """The file cannot be used; the message tells what is wrong and the cure."""
-
-
-def _boosts(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Boost -> params, in the file's order."""
-    version = document.get("version")
-    if type(version) is not int or version < 1:
-        raise _Refused(f"it does not say `version`. Add the line: version = {VERSION}")
-    if version > VERSION:
-        raise _Refused(
-            f"it has version {version}, this flatout knows version {VERSION}. Update flatout, or "
-            "make the plan anew: flatout tune"
-        )
-    known = ("command", "script_sha256", "created", "measured", "boosts", "machine", "job")
-    _only(document, "", ("version", *known))
-    tables = _table(document.get("boosts", {}), "boosts")
-    return {boost_id: _params(boost_id, table) for boost_id, table in tables.items()}
-
-
-def _params(boost_id: str, table: Any) -> dict[str, Any]:
-    names = boosts.names()
-    if boost_id not in names:
-        near = difflib.get_close_matches(boost_id, names, n=2)
-        cure = f"Did you mean {' or '.join(near)}?" if near else f"Known are {', '.join(names)}"
-        raise _Refused(f"there is no boost {boost_id!r}. {cure}")
-    where = f"boosts.{boost_id}"
-    _only(_table(table, where), where, ("gain", "risk", "params"))
-    params = _table(table.get("params", {}), f"{where}.params")
-    tried = boosts.load(boost_id).BOOST.params
-    _only(params, f"{where}.params", tuple(tried))
-    for name, value in params.items():
-        kinds = {type(item) for item in tried[name]}
-        if type(value) not in kinds and not (type(value) is int and float in kinds):
-            shown = ", ".join(map(repr, tried[name]))
-            raise _Refused(f"{where}.params.{name} = {value!r} is not of the kind of {shown}")
-    return dict(params)
-
-
-def _table(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise _Refused(f"{where} = {value!r} is not a table. Make it one")
-    return value
-
-
-def _only(table: Mapping[str, Any], where: str, names: tuple[str, ...]) -> None:
-    for name in table:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            cure = f"Did you mean {near[0]!r}?" if near else "Take it out"
-            raise _Refused(f"{where}{'.' if where else ''}{name} is not known. {cure}")
-
-
-def _step_plan(found: dict[str, dict[str, Any]]) -> StepPlan:
-    ignored = {boost_id: NOT_OURS[boost_id] for boost_id in found if boost_id in NOT_OURS}
-    precise = [boost_id for boost_id in PRECISIONS if boost_id in found]
+def _step_plan(plan: WrittenPlan) -> StepPlan:
+    planned = {boost.id: boost.params for boost in plan.boosts}
+    ignored = {boost_id: NOT_OURS[boost_id] for boost_id in planned if boost_id in NOT_OURS}
+    precise = [boost_id for boost_id in PRECISIONS if boost_id in planned]
     for boost_id in precise[1:]:
         ignored[boost_id] = f"{precise[0]} leaves no product in float32 that would gain"
     compiled: str | bool = False
-    if "compile" in found:
-        mode = found["compile"].get("mode", "default")
+    if "compile" in planned:
+        mode = planned["compile"].get("mode", "default")
         compiled = "whole" if mode == "default" else mode
     return StepPlan(
         precision=PRECISIONS[precise[0]] if precise else "fp32",
         compile=compiled,
-        layout="channels_last" if "channels-last" in found else "contiguous",
+        layout="channels_last" if "channels-last" in planned else "contiguous",
         # A recording of the whole step is more than the boost could try: without it, undecided.
-        graph=True if "cuda-graphs" in found else None,
-        fused="fused-optimizer" in found,
-        starts=tuple((boost_id, found[boost_id]) for boost_id in found if boost_id in STARTED),
+        graph=True if "cuda-graphs" in planned else None,
+        fused="fused-optimizer" in planned,
+        starts=tuple((boost_id, planned[boost_id]) for boost_id in planned if boost_id in STARTED),
         loader={
-            **({"workers": "auto"} if "loader-workers" in found else {}),
-            **found.get("loader-workers", {}),
-            **{key: True for boost_id, key in LOADER.items() if boost_id in found},
+            **({"workers": "auto"} if "loader-workers" in planned else {}),
+            **planned.get("loader-workers", {}),
+            **{key: True for boost_id, key in LOADER.items() if boost_id in planned},
         },
         ignored=tuple(ignored.items()),
     )

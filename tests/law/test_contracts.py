@@ -78,7 +78,7 @@ PLANTED = {
     ),
     "One door for the driver: probing/nvml": ("flatout/probing/memory.py", "import pynvml"),
     "One door for TOML that people edit: tuning/plan_file.py": (
-        "flatout/tuning/plan_values.py",
+        "flatout/tuning/planning.py",
         "import tomlkit",
     ),
     "One door for what reads traces: profiling/trace": (

@@ -74,10 +74,6 @@ def test_what_tune_writes_is_read(tmp_path_factory: pytest.TempPathFactory, plan
             assert found.loader["workers"] == boost.params["workers"]
 
 
-def test_the_version_is_the_one_that_tune_writes() -> None:
-    assert plans.VERSION == plan_file.VERSION
-
-
 def test_a_plan_as_choices(tmp_path: Path) -> None:
     text = planned("bf16-autocast", "tf32", "channels-last", "loader-pin-memory", "loader-workers")
     text += '[boosts.compile]\nparams = {mode = "max-autotune"}\n[boosts.batch-size]\n'
@@ -103,11 +99,12 @@ def test_what_the_plan_does_not_name_was_not_faster_or_not_right(tmp_path: Path)
     ("text", "words"),
     [
         ("", "version = 1"),
-        ("version = true\n", "version = 1"),
+        ("version = true\n", "version = True is not a whole number. Make version"),
+        ("version = 0\n", "version = 1"),
         ("version = 2\n", "version 2, this flatout knows version 1. Update flatout"),
         ("version = 1\n[boost.x]\n", "Did you mean 'boosts'"),
         ("version = 1\n[boosts.chanels-last]\n", "Did you mean channels-last"),
-        ("version = 1\n[boosts.zzzzz]\n", "Known are allocator"),
+        ("version = 1\n[boosts.zzzzz]\n", "Known are: allocator"),
         ("version = 1\nboosts = ['a']\n", "not a table"),
         ("version = 1\n[boosts]\ntf32 = true\n", "boosts.tf32 = True is not a table"),
         ("version = 1\n[boosts.tf32]\ngian = 2\n", "boosts.tf32.gian is not known"),
@@ -126,7 +123,7 @@ def test_refused(text: str, words: str, tmp_path: Path) -> None:
 def test_no_file_no_text(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"there is no plan at .* flatout tune"):
         plans.read(tmp_path / "flatout.toml")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, match="cannot read"):
         plans.read(tmp_path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="not a text file"):

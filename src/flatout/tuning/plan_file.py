@@ -1,8 +1,8 @@
 """flatout.toml: a Plan as a file that people read and edit.
 
 `[boosts.*]` is what `flatout run` applies, in that order. The other tables say for which program
-and machine it was measured, and with what gain. A key that is not known, a value of the wrong type
-and a boost that does not exist are refused: a plan that is half understood would be half applied.
+and machine it was measured, and with what gain. What a plan may hold is decided by its one reader,
+`flatout_agent.plan`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from flatout.knowledge import jobs
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import GpuIdentity, Identity
 from flatout.nouns.plan import Plan, PlannedBoost
-from flatout.tuning.plan_values import Refused, Values
+from flatout_agent import plan as written
+from flatout_agent.plan import VERSION, PlanError, PlanTable, WrittenPlan
 
-VERSION = 1
 DIGITS = 4
 """Measured figures are written with so many decimals: more would be noise."""
 HEADER = """\
@@ -38,28 +38,17 @@ JOB_NOTE = "The program as it was without any boost; `flatout eject` fits its li
 def read(path: Path) -> Plan:
     """The plan in the file. Raises UserError, with the next step, for one that cannot be used."""
     try:
-        document = tomlkit.parse(path.read_text(encoding="utf-8-sig")).unwrap()
-        return _plan(document)
-    except FileNotFoundError:
-        raise UserError(
-            f"there is no plan at {path}", "make one: flatout tune, then your script"
-        ) from None
-    except OSError as error:
-        raise UserError(
-            f"cannot read {path}: {error.strerror}", "check the path after --plan"
-        ) from error
-    except UnicodeDecodeError:
-        raise UserError(
-            f"{path} is not a text file in UTF-8", "check the path after --plan"
-        ) from None
+        plan = written.read(tomlkit.parse(written.text(path)).unwrap(), path)
+        with written.naming(path):
+            return _plan(plan)
     except ParseError as error:
         raise UserError(
             f"{path}, line {error.line}: {_first_sentence(error)}", f"correct line {error.line}"
         ) from None
     except TOMLKitError as error:
         raise UserError(f"{path}: {error}", "correct it, or make it anew: flatout tune") from None
-    except Refused as error:
-        raise UserError(f"{path}: {error.message}", error.next_step) from None
+    except PlanError as error:
+        raise UserError(error.message, error.next_step) from None
 
 
 def write(plan: Plan, path: Path) -> None:
@@ -134,60 +123,23 @@ def _devices(machine: Identity) -> str:
     return ", ".join(parts) or "no GPU"
 
 
-def _plan(document: Mapping[str, Any]) -> Plan:
-    top = Values(document, "")
-    version = top.whole("version")
-    if version is None:
-        raise Refused("it does not say `version`", "add the line: version = 1")
-    if version > VERSION:
-        raise Refused(
-            f"it has version {version}, this flatout knows version {VERSION}",
-            "update flatout, or make the plan anew: flatout tune",
-        )
-    top.only(
-        "version", "command", "script_sha256", "created", "measured", "boosts", "machine", "job"
-    )
-    measured = top.table("measured")
-    measured.only("speedup", "interval", "pairs", "compile_s", "pays_after_steps")
-    tables = top.table("boosts")
+def _plan(plan: WrittenPlan) -> Plan:
     return Plan(
-        boosts=tuple(_boost(boost_id, tables.table(boost_id)) for boost_id in tables.raw),
-        command=top.texts("command"),
-        script_sha256=top.text("script_sha256"),
-        machine=_machine(top.table("machine")) if "machine" in document else None,
-        speedup=measured.number("speedup"),
-        speedup_interval=measured.pair("interval"),
-        pairs=measured.whole("pairs"),
-        created=top.text("created"),
-        pays_after_steps=measured.whole("pays_after_steps"),
-        compile_s=measured.number("compile_s"),
-        job=_job(top.table("job")),
+        boosts=tuple(PlannedBoost(**vars(boost)) for boost in plan.boosts),
+        command=plan.command,
+        script_sha256=plan.script_sha256,
+        machine=None if plan.machine is None else _machine(plan.machine),
+        speedup=plan.speedup,
+        speedup_interval=plan.speedup_interval,
+        pairs=plan.pairs,
+        created=plan.created,
+        pays_after_steps=plan.pays_after_steps,
+        compile_s=plan.compile_s,
+        job=_job(plan.job),
     )
 
 
-def _boost(boost_id: str, values: Values) -> PlannedBoost:
-    try:
-        boost = known.get(boost_id)
-    except KeyError:
-        near = known.nearest(boost_id)
-        cure = (
-            f"did you mean {' or '.join(near)}?" if near else f"known are: {', '.join(known.ids())}"
-        )
-        raise Refused(f"there is no boost {boost_id!r}", cure) from None
-    values.only("gain", "risk", "params")
-    params = values.table("params")
-    params.only(*boost.params)
-    for name, choices in boost.params.items():
-        params.like(name, choices)
-    return PlannedBoost(
-        id=boost_id,
-        params=dict(params.raw),
-        gain=values.number("gain"),
-        risk=values.text("risk"),
-    )
-
-
-def _machine(values: Values) -> Identity:
+def _machine(values: PlanTable) -> Identity:
     values.only(*(item.name for item in dataclasses.fields(Identity)))
     gpus = []
     for gpu in values.tables("gpus"):
@@ -206,13 +158,13 @@ def _machine(values: Values) -> Identity:
     )
 
 
-def _job(values: Values) -> dict[str, Any] | None:
+def _job(values: PlanTable) -> dict[str, Any] | None:
     if not values.raw:
         return None
     try:
         return dataclasses.asdict(jobs.facts(values.raw))
     except (TypeError, ValueError, AttributeError) as error:
-        raise Refused(f"[job] cannot be used: {error}", "take the table [job] out") from None
+        raise PlanError(f"[job] cannot be used: {error}", "take the table [job] out") from None
 
 
 def _measured(plan: Plan) -> Table:

@@ -1,0 +1,234 @@
+"""flatout.toml, read and checked once for all: the host, which writes it, and the library.
+
+The reader of this file decides what a plan may hold: the host parses it with tomlkit, the library
+with tomllib, and both give the document to `read`. A key that is not known, a value of the wrong
+type and a boost that does not exist are refused: a plan that is half understood would be half
+applied. Parameters may have values that a tuning would not try, if they are of the same type.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flatout_agent import boosts as known
+
+VERSION = 1
+"""The newest version of the file that is known here."""
+
+
+class PlanError(Exception):
+    """The file cannot be used; `next_step` says what to do about it."""
+
+    def __init__(self, message: str, next_step: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.next_step = next_step
+
+
+@dataclass(frozen=True)
+class WrittenBoost:
+    """A table `[boosts.ID]`. gain: measured speed-up when it was added (1.5 = 50 % faster)."""
+
+    id: str
+    params: dict[str, Any] = field(default_factory=dict)
+    gain: float | None = None
+    risk: str | None = None
+
+
+@dataclass(frozen=True)
+class WrittenPlan:
+    """What the file holds, in its order; None: it does not say."""
+
+    boosts: tuple[WrittenBoost, ...]
+    command: tuple[str, ...]
+    script_sha256: str | None
+    created: str | None
+    speedup: float | None
+    speedup_interval: tuple[float, float] | None
+    pairs: int | None
+    compile_s: float | None
+    pays_after_steps: int | None
+    machine: PlanTable | None
+    """What the host compares its machine with; not looked into here."""
+    job: PlanTable
+    """The program as it was without any boost; not looked into here."""
+
+
+def text(path: Path) -> str:
+    """The file's text. Raises PlanError where there is none, or it is not a text."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        message, cure = f"there is no plan at {path}", "make one: flatout tune, then your script"
+    except OSError as error:
+        message, cure = f"cannot read {path}: {error.strerror}", "check the path of the plan"
+    except UnicodeDecodeError:
+        message, cure = f"{path} is not a text file in UTF-8", "check the path of the plan"
+    raise PlanError(message, cure)
+
+
+def read(document: Mapping[str, Any], path: Path) -> WrittenPlan:
+    """The plan in a parsed file. Raises PlanError for one that cannot be used."""
+    with naming(path):
+        return _plan(document)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Put the file's path before the message of a PlanError that is raised inside."""
+    try:
+        yield
+    except PlanError as error:
+        raise PlanError(f"{path}: {error.message}", error.next_step) from None
+
+
+def _plan(document: Mapping[str, Any]) -> WrittenPlan:
+    top = PlanTable(document, "")
+    version = top.whole("version")
+    if not version:
+        raise PlanError("it does not say `version`", f"add the line: version = {VERSION}")
+    if version > VERSION:
+        raise PlanError(
+            f"it has version {version}, this flatout knows version {VERSION}",
+            "update flatout, or make the plan anew: flatout tune",
+        )
+    top.only(
+        "version", "command", "script_sha256", "created", "measured", "boosts", "machine", "job"
+    )
+    measured = top.table("measured")
+    measured.only("speedup", "interval", "pairs", "compile_s", "pays_after_steps")
+    tables = top.table("boosts")
+    return WrittenPlan(
+        boosts=tuple(_boost(boost_id, tables) for boost_id in tables.raw),
+        command=top.texts("command"),
+        script_sha256=top.text("script_sha256"),
+        created=top.text("created"),
+        speedup=measured.number("speedup"),
+        speedup_interval=measured.pair("interval"),
+        pairs=measured.whole("pairs"),
+        compile_s=measured.number("compile_s"),
+        pays_after_steps=measured.whole("pays_after_steps"),
+        machine=top.table("machine") if "machine" in document else None,
+        job=top.table("job"),
+    )
+
+
+def _boost(boost_id: str, tables: PlanTable) -> WrittenBoost:
+    names = known.names()
+    if boost_id not in names:
+        near = difflib.get_close_matches(boost_id, names, n=2)
+        cure = f"did you mean {' or '.join(near)}?" if near else f"known are: {', '.join(names)}"
+        raise PlanError(f"there is no boost {boost_id!r}", cure)
+    table = tables.table(boost_id)
+    table.only("gain", "risk", "params")
+    params = table.table("params")
+    tried = known.load(boost_id).BOOST.params
+    params.only(*tried)
+    for name, values in tried.items():
+        params.like(name, values)
+    return WrittenBoost(boost_id, dict(params.raw), table.number("gain"), table.text("risk"))
+
+
+class PlanTable:
+    """A table whose values are asked for by name and type.
+
+    `where` is its dotted name, empty for the document itself. All raise PlanError.
+    """
+
+    def __init__(self, raw: Mapping[str, Any], where: str) -> None:
+        self.raw = raw
+        self.where = where
+
+    def only(self, *names: str) -> None:
+        """Refuse keys other than these."""
+        for name in self.raw:
+            if name not in names:
+                near = difflib.get_close_matches(name, names, n=1)
+                cure = f"did you mean {near[0]!r}?" if near else f"take it out ({_known(names)})"
+                raise PlanError(f"{self._path(name)} is not known", cure)
+
+    def text(self, name: str) -> str | None:
+        """A string, or None where the key is absent."""
+        value = self.raw.get(name)
+        if value is not None and not isinstance(value, str):
+            self._wrong(name, "a text in quotes")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """A list of strings, empty where the key is absent."""
+        value = self.raw.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self._wrong(name, "a list of texts")
+        return tuple(value)
+
+    def whole(self, name: str) -> int | None:
+        """A whole number from 0."""
+        value = self.raw.get(name)
+        if value is not None and (type(value) is not int or value < 0):
+            self._wrong(name, "a whole number")
+        return value
+
+    def number(self, name: str) -> float | None:
+        """A finite number from 0."""
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        if not _is_number(value) or value < 0:
+            self._wrong(name, "a number")
+        return float(value)
+
+    def pair(self, name: str) -> tuple[float, float] | None:
+        """Two numbers, the smaller one first."""
+        value = self.raw.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != 2 or not all(map(_is_number, value)):
+            self._wrong(name, "two numbers, as in [1.5, 1.7]")
+        return float(value[0]), float(value[1])
+
+    def table(self, name: str) -> PlanTable:
+        """A table, empty where the key is absent."""
+        value = self.raw.get(name, {})
+        if not isinstance(value, Mapping):
+            self._wrong(name, "a table")
+        return PlanTable(value, self._path(name))
+
+    def tables(self, name: str) -> list[PlanTable]:
+        """A list of tables, empty where the key is absent."""
+        value = self.raw.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+            self._wrong(name, "a list of tables")
+        return [PlanTable(item, f"{self._path(name)}[{index}]") for index, item in enumerate(value)]
+
+    def like(self, name: str, examples: Sequence[Any]) -> None:
+        """Refuse a value whose type is that of none of the examples; absent is fine."""
+        if name not in self.raw:
+            return
+        kinds = {type(example) for example in examples}
+        kind = type(self.raw[name])
+        if kind not in kinds and not (kind is int and float in kinds):
+            shown = ", ".join(repr(example) for example in examples)
+            self._wrong(name, f"of the kind of {shown}")
+
+    def _path(self, name: str) -> str:
+        return f"{self.where}.{name}" if self.where else name
+
+    def _wrong(self, name: str, wanted: str) -> NoReturn:
+        raise PlanError(
+            f"{self._path(name)} = {self.raw[name]!r} is not {wanted}",
+            f"make {self._path(name)} {wanted}, or make the plan anew: flatout tune",
+        )
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _known(names: Sequence[str]) -> str:
+    return f"known here: {', '.join(names)}" if names else "there is nothing to set"
