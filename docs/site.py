@@ -21,6 +21,7 @@ DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 ELSEWHERE = {
     "README.md": "index.md",
+    "README.zh-CN.md": "zh/index.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
@@ -30,7 +31,18 @@ ELSEWHERE = {
     "examples/recipes/README.md": "recipes.md",
 }
 """Where it stands in the repository -> where on the site."""
-GUIDE = ["from-the-naive-loop.md", "recipes.md", "guard.md", "architecture.md"]
+GUIDE = [
+    "guide-tune.md",
+    "guide-profile.md",
+    "guide-doctor.md",
+    "guide-explain.md",
+    "guide-library.md",
+    "from-the-naive-loop.md",
+    "recipes.md",
+    "guard.md",
+    "measured.md",
+    "architecture.md",
+]
 """In this order; what else lies in docs/ itself follows."""
 FAMILIES = {
     "COMM": "Communication",
@@ -61,7 +73,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     errors = _folder("errors")
     chinese = _folder("errors/zh")
     config.nav = [
-        {"Home": "index.md"},
+        {"Home": ["index.md", {"中文": "zh/index.md"}]},
         {"Guide": guide},
         {"Commands": _folder("commands")},
         {"Boosts": _folder("boosts")},
@@ -107,7 +119,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return f"{image}[{label}]({config.repo_url}/blob/HEAD/{place}{anchor or ''})"
         return label
 
-    if uri == "index.md":
+    if uri in ("index.md", "zh/index.md"):
         page.meta["hide"] = ["navigation"]  # nothing stands beside it
     # MkDocs takes the page's title from its first line.
     return _lists(LINK.sub(replaced, ORIGIN.sub("", markdown)))
@@ -115,7 +127,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Chinese pages say so: browsers choose the form of the signs by it."""
-    chinese = "/zh/" in page.file.src_uri
+    chinese = "zh" in page.file.src_uri.split("/")
     return f'<div lang="zh-Hans">\n{html}\n</div>' if chinese else html
 
 

@@ -125,10 +125,10 @@ def test_people_read_it_in_80_columns() -> None:
     assert "next      flatout explain ENV002" in done.stdout
 
 
-def test_readme_shows_what_it_prints(root: Path) -> None:
+def test_its_guide_shows_what_it_prints(root: Path) -> None:
     done = flat("doctor", "--machine", str(MACHINES / "kernel-updated.json"), COLUMNS="80")
-    readme = (root / "README.md").read_text(encoding="utf-8")
-    assert f"```\n{done.stdout.rstrip()}\n```" in readme
+    guide = (root / "docs/guide-doctor.md").read_text(encoding="utf-8")
+    assert f"```\n{done.stdout.rstrip()}\n```" in guide
 
 
 def test_a_healthy_machine() -> None:

@@ -141,13 +141,14 @@ def test_unknown() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_readme_shows_what_it_prints(root: Path, tmp_path: Path) -> None:
+def test_its_guide_shows_what_it_prints(root: Path, tmp_path: Path) -> None:
     label = next(item for item in signatures.every() if item.id == "label-out-of-range")
     (tmp_path / "train.log").write_text(label.log, encoding="utf-8")
     shown = flat("train.log", cwd=tmp_path).stdout.rstrip()
-    assert f"```\n{shown}\n```" in (root / "README.md").read_text(encoding="utf-8")
+    assert f"```\n{shown}\n```" in (root / "docs/guide-explain.md").read_text(encoding="utf-8")
 
 
-def test_readme_counts_the_signatures(root: Path) -> None:
-    told = f"{len(signatures.every())} signatures in {len(signatures.families())} families"
-    assert told in (root / "README.md").read_text(encoding="utf-8")
+def test_pages_count_the_signatures(root: Path) -> None:
+    count = f"{len(signatures.every())} signatures in {len(signatures.families())} families"
+    for page in ("README.md", "docs/guide-explain.md"):
+        assert count in (root / page).read_text(encoding="utf-8"), page

@@ -138,10 +138,10 @@ def test_threshold(tmp_path: Path, threshold: list[str], code: int) -> None:
     assert renamed == (threshold[0] == "--fail-over")
 
 
-def test_readme_shows_what_it_prints(tmp_path: Path, root: Path) -> None:
+def test_its_guide_shows_what_it_prints(tmp_path: Path, root: Path) -> None:
     done = run(tmp_path, str(TRACES / "a100_train.json.gz"), COLUMNS="80")
     screen = done.stdout.partition("\nreport ")[0].rstrip()
-    assert f"```\n{screen}\n```" in (root / "README.md").read_text(encoding="utf-8")
+    assert f"```\n{screen}\n```" in (root / "docs/guide-profile.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
