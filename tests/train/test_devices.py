@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
-from transformers import BatchEncoding
 
 import flatout
 from flatout_train.devices import RESULT, TorchBackend, choose
@@ -111,6 +110,8 @@ def test_any_nest_is_moved_and_keeps_its_types() -> None:
 
 def test_objects_that_move_themselves_are_asked_to() -> None:
     packed = pack_sequence([torch.ones(3), torch.ones(2)])
+    from transformers import BatchEncoding  # only where this is run: it takes seconds
+
     encoding = BatchEncoding({"input_ids": torch.ones(1, 2)})
     moved = flatout.to_device([packed, encoding], "meta")
     assert isinstance(moved[0], PackedSequence)

@@ -25,7 +25,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
-from sklearn.datasets import load_sample_images
 from torch.utils.data import DataLoader, Dataset
 
 from flatout_agent.boost import Applied, Declined
@@ -36,11 +35,12 @@ from flatout_agent.recorder import Recorder
 from flatout_agent.speedups.images import decoded_images
 from flatout_agent.speedups.images.decoded_images import COUNT, FULL, HITS, MISSES, OFF, USED, Log
 from flatout_agent.wire import BoostOrder, JobFacts, LoaderFacts
+from photos import photographs
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="shared memory without a name")
 LOADER = LoaderFacts("Photos", False, 4, 100, 0, False, False, "fork", False)
 FACTS = JobFacts("2.13.0", "3.11.7", "linux", "cpu", loaders=(LOADER,), wait_share=0.5)
-CHINA, FLOWER = (Image.fromarray(array).resize((200, 150)) for array in load_sample_images().images)
+CHINA, FLOWER = (photograph.resize((200, 150)) for photograph in photographs())
 BYTES = 200 * 150 * 3
 ROOM = 64 << 20
 

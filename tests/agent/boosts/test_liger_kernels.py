@@ -29,9 +29,8 @@ from flatout_agent.job import Job
 from flatout_agent.speedups import redirected
 from flatout_agent.wire import JobFacts, ModelFacts
 
-transformers = pytest.importorskip("transformers")
-modeling = pytest.importorskip("transformers.models.qwen2.modeling_qwen2")
-
+transformers: Any
+modeling: Any
 MODEL = ModelFacts("Qwen2ForCausalLM", 1_000_000, "float32", "cuda", matmul=9)
 FACTS = JobFacts("2.13.0", "3.11", "linux", "cuda", triton=True, models=(MODEL,))
 MODULES = 2 * 3 + 1  # per layer two norms and a feed-forward part; the last norm
@@ -125,6 +124,14 @@ def _apply_liger_kernel_to_instance(model, **kwargs):
     known = inspect.signature(patch).parameters
     patch(model=model, **{key: value for key, value in kwargs.items() if key in known})
 '''
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Where these tests run, and not where they are only collected: it takes seconds."""
+    global transformers, modeling
+    transformers = pytest.importorskip("transformers")
+    modeling = pytest.importorskip("transformers.models.qwen2.modeling_qwen2")
 
 
 @pytest.fixture

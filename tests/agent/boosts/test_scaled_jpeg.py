@@ -22,7 +22,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageFile, ImageFilter, ImageOps, JpegImagePlugin, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
-from sklearn.datasets import load_sample_images
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from flatout_agent.boost import Applied, Declined
@@ -31,10 +30,11 @@ from flatout_agent.job import Job
 from flatout_agent.speedups.images import jpeg_loading, lazy_jpeg
 from flatout_agent.speedups.images.jpeg_bytes import is_plain
 from flatout_agent.wire import JobFacts, LoaderFacts
+from photos import photographs
 
 LOADER = LoaderFacts("Photos", False, 4, 100, 0, False, False, "fork", False)
 FACTS = JobFacts("2.13.0", "3.11.7", "linux", "cpu", loaders=(LOADER,), wait_share=0.5)
-CHINA, FLOWER = (Image.fromarray(array) for array in load_sample_images().images)
+CHINA, FLOWER = photographs()
 METHODS = ("convert", "crop", "resize")
 BILINEAR = Image.Resampling.BILINEAR
 quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -7,7 +7,6 @@ from types import MappingProxyType
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
-from transformers.modeling_outputs import SequenceClassifierOutput
 
 from flatout_agent.speedups import nests
 
@@ -43,6 +42,8 @@ def test_dataclasses_and_model_outputs_keep_their_type():
     frozen = cast(Frozen(low(2), "n"))
     assert frozen.logits.dtype == torch.float32
     assert frozen.name == "n"
+    from transformers.modeling_outputs import SequenceClassifierOutput
+
     before = SequenceClassifierOutput(loss=torch.ones(()), logits=low(2, 2))
     after = cast(before)
     assert type(after) is SequenceClassifierOutput
