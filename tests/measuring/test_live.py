@@ -100,11 +100,11 @@ def test_the_guard_of_the_whole_plan() -> None:
 
 
 def test_all_steps_are_counted_not_only_those_that_are_told_one_by_one() -> None:
-    rank = SimpleNamespace(steps=[1] * 8)
+    told = [wire.StepTaken(index, "warmup", 0.0) for index in range(8)]
     program = SimpleNamespace(log_tail=lambda lines: [])
 
     def error(*records: wire.Record) -> str | None:
-        return live._error(run(*records), rank, program, False, 9.0, 0)  # type: ignore[arg-type]
+        return live._error(run(*told, *records), program, False, 9.0, 0)  # type: ignore[arg-type]
 
     assert error() == "the program ended by itself after 8 steps: too few to measure"
     ended = wire.Ended("", 40, 0, 1.0, 0.0)

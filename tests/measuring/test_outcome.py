@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flatout.measuring.outcome import LEAST_STEPS, Outcome, Rank, leading, measured
+from flatout.measuring.outcome import LEAST_STEPS, Outcome, measured
+from flatout.running.processes import Process
 from flatout_agent import wire
 
 
@@ -12,22 +13,18 @@ def step(index: int, phase: str = "window", wall_s: float = 0.1, **more: float) 
     return wire.StepTaken(index, phase, wall_s, **{"wait_s": 0.0, "samples": 8, **more})
 
 
-def rank(*records: wire.Record) -> Rank:
-    found = Rank()
+def process(*records: wire.Record) -> Process:
+    found = Process()
     for record in records:
         found.add(record)
     return found
-
-
-def started(number: int) -> wire.Started:
-    return wire.Started(7, ("train.py",), "3.11", "python", rank=number)
 
 
 WINDOW = [step(index, wall_s=time) for index, time in enumerate((0.1, 0.2, 0.3, 0.2), 5)]
 
 
 def test_only_the_window_counts() -> None:
-    figures = measured(rank(step(0, "warmup", 9.0), step(4, "warmup", 9.0), *WINDOW), 1000)
+    figures = measured(process(step(0, "warmup", 9.0), step(4, "warmup", 9.0), *WINDOW), 1000)
     assert figures is not None
     assert figures.step_ms == pytest.approx(200)
     assert figures.steps_ms == pytest.approx((100, 200, 300, 200))
@@ -37,7 +34,7 @@ def test_only_the_window_counts() -> None:
 
 
 def test_evaluation_is_told_apart_from_the_step() -> None:
-    figures = measured(rank(*WINDOW, step(9, wall_s=1.2, eval_s=1.0)), None)
+    figures = measured(process(*WINDOW, step(9, wall_s=1.2, eval_s=1.0)), None)
     assert figures is not None
     assert figures.step_ms == pytest.approx(200)
     assert figures.eval_ms == pytest.approx(1000)
@@ -45,47 +42,41 @@ def test_evaluation_is_told_apart_from_the_step() -> None:
 
 def test_compilation_is_what_the_first_steps_took_beyond_steady_ones() -> None:
     first = [step(0, "warmup", 5.2), step(1, "warmup", 0.3), step(2, "warmup", 1.2)]
-    figures = measured(rank(*first, *WINDOW), None)
+    figures = measured(process(*first, *WINDOW), None)
     assert figures is not None
     assert figures.compile_s == pytest.approx(6.0)
 
 
 @pytest.mark.parametrize("count", range(LEAST_STEPS))
 def test_too_few_steps_are_no_measurement(count: int) -> None:
-    assert measured(rank(step(0, "warmup"), *WINDOW[:count]), None) is None
+    assert measured(process(step(0, "warmup"), *WINDOW[:count]), None) is None
 
 
 def test_without_samples_there_is_no_rate_and_waiting_is_at_most_all() -> None:
     steps = [step(index, samples=0, wait_s=0.2) for index in range(4)]
-    figures = measured(rank(*steps), None)
+    figures = measured(process(*steps), None)
     assert figures is not None
     assert figures.samples_per_s is None
     assert figures.wait_share == 1.0
 
 
 def test_samples_of_all_ranks_count() -> None:
-    figures = measured(rank(*WINDOW), None, world=4)
+    figures = measured(process(*WINDOW), None, world=4)
     assert figures is not None
     assert figures.samples_per_s == pytest.approx(160)
 
 
 def test_the_accelerators_memory_goes_before_the_processs() -> None:
     end = wire.Ended("window", 9, 32, 0.8, 0.0, peak_bytes=77, recompiles=2, graph_breaks=1)
-    figures = measured(rank(*WINDOW, end), 1000)
+    figures = measured(process(*WINDOW, end), 1000)
     assert figures is not None
     assert (figures.peak_bytes, figures.recompiles, figures.graph_breaks) == (77, 2, 1)
 
 
-def test_the_lowest_rank_that_trains_leads() -> None:
-    launcher = rank(started(0))
-    second = rank(started(1), *WINDOW)
-    first = rank(started(0), *WINDOW)
-    assert leading([launcher, second, first]) is first
-    assert leading([launcher]) is None
-
-
 def test_the_last_word_of_a_boost_stands() -> None:
-    found = rank(wire.BoostNote("tf32", "applied", ""), wire.BoostNote("tf32", "idle", "no matmul"))
+    found = process(
+        wire.BoostNote("tf32", "applied", ""), wire.BoostNote("tf32", "idle", "no matmul")
+    )
     outcome = Outcome(found, None, "x", True, True, 0, "log", 1.0)
     assert outcome.notes["tf32"].state == "idle"
     assert Outcome(None, None, "x", False, False, 0, "log", 1.0).notes == {}

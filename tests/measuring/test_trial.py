@@ -60,7 +60,7 @@ def test_the_figures_of_a_trial_and_its_twin(tmp_path: Path) -> None:
     assert phases[:2] == ["warmup"] * 2
     assert phases.count("window") == len(first.measured.steps_ms)
     assert [step.index for step in seen] == list(range(len(seen)))
-    twin = trial.run(table, "twin-2", (), first.rank.facts if first.rank else None, 60.0)
+    twin = trial.run(table, "twin-2", (), first.process.facts if first.process else None, 60.0)
     assert twin.measured is not None
     shared = min(len(first.measured.losses), len(twin.measured.losses))
     assert twin.measured.losses[:shared] == first.measured.losses[:shared]
@@ -91,8 +91,8 @@ def test_why_there_are_no_figures(tmp_path: Path, line: str, error: str) -> None
     outcome = run(tmp_path, at_each_step(line))
     assert outcome.measured is None
     assert outcome.error == error
-    assert outcome.rank is not None
-    assert len(outcome.rank.steps) == 4
+    assert outcome.process is not None
+    assert len(outcome.process.steps) == 4
 
 
 def test_a_hang_ends_at_the_limit_with_all_that_was_started(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_hang_ends_at_the_limit_with_all_that_was_started(tmp_path: Path) -> N
 
 def test_a_program_without_torch(tmp_path: Path) -> None:
     outcome = run(tmp_path, "print('done')")
-    assert (outcome.agent_seen, outcome.torch_seen, outcome.rank) == (True, False, None)
+    assert (outcome.agent_seen, outcome.torch_seen, outcome.process) == (True, False, None)
     assert outcome.error == "the program ended by itself after 0 steps: too few to measure"
     assert Path(outcome.log).read_text() == "done\n"
 

@@ -15,9 +15,9 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Silent
 from flatout.profiling import recording, records
 from flatout.profiling.recording import Settings
-from flatout.profiling.records import Process
 from flatout.profiling.settings import seconds
 from flatout.running.command import resolve
+from flatout.running.processes import Process
 from flatout_agent import wire
 
 pytestmark = pytest.mark.slow
@@ -121,8 +121,8 @@ def test_a_program_that_fails_before_a_window(work: Path) -> None:
 
 
 def process(**seen: object) -> Process:
-    found = Process(1, steps=40)
-    found.seen = wire.LoopSeen(**{"step_s": 0.1, "recorded_step_s": 0.1, "steps": 6, **seen})  # type: ignore[arg-type]
+    found = Process(1, steps=[wire.StepTaken(39, "window", 0.1)])
+    found.loop = wire.LoopSeen(**{"step_s": 0.1, "recorded_step_s": 0.1, "steps": 6, **seen})  # type: ignore[arg-type]
     return found
 
 

@@ -35,7 +35,8 @@ def decided(boost: str, verdict: str, reason: str = "", gain: float | None = Non
     return wire.Decided(boost, verdict, reason, gain=gain, pairs=4 if gain else 0)
 
 
-ENDED_FIRST = "the program ended before it could be tried"
+def ended_first(boost: str) -> wire.Decided:
+    return wire.Decided(boost, "untried", "it came too late", why_untried="program_ended")
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def find(monkeypatch, tmp_path):
                 found.add(7, record)
                 told(record)
             error = None if found.facts is not None else "exit code 1"
-            return live.Tried(found, None, error, True, True, 0, str(tmp_path / "log"), 1.0)
+            return live.Tried(found, error, 0, str(tmp_path / "log"), 1.0)
 
         monkeypatch.setattr(live, "run", one)
         (tmp_path / "log").write_text("it says why")
@@ -104,7 +105,7 @@ def test_a_short_program_goes_on_where_it_stood(find):
             wire.JobSeen(FACTS),
             wire.BlockRun(1, 4, 100.0),
             decided("bf16-autocast", "kept", gain=1.3),
-            decided("allocator", "untried", ENDED_FIRST),
+            ended_first("allocator"),
             summary("bf16-autocast", settled=False),
             ended(),
         ],
@@ -124,7 +125,7 @@ def test_a_process_that_decides_nothing_is_the_last(find):
     nothing = [
         wire.JobSeen(FACTS),
         wire.BlockRun(1, 4, 100.0),
-        decided("bf16-autocast", "untried", ENDED_FIRST),
+        ended_first("bf16-autocast"),
         summary(settled=False),
         ended(),
     ]
@@ -147,7 +148,7 @@ def test_what_was_refused_has_its_row(find):
 
 def test_a_program_that_gives_no_measurement_is_an_error(find):
     with pytest.raises(UserError, match=r"cannot be measured|took no optimizer step"):
-        find(lambda orders, on: [ended(0)])
+        find(lambda orders, on: [wire.TorchSeen("2.13.0"), ended(0)])
 
 
 def test_an_interrupt_keeps_what_was_told(find):

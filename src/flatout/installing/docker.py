@@ -84,13 +84,12 @@ def _vendor(choice: Choice) -> str | None:
 
 
 def _dockerfile(inside: Target, choice: Choice, vendor: str | None, mirror: str | None) -> str:
-    *install, check = pytorch.commands(inside, mirror)
+    *install, _ = pytorch.commands(inside, mirror)
     image = f"python:{inside.python}-slim" + ("-trixie" if vendor == "intel" else "")
     nvidia = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
     variables = ["PYTHONUNBUFFERED=1", *(nvidia if vendor == "nvidia" else ())]
     packages = " ".join(PACKAGES.get(choice.build, ("g++",)))
     health = HEALTH.get(vendor or "")
-    code = check.partition(' -c "')[2].removesuffix('"')
     why = [*choice.why, *([_needs(choice)] if choice.driver_needed else ()), WHY_SLIM]
     lines = [
         *(shell.remark(f"why: {reason}") for reason in why),
@@ -111,7 +110,7 @@ def _dockerfile(inside: Target, choice: Choice, vendor: str | None, mirror: str 
         "USER user",
         "WORKDIR /work",
         *([f"HEALTHCHECK --interval=60s --timeout=20s CMD {health}"] if health else ()),
-        f'CMD ["python", "-c", "{code}"]',
+        f'CMD ["python", "-c", "{pytorch.check_code(inside, choice)}"]',
     ]
     return "\n".join(lines) + "\n"
 

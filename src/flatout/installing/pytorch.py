@@ -95,6 +95,11 @@ def python_for(choice: Choice) -> str:
 
 def check_line(target: Target, choice: Choice) -> str:
     """The line that shows whether the installation works."""
+    return shell.python_code(target, check_code(target, choice))
+
+
+def check_code(target: Target, choice: Choice) -> str:
+    """The same in Python, without double quotes."""
     seen = "torch.__version__"
     if choice.build.startswith(("cu", "rocm")):
         seen += ", torch.cuda.is_available()"
@@ -102,7 +107,7 @@ def check_line(target: Target, choice: Choice) -> str:
         seen += ", torch.xpu.is_available()"
     elif target.system == "Darwin":
         seen += ", torch.backends.mps.is_available()"
-    return shell.python_code(target, f"import torch; print({seen})")
+    return f"import torch; print({seen})"
 
 
 def _options(target: Target, choice: Choice, mirror: str | None) -> tuple[str, ...]:

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from flatout.measuring import trial
-from flatout.measuring.outcome import Outcome, Rank, leading
+from flatout.measuring.outcome import Outcome
 from flatout.measuring.trial import POLL_S, Bench
 from flatout.nouns.plan import PlannedBoost
 from flatout.running.process import Program
+from flatout.running.processes import Process, Processes
 from flatout_agent import wire
 
 PairDone = Callable[[int, float | None], None]
@@ -40,7 +41,7 @@ class Side:
     windows_ms: tuple[float, ...]
     """Step time of each window."""
     losses: tuple[float | None, ...]
-    rank: Rank
+    process: Process
 
 
 class _Player:
@@ -48,26 +49,23 @@ class _Player:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.ranks: dict[int, Rank] = {}
+        self.processes = Processes()
 
     def collect(self) -> None:
         for pid, record in self.program.records():
-            self.ranks.setdefault(pid, Rank()).add(record)
-
-    def training(self) -> list[Rank]:
-        return [rank for rank in self.ranks.values() if rank.steps]
+            self.processes.add(pid, record)
 
     def at_gate(self, number: int) -> bool:
-        training = self.training()
+        training = self.processes.training
         return bool(training) and all(
-            rank.gate is not None and rank.gate.number >= number for rank in training
+            process.gate is not None and process.gate.number >= number for process in training
         )
 
     def over(self) -> bool:
         """Whether all windows are complete; a program that ended by itself has none to give."""
-        training = self.training()
+        training = self.processes.training
         return bool(training) and all(
-            rank.ended is not None and rank.ended.reason == "window" for rank in training
+            process.ended is not None and process.ended.reason == "window" for process in training
         )
 
     def reach(self, number: int, last: bool, deadline: float) -> None:
@@ -87,9 +85,9 @@ class _Player:
     def play(self, number: int, last: bool, deadline: float) -> None:
         """Run window `number` while the other is suspended."""
         self.program.resume()
-        for rank in self.training():
-            if rank.gate is not None:
-                Path(rank.gate.path).touch()
+        for process in self.processes.training:
+            if process.gate is not None:
+                Path(process.gate.path).touch()
         self.reach(number + 1, last, deadline)
         if not last:
             self.program.suspend()
@@ -97,9 +95,9 @@ class _Player:
     def end(self, deadline: float) -> None:
         """Let it end at its gate: no more windows are wanted."""
         self.program.resume()
-        for rank in self.training():
-            if rank.gate is not None:
-                gate = Path(rank.gate.path)
+        for process in self.processes.training:
+            if process.gate is not None:
+                gate = Path(process.gate.path)
                 text = gate.with_suffix(".text")
                 text.write_text(wire.LAST_GATE, encoding="utf-8")
                 text.replace(gate)  # it is there at once, with what stands in it
@@ -107,18 +105,18 @@ class _Player:
 
     def side(self, count: int | None = None) -> Side:
         """What its windows show, the first `count` of them."""
-        rank = leading(self.ranks.values())
-        if rank is None:
+        leading = self.processes.leading
+        if leading is None:
             raise DuelFailedError("no step was taken")
         windows: dict[int, list[wire.StepTaken]] = {}
-        for step in rank.steps:
+        for step in leading.steps:
             if step.phase == "window":
                 windows.setdefault(step.window, []).append(step)
         means = [
             1000 * statistics.mean(step.wall_s - step.eval_s for step in steps)
             for _, steps in sorted(windows.items())
         ]
-        return Side(tuple(means[:count]), rank.losses, rank)
+        return Side(tuple(means[:count]), leading.losses, leading)
 
 
 def fight(
@@ -247,5 +245,5 @@ def _step_ms(outcome: Outcome) -> float:
 def _together(outcomes: list[Outcome]) -> Side:
     last = outcomes[-1]
     assert last.measured is not None
-    assert last.rank is not None
-    return Side(tuple(map(_step_ms, outcomes)), last.measured.losses, last.rank)
+    assert last.process is not None
+    return Side(tuple(map(_step_ms, outcomes)), last.measured.losses, last.process)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from flatout.knowledge import boosts as known
-from flatout.measuring.outcome import Rank, leading
-from flatout.measuring.trial import MEMORY_EVERY_S, OWN_EXIT_S, POLL_S, QUIET_EXIT_S, Bench
+from flatout.measuring.trial import (
+    MEMORY_EVERY_S,
+    OWN_EXIT_S,
+    POLL_S,
+    QUIET_EXIT_S,
+    Bench,
+    why_unmeasured,
+)
 from flatout.nouns.plan import PlannedBoost
 from flatout.nouns.trial import Block, Guard, Measured, Trial, Verdict
 from flatout.running.process import LOG, Program
+from flatout.running.processes import Process, Processes
 from flatout_agent import wire
 
 VERDICTS = {
@@ -24,45 +31,51 @@ VERDICTS = {
     "declined": Verdict.SKIPPED,
     "untried": Verdict.SKIPPED,
 }
-NEEDS_START = "can only be switched when the program starts"
-"""The agent's reason for boosts that wait for a fresh process."""
 
 
-@dataclass
 class LiveRun:
     """One process that was tuned while it trained, as far as it has told."""
 
-    pid: int | None = None
-    facts: wire.JobFacts | None = None
-    decisions: list[wire.Decided] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-    summary: wire.LiveSummary | None = None
-    ended: wire.Ended | None = None
-    faults: list[str] = field(default_factory=list)
-    first_step: float | None = None
-    """When the first step was heard of, by this process's clock."""
+    def __init__(self) -> None:
+        self.processes = Processes()
+        self.pid: int | None = None
+        """The process that decides; the others follow it."""
 
     def add(self, pid: int, record: wire.Record) -> None:
-        """Account for one record; only the process that decides counts."""
-        if isinstance(record, (wire.Decided, wire.BlockRun, wire.LiveSummary)):
-            self.pid = self.pid or pid
-        if isinstance(record, wire.Fault):
-            self.faults.append(f"{record.where}: {record.message}")
-        if isinstance(record, wire.StepTaken):
-            self.first_step = self.first_step or time.monotonic()
-        if isinstance(record, wire.JobSeen):
-            self.facts = record.facts
-        if pid != self.pid:
-            return
-        match record:
-            case wire.Decided():
-                self.decisions.append(record)
-            case wire.BlockRun():
-                self.blocks.append(Block(record.step, record.steps, record.ms, record.on))
-            case wire.LiveSummary():
-                self.summary = record
-            case wire.Ended():
-                self.ended = record
+        """Account for one record."""
+        self.processes.add(pid, record)
+        if self.pid is None and isinstance(record, (wire.Decided, wire.BlockRun, wire.LiveSummary)):
+            self.pid = pid
+
+    @property
+    def _deciding(self) -> Process:
+        return self.processes.of(self.pid) or Process()
+
+    @property
+    def facts(self) -> wire.JobFacts | None:
+        """What is known of the program, by the process that decides where it has said so."""
+        known = [item.facts for item in self.processes.all if item.facts is not None]
+        return self._deciding.facts or next(iter(known), None)
+
+    @property
+    def decisions(self) -> list[wire.Decided]:
+        """In the order in which they fell."""
+        return self._deciding.decisions
+
+    @property
+    def blocks(self) -> list[Block]:
+        """In the order in which they ran."""
+        return [Block(run.step, run.steps, run.ms, run.on) for run in self._deciding.blocks]
+
+    @property
+    def summary(self) -> wire.LiveSummary | None:
+        """Where the tuning stands, as last told."""
+        return self._deciding.live
+
+    @property
+    def ended(self) -> wire.Ended | None:
+        """The last record of the process that decides."""
+        return self._deciding.ended
 
     @property
     def speedup(self) -> float | None:
@@ -129,6 +142,7 @@ def trial(decided: wire.Decided, on: Sequence[str]) -> Trial:
         retried=decided.again,
         interval=(decided.low or 0.0, decided.high or 0.0) if known_interval else None,
         pairs=decided.pairs,
+        why_untried=decided.why_untried,
     )
 
 
@@ -188,17 +202,30 @@ class Tried:
     """A throw-away process under a live tuning, over."""
 
     run: LiveRun
-    rank: Rank | None
     error: str | None
     """Why it told nothing; None: it did."""
-    torch_seen: bool
-    agent_seen: bool
     returncode: int | None
     log: str
     wall_s: float
-    redirected: tuple[str, ...] = ()
+    late: bool = False
+    """It told nothing because it was stopped at its time limit."""
     start_s: float = 0.0
     """From the process's start to its first step."""
+
+    @property
+    def process(self) -> Process | None:
+        """The leading training process; None: no step was taken anywhere."""
+        return self.run.processes.leading
+
+    @property
+    def torch_seen(self) -> bool:
+        """Some process imported torch."""
+        return self.run.processes.torch_seen
+
+    @property
+    def agent_seen(self) -> bool:
+        """Some process loaded the agent."""
+        return bool(self.run.processes.all)
 
 
 def run(
@@ -216,33 +243,27 @@ def run(
     What it tells is put into `found` at once, so that an interrupt loses nothing.
     """
     began = time.monotonic()
-    ranks: dict[int, Rank] = {}
     with bench.program(name, tuple(boosts), facts, live=orders) as program:
-        late = _follow(program, found, ranks, told, began + limit_s)
+        late = _follow(program, found, told, began + limit_s)
         returncode = program.returncode
         program.stop()
         for pid, record in program.records():
             found.add(pid, record)
-        error = _error(found, leading(ranks.values()), program, late, limit_s, returncode)
-    rank = leading(ranks.values())
+        error = _error(found, program, late, limit_s, returncode)
     return Tried(
         found,
-        rank,
         error,
-        any(item.torch for item in ranks.values()),
-        bool(ranks),
         returncode,
         str(bench.folder / name / LOG),
         time.monotonic() - began,
-        tuple(dict.fromkeys(path for item in ranks.values() for path in item.redirected)),
-        max(0.0, (found.first_step or began) - began),
+        late=late and error is not None,
+        start_s=max(0.0, (found.processes.first_step_at or began) - began),
     )
 
 
 def _follow(
     program: Program,
     found: LiveRun,
-    ranks: dict[int, Rank],
     told: Callable[[wire.Record], None],
     deadline: float,
 ) -> bool:
@@ -250,7 +271,6 @@ def _follow(
 
     def collect() -> None:
         for pid, record in program.records():
-            ranks.setdefault(pid, Rank()).add(record)
             found.add(pid, record)
             if pid == found.pid:
                 told(record)
@@ -272,31 +292,13 @@ def _follow(
 
 
 def _error(
-    found: LiveRun,
-    rank: Rank | None,
-    program: Program,
-    late: bool,
-    limit_s: float,
-    returncode: int | None,
+    found: LiveRun, program: Program, late: bool, limit_s: float, returncode: int | None
 ) -> str | None:
     """Why the program as written is not known; None: it is."""
     if found.facts is not None:
         return None
-    steps = _steps_seen(found, rank)
-    if late:
-        return f"stopped after {limit_s:.0f} s with {steps} steps taken"
-    tail = next((line.strip() for line in reversed(program.log_tail(20)) if line.strip()), "")
-    if returncode:
-        how = f"killed by signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
-        return f"{tail} ({how})" if tail else how
-    return f"the program ended by itself after {steps} steps: too few to measure"
-
-
-def _steps_seen(found: LiveRun, rank: Rank | None) -> int:
-    """Steps that the program took, as far as was told: only the first ones are told one by one."""
-    one_by_one = len(rank.steps) if rank is not None else 0
-    whole = [record.steps for record in (found.ended, found.summary) if record is not None]
-    return max(one_by_one, *whole, 0)
+    steps = max((process.step_count for process in found.processes.all), default=0)
+    return why_unmeasured(program, late, limit_s, returncode, steps)
 
 
 def steps_of(tried: Tried) -> int | None:

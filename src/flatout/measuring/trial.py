@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flatout.knowledge import boosts as known
-from flatout.measuring.outcome import LEAST_STEPS, Outcome, Rank, leading, measured
+from flatout.measuring.outcome import LEAST_STEPS, Outcome, measured
 from flatout.nouns.plan import PlannedBoost
 from flatout.running.command import Command
 from flatout.running.process import LOG, Program, start_trial
+from flatout.running.processes import Process, Processes
 from flatout_agent import wire
 
 POLL_S = 0.02
@@ -104,34 +105,34 @@ def run(
 ) -> Outcome:
     """One trial from start to end. A crash, a hang, a lack of memory is an outcome, no error."""
     began = time.monotonic()
-    ranks: dict[int, Rank] = {}
+    processes = Processes()
     with bench.program(name, boosts, facts, **changes) as program:  # type: ignore[arg-type]
-        late = _follow(program, ranks, seen, began + limit_s)
+        late = _follow(program, processes, seen, began + limit_s)
         returncode, peak = program.returncode, program.memory_bytes()
         program.stop()
-        error = _error(ranks, program, late, limit_s, returncode)
-    rank = leading(ranks.values())
-    world = sum(1 for item in ranks.values() if item.steps) or 1
-    figures = measured(rank, peak, world) if rank is not None and error is None else None
+        error = _error(processes.leading, program, late, limit_s, returncode)
+    leading, world = processes.leading, len(processes.training) or 1
+    figures = measured(leading, peak, world) if leading is not None and error is None else None
     return Outcome(
-        rank=rank,
+        process=leading,
         measured=figures,
         error=error or (None if figures else "too few steps to measure"),
-        torch_seen=any(item.torch for item in ranks.values()),
-        agent_seen=bool(ranks),
+        torch_seen=processes.torch_seen,
+        agent_seen=bool(processes.all),
         returncode=returncode,
         log=str(bench.folder / name / LOG),
         wall_s=time.monotonic() - began,
-        redirected=tuple(dict.fromkeys(path for r in ranks.values() for path in r.redirected)),
-        faults=tuple(dict.fromkeys(fault for r in ranks.values() for fault in r.faults)),
+        redirected=processes.redirected,
+        faults=processes.faults,
+        late=late and error is not None,
     )
 
 
-def _follow(program: Program, ranks: dict[int, Rank], seen: StepSeen, deadline: float) -> bool:
+def _follow(program: Program, processes: Processes, seen: StepSeen, deadline: float) -> bool:
     """Read records until the trial is complete or the program ends; True: too late for either."""
     sampled = 0.0
-    while program.alive and not _complete(ranks):
-        _collect(program, ranks, seen)
+    while program.alive and not processes.complete:
+        _collect(program, processes, seen)
         now = time.monotonic()
         if now > deadline:
             return True
@@ -139,48 +140,51 @@ def _follow(program: Program, ranks: dict[int, Rank], seen: StepSeen, deadline: 
             program.memory_bytes()
             sampled = now
         time.sleep(POLL_S)
-    by_order = all(rank.ended.reason == "window" for rank in ranks.values() if rank.ended)
+    by_order = all(item.ended.reason == "window" for item in processes.all if item.ended)
     program.wait(QUIET_EXIT_S if by_order else min(OWN_EXIT_S, deadline - time.monotonic()))
-    _collect(program, ranks, seen)
+    _collect(program, processes, seen)
     return False
 
 
-def _collect(program: Program, ranks: dict[int, Rank], seen: StepSeen) -> None:
+def _collect(program: Program, processes: Processes, seen: StepSeen) -> None:
     for pid, record in program.records():
-        rank = ranks.setdefault(pid, Rank())
-        rank.add(record)
-        if isinstance(record, wire.StepTaken) and rank is leading(ranks.values()):
+        process = processes.add(pid, record)
+        if isinstance(record, wire.StepTaken) and process is processes.leading:
             seen(record)
 
 
-def _complete(ranks: dict[int, Rank]) -> bool:
-    """Every process that trains has ended."""
-    training = [rank for rank in ranks.values() if rank.steps]
-    return bool(training) and all(rank.ended is not None for rank in training)
-
-
 def _error(
-    ranks: dict[int, Rank], program: Program, late: bool, limit_s: float, returncode: int | None
+    leading: Process | None, program: Program, late: bool, limit_s: float, returncode: int | None
 ) -> str | None:
-    rank = leading(ranks.values())
-    if late:
-        steps = len(rank.steps) if rank is not None else 0
-        return f"stopped after {limit_s:.0f} s with {steps} steps taken"
-    if rank is not None and rank.ended is not None and _measured_to_the_end(rank, returncode):
+    if not late and leading is not None and _measured_to_the_end(leading, returncode):
         return None
+    steps = leading.step_count if leading is not None else 0
+    return why_unmeasured(program, late, limit_s, returncode, steps)
+
+
+def why_unmeasured(
+    program: Program, late: bool, limit_s: float, returncode: int | None, steps: int
+) -> str:
+    """Why a process gave no measurement, in one line.
+
+    late: it was stopped at its limit; steps: those that it took.
+    """
+    if late:
+        return f"stopped after {limit_s:.0f} s with {steps} steps taken"
     tail = next(reversed(list(_meaningful(program.log_tail(20)))), "")
     if returncode:
         how = f"killed by signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
         return f"{tail} ({how})" if tail else how
-    steps = len(rank.steps) if rank is not None else 0
     return f"the program ended by itself after {steps} steps: too few to measure"
 
 
-def _measured_to_the_end(rank: Rank, returncode: int | None) -> bool:
+def _measured_to_the_end(process: Process, returncode: int | None) -> bool:
     """The window is complete, or the program came to its own good end with enough of it."""
-    if rank.ended is not None and rank.ended.reason == "window":
+    if process.ended is None:
+        return False
+    if process.ended.reason == "window":
         return True
-    window = [step for step in rank.steps if step.phase == "window"]
+    window = [step for step in process.steps if step.phase == "window"]
     return not returncode and len(window) >= LEAST_STEPS
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
+
+WhyUntried = Literal["needs_start", "program_ended", "no_time", "not_worth_it"]
+"""Why a boost had no say yet; needs_start: it can only be switched when the program starts."""
 
 
 class Verdict(enum.StrEnum):
@@ -88,6 +91,13 @@ class Trial:
     interval: tuple[float, float] | None = None
     """Of the gain: a confidence sequence's, from pairs of neighbouring blocks."""
     pairs: int = 0
+    why_untried: WhyUntried | None = None
+    """Why it may still be tried elsewhere; None: it had its say, or does not apply."""
+
+    @property
+    def left(self) -> bool:
+        """Nobody could try it: a longer run or another process may."""
+        return self.why_untried not in (None, "needs_start")
 
 
 @dataclass(frozen=True)

@@ -77,3 +77,5 @@ class Tuned:
     plan_path: str | None = None
     report_path: str | None = None
     run_folder: str | None = None
+    micro_steps: bool = False
+    """Step times are those of micro-steps: a step of this program is made of many."""

@@ -17,12 +17,12 @@ from flatout.nouns.observer import Observer, Silent
 from flatout.nouns.profile import Profile
 from flatout.probing.identity import identity
 from flatout.probing.sampling import Sampler
-from flatout.profiling import memory_categories
-from flatout.profiling import records as profiling_records
-from flatout.profiling.records import Follower, Process
+from flatout.profiling import memory_categories, records
+from flatout.profiling.records import Follower
 from flatout.profiling.trace import analysing, places, reading
 from flatout.running import foreground
 from flatout.running.command import Command
+from flatout.running.processes import Process
 from flatout_agent import wire
 
 ENVIRONMENT = {"KINETO_LOG_LEVEL": "99"}
@@ -99,7 +99,7 @@ def record(
         window.follow,
     )
     if window.recorded is None:
-        raise profiling_records.why_not(window.processes, ended.returncode, ended.followed)
+        raise records.why_not(window.processes, ended.returncode, ended.followed)
     return window.recorded
 
 
@@ -142,13 +142,13 @@ class _Window:
         self.processes: list[Process] = []
         self.recorded: Recorded | None = None
 
-    def follow(self, records: Path, process: subprocess.Popen[bytes]) -> None:
+    def follow(self, path: Path, process: subprocess.Popen[bytes]) -> None:
         """Until the window is complete or the program has ended; then its profile is made."""
-        follower = Follower(records, self.observer)
+        follower = Follower(path, self.observer)
         with Sampler() as sampler:
             follower.follow(lambda: process.poll() is None, sampler.on)
         self.processes = follower.processes()
-        leading = profiling_records.leading(self.processes)
+        leading = records.leading(self.processes)
         if leading is None:
             return
         if self.settings.orders.stop:
@@ -161,9 +161,9 @@ class _Window:
         found = dataclasses.replace(found, devices=devices)
         self.recorded = Recorded(
             profile=found,
-            notes=profiling_records.notes(self.processes, leading, self.settings.orders),
-            traces=profiling_records.traces(self.processes),
-            folder=records.parent,
+            notes=records.notes(self.processes, leading, self.settings.orders),
+            traces=records.traces(self.processes),
+            folder=path.parent,
             wall_s=time.monotonic() - self.began,
         )
         self.ready(self.recorded)
@@ -176,12 +176,12 @@ def analysed(
 
     None: none of them has a trace.
     """
-    leading = profiling_records.leading(processes)
-    if leading is None or leading.seen is None:
+    leading = records.leading(processes)
+    if leading is None or leading.loop is None:
         return None
-    seen = leading.seen
+    seen = leading.loop
     roots = [Path.cwd(), *([command.script.absolute().parent] if command.script else [])]
-    traces = [Path(item.seen.trace) for item in processes if item.seen and item.seen.trace]
+    traces = list(records.traces(processes))
     recordings = reading.read(traces)
     recording = next(one for one in recordings if one.path == str(Path(seen.trace)))
     detail = reading.read([Path(seen.detail_trace)])[0] if seen.detail_trace else None
@@ -198,7 +198,7 @@ def analysed(
         found,
         command=command.display,
         job=facts,
-        boosts=leading.on,
+        boosts=leading.engaged,
         seen=_short_places(seen, roots[0]),
         trace=seen.trace,
         ceilings=known,

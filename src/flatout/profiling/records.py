@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Observer
+from flatout.running.processes import Process, Processes
 from flatout.running.records import Tail
 from flatout_agent import wire
 
@@ -22,51 +22,8 @@ PHASES = {
     "detail": "recording steps with stacks and shapes, for lines",
     "again": "waiting for the script's own profiler to end",
 }
-TOOK_HOLD = ("applied", "engaged")
 LEAST_STEPS = 20
 """Steps after which there is something to analyse, about."""
-
-
-@dataclass
-class Process:
-    """One process of the program."""
-
-    pid: int
-    rank: int = 0
-    torch: str | None = None
-    steps: int = 0
-    phase: str = ""
-    facts: wire.JobFacts | None = None
-    seen: wire.LoopSeen | None = None
-    ended: wire.Ended | None = None
-    faults: list[str] = field(default_factory=list)
-    boosts: dict[str, str] = field(default_factory=dict)
-    """What became of each, by id: the last state that was told."""
-
-    def add(self, record: wire.Record) -> None:
-        """Account for one record."""
-        match record:
-            case wire.Started():
-                self.rank = record.rank
-            case wire.TorchSeen():
-                self.torch = record.version
-            case wire.StepTaken():
-                self.steps, self.phase = record.index + 1, record.phase
-            case wire.JobSeen():
-                self.facts = record.facts
-            case wire.LoopSeen():
-                self.seen = record
-            case wire.Ended():
-                self.ended, self.steps = record, record.steps
-            case wire.BoostNote():
-                self.boosts[record.id] = record.state
-            case wire.Fault():
-                self.faults.append(f"{record.where}: {record.message}")
-
-    @property
-    def on(self) -> tuple[str, ...]:
-        """Boosts that took hold."""
-        return tuple(name for name, state in self.boosts.items() if state in TOOK_HOLD)
 
 
 class Follower:
@@ -75,19 +32,19 @@ class Follower:
     def __init__(self, records: Path, observer: Observer) -> None:
         self._tail = Tail(records)
         self._observer = observer
-        self._processes: dict[int, Process] = {}
+        self._processes = Processes()
         self._phase = ""
 
     def processes(self) -> list[Process]:
         """All that have reported, the lowest rank first."""
-        return sorted(self._processes.values(), key=lambda item: (item.rank, -item.steps))
+        return sorted(self._processes.all, key=lambda item: (item.rank, -item.step_count))
 
     def follow(self, alive: Callable[[], bool], measuring: Event) -> None:
         """`measuring` is set while steps are watched or recorded."""
         try:
             while alive():
                 self._read(measuring)
-                if self._complete():
+                if self._processes.complete:
                     return
                 time.sleep(POLL_S)
             self._read(measuring)
@@ -96,9 +53,8 @@ class Follower:
 
     def _read(self, measuring: Event) -> None:
         for pid, record in self._tail.new():
-            process = self._processes.setdefault(pid, Process(pid))
-            process.add(record)
-            if isinstance(record, wire.StepTaken) and process is self.processes()[0]:
+            process = self._processes.add(pid, record)
+            if isinstance(record, wire.StepTaken) and process is self._processes.leading:
                 self._tell(record, measuring)
 
     def _tell(self, step: wire.StepTaken, measuring: Event) -> None:
@@ -111,27 +67,23 @@ class Follower:
             measuring.clear()
         self._observer.step(step.index, step.phase, step.wall_s)
 
-    def _complete(self) -> bool:
-        training = [item for item in self._processes.values() if item.steps]
-        return bool(training) and all(item.ended is not None for item in training)
-
 
 def leading(processes: Sequence[Process]) -> Process | None:
     """The lowest rank that has a trace."""
-    traced = [item for item in processes if item.seen is not None and item.seen.trace]
-    return min(traced, key=lambda item: (item.rank, -item.steps), default=None)
+    traced = [item for item in processes if item.loop is not None and item.loop.trace]
+    return min(traced, key=lambda item: (item.rank, -item.step_count), default=None)
 
 
 def traces(processes: Sequence[Process]) -> tuple[Path, ...]:
     """The traces for times of all ranks."""
-    return tuple(Path(item.seen.trace) for item in processes if item.seen and item.seen.trace)
+    return tuple(Path(item.loop.trace) for item in processes if item.loop and item.loop.trace)
 
 
 def notes(
     processes: Sequence[Process], leading: Process, orders: wire.ProfileOrders
 ) -> tuple[str, ...]:
     """What could not be seen of the job, and why."""
-    seen = leading.seen
+    seen = leading.loop
     assert seen is not None
     told = []
     if seen.steps < orders.steps:
@@ -157,13 +109,13 @@ def why_not(processes: Sequence[Process], returncode: int, followed: bool) -> Us
             "start the script without these options, or name the Python that runs it: --python",
             1,
         )
-    if any(item.seen is not None and item.seen.profiler for item in processes):
+    if any(item.loop is not None and item.loop.profiler for item in processes):
         return UserError(
             "the script runs a profiler of its own all the time, and there can be only one",
             "take it out, or read its own trace: flatout profile FILE",
             1,
         )
-    steps = max(item.steps for item in processes)
+    steps = max(item.step_count for item in processes)
     if returncode:
         how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
         did = f"after {units.count(steps, 'step')}" if steps else "before its first step"

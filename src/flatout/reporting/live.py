@@ -75,7 +75,7 @@ def closing_lines(tuned: Tuned) -> list[tuple[str, str]]:
     before, after = tuned.baseline.step_ms, tuned.best.step_ms if tuned.best else None
     lines: list[tuple[str, str]] = []
     if after is not None:
-        unit = "micro-step" if any("micro-step" in note for note in tuned.notes) else "step"
+        unit = "micro-step" if tuned.micro_steps else "step"
         lines.append((
             f"{units.ratio(before / after)} faster:"
             f" {units.milliseconds(before)} a {unit} as written,"

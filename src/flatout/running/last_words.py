@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 
+from flatout.running.processes import Processes
 from flatout_agent import wire
 
 STDERR = 2
@@ -75,15 +76,13 @@ def collected(
 
 
 def _exceptions(records: Iterable[tuple[int, wire.Record]]) -> list[bytes]:
-    ranks: dict[int, int] = {}
-    crashes: list[tuple[int, str]] = []
-    for pid, record in records:
-        if isinstance(record, wire.Started):
-            ranks[pid] = record.rank
-        elif isinstance(record, wire.Crashed):
-            crashes.append((pid, record.text))
-    several = len(set(ranks.values())) > 1
-    return [_of_rank(text, ranks.get(pid, 0) if several else None) for pid, text in crashes]
+    processes = Processes(records).all
+    several = len({process.rank for process in processes}) > 1
+    return [
+        _of_rank(text, process.rank if several else None)
+        for process in processes
+        for text in process.crashes
+    ]
 
 
 def _of_rank(text: str, rank: int | None) -> bytes:

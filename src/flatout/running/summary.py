@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from flatout.nouns.run_end import RunEnd
+from flatout.running.processes import TOOK_HOLD, Process, Processes
 from flatout_agent import wire
 
 NO_AGENT = (
@@ -18,32 +18,15 @@ NOT_FOLLOWED = "flatout could write nowhere: the program ran as written"
 CUT_SHORT = "the program ended before the agent could report (killed, or os._exit): no figures"
 
 
-@dataclass
-class _Process:
-    """What one process reported."""
-
-    rank: int = 0
-    torch: bool = False
-    boosts: dict[str, wire.BoostNote] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
-    ended: wire.Ended | None = None
-
-    @property
-    def steps(self) -> int:
-        return self.ended.steps if self.ended is not None else 0
-
-
 def run_end(
     records: Iterable[tuple[int, wire.Record]], ordered: Sequence[str], followed: bool = True
 ) -> RunEnd:
     """The figures of a run whose orders named the boosts `ordered`; not followed: it had none."""
     if not followed:
         return RunEnd(steps=0, notes=(NOT_FOLLOWED,))
-    processes: dict[int, _Process] = {}
-    for pid, record in records:
-        _take(processes.setdefault(pid, _Process()), record)
-    everyone = list(processes.values())
-    trained = [item for item in everyone if item.steps]
+    processes = Processes(records)
+    everyone = processes.all
+    trained = [item for item in everyone if item.ended is not None and item.ended.steps]
     ended = [item.ended for item in trained if item.ended is not None]
     peaks = [item.peak_bytes for item in ended if item.peak_bytes is not None]
     waits = [item.wait_s / item.train_s for item in ended if item.train_s > 0]
@@ -55,25 +38,12 @@ def run_end(
         wait_share=sum(waits) / len(waits) if waits else None,
         engaged=engaged,
         not_engaged=not_engaged if trained else {},
-        faults=tuple(dict.fromkeys(text for item in everyone for text in item.faults)),
+        faults=processes.faults,
         notes=_notes(everyone, trained),
     )
 
 
-def _take(process: _Process, record: wire.Record) -> None:
-    if isinstance(record, wire.Started):
-        process.rank = record.rank
-    elif isinstance(record, wire.TorchSeen):
-        process.torch = True
-    elif isinstance(record, wire.BoostNote):
-        process.boosts[record.id] = record
-    elif isinstance(record, wire.Fault):
-        process.faults.append(f"{record.where}: {record.message}")
-    elif isinstance(record, wire.Ended):
-        process.ended = record
-
-
-def _by_rank(trained: Iterable[_Process]) -> dict[int, list[wire.Ended]]:
+def _by_rank(trained: Iterable[Process]) -> dict[int, list[wire.Ended]]:
     """Processes of one rank ran one after the other: a job script with several trainings."""
     ranks: dict[int, list[wire.Ended]] = {}
     for process in trained:
@@ -82,12 +52,12 @@ def _by_rank(trained: Iterable[_Process]) -> dict[int, list[wire.Ended]]:
     return ranks
 
 
-def _steps(trained: Sequence[_Process]) -> int:
+def _steps(trained: Sequence[Process]) -> int:
     ranks = _by_rank(trained)
     return sum(item.steps for item in ranks[min(ranks)]) if ranks else 0
 
 
-def _samples_per_s(trained: Sequence[_Process]) -> float | None:
+def _samples_per_s(trained: Sequence[Process]) -> float | None:
     """Ranks work at the same time, so their rates add up."""
     total = 0.0
     for parts in _by_rank(trained).values():
@@ -99,15 +69,14 @@ def _samples_per_s(trained: Sequence[_Process]) -> float | None:
 
 
 def _boosts(
-    processes: Sequence[_Process], ordered: Sequence[str]
+    processes: Sequence[Process], ordered: Sequence[str]
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Which boosts took hold in some process, and why the others did not."""
     engaged: list[str] = []
     reasons: dict[str, str] = {}
     for boost in ordered:
-        notes = [item.boosts[boost] for item in processes if boost in item.boosts]
-        # `applied` is the last word where taking hold cannot be told.
-        if any(note.state in ("applied", "engaged") for note in notes):
+        notes = [item.notes[boost] for item in processes if boost in item.notes]
+        if any(note.state in TOOK_HOLD for note in notes):
             engaged.append(boost)
         else:
             told = (f"{note.state}: {note.reason}".rstrip(": ") for note in notes)
@@ -115,7 +84,7 @@ def _boosts(
     return tuple(engaged), reasons
 
 
-def _notes(everyone: Sequence[_Process], trained: Sequence[_Process]) -> tuple[str, ...]:
+def _notes(everyone: Sequence[Process], trained: Sequence[Process]) -> tuple[str, ...]:
     if trained:
         return ()
     if not everyone:

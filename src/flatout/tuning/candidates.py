@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from flatout.knowledge import boosts as known
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import PlannedBoost
-from flatout.nouns.trial import Trial, Verdict
+from flatout.nouns.trial import Trial, Verdict, WhyUntried
 from flatout_agent import wire
 
 RISKS = ("exact", "rounding", "semantics")
@@ -87,13 +87,16 @@ def _late(boost: known.KnownBoost, predicted: Mapping[str, float] | None) -> boo
     return predicted is not None and boost.compiles and boost.id not in predicted
 
 
-def skip(on: Sequence[PlannedBoost], boost: str, reason: str) -> Trial:
+def skip(
+    on: Sequence[PlannedBoost], boost: str, reason: str, why: WhyUntried | None = None
+) -> Trial:
     """The row of a boost that gets no trial."""
     return Trial(
         boosts=(*(item.id for item in on), boost),
         tried=boost,
         verdict=Verdict.SKIPPED,
         reason=reason,
+        why_untried=why,
     )
 
 

@@ -51,10 +51,8 @@ def _with_losses(guard: Guard, untouched: Side, plan: Side) -> Guard:
     if abs(sigma) > SIGMAS:
         reason = f"loss off by {sigma:+.1f} sigma in the confirmation"
         return dataclasses.replace(guard, passed=False, loss_sigma=sigma, reason=reason)
-    head = guard.reason.split("; loss within")[0]
-    return dataclasses.replace(
-        guard, loss_sigma=sigma, reason=f"{head}; loss within {abs(sigma):.1f} sigma"
-    )
+    reason = f"{guard.reason}; loss within {abs(sigma):.1f} sigma"
+    return dataclasses.replace(guard, loss_sigma=sigma, reason=reason)
 
 
 def unclear(ratios: tuple[float, ...]) -> bool:

@@ -20,7 +20,6 @@ from flatout.running.command import Command
 from flatout.running.records import Tail
 from flatout.tuning import plan_file, planning
 from flatout.tuning.candidates import Choice
-from flatout.tuning.trials import UNTRIED
 from flatout_agent import wire
 
 POLL_S = 0.2
@@ -87,7 +86,7 @@ class LiveTuning:
             return None
         rows = tuple(live.rows(run, [boost.id for boost in self.boosts]))
         now_ms = summary.now_ms if summary.kept else None
-        left = [str(row.tried) for row in rows if row.reason.startswith(UNTRIED)]
+        left = [str(row.tried) for row in rows if row.left]
         return Tuned(
             command=command.display,
             machine=machine,
@@ -98,7 +97,7 @@ class LiveTuning:
             plan=planning.of_run(command, run, machine, self.plan),
             noise=summary.noise or 0.0,
             wall_s=time.monotonic() - self._began,
-            faults=tuple(run.faults),
+            faults=run.processes.faults,
             notes=tuple(_notes(summary, left)),
             blocks=tuple(run.blocks),
             live_guard=live.guard(run),
@@ -108,6 +107,7 @@ class LiveTuning:
             lost_late_s=summary.lost_late_s,
             tried=bool(summary.kept) or any(map(_tried, rows)) or not left,
             interrupted=self.interrupted,
+            micro_steps=summary.micro_steps,
         )
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 
 from flatout.knowledge import boosts as known
 from flatout.measuring import duel
-from flatout.measuring.live import NEEDS_START
 from flatout.measuring.trial import Bench
 from flatout.nouns.observer import Observer
 from flatout.nouns.plan import PlannedBoost
-from flatout.nouns.trial import Measured, Trial, Verdict
+from flatout.nouns.trial import Measured, Trial, Verdict, WhyUntried
 from flatout.tuning.candidates import Candidate, Choice, candidates, skip
 from flatout.tuning.trials import Found
 from flatout_agent.live import paired
@@ -44,7 +44,7 @@ def try_starts(
         dear = candidate.promise < WORTH and left_s < PLENTIFUL * cost_s
         if dear or left_s < 2 * cost_s:
             reason = f"no time left: it needs a fresh start, some {cost_s:.0f} s"
-            rows.append(skip(kept, candidate.boost.id, reason))
+            rows.append(skip(kept, candidate.boost.id, reason, "no_time"))
         else:
             observer.started(candidate.boost.id, {}, len(rows) + 1, cost_s)
             row = _duel(bench, found, kept, candidate.variants[0], min(left_s, limit_s))
@@ -64,7 +64,7 @@ def _cost_s(bench: Bench, found: Found) -> float:
 
 def _waiting(found: Found, choice: Choice) -> list[Candidate]:
     """What the running program could not switch, and applies to it."""
-    waiting = {row.tried for row in found.trials if row.reason == NEEDS_START}
+    waiting = {row.tried for row in found.trials if row.why_untried == "needs_start"}
     here, _ = candidates(found.facts, choice)
     return [
         candidate
@@ -97,8 +97,9 @@ def _duel(
             name=f"start-{boost.id}",
         )
     except duel.DuelFailedError as error:
-        return _with(row, Verdict.FAILED, str(error))
-    note = after.rank.notes.get(boost.id)
+        ended = isinstance(error, duel.EndedEarlyError)
+        return _with(row, Verdict.FAILED, str(error), "program_ended" if ended else None)
+    note = after.process.notes.get(boost.id)
     if note is not None and note.state in ("declined", "failed", "idle"):
         return _with(row, Verdict.SKIPPED, note.reason)
     pairs = zip(before.windows_ms, after.windows_ms, strict=True)
@@ -123,5 +124,5 @@ def _more_samples(boost: PlannedBoost) -> float:
     return math.log(float(boost.params["factor"])) if boost.id == "batch-size" else 0.0
 
 
-def _with(row: Trial, verdict: Verdict, reason: str) -> Trial:
-    return Trial(row.boosts, row.tried, row.params, verdict, reason)
+def _with(row: Trial, verdict: Verdict, reason: str, why: WhyUntried | None = None) -> Trial:
+    return dataclasses.replace(row, verdict=verdict, reason=reason, why_untried=why)

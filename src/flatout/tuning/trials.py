@@ -67,12 +67,8 @@ class Found:
     @property
     def tried(self) -> bool:
         """Whether any boost got its fair try, or none applies to this program."""
-        left = [row for row in self.trials if row.reason.startswith(UNTRIED)]
+        left = [row for row in self.trials if row.left]
         return not left or any(row.pairs or row.guard is not None for row in self.trials)
-
-
-UNTRIED = ("the program ended", "no time left", "it would cost")
-"""How the reasons of boosts begin that nobody could try."""
 
 
 @dataclass
@@ -131,7 +127,7 @@ def _one(
     budget_s = left_s - min(CONFIRM_S, CONFIRM_SHARE * left_s)
     orders = wire.LiveOrders(
         allowed=allowed,
-        settled=tuple(row.tried for row in total.rows if row.tried and _settled(row)),
+        settled=tuple(row.tried for row in total.rows if row.tried and not row.left),
         steps=steps_left,
         budget_s=budget_s,
         stop=True,
@@ -161,22 +157,17 @@ def _one(
 def _add(total: _Sum, run: LiveRun) -> None:
     on = [boost.id for boost in total.kept]
     fresh = live.rows(run, on)
-    total.rows = [row for row in total.rows if row.verdict is not Verdict.SKIPPED or _settled(row)]
+    total.rows = [row for row in total.rows if row.verdict is not Verdict.SKIPPED or not row.left]
     total.rows += [row for row in fresh if row.tried not in on or row.verdict is not Verdict.KEPT]
     total.kept = live.planned(run, total.kept)
     last = total.blocks[-1].step if total.blocks else 0
     total.blocks += [dataclasses.replace(block, step=last + block.step) for block in run.blocks]
 
 
-def _settled(row: Trial) -> bool:
-    return not row.reason.startswith(UNTRIED)
-
-
 def _over(tried: Tried, total: _Sum, deadline: float) -> bool:
     """Whether another process would not be worth it."""
-    left = [row for row in total.rows if not _settled(row)]
     decided = [d for d in tried.run.decisions if d.pairs or d.gradient_error is not None]
-    ended = [row for row in left if row.reason.startswith("the program ended")]
+    ended = [row for row in total.rows if row.why_untried == "program_ended"]
     return not ended or not decided or deadline - time.monotonic() < 2 * tried.wall_s
 
 
@@ -231,8 +222,10 @@ def _found(total: _Sum, refused: list[Trial]) -> Found:
         run_steps=min(ended, default=None),
         run_s=max((tried.wall_s for tried in total.runs), default=0.0),
         start_s=max((tried.start_s for tried in total.runs), default=0.0),
-        redirected=tuple(dict.fromkeys(path for t in total.runs for path in t.redirected)),
-        faults=tuple(dict.fromkeys(fault for t in total.runs for fault in t.run.faults)),
+        redirected=tuple(
+            dict.fromkeys(path for t in total.runs for path in t.run.processes.redirected)
+        ),
+        faults=tuple(dict.fromkeys(fault for t in total.runs for fault in t.run.processes.faults)),
         interrupted=total.interrupted,
         micro_steps=summary.micro_steps if summary is not None else False,
     )

@@ -91,6 +91,7 @@ def tune(
         tried=found.tried,
         needed_s=None if found.tried else _needed_s(found),
         run_folder=str(folder),
+        micro_steps=found.micro_steps,
     )
 
 
@@ -164,7 +165,7 @@ def _confirm(
         return None, best
     guard = found.guard or _last_guard(found)
     result = confirmation(untouched, planned, guard, highest_risk(plan) == "semantics")
-    return result, measured(planned.rank, None) or best
+    return result, measured(planned.process, None) or best
 
 
 def _last_guard(found: Found) -> Guard:
@@ -260,7 +261,7 @@ def _notes(found: Found, settings: Settings) -> list[str]:
         )
     if found.micro_steps:
         notes.append("measured by micro-step: a step of this program is made of many")
-    untried = [str(row.tried) for row in found.trials if row.reason.startswith(trials.UNTRIED)]
+    untried = [str(row.tried) for row in found.trials if row.left]
     if untried:
         notes.append(
             f"no time was left to try {', '.join(dict.fromkeys(untried))}: a longer --budget"

@@ -29,7 +29,7 @@ def why(outcome: Outcome | Tried) -> UserError:
             f" (python -I, -E and -S ignore PYTHONPATH){tail}",
             "start the script without these options, or name the Python that runs it: --python",
         )
-    told = _no_step(outcome) if outcome.rank is None else (
+    told = _no_step(outcome) if outcome.process is None else (
         f"the program as written cannot be measured: {outcome.error}"
     )  # fmt: skip
     return UserError(told + tail, _next_step(outcome), 1)
@@ -45,20 +45,16 @@ def _full_disk(folder: Path) -> str | None:
 
 def _next_step(outcome: Outcome | Tried) -> str:
     whole = f"its whole output: {outcome.log}"
-    if _late(outcome):
+    if outcome.late:
         return f"where it needs longer than that, give it more time with --budget; {whole}"
-    return f"run it by itself first: it must train; {whole}" if outcome.rank is None else whole
-
-
-def _late(outcome: Outcome | Tried) -> bool:
-    return outcome.error is not None and outcome.error.startswith("stopped after")
+    return f"run it by itself first: it must train; {whole}" if outcome.process is None else whole
 
 
 def _no_step(outcome: Outcome | Tried) -> str:
     did = "imported torch but took no optimizer step" if outcome.torch_seen else (
         "never imported torch"
     )  # fmt: skip
-    if _late(outcome):
+    if outcome.late:
         return f"the program {did}; {outcome.error}"
     if outcome.returncode and outcome.returncode < 0:
         return f"the program {did}; it was killed by signal {-outcome.returncode}"

@@ -1,0 +1,148 @@
+"""From the agents' records to what is known of each process of a program, while it runs or later.
+
+Records become state here and nowhere else: trials, duels, live tunings, profiles and the figures of
+a finished run ask these classes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from flatout_agent import wire
+
+TOOK_HOLD = ("applied", "engaged")
+"""`applied` is the last word where a boost cannot tell whether it took hold."""
+
+
+@dataclass
+class Process:
+    """What one process has recorded so far."""
+
+    pid: int = 0
+    rank: int = 0
+    torch: str | None = None
+    """Its version, once imported."""
+    facts: wire.JobFacts | None = None
+    steps: list[wire.StepTaken] = field(default_factory=list)
+    """Those that are recorded one by one: all of a trial, some of a profile."""
+    losses: tuple[float | None, ...] = ()
+    notes: dict[str, wire.BoostNote] = field(default_factory=dict)
+    """What became of each boost, by id: the last word."""
+    redirected: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    crashes: list[str] = field(default_factory=list)
+    gate: wire.AtGate | None = None
+    loop: wire.LoopSeen | None = None
+    decisions: list[wire.Decided] = field(default_factory=list)
+    blocks: list[wire.BlockRun] = field(default_factory=list)
+    live: wire.LiveSummary | None = None
+    ended: wire.Ended | None = None
+
+    def add(self, record: wire.Record) -> None:
+        """Account for one record."""
+        match record:
+            case wire.Started():
+                self.rank = record.rank
+            case wire.TorchSeen():
+                self.torch = record.version
+            case wire.JobSeen():
+                self.facts = record.facts
+            case wire.StepTaken():
+                self.steps.append(record)
+            case wire.LossesSeen():
+                self.losses = record.losses
+            case wire.BoostNote():
+                self.notes[record.id] = record
+            case wire.Redirected():
+                self.redirected.append(record.path)
+            case wire.Fault():
+                self.faults.append(f"{record.where}: {record.message}")
+            case wire.Crashed():
+                self.crashes.append(record.text)
+            case wire.AtGate():
+                self.gate = record
+            case wire.LoopSeen():
+                self.loop = record
+            case wire.Decided():
+                self.decisions.append(record)
+            case wire.BlockRun():
+                self.blocks.append(record)
+            case wire.LiveSummary():
+                self.live = record
+            case wire.Ended():
+                self.ended = record
+
+    @property
+    def step_count(self) -> int:
+        """Steps taken, as far as is known."""
+        counts = [self.steps[-1].index + 1] if self.steps else []
+        counts += [record.steps for record in (self.live, self.ended) if record is not None]
+        return max(counts, default=0)
+
+    @property
+    def engaged(self) -> tuple[str, ...]:
+        """Boosts that took hold."""
+        return tuple(name for name, note in self.notes.items() if note.state in TOOK_HOLD)
+
+
+class Processes:
+    """All processes of one program that have recorded something."""
+
+    def __init__(self, records: Iterable[tuple[int, wire.Record]] = ()) -> None:
+        """records: (process id, record), in the order in which `Tail` gives them."""
+        self._by_pid: dict[int, Process] = {}
+        self.first_step_at: float | None = None
+        """When the first step was heard of, by `time.monotonic` of this process."""
+        for pid, record in records:
+            self.add(pid, record)
+
+    def add(self, pid: int, record: wire.Record) -> Process:
+        """Account for one record; returns the process that wrote it."""
+        process = self._by_pid.setdefault(pid, Process(pid))
+        process.add(record)
+        if isinstance(record, wire.StepTaken) and self.first_step_at is None:
+            self.first_step_at = time.monotonic()
+        return process
+
+    @property
+    def all(self) -> list[Process]:
+        """In the order in which they were first heard of."""
+        return list(self._by_pid.values())
+
+    @property
+    def training(self) -> list[Process]:
+        """Those that have recorded steps, the lowest rank first; of one rank the longest first."""
+        training = [process for process in self.all if process.steps]
+        return sorted(training, key=lambda process: (process.rank, -len(process.steps)))
+
+    @property
+    def leading(self) -> Process | None:
+        """The training process whose figures count: the lowest rank that took steps."""
+        return next(iter(self.training), None)
+
+    @property
+    def complete(self) -> bool:
+        """Every process that trains has ended."""
+        training = self.training
+        return bool(training) and all(process.ended is not None for process in training)
+
+    @property
+    def torch_seen(self) -> bool:
+        """Some process imported torch."""
+        return any(process.torch for process in self.all)
+
+    @property
+    def redirected(self) -> tuple[str, ...]:
+        """What the program tried to save, each path once."""
+        return tuple(dict.fromkeys(path for process in self.all for path in process.redirected))
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Errors inside the agents, each once."""
+        return tuple(dict.fromkeys(fault for process in self.all for fault in process.faults))
+
+    def of(self, pid: int | None) -> Process | None:
+        """The process with this id; None: it has recorded nothing."""
+        return self._by_pid.get(pid) if pid is not None else None

@@ -1,0 +1,94 @@
+"""Records become state: which process leads, when all are complete, what is known of a run."""
+
+from __future__ import annotations
+
+from flatout.running.processes import Process, Processes
+from flatout_agent import wire
+
+
+def started(pid: int, rank: int = 0) -> tuple[int, wire.Record]:
+    return pid, wire.Started(pid, ("train.py",), "3.11", "python", rank=rank)
+
+
+def step(pid: int, index: int = 0) -> tuple[int, wire.Record]:
+    return pid, wire.StepTaken(index, "window", 0.1)
+
+
+def ended(pid: int, steps: int = 3) -> tuple[int, wire.Record]:
+    return pid, wire.Ended("program", steps, 0, 1.0, 0.0)
+
+
+def test_the_lowest_rank_that_trains_leads() -> None:
+    launcher = [started(1)]
+    processes = Processes([*launcher, started(2, 1), step(2), started(3, 0), step(3)])
+    assert [process.pid for process in processes.training] == [3, 2]
+    assert processes.leading is processes.of(3)
+    assert Processes(launcher).leading is None
+    assert processes.of(9) is None
+
+
+def test_of_one_rank_the_longest_leads() -> None:
+    """A job script that tries a step first, and then trains."""
+    processes = Processes([step(1), step(2, 0), step(2, 1)])
+    assert processes.leading is processes.of(2)
+
+
+def test_it_is_complete_when_all_that_train_have_ended() -> None:
+    processes = Processes([started(1), step(2), step(3), ended(2)])
+    assert not processes.complete
+    processes.add(*ended(3))
+    assert processes.complete, "the launcher takes no steps: it is not waited for"
+    assert not Processes([ended(1)]).complete
+
+
+def test_steps_are_counted_even_where_only_some_are_recorded() -> None:
+    process = Process()
+    assert process.step_count == 0
+    process.add(wire.StepTaken(11, "warmup", 0.1))
+    assert process.step_count == 12
+    process.add(wire.LiveSummary((), False, 30))
+    assert process.step_count == 30
+    process.add(ended(0, 40)[1])
+    assert process.step_count == 40
+
+
+def test_the_last_word_on_a_boost_stands() -> None:
+    process = Process()
+    for state in ("applied", "idle"):
+        process.add(wire.BoostNote("tf32", state))
+    process.add(wire.BoostNote("compile", "engaged"))
+    assert process.engaged == ("compile",)
+
+
+def test_what_several_processes_tell_is_told_once() -> None:
+    fault, path = wire.Fault("loader", "TypeError"), wire.Redirected("/data/x", "scratch")
+    processes = Processes([(1, fault), (1, path), (2, fault), (2, path)])
+    assert processes.faults == ("loader: TypeError",)
+    assert processes.redirected == ("/data/x",)
+
+
+def test_every_kind_of_record_is_accounted_for() -> None:
+    """A new kind of record must change the state of its process."""
+    facts = wire.JobFacts("2.13.0", "3.11", "linux", "cpu")
+    records: list[wire.Record] = [
+        started(7, 1)[1],
+        wire.TorchSeen("2.13.0"),
+        wire.JobSeen(facts),
+        wire.BoostNote("tf32", "applied"),
+        step(7)[1],
+        wire.AtGate(0, "gate-0"),
+        wire.LossesSeen((1.0,)),
+        wire.Decided("tf32", "kept"),
+        wire.BlockRun(1, 4, 9.0),
+        wire.LiveSummary((), True, 9),
+        wire.Redirected("x", "dropped"),
+        wire.Fault("here", "why"),
+        wire.LoopSeen(0.1, 0.1, 6),
+        wire.Crashed("Traceback"),
+        ended(7)[1],
+    ]
+    assert {type(record) for record in records} == set(wire.KINDS.values())
+    for record in records:
+        process = Process()
+        process.add(record)
+        assert process != Process(), record.kind
