@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.benching import ceiling_run, ceiling_sheets, ceiling_store, ceilings
-from flatout.benching.ceiling_run import Heard, Orders
+from flatout.benching.ceiling_run import Measurements, Orders
 from flatout.benching.ceiling_watch import Watch
 from flatout.nouns.ceiling import Ceiling, Device, Point
 from flatout.nouns.errors import UserError
@@ -71,40 +71,40 @@ def stand_in(tmp_path: Path) -> Path:
     return path
 
 
-def run(stand_in: Path, code: str, quick: bool = True) -> Heard:
+def run(stand_in: Path, code: str, quick: bool = True) -> Measurements:
     with stand_in.open("a") as file:
         file.write(code)
     return ceiling_run.run(str(stand_in), Orders(quick=quick))
 
 
-def by_id(heard: Heard) -> dict[str, Ceiling]:
-    return {one.id: one for one in heard.ceilings}
+def by_id(measurements: Measurements) -> dict[str, Ceiling]:
+    return {one.id: one for one in measurements.ceilings}
 
 
 def test_points_become_a_ceiling(stand_in: Path) -> None:
-    heard = run(stand_in, "hello(('one', 'cpu')); kernel('one'); tell(done=True)")
-    (found,) = heard.ceilings
+    measurements = run(stand_in, "hello(('one', 'cpu')); kernel('one'); tell(done=True)")
+    (found,) = measurements.ceilings
     assert (found.value, found.best, found.unit) == (2.0, "large", "GB/s")
     assert found.curve == (Point("small", 1.0), Point("large", 2.0))
-    assert (heard.torch, heard.python) == ("2.9.0", "3.12.1")
+    assert (measurements.torch, measurements.python) == ("2.9.0", "3.12.1")
 
 
 def test_of_times_the_shortest_is_the_ceiling(stand_in: Path) -> None:
     code = "hello(('t', 'cpu')); begin('t', unit='us'); tell(point=['a', 3.0]); "
-    heard = run(stand_in, code + "tell(point=['b', 4.0]); tell(end='t'); tell(done=True)")
-    assert by_id(heard)["t"].value == 3.0
+    measurements = run(stand_in, code + "tell(point=['b', 4.0]); tell(end='t'); tell(done=True)")
+    assert by_id(measurements)["t"].value == 3.0
 
 
 def test_a_crash_costs_its_row_and_the_rest_is_measured(stand_in: Path) -> None:
-    heard = run(
+    measurements = run(
         stand_in,
         "hello(('one', 'cpu'), ('crash', 'cpu'), ('last', 'cpu'))\nkernel('one')\n"
         "if wanted('crash'):\n    begin('crash'); tell(point=['small', 7.0])\n"
         "    os.kill(os.getpid(), signal.SIGSEGV)\n"
         "kernel('last'); tell(done=True)\n",
     )
-    found = by_id(heard)
-    assert [one.id for one in heard.ceilings] == ["one", "crash", "last"]
+    found = by_id(measurements)
+    assert [one.id for one in measurements.ceilings] == ["one", "crash", "last"]
     assert found["crash"].value == 7.0  # what was known before it
     assert found["crash"].note == "ended by signal 11 (SIGSEGV)"
     assert found["last"].value == 2.0
@@ -113,13 +113,13 @@ def test_a_crash_costs_its_row_and_the_rest_is_measured(stand_in: Path) -> None:
 def test_what_hangs_costs_its_row(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ceiling_run.LATE_S, True, 0.5)
     began = time.monotonic()
-    heard = run(
+    measurements = run(
         stand_in,
         "hello(('hang', 'cpu'), ('last', 'cpu'))\n"
         "if wanted('hang'):\n    begin('hang'); time.sleep(300)\n"
         "kernel('last'); tell(done=True)\n",
     )
-    found = by_id(heard)
+    found = by_id(measurements)
     assert (found["hang"].value, found["hang"].note) == (None, "did not end")
     assert found["last"].value == 2.0
     assert time.monotonic() - began < 10
@@ -129,7 +129,7 @@ def test_a_device_that_hangs_again_and_again_is_left(
     stand_in: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(ceiling_run.LATE_S, True, 0.3)
-    heard = run(
+    measurements = run(
         stand_in,
         "names = [('a', 'cuda:0'), ('b', 'cuda:0'), ('c', 'cuda:0'), ('d', 'cpu')]\n"
         "hello(*names)\n"
@@ -137,14 +137,14 @@ def test_a_device_that_hangs_again_and_again_is_left(
         "    if wanted(name, device):\n        begin(name, device); time.sleep(300)\n"
         "kernel('d'); tell(done=True)\n",
     )
-    found = by_id(heard)
+    found = by_id(measurements)
     assert found["c"].note == "not tried: the device hung 2 times"
     assert found["d"].value == 2.0
 
 
 def test_it_never_goes_round_for_ever(stand_in: Path) -> None:
-    heard = run(stand_in, "hello(('a', 'cpu')); os._exit(1)")
-    (found,) = heard.ceilings
+    measurements = run(stand_in, "hello(('a', 'cpu')); os._exit(1)")
+    (found,) = measurements.ceilings
     assert found.value is None
     assert found.note.startswith("the process ended before it: ended with exit code 1")
 
@@ -174,9 +174,9 @@ def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
 def test_an_interruption_keeps_what_was_measured(stand_in: Path) -> None:
     code = "hello(('one', 'cpu'), ('two', 'cpu')); kernel('one'); begin('two'); time.sleep(300)"
     threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-    heard = run(stand_in, code)
-    assert heard.interrupted
-    assert [one.id for one in heard.ceilings] == ["one"]
+    measurements = run(stand_in, code)
+    assert measurements.interrupted
+    assert [one.id for one in measurements.ceilings] == ["one"]
 
 
 def test_measuring_keeps_and_cached_gives_it_back(stand_in: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explaining.written import signature
-from flatout.explaining.ranking import Found, confidence, ranked
+from flatout.explaining.ranking import RankedCause, confidence, ranked
 from flatout.explaining.scanning import Book, Scanner
 from flatout.nouns.explained import Confidence
 from flatout.nouns.signature import Role, Signature
@@ -17,14 +17,14 @@ EVERY = (CAUSE, GENERAL, ECHO, WARNING, HARMLESS)
 FAR = "step\n" * 1000
 
 
-def order(text: str, *signatures: Signature, **files: str) -> list[Found]:
+def order(text: str, *signatures: Signature, **files: str) -> list[RankedCause]:
     scanner = Scanner(Book(signatures or EVERY))
     for name, content in files.items() or {"": text}.items():
         scanner.read([content.encode()], name.replace("__", "/") or None)
     return ranked(scanner.hits.values())
 
 
-def told(found: list[Found]) -> list[tuple[str, str | None]]:
+def told(found: list[RankedCause]) -> list[tuple[str, str | None]]:
     return [(item.id, item.consequence_of.id if item.consequence_of else None) for item in found]
 
 

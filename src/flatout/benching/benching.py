@@ -56,30 +56,30 @@ def cores_busy(interval_s: float = BUSY_S) -> float | None:
 
 def last() -> Benched:
     """What was measured here last, with any torch. Raises UserError where nothing was."""
-    here = identity.identity()
-    kept = ceiling_store.load(here)
-    if kept is None:
+    machine_identity = identity.identity()
+    stored = ceiling_store.load(machine_identity)
+    if stored is None:
         raise UserError("nothing was measured on this machine yet", "flatout bench --quick", 1)
     return Benched(
-        machine=here,
-        torch=kept.torch,
-        ceilings=kept.ceilings,
+        machine=machine_identity,
+        torch=stored.torch,
+        ceilings=stored.ceilings,
         findings=(),
-        quick=kept.quick,
-        date=kept.date,
+        quick=stored.quick,
+        date=stored.date,
         cached=True,
     )
 
 
 def _check_asked(measured: Sequence[Ceiling], orders: Orders) -> None:
     """What was named and is not there is a mistake on the command line."""
-    devices = {one.device for one in measured}
+    devices = {ceiling.device for ceiling in measured}
     for device in orders.devices:
         if device not in devices:
             raise UserError(f"there is nothing to measure on {device!r}", "flatout doctor", 2)
-    found = {one.id for one in measured}
+    ids = {ceiling.id for ceiling in measured}
     for name in orders.wanted:
-        if name not in found:
+        if name not in ids:
             raise UserError(
                 f"there is no ceiling {name!r} on this machine",
                 "flatout bench --quick lists those there are with --json",

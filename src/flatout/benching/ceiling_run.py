@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -31,7 +32,6 @@ START_S = 180.0
 """For torch to be imported, where that is slow."""
 LATE_S = {True: 10.0, False: 60.0}
 """A kernel hangs when it is so much over its time: loading a device's libraries takes a while."""
-HUNG = "did not end"
 HANGS = 2
 """After so many on one device no more is asked of it."""
 
@@ -74,7 +74,7 @@ class Orders:
 
 
 @dataclass
-class Heard:
+class Measurements:
     """All that the kernels told."""
 
     torch: str | None = None
@@ -83,13 +83,15 @@ class Heard:
     ceilings: list[Ceiling] = field(default_factory=list)
     interrupted: bool = False
     began: float = field(default_factory=time.monotonic)
+    hangs: Counter[str] = field(default_factory=Counter)
+    """How often each device hung."""
 
 
 class _Process:
     """One process of the agent's: its lines, until it ends, hangs or is done."""
 
-    def __init__(self, heard: Heard, listener: Listener, quick: bool) -> None:
-        self._heard, self._listener, self._quick = heard, listener, quick
+    def __init__(self, measurements: Measurements, listener: Listener, quick: bool) -> None:
+        self._measurements, self._listener, self._quick = measurements, listener, quick
         self.current: Ceiling | None = None
         self.planned: list[tuple[str, str]] = []
         self.done = False
@@ -101,57 +103,62 @@ class _Process:
         """Hear all of it; what was under way when it ended is told as a row with its reason."""
         deadline = time.monotonic() + START_S
         with Conversation(command, env) as talk:
-            while (said := talk.answer(deadline)) is not None:
-                self._take(said)
+            while (answer := talk.answer(deadline)) is not None:
+                self._take(answer)
                 if self.done or self.error:
                     return
-                if said:
-                    deadline = time.monotonic() + self._limit_s(said)
+                if answer:
+                    deadline = time.monotonic() + self._limit_s(answer)
             self.late = talk.running
-            self.ending = HUNG if self.late else talk.how_it_ended()
+            self.ending = "did not end" if self.late else talk.how_it_ended()
         if self.current is not None:
+            self._measurements.hangs[self.current.device] += self.late
             self._end(self.ending)
-        elif self._heard.torch is None:
+        elif self._measurements.torch is None:
             self.error = (f"torch could not be imported: {self.ending}", False)
 
-    def _limit_s(self, said: dict[str, Any]) -> float:
-        if "begin" in said:
-            self._seconds = float(said.get("seconds") or 0.0)
+    def _limit_s(self, answer: dict[str, Any]) -> float:
+        if "begin" in answer:
+            self._seconds = float(answer.get("seconds") or 0.0)
         return START_S if self.current is None else self._seconds + LATE_S[self._quick]
 
     _seconds = 0.0
 
-    def _take(self, said: dict[str, Any]) -> None:
-        heard = self._heard
-        if "error" in said:
-            self.error = (str(said["error"]), bool(said.get("torch_missing")))
-        elif "devices" in said:
-            heard.torch, heard.python = said.get("torch"), said.get("python")
-            heard.devices = tuple(Device(**_known(item)) for item in said["devices"])
-        elif "planned" in said:
-            self.planned = [(str(one), str(device)) for one, device in said["planned"]]
-            self._listener.planned(len(heard.ceilings) + len(self.planned))
-        elif "lost" in said:
-            heard.ceilings.append(
-                Ceiling(str(said["lost"]), str(said["lost"]), "", None, "", note=said["note"])
+    def _take(self, answer: dict[str, Any]) -> None:
+        measurements = self._measurements
+        if "error" in answer:
+            self.error = (str(answer["error"]), bool(answer.get("torch_missing")))
+        elif "devices" in answer:
+            measurements.torch, measurements.python = answer.get("torch"), answer.get("python")
+            measurements.devices = tuple(
+                Device(**_device_fields(facts)) for facts in answer["devices"]
             )
-        elif "begin" in said:
-            self.current = _begun(said["begin"])
+        elif "planned" in answer:
+            self.planned = [
+                (str(kernel_id), str(device)) for kernel_id, device in answer["planned"]
+            ]
+            self._listener.planned(len(measurements.ceilings) + len(self.planned))
+        elif "lost" in answer:
+            measurements.ceilings.append(
+                Ceiling(str(answer["lost"]), str(answer["lost"]), "", None, "", note=answer["note"])
+            )
+        elif "begin" in answer:
+            self.current = _begun(answer["begin"])
             self._listener.begun(self.current)
-        elif "point" in said and self.current is not None:
-            size, value = said["point"]
+        elif "point" in answer and self.current is not None:
+            size, value = answer["point"]
             self.current = with_point(self.current, Point(str(size), float(value)))
             self._listener.point(self.current)
-        elif "end" in said and self.current is not None:
-            self._end(str(said.get("note") or ""))
-        elif "done" in said:
+        elif "end" in answer and self.current is not None:
+            self._end(str(answer.get("note") or ""))
+        elif "done" in answer:
             self.done = True
 
     def _end(self, note: str) -> None:
         assert self.current is not None
         notes = "; ".join(text for text in (self.current.note, note) if text)
         ended = replace(self.current, note=notes)
-        self._heard.ceilings.append(ended)
+        self._measurements.ceilings.append(ended)
         self.current = None
         self._listener.ended(ended)
 
@@ -161,64 +168,71 @@ def run(
     orders: Orders,
     listener: Listener | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Heard:
+) -> Measurements:
     """Measure; what Ctrl-C cut off is missing in the answer, which says so.
 
     Raises UserError where torch is missing or cannot be imported.
     """
-    heard = Heard()
+    measurements = Measurements()
     listener = listener or Silent()
     base = os.environ if environ is None else environ
     prefix = "flatout-bench-"
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as scratch:
         env = conversation.environment(base, scratch)
         try:
-            while not _one_process(python, orders, heard, listener, env):
+            while not _run_process(python, orders, measurements, listener, env):
                 pass
         except KeyboardInterrupt:
-            heard.interrupted = True
-    return heard
+            measurements.interrupted = True
+    return measurements
 
 
-def _one_process(
+def _run_process(
     python: str,
     orders: Orders,
-    heard: Heard,
+    measurements: Measurements,
     listener: Listener,
     env: Mapping[str, str],
 ) -> bool:
     """Whether there is nothing left to measure."""
-    done = [(one.id, one.device) for one in heard.ceilings]
-    process = _Process(heard, listener, orders.quick)
-    command = [python, str(conversation.program("ceilings")), _argument(orders, heard, done)]
+    finished = [(ceiling.id, ceiling.device) for ceiling in measurements.ceilings]
+    process = _Process(measurements, listener, orders.quick)
+    command = [
+        python,
+        str(conversation.program("ceilings")),
+        _argument(orders, measurements, finished),
+    ]
     try:
         process.listen(command, env)
     except OSError as error:
         raise UserError(f"{python} cannot be started: {error.strerror or error}") from error
     if process.error is not None:
         _refuse(python, *process.error)
-    left = [one for one in process.planned if one not in _keys(heard)]
-    if process.done or not left:
+    remaining = [ceiling for ceiling in process.planned if ceiling not in _keys(measurements)]
+    if process.done or not remaining:
         return True
-    if len(heard.ceilings) == len(done):  # another process would get no further
-        _leave(heard, left, f"the process ended before it: {process.ending}", listener)
+    if len(measurements.ceilings) == len(finished):  # another process would get no further
+        _leave(measurements, remaining, f"the process ended before it: {process.ending}", listener)
         return True
-    hung = [one.device for one in heard.ceilings if one.note.endswith(HUNG)]
-    lost = [key for key in left if hung.count(key[1]) >= HANGS]
-    _leave(heard, lost, f"not tried: the device hung {HANGS} times", listener)
-    return len(lost) == len(left)
+    lost = [key for key in remaining if measurements.hangs[key[1]] >= HANGS]
+    _leave(measurements, lost, f"not tried: the device hung {HANGS} times", listener)
+    return len(lost) == len(remaining)
 
 
-def _leave(heard: Heard, keys: Sequence[tuple[str, str]], note: str, listener: Listener) -> None:
+def _leave(
+    measurements: Measurements, keys: Sequence[tuple[str, str]], note: str, listener: Listener
+) -> None:
     """Rows without a value for what is not tried any more."""
     for kernel_id, device in keys:
         row = Ceiling(kernel_id, kernel_id, device, None, "", note=note)
-        heard.ceilings.append(row)
+        measurements.ceilings.append(row)
         listener.ended(row)
 
 
-def _argument(orders: Orders, heard: Heard, done: Sequence[tuple[str, str]]) -> str:
-    further = max(0, len(heard.devices) - 2)
+def _argument(
+    orders: Orders, measurements: Measurements, finished: Sequence[tuple[str, str]]
+) -> str:
+    further = max(0, len(measurements.devices) - 2)
     whole_s = QUICK_S if orders.quick else FULL_S + FURTHER_S * further
     return json.dumps(
         {
@@ -226,37 +240,37 @@ def _argument(orders: Orders, heard: Heard, done: Sequence[tuple[str, str]]) -> 
             "wanted": list(orders.wanted),
             "devices": list(orders.devices),
             "folder": os.path.abspath(orders.folder),  # noqa: PTH100 - of a folder that may be gone
-            "done": [list(key) for key in done],
-            "budget_s": max(whole_s - (time.monotonic() - heard.began), LEAST_S),
+            "done": [list(key) for key in finished],
+            "budget_s": max(whole_s - (time.monotonic() - measurements.began), LEAST_S),
         }
     )
 
 
-def _refuse(python: str, error: str, missing: bool) -> None:
-    if missing:
+def _refuse(python: str, error: str, torch_missing: bool) -> None:
+    if torch_missing:
         raise UserError(
             f"torch is not installed in {python}", "flatout env install, or --python PATH"
         )
     raise UserError(f"{python}: torch cannot be used: {error}", "flatout doctor")
 
 
-def _keys(heard: Heard) -> set[tuple[str, str]]:
-    return {(one.id, one.device) for one in heard.ceilings}
+def _keys(measurements: Measurements) -> set[tuple[str, str]]:
+    return {(ceiling.id, ceiling.device) for ceiling in measurements.ceilings}
 
 
 def with_point(ceiling: Ceiling, point: Point) -> Ceiling:
     """The ceiling with one size more; its value is that of the best."""
     best = min if ceiling.unit in SHORTER_IS_BETTER else max
     curve = (*ceiling.curve, point)
-    top = best(curve, key=lambda one: one.value)
+    top = best(curve, key=lambda entry: entry.value)
     return replace(ceiling, curve=curve, value=top.value, best=top.size)
 
 
-def _known(item: dict[str, Any]) -> dict[str, Any]:
-    return {name: item[name] for name in Device.__dataclass_fields__ if name in item}
+def _device_fields(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: facts[name] for name in Device.__dataclass_fields__ if name in facts}
 
 
-def _begun(said: dict[str, Any]) -> Ceiling:
+def _begun(fields: dict[str, Any]) -> Ceiling:
     names = ("id", "title", "device", "unit", "note")
-    kernel_id, title, device, unit, note = (str(said.get(name) or "") for name in names)
+    kernel_id, title, device, unit, note = (str(fields.get(name) or "") for name in names)
     return Ceiling(kernel_id, title, device, None, unit, note=note)

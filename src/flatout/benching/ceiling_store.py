@@ -31,7 +31,7 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredCeilings:
     """What one file holds."""
 
     ceilings: tuple[Ceiling, ...]
@@ -42,22 +42,22 @@ class Kept:
     """Some of them were measured with --quick alone."""
 
 
-def load(here: Identity, environ: Mapping[str, str] | None = None) -> Kept | None:
+def load(identity: Identity, environ: Mapping[str, str] | None = None) -> StoredCeilings | None:
     """What is kept of this machine; of several torch versions the newest file."""
     environ = os.environ if environ is None else environ
-    root, machine = folder(environ), _machine_key(here, environ)
+    root, machine = folder(environ), _machine_key(identity, environ)
     if root is None:
         return None
-    if here.torch is not None:
-        return _read(root / f"{machine}-{_safe(here.torch)}.json")
+    if identity.torch is not None:
+        return _read(root / f"{machine}-{_safe(identity.torch)}.json")
     with contextlib.suppress(OSError):
-        found = sorted(root.glob(f"{machine}-*.json"), key=lambda path: path.stat().st_mtime)
-        return _read(found[-1]) if found else None
+        files = sorted(root.glob(f"{machine}-*.json"), key=lambda path: path.stat().st_mtime)
+        return _read(files[-1]) if files else None
     return None
 
 
 def keep(
-    here: Identity,
+    identity: Identity,
     ceilings: Sequence[Ceiling],
     quick: bool,
     environ: Mapping[str, str] | None = None,
@@ -68,17 +68,21 @@ def keep(
     """
     environ = os.environ if environ is None else environ
     root = folder(environ)
-    measured = [one for one in ceilings if one.value is not None]
-    if root is None or here.torch is None or not measured:
+    measured = [ceiling for ceiling in ceilings if ceiling.value is not None]
+    if root is None or identity.torch is None or not measured:
         return None
-    path = root / f"{_machine_key(here, environ)}-{_safe(here.torch)}.json"
+    path = root / f"{_machine_key(identity, environ)}-{_safe(identity.torch)}.json"
     date = datetime.now(UTC).isoformat(timespec="seconds")
     rows = {(row["id"], row["device"]): row for row in _rows(path)}
-    for one in measured:
-        before = rows.get((one.id, one.device))
-        if before is None or not _is_better(before["value"], one):
-            rows[one.id, one.device] = {**dataclasses.asdict(one), "quick": quick, "date": date}
-    document = {"version": VERSION, "torch": here.torch, "ceilings": list(rows.values())}
+    for ceiling in measured:
+        before = rows.get((ceiling.id, ceiling.device))
+        if before is None or not _is_better(before["value"], ceiling):
+            rows[ceiling.id, ceiling.device] = {
+                **dataclasses.asdict(ceiling),
+                "quick": quick,
+                "date": date,
+            }
+    document = {"version": VERSION, "torch": identity.torch, "ceilings": list(rows.values())}
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -91,10 +95,10 @@ def keep(
     return path
 
 
-def _is_better(before: float | None, one: Ceiling) -> bool:
-    if before is None or one.value is None or one.id in ANEW:
+def _is_better(before: float | None, ceiling: Ceiling) -> bool:
+    if before is None or ceiling.value is None or ceiling.id in ANEW:
         return False
-    return before < one.value if one.unit in SHORTER_IS_BETTER else before > one.value
+    return before < ceiling.value if ceiling.unit in SHORTER_IS_BETTER else before > ceiling.value
 
 
 def folder(environ: Mapping[str, str]) -> Path | None:
@@ -115,12 +119,12 @@ def folder(environ: Mapping[str, str]) -> Path | None:
     return base / "flatout" / "ceilings"
 
 
-def _machine_key(here: Identity, environ: Mapping[str, str]) -> str:
+def _machine_key(identity: Identity, environ: Mapping[str, str]) -> str:
     """Memory to the gibibyte: a kernel's update takes some of it."""
-    gib = round(here.memory_bytes / 2**30) if here.memory_bytes is not None else None
-    gpus = [(gpu.name, gpu.memory_bytes, gpu.driver) for gpu in here.gpus]
+    gib = round(identity.memory_bytes / 2**30) if identity.memory_bytes is not None else None
+    gpus = [(gpu.name, gpu.memory_bytes, gpu.driver) for gpu in identity.gpus]
     visible = [environ.get(name) for name in VISIBLE] if gpus else []
-    facts = [here.system, here.cpu, here.cores, gib, gpus, visible]
+    facts = [identity.system, identity.cpu, identity.cores, gib, gpus, visible]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
@@ -147,11 +151,11 @@ def _ceiling(row: dict[str, Any]) -> Ceiling | None:
     return decode(Ceiling, row, lambda place: None)
 
 
-def _read(path: Path) -> Kept | None:
+def _read(path: Path) -> StoredCeilings | None:
     rows = _rows(path)
-    found = tuple(one for row in rows if (one := _ceiling(row)) is not None)
-    if not found:
+    ceilings = tuple(ceiling for row in rows if (ceiling := _ceiling(row)) is not None)
+    if not ceilings:
         return None
     dates = [str(row.get("date") or "") for row in rows]
     torch = path.stem.partition("-")[2]
-    return Kept(found, torch, max(dates), any(row.get("quick") for row in rows))
+    return StoredCeilings(ceilings, torch, max(dates), any(row.get("quick") for row in rows))

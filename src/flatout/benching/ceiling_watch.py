@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
+from flatout.nouns import throttles
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 from flatout.probing import nvml
 
 PERIOD_S = 0.5
-IDLE = "gpu_idle"
 BUSY = 0.5
 """Of its limit in power, or of its time: from there on a sample tells of work."""
 
@@ -69,30 +69,32 @@ class Watch:
 
     def _under_load(self, gpu: Gpu) -> Gpu:
         """Other programs' processes stay as they were: ours came with the kernels."""
-        seen = [one for sample in self._samples for one in sample if _same(one, gpu)]
-        busy = [one for one in seen if _busy(one)]
+        samples = [row for gpus in self._samples for row in gpus if _same(row, gpu)]
+        busy = [sample for sample in samples if _busy(sample)]
         if not busy:
             return gpu
-        hardest = max(busy, key=lambda one: one.power_w or 0.0)
-        throttles = {reason for one in busy for reason in one.throttles or ()} - {IDLE}
-        told = any(one.throttles is not None for one in busy)
+        hardest = max(busy, key=lambda sample: sample.power_w or 0.0)
+        reasons = {reason for sample in busy for reason in sample.throttles or ()} - {
+            throttles.IDLE
+        }
+        known = any(sample.throttles is not None for sample in busy)
         return dataclasses.replace(
             gpu,
-            throttles=tuple(sorted(throttles)) if told else gpu.throttles,
+            throttles=tuple(sorted(reasons)) if known else gpu.throttles,
             power_w=hardest.power_w,
             clock_sm_mhz=hardest.clock_sm_mhz,
-            clock_memory_mhz=_most([one.clock_memory_mhz for one in busy]),
-            temperature_c=_most([one.temperature_c for one in busy]),
-            pcie_generation=_most([one.pcie_generation for one in busy]),
-            pcie_width=_most([one.pcie_width for one in busy]),
+            clock_memory_mhz=_most([sample.clock_memory_mhz for sample in busy]),
+            temperature_c=_most([sample.temperature_c for sample in busy]),
+            pcie_generation=_most([sample.pcie_generation for sample in busy]),
+            pcie_width=_most([sample.pcie_width for sample in busy]),
             utilization=1.0,
         )
 
 
-def _same(one: Gpu, other: Gpu) -> bool:
-    if one.uuid is not None and other.uuid is not None:
-        return one.uuid == other.uuid
-    return one.index is not None and one.index == other.index
+def _same(sample: Gpu, gpu: Gpu) -> bool:
+    if sample.uuid is not None and gpu.uuid is not None:
+        return sample.uuid == gpu.uuid
+    return sample.index is not None and sample.index == gpu.index
 
 
 def _busy(gpu: Gpu) -> bool:

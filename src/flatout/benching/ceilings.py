@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.benching import ceiling_run, ceiling_sheets, ceiling_store
-from flatout.benching.ceiling_run import Heard, Listener, Orders
+from flatout.benching.ceiling_run import Listener, Measurements, Orders
 from flatout.nouns.ceiling import Ceiling, Device
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import Identity
@@ -47,7 +47,7 @@ FOR_PROFILES = (
 
 
 @dataclass(frozen=True)
-class Measured:
+class CeilingRun:
     """One run of kernels."""
 
     machine: Identity
@@ -81,14 +81,14 @@ def measure(
     return measured.ceilings
 
 
-def cached(here: Identity) -> tuple[Ceiling, ...]:
+def cached(machine: Identity) -> tuple[Ceiling, ...]:
     """What was measured on this machine before, with this driver and torch; empty: nothing.
 
-    here: `flatout.probing.identity.identity(torch)`; without a torch version, the last that was
+    machine: `flatout.probing.identity.identity(torch)`; without a torch version, the last that was
     measured with any.
     """
-    kept = ceiling_store.load(here)
-    return kept.ceilings if kept else ()
+    stored = ceiling_store.load(machine)
+    return stored.ceilings if stored else ()
 
 
 def for_profiles(
@@ -99,9 +99,9 @@ def for_profiles(
     Nothing else may run meanwhile: beside it they would be wrong. `tell` hears what takes the time
     and why there are none; that is no error.
     """
-    known = cached(identity())
-    if any(one.id in FOR_PROFILES for one in known) or not measure_missing:
-        return known
+    ceilings = cached(identity())
+    if any(ceiling.id in FOR_PROFILES for ceiling in ceilings) or not measure_missing:
+        return ceilings
     tell("measuring once what this hardware can do")
     try:
         return measure(python, quick=True, wanted=FOR_PROFILES)
@@ -115,22 +115,25 @@ def run(
     orders: Orders,
     listener: Listener | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Measured:
+) -> CeilingRun:
     """As `measure`; an interruption is told and not raised."""
-    heard = ceiling_run.run(python, orders, listener, environ)
-    here = identity(heard.torch, heard.python)
-    ceilings = _complete(heard)
-    ceiling_store.keep(here, ceilings, orders.quick)
-    cards = tuple(device for device in heard.devices if device.device != "cpu")
-    return Measured(here, heard.torch or "", ceilings, cards, heard.interrupted)
+    measurements = ceiling_run.run(python, orders, listener, environ)
+    machine = identity(measurements.torch, measurements.python)
+    ceilings = _complete(measurements)
+    ceiling_store.keep(machine, ceilings, orders.quick)
+    cards = tuple(device for device in measurements.devices if device.device != "cpu")
+    return CeilingRun(machine, measurements.torch or "", ceilings, cards, measurements.interrupted)
 
 
-def _complete(heard: Heard) -> tuple[Ceiling, ...]:
+def _complete(measurements: Measurements) -> tuple[Ceiling, ...]:
     """With what the data sheets say."""
-    by_name = {device.device: device for device in heard.devices}
+    by_name = {device.device: device for device in measurements.devices}
     return tuple(
         dataclasses.replace(
-            one, datasheet=ceiling_sheets.figure(one.id, by_name.get(one.device), heard.devices)
+            ceiling,
+            datasheet=ceiling_sheets.figure(
+                ceiling.id, by_name.get(ceiling.device), measurements.devices
+            ),
         )
-        for one in heard.ceilings
+        for ceiling in measurements.ceilings
     )

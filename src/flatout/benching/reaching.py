@@ -20,8 +20,8 @@ def reached(profile: Profile) -> Profile:
     MFU is by the highest measured matmul ceiling of the device, whatever dtype the job computes in
     (float8 left out): what is lost by a slow dtype shows in it.
     """
-    anatomy, seen = profile.anatomy, profile.seen
-    flops = anatomy.flops if anatomy.flops is not None else seen.flops if seen else None
+    anatomy, watched = profile.anatomy, profile.seen
+    flops = anatomy.flops if anatomy.flops is not None else watched.flops if watched else None
     ours = CPU if anatomy.device == "cpu" else (*TENSOR_CORES, *PLAIN)
     ceiling = _highest(profile, ours)
     filled = dataclasses.replace(
@@ -30,8 +30,8 @@ def reached(profile: Profile) -> Profile:
         flops=flops,
         mfu=_share(flops, anatomy.step_ms, ceiling, TERA),
         cores=profile.job.cores if profile.job is not None else anatomy.cores,
-        cores_busy=seen.main_cpu_s / seen.step_s
-        if seen is not None and seen.main_cpu_s is not None and seen.step_s
+        cores_busy=watched.main_cpu_s / watched.step_s
+        if watched is not None and watched.main_cpu_s is not None and watched.step_s
         else anatomy.cores_busy,
     )
     return dataclasses.replace(profile, anatomy=filled)
@@ -49,7 +49,7 @@ def _part(profile: Profile, part: Part) -> Part:
         _share(part.bytes, part.ms, _highest(profile, memory), GIGA),
     )
     # Above its ceiling comes what lies in a cache: then memory does not bind it.
-    share = max((one for one in shares if one is not None and one <= 1), default=None)
+    share = max((ratio for ratio in shares if ratio is not None and ratio <= 1), default=None)
     return part if share is None else dataclasses.replace(part, ceiling=share)
 
 

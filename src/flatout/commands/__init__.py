@@ -108,17 +108,17 @@ class _WithUsage(TyperCommand):
 
 def names() -> list[str]:
     """The commands as the user types them."""
-    files = (item.name for item in pkgutil.iter_modules(__path__))
-    return sorted(name.replace("_", "-") for name in files if not name.startswith("_"))
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
 
 
 def call(arguments: Sequence[str]) -> int:
     """Run the command in `arguments`; its exit code. Raises UserError and typer's exceptions."""
     if COMPLETION in os.environ:
-        asked, words = next(iter(_typed()), None), [*arguments]
+        name, words = next(iter(_typed()), None), [*arguments]
     else:
-        asked, words = _modern(arguments)
-    result = application(asked if asked in names() else None)(
+        name, words = _modern(arguments)
+    result = application(name if name in names() else None)(
         args=words or ["--help"],
         prog_name="flatout",
         standalone_mode=False,
@@ -129,16 +129,16 @@ def call(arguments: Sequence[str]) -> int:
 def _modern(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
     """The command asked for, and all words as they are written today."""
     words = list(arguments)
-    place = next((place for place, item in enumerate(words) if not item.startswith("-")), None)
+    place = next((place for place, word in enumerate(words) if not word.startswith("-")), None)
     if place is None:
         return None, words
-    asked = words[place]
-    if asked not in names():
-        raise UserError(f"there is no command {asked!r}{nearest(asked, names())}", "flatout --help")
-    modern = getattr(importlib.import_module(_module(asked)), "modern", None)
+    name = words[place]
+    if name not in names():
+        raise UserError(f"there is no command {name!r}{nearest(name, names())}", "flatout --help")
+    modern = getattr(importlib.import_module(_module(name)), "modern", None)
     if modern is not None:
         words[place + 1 :] = modern(words[place + 1 :])
-    return asked, words
+    return name, words
 
 
 def _typed() -> Iterator[str]:
@@ -147,8 +147,8 @@ def _typed() -> Iterator[str]:
     yield from (word for word in line.split()[1:] if not word.startswith("-"))
 
 
-def application(asked: str | None = None) -> typer.Typer:
-    """All commands; of these only `asked` is loaded, the others can tell their help alone."""
+def application(selected: str | None = None) -> typer.Typer:
+    """All commands; only `selected` is imported, of the others just the help is read."""
     app = typer.Typer(
         cls=_Overview,
         help=_help(INTRODUCTION),
@@ -164,7 +164,7 @@ def application(asked: str | None = None) -> typer.Typer:
         names(), key=lambda name: (GROUPS.index(entries[name].group), entries[name])
     ):
         group, _, summary = entries[name]
-        if name != asked:
+        if name != selected:
             app.command(name, help=summary, rich_help_panel=group)(_not_loaded)
             continue
         module = importlib.import_module(_module(name))
@@ -217,12 +217,12 @@ def entry(name: str) -> Entry:
     return Entry(*place, summary)
 
 
-def program(rest: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
+def program(arguments: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
     """The user's program in what follows flatout's own options: its words, and the module of `-m`.
 
     `train.py ...`, `-m package.module ...`, or `-- any command ...`.
     """
-    words = tuple(rest)
+    words = tuple(arguments)
     if words[:1] != ("-m",):
         return words, None
     if len(words) == 1:
@@ -256,14 +256,14 @@ def _module(name: str) -> str:
     return f"{__name__}.{name.replace('-', '_')}"
 
 
-def nearest(asked: str, known: Sequence[str]) -> str:
+def nearest(name: str, names: Sequence[str]) -> str:
     """The known word most like the one asked for, as the end of a message; or nothing."""
-    near = difflib.get_close_matches(asked, known, n=1)
+    near = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"flatout {flatout.__version__}")
         raise typer.Exit
 

@@ -86,10 +86,10 @@ def _diagnose(deep: bool, recording: Path | None, redact: bool, python: str | No
     executable = chosen_python(python)
     with ThreadPoolExecutor(1) as pool:
         loading = pool.submit(checks.MACHINE.every)
-        found = recorded.read(recording) if recording else machine.look(executable, deep)
+        facts = recorded.read(recording) if recording else machine.look(executable, deep)
         modules = loading.result()
     tests = selftest.run(executable) if deep else ()
     if redact:
-        found, tests = redacted.with_tests(found, tests)
-    findings = diagnose(found, modules)
-    return Diagnosed(found, findings, tests, len(modules), time.monotonic() - began)
+        facts, tests = redacted.with_tests(facts, tests)
+    findings = diagnose(facts, modules)
+    return Diagnosed(facts, findings, tests, len(modules), time.monotonic() - began)

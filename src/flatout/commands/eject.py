@@ -31,15 +31,17 @@ def command(
     from flatout.reporting import lines
     from flatout.tuning import plan_file
 
-    found = plan_file.read(plan)
-    if not found.boosts:
+    contents = plan_file.read(plan)
+    if not contents.boosts:
         raise UserError(f"{plan} holds no boost", "make a plan: flatout tune, then your script", 1)
     document = {
         "schema": "flatout.eject/1",
         "plan": str(plan),
-        "speedup": found.speedup,
-        "job_known": found.job is not None,
-        "boosts": sorted(_entries(found), key=lambda item: list(lines.PLACES).index(item["where"])),
+        "speedup": contents.speedup,
+        "job_known": contents.job is not None,
+        "boosts": sorted(
+            _entries(contents), key=lambda entry: list(lines.PLACES).index(entry["where"])
+        ),
     }
     typer.echo(json.dumps(document, indent=2) if as_json else lines.source(document))
     return 0

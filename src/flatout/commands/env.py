@@ -213,9 +213,9 @@ def modern(words: Sequence[str]) -> list[str]:
             words = ["install", *words]
             renamed(["env", *words])
         return [*words]
-    known = [function.__name__ for function in SUBCOMMANDS]
-    if words[place] not in known:
-        message = f"there is no command 'env {words[place]}'{nearest(words[place], known)}"
+    names = [function.__name__ for function in SUBCOMMANDS]
+    if words[place] not in names:
+        message = f"there is no command 'env {words[place]}'{nearest(words[place], names)}"
         raise UserError(message, "flatout env --help")
     if place:
         words = [words[place], *words[:place], *words[place + 1 :]]
@@ -224,7 +224,7 @@ def modern(words: Sequence[str]) -> list[str]:
 
 
 def _script(
-    what: str,
+    kind: str,
     target: Target,
     mirror: str | None,
     write: Path | None,
@@ -233,21 +233,21 @@ def _script(
     apply: bool,
     yes: bool,
 ) -> int:
-    document = _answer(what, target, mirror)
+    document = _answer(kind, target, mirror)
     _show(document, write, force, as_json)
     if apply:
         _apply(target, document["commands"], yes)
     return 0
 
 
-def _head(what: str) -> Document:
-    return {"schema": "flatout.env/1", "what": what}
+def _head(kind: str) -> Document:
+    return {"schema": "flatout.env/1", "what": kind}
 
 
-def _answer(what: str, target: Target, mirror: str | None) -> Document:
+def _answer(kind: str, target: Target, mirror: str | None) -> Document:
     from flatout.installing import answers
 
-    return {**_head(what), **answers.answer(what, target, mirror).document()}
+    return {**_head(kind), **answers.answer(kind, target, mirror).document()}
 
 
 def _show(document: Document, write: Path | None, force: bool, as_json: bool) -> None:
@@ -281,8 +281,8 @@ def _target(
         return targets.adjusted(description.read(for_), manager, shell)
     from flatout.probing import machine
 
-    here = machine.look(_interpreter(python), limit_s=LIMIT_S)
-    return targets.adjusted(targets.asked(here), manager, shell)
+    facts = machine.look(_interpreter(python), limit_s=LIMIT_S)
+    return targets.adjusted(targets.asked(facts), manager, shell)
 
 
 def _interpreter(python: str | None) -> str:

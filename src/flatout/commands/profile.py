@@ -90,12 +90,14 @@ def command(
     from flatout.profiling.settings import seconds
     from flatout.running.command import resolve
 
-    what = resolve(*program(ctx.args), python)
-    asked = recording.Settings(steps, seconds(skip), stop, not no_bench, as_json, **_planned(plan))
-    return _record(what, asked, limit, out)
+    target = resolve(*program(ctx.args), python)
+    settings = recording.Settings(
+        steps, seconds(skip), stop, not no_bench, as_json, **_planned(plan)
+    )
+    return _record(target, settings, limit, out)
 
 
-def _record(what: Command, asked: Settings, limit: float, out: Path | None) -> int:
+def _record(target: Command, settings: Settings, limit: float, out: Path | None) -> int:
     """Run the script and report as soon as its window is recorded."""
     from flatout.profiling import recording
     from flatout.profiling.settings import Lines
@@ -103,9 +105,9 @@ def _record(what: Command, asked: Settings, limit: float, out: Path | None) -> i
     codes: list[int] = []
 
     def report(recorded: Recorded) -> None:
-        codes.append(_report(recorded, limit, asked.stdout_to_stderr, out))
+        codes.append(_report(recorded, limit, settings.stdout_to_stderr, out))
 
-    recording.record(what, asked, Lines(), report)
+    recording.record(target, settings, Lines(), report)
     return max(codes)
 
 
@@ -126,18 +128,18 @@ def _traces(ctx: typer.Context, old: list[str]) -> int:
         allow_interspersed_args=True,
         ignore_unknown_options=False,
     )
-    given = {**_given(ctx), **_given(later)}
+    options = {**_typed_options(ctx), **_typed_options(later)}
     words = list(later.args)
     if old:
         renamed(["profile", *words])
     else:
-        _check_traces(words, [name for name in SCRIPT_ONLY if name in given])
-    limit = _limit(given.get("fail_above", DEFAULT_LIMIT), given.get("fail_over"), words)
+        _check_traces(words, [name for name in SCRIPT_ONLY if name in options])
+    limit = _limit(options.get("fail_above", DEFAULT_LIMIT), options.get("fail_over"), words)
     recorded = recording.from_traces([Path(word) for word in words])
-    return _report(recorded, limit, given.get("as_json", False), given.get("out"))
+    return _report(recorded, limit, options.get("as_json", False), options.get("out"))
 
 
-def _given(ctx: Any) -> dict[str, Any]:
+def _typed_options(ctx: Any) -> dict[str, Any]:
     """The options on the command line, without those that have their default."""
     sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
     return {
@@ -183,25 +185,24 @@ def _report(recorded: Recorded, most: float, as_json: bool, out: Path | None) ->
     from flatout.diagnosing.diagnose import diagnose_profile
     from flatout.nouns.profile import Profiled
     from flatout.reporting import tensorboard, terminal
-    from flatout.reporting.profile import document as profile_document
-    from flatout.reporting.profile import html
+    from flatout.reporting.profile import document, html
     from flatout.running import folder
 
-    here = recorded.folder or folder.fresh("profile")
-    page, notes = here / "report.html", recorded.notes
-    found, asked = diagnose_profile(recorded.profile), len(checks.JOB.files())
-    paths = str(here), str(page)
-    told = Profiled(recorded.profile, found, notes, most, asked, recorded.wall_s, *paths)
-    document = json.dumps(profile_document.document(told), indent=2) + "\n"
-    (here / "profile.json").write_text(document, encoding="utf-8")
-    html.write_report(told, page)
+    run_folder = recorded.folder or folder.fresh("profile")
+    page, notes = run_folder / "report.html", recorded.notes
+    findings, count = diagnose_profile(recorded.profile), len(checks.JOB.files())
+    paths = str(run_folder), str(page)
+    profiled = Profiled(recorded.profile, findings, notes, most, count, recorded.wall_s, *paths)
+    text = json.dumps(document.document(profiled), indent=2) + "\n"
+    (run_folder / "profile.json").write_text(text, encoding="utf-8")
+    html.write_report(profiled, page)
     if out is not None:
-        tensorboard.profile(told, out, recorded.traces)
+        tensorboard.profile(profiled, out, recorded.traces)
     if as_json:
-        sys.stdout.write(document)
+        sys.stdout.write(text)
     else:
-        terminal.profile(told)
-    return int(told.largest_gain > most)
+        terminal.profile(profiled)
+    return int(profiled.largest_gain > most)
 
 
 def _planned(path: Path | None) -> dict[str, Any]:
@@ -213,6 +214,6 @@ def _planned(path: Path | None) -> dict[str, Any]:
     from flatout.tuning import plan_file
 
     plan = plan_file.read(path)
-    boosts, here = chosen.choose(plan.boosts), identity()
-    variables = chosen.environment(boosts, plan.job, here)
+    boosts, machine = chosen.choose(plan.boosts), identity()
+    variables = chosen.environment(boosts, plan.job, machine)
     return {"boosts": chosen.orders(boosts), "variables": variables}

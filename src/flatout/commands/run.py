@@ -49,20 +49,20 @@ def command(
       flatout run -m package.train
       flatout run -- torchrun --nproc-per-node 2 train.py
     """
-    what = resolve(*program(ctx.args), python)
-    applied = _plan(what, plan, no_plan, quiet or live)
-    asked = _Asked(what, applied, plan or PLAN, python, as_json, quiet)
+    target = resolve(*program(ctx.args), python)
+    applied = _plan(target, plan, no_plan, quiet or live)
+    request = _Request(target, applied, plan or PLAN, python, as_json, quiet)
     if not live:
-        return _run(asked, chosen.choose(applied.boosts, only or (), skip or ()), None)
+        return _run(request, chosen.choose(applied.boosts, only or (), skip or ()), None)
     from flatout.reporting.live import told
     from flatout.tuning.live_run import LiveTuning
 
     tuning = LiveTuning(applied, (exact, only or (), skip or ()), steps_left, told(quiet))
-    return _run(asked, tuning.boosts, tuning)
+    return _run(request, tuning.boosts, tuning)
 
 
-class _Asked(NamedTuple):
-    what: Command
+class _Request(NamedTuple):
+    target: Command
     applied: Plan
     plan_path: Path
     python: str | None
@@ -70,47 +70,47 @@ class _Asked(NamedTuple):
     quiet: bool
 
 
-def _run(asked: _Asked, boosts: Sequence[PlannedBoost], tuning: LiveTuning | None) -> int:
+def _run(request: _Request, boosts: Sequence[PlannedBoost], tuning: LiveTuning | None) -> int:
     variables: dict[str, str] = {}
     with harmless("the plan was not compared with this machine"):
         if boosts:
             from flatout.tuning import plan_use
 
-            variables = plan_use.variables(asked.applied, boosts, asked.what, warn)
+            variables = plan_use.variables(request.applied, boosts, request.target, warn)
     stderr, live = last_words.StderrFile(), tuning.orders if tuning is not None else None
-    orders, beside = chosen.orders(boosts), asked.as_json
-    ended = foreground.run(asked.what, orders, variables, warn, beside, None, tuning, live)
+    orders, beside = chosen.orders(boosts), request.as_json
+    ended = foreground.run(request.target, orders, variables, warn, beside, None, tuning, live)
     answer = tuned = None
     with harmless("the crash is not explained"):
-        answer = crash_explained(ended, stderr.tail(), asked.python)
-        if answer is not None and not asked.quiet:
+        answer = crash_explained(ended, stderr.tail(), request.python)
+        if answer is not None and not request.quiet:
             explained.crash(answer, languages.chosen(None))
     with harmless("the plan of this run is not written"):
-        tuned = _close(tuning, asked, ended.folder) if tuning is not None else None
+        tuned = _close(tuning, request, ended.folder) if tuning is not None else None
     with harmless("this run has no summary"):
         end = summary.run_end(ended.records, [boost.id for boost in boosts], ended.followed)
-        then = asked.applied.machine.torch if asked.applied.machine else None
-        terminal.run_ended(end, then, ended.torch_versions, asked.quiet)
-        if asked.as_json:
-            ending = asked.what.display, ended.shell_code, answer, tuned
+        then = request.applied.machine.torch if request.applied.machine else None
+        terminal.run_ended(end, then, ended.torch_versions, request.quiet)
+        if request.as_json:
+            ending = request.target.display, ended.shell_code, answer, tuned
             typer.echo(json.dumps(document.run_document(end, *ending)))
     return foreground.leave(ended.returncode)
 
 
-def _plan(what: Command, asked: Path | None, no_plan: bool, quiet: bool) -> Plan:
-    if not no_plan and (asked or PLAN.exists()):
+def _plan(target: Command, path: Path | None, no_plan: bool, quiet: bool) -> Plan:
+    if not no_plan and (path or PLAN.exists()):
         from flatout.tuning import plan_file
 
-        return plan_file.read(asked or PLAN)
+        return plan_file.read(path or PLAN)
     if not quiet and not no_plan:
-        make = f"flatout run --live {what.shown}"
+        make = f"flatout run --live {target.shown}"
         warn(f"no {PLAN} here: it runs as written; to make it faster while it trains: {make}")
     return Plan(boosts=())
 
 
-def _close(tuning: LiveTuning, asked: _Asked, folder: Path | None) -> Tuned | None:
+def _close(tuning: LiveTuning, request: _Request, folder: Path | None) -> Tuned | None:
     """Write plan and report of a run that was tuned while it trained, and tell the result."""
     from flatout.reporting import live
 
-    tuned = tuning.write_plan(asked.what, asked.plan_path) if folder is not None else None
-    return live.close(tuned, folder / "report.html", asked.quiet) if tuned and folder else None
+    tuned = tuning.write_plan(request.target, request.plan_path) if folder is not None else None
+    return live.close(tuned, folder / "report.html", request.quiet) if tuned and folder else None

@@ -68,12 +68,12 @@ def command(
     resolved = command.resolve(*program(ctx.args), python)
     _check_place(plan)
     choice = candidates.Choice(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
-    asked = tune.Settings(tune.seconds(budget), steps, seed, steps_left=steps_left)
-    here = folder.fresh("tune")
+    settings = tune.Settings(tune.seconds(budget), steps, seed, steps_left=steps_left)
+    run_folder = folder.fresh("tune")
     with TuneView() as observer:
-        tuned = tune.tune(resolved, choice, asked, here, observer)
-    tuned = _with_plan(tuned, plan, here, plan_file.write)
-    return _report(tuned, here / "report.html", as_json)
+        tuned = tune.tune(resolved, choice, settings, run_folder, observer)
+    tuned = _with_plan(tuned, plan, run_folder, plan_file.write)
+    return _report(tuned, run_folder / "report.html", as_json)
 
 
 def _check_place(plan: Path) -> None:

@@ -18,44 +18,47 @@ _UNITS |= {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "bytes": 1}
 
 def size_bytes(text: str | None) -> float | None:
     """A size as software prints it, 11.90 GiB, in bytes; None: it is no size."""
-    found = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", text or "")
-    if found is None or found[2].lower() not in _UNITS:
+    match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", text or "")
+    if match is None or match[2].lower() not in _UNITS:
         return None
     try:
-        return float(found[1]) * _UNITS[found[2].lower()]
+        return float(match[1]) * _UNITS[match[2].lower()]
     except ValueError:
         return None
 
 
-def _fragmented(said: Captured) -> bool:
+def _fragmented(captured: Captured) -> bool:
     """Groups wanted, allocated, and reserved (all) or unallocated (reserved and not allocated).
 
     What the allocator holds without using would have sufficed, and is not what any full device
     leaves over: at least a tenth of what it reserved.
     """
-    wanted = size_bytes(said.get("wanted"))
-    allocated, reserved = size_bytes(said.get("allocated")), size_bytes(said.get("reserved"))
-    unused = size_bytes(said.get("unallocated"))
+    requested = size_bytes(captured.get("wanted"))
+    allocated, reserved = (
+        size_bytes(captured.get("allocated")),
+        size_bytes(captured.get("reserved")),
+    )
+    unused = size_bytes(captured.get("unallocated"))
     if unused is None and allocated is not None and reserved is not None:
         unused = reserved - allocated
-    if wanted is None or unused is None or allocated is None:
+    if requested is None or unused is None or allocated is None:
         return False
-    return unused >= wanted and unused >= GIB / 4 and unused >= (allocated + unused) / 10
+    return unused >= requested and unused >= GIB / 4 and unused >= (allocated + unused) / 10
 
 
-def _held_by_others(said: Captured) -> bool:
+def _held_by_others(captured: Captured) -> bool:
     """Groups total, free, and own or reserved: more than a quarter of the device is others'."""
-    total, free = size_bytes(said.get("total")), size_bytes(said.get("free"))
-    own = size_bytes(said.get("own") or said.get("reserved") or said.get("allocated"))
+    total, free = size_bytes(captured.get("total")), size_bytes(captured.get("free"))
+    own = size_bytes(captured.get("own") or captured.get("reserved") or captured.get("allocated"))
     if total is None or free is None or own is None or total <= 0:
         return False
     return (total - free - own) / total > 0.25
 
 
-def _larger_than_device(said: Captured) -> bool:
+def _larger_than_device(captured: Captured) -> bool:
     """Groups wanted and total: one tensor alone does not fit."""
-    wanted, total = size_bytes(said.get("wanted")), size_bytes(said.get("total"))
-    return wanted is not None and total is not None and wanted > total
+    requested, total = size_bytes(captured.get("wanted")), size_bytes(captured.get("total"))
+    return requested is not None and total is not None and requested > total
 
 
 CAPTURED: dict[str, Callable[[Captured], bool]] = {

@@ -28,22 +28,22 @@ COUNT = Wording("{count} signatures.", "共 {count} 个特征。")
 
 def find(name: str) -> str | None:
     """The page of a signature by its id; None: there is none."""
-    wanted = name.strip().lower().replace("_", "-")
-    found = next((item for item in signatures.every() if item.id == wanted), None)
-    return None if found is None else signature_page(found, "en", level=1)
+    key = name.strip().lower().replace("_", "-")
+    signature = next((entry for entry in signatures.every() if entry.id == key), None)
+    return None if signature is None else signature_page(signature, "en", level=1)
 
 
 def nearest(name: str) -> tuple[str, ...]:
     """Ids of signatures most like an unknown one, best first."""
-    known = [item.id for item in signatures.every()]
-    return tuple(difflib.get_close_matches(name.strip().lower(), known, n=2, cutoff=0.7))
+    ids = [signature.id for signature in signatures.every()]
+    return tuple(difflib.get_close_matches(name.strip().lower(), ids, n=2, cutoff=0.7))
 
 
 def family_page(family: Family, language: str) -> str:
     """All signatures of a family."""
     parts = [f"# {family.title.in_language(language)}"]
     parts.append(COUNT.in_language(language).format(count=len(family.signatures)))
-    parts += [signature_page(item, language, level=2) for item in family.signatures]
+    parts += [signature_page(signature, language, level=2) for signature in family.signatures]
     return "\n\n".join(parts)
 
 
@@ -55,10 +55,10 @@ def signature_page(signature: Signature, language: str, level: int) -> str:
         f"`{signature.id}` · {ROLES[signature.role].in_language(language)} · "
         f"{SURE.in_language(language)}: {LEVELS[level_name].in_language(language)}"
     )
-    parts = [f"{'#' * level} {_said(signature.title, language)}", facts]
+    parts = [f"{'#' * level} {_text(signature.title, language)}", facts]
     parts.append("\n".join(["```", *message(signature), "```"]))
-    parts.append(_said(signature.cause, language))
-    steps = (_step(number, item, language) for number, item in enumerate(signature.cure, 1))
+    parts.append(_text(signature.cause, language))
+    steps = (_step(number, step, language) for number, step in enumerate(signature.cure, 1))
     parts.append(f"{CURE.in_language(language)}:")
     parts.append("\n".join(steps))
     if signature.sources:
@@ -70,24 +70,24 @@ def message(signature: Signature) -> tuple[str, ...]:
     """The lines of its log that show it: what people search for."""
     text = signature.log.encode()
     places = [place for pattern in signature.any for place in compiled(pattern).finditer(text)]
-    rows, shown, begin = signature.log.splitlines(), [], 0
+    rows, messages, begin = signature.log.splitlines(), [], 0
     for row in rows:
         end = begin + len(row.encode()) + 1
         if any(place.start() < end and place.end() > begin for place in places):
-            shown.append(lines.stripped(row).strip())
+            messages.append(lines.stripped(row).strip())
         begin = end
-    return tuple(dict.fromkeys(shown))
+    return tuple(dict.fromkeys(messages))
 
 
 def _step(number: int, step: CureStep, language: str) -> str:
-    lines = [f"{number}. {_said(step.text, language)}"]
+    lines = [f"{number}. {_text(step.text, language)}"]
     if step.commands:
         commands = (f"   {filling.text(command, {})}" for command in step.commands)
         lines += ["", "   ```", *commands, "   ```", ""]
     return "\n".join(lines)
 
 
-def _said(wording: Wording, language: str) -> str:
+def _text(wording: Wording, language: str) -> str:
     return filling.text(wording.in_language(language), {})
 
 

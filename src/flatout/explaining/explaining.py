@@ -8,7 +8,7 @@ from functools import cache
 
 from flatout.explaining import conditions, filling, lines
 from flatout.explaining.patterns import compiled
-from flatout.explaining.ranking import Found, confidence, ranked
+from flatout.explaining.ranking import RankedCause, confidence, ranked
 from flatout.explaining.scanning import Book, Hit, Scanner
 from flatout.knowledge import signatures
 from flatout.knowledge.compat import pytorch
@@ -45,14 +45,14 @@ def explain(
     for name, blocks in sources:
         scanner.read(ends.listen(blocks), name)
         names.append(name)
-    found = ranked(scanner.hits.values())
-    if _best(found) < SURE and len(names) == 1 and (text := ends.whole()) is not None:
-        found = _tried_again(text, names[0], found)
-    explains = any(item.role is not Role.HARMLESS for item in found)
-    here = machine() if explains else None
-    matches = tuple(_match(item, here) for item in found)
+    causes = ranked(scanner.hits.values())
+    if _best(causes) < SURE and len(names) == 1 and (text := ends.whole()) is not None:
+        causes = _tried_again(text, names[0], causes)
+    explains = any(cause.role is not Role.HARMLESS for cause in causes)
+    examined = machine() if explains else None
+    matches = tuple(_match(cause, examined) for cause in causes)
     better: tuple[BetterLog, ...] = ()
-    if not explains and (not found or compiled(FAILED).search(ends.both())):
+    if not explains and (not causes or compiled(FAILED).search(ends.both())):
         better = _better_logs(ends.both())
     files = tuple(name for name in names if name is not None)
     return Explained(matches, better, files, scanner.bytes_read)
@@ -93,14 +93,14 @@ class _Ends:
         return self._head + self._tail
 
 
-def _best(found: Sequence[Found]) -> int:
+def _best(causes: Sequence[RankedCause]) -> int:
     """How good an answer is: any that explains something before any that is harmless."""
-    if not found:
+    if not causes:
         return -SURE
-    return found[0].specificity - (10 if found[0].role is Role.HARMLESS else 0)
+    return causes[0].specificity - (10 if causes[0].role is Role.HARMLESS else 0)
 
 
-def _tried_again(text: bytes, name: str | None, before: list[Found]) -> list[Found]:
+def _tried_again(text: bytes, name: str | None, before: list[RankedCause]) -> list[RankedCause]:
     """Prefixes and hard line ends can cut a message in two: put it together, keep what is better.
 
     Line numbers stay true without prefixes; where lines are joined they are those of the joint.
@@ -111,9 +111,9 @@ def _tried_again(text: bytes, name: str | None, before: list[Found]) -> list[Fou
     for joined in ("\n".join(rows), _unwrapped(rows), "".join(rows)):
         scanner = Scanner(book())
         scanner.read([joined.encode()], name)
-        found = ranked(scanner.hits.values())
-        if _best(found) > _best(best):
-            best = found
+        causes = ranked(scanner.hits.values())
+        if _best(causes) > _best(best):
+            best = causes
         if _best(best) >= SURE:
             break
     return best
@@ -126,42 +126,42 @@ def _unwrapped(rows: Sequence[str]) -> str:
 
 
 @cache
-def _known() -> dict[str, str]:
+def _constants() -> dict[str, str]:
     """What placeholders stand for whatever was captured."""
     return {signatures.WHEELS: pytorch.index_url("").rstrip("/")}
 
 
-def _match(found: Found, machine: Machine | None) -> Match:
-    hit = found.first
+def _match(cause: RankedCause, machine: Machine | None) -> Match:
+    hit = cause.first
     signature = hit.signature
-    reason = found.consequence_of
-    said = {**_known(), **hit.captured}
+    root = cause.consequence_of
+    values = {**_constants(), **hit.captured}
     return Match(
         signature=signature,
-        confidence=confidence(found),
+        confidence=confidence(cause),
         evidence=hit.evidence,
-        title=filling.wording(signature.title, said),
-        cause=filling.wording(signature.cause, said),
-        cure=_cure(hit, said, machine),
+        title=filling.wording(signature.title, values),
+        cause=filling.wording(signature.cause, values),
+        cure=_cure(hit, values, machine),
         captured=hit.captured,
-        count=found.count,
-        ranks=found.ranks,
-        consequence_of=reason.id if reason is not None else None,
+        count=cause.count,
+        ranks=cause.ranks,
+        consequence_of=root.id if root is not None else None,
     )
 
 
-def _cure(hit: Hit, said: Mapping[str, str], machine: Machine | None) -> tuple[Step, ...]:
+def _cure(hit: Hit, values: Mapping[str, str], machine: Machine | None) -> tuple[Step, ...]:
     """What the text or this machine speaks for first, what does not apply here last.
 
     Else in the order of the signature, which is how likely they help anywhere.
     """
     steps = []
     for step, in_text in zip(hit.signature.cure, hit.applies, strict=True):
-        commands = tuple(filling.command(line, said) for line in step.commands)
-        here = _applies(step, in_text, machine)
-        made = Step(filling.wording(step.text, said), commands, here)
-        steps.append((_place(step, in_text, here), made))
-    return tuple(made for _, made in sorted(steps, key=lambda item: item[0]))
+        commands = tuple(filling.command(line, values) for line in step.commands)
+        applies = _applies(step, in_text, machine)
+        filled = Step(filling.wording(step.text, values), commands, applies)
+        steps.append((_place(step, in_text, applies), filled))
+    return tuple(filled for _, filled in sorted(steps, key=lambda placed: placed[0]))
 
 
 def _applies(step: CureStep, in_text: bool | None, machine: Machine | None) -> bool | None:
@@ -183,6 +183,6 @@ def _place(step: CureStep, in_text: bool | None, applies: bool | None) -> int:
 
 def _better_logs(text: bytes) -> tuple[BetterLog, ...]:
     """What to try for the kind of error that the text looks like."""
-    known = signatures.better_logs()
-    fits = [item for item in known if any(compiled(p).search(text) for p in item.any)]
-    return tuple(fits[:3]) or tuple(item for item in known if not item.any)
+    hints = signatures.better_logs()
+    fits = [hint for hint in hints if any(compiled(p).search(text) for p in hint.any)]
+    return tuple(fits[:3]) or tuple(hint for hint in hints if not hint.any)

@@ -42,11 +42,11 @@ def version(form: str | None, number: str) -> str:
 
 
 def _filled(template: str, captured: Mapping[str, str], quoted: bool) -> str:
-    def fill(found: re.Match[str]) -> str:
-        value = captured.get(found["name"])
+    def fill(match: re.Match[str]) -> str:
+        value = captured.get(match["name"])
         if value is None:
-            return found["name"].upper() if found["other"] is None else found["other"]
-        value = version(found["form"], value)
+            return match["name"].upper() if match["other"] is None else match["other"]
+        value = version(match["form"], value)
         return shlex.quote(value) if quoted and not _PLAIN.fullmatch(value) else value
 
     return PLACEHOLDER.sub(fill, template)

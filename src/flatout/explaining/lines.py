@@ -7,7 +7,8 @@ import html
 import re
 from collections.abc import Iterator
 
-ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)?|[@-Z\\-_])")
+from flatout.nouns import escapes
+
 QUOTES = {
     "‘".encode(): b"'",
     "’".encode(): b"'",
@@ -61,7 +62,7 @@ _PREFIXES_AT_MOST = 5
 def clean(block: bytes) -> bytes:
     """`block` without colours and cursor movements, with plain quotes; line ends stay."""
     if b"\x1b" in block:
-        block = ESCAPES.sub(b"", block)
+        block = escapes.BYTES.sub(b"", block)
     if b"\0" in block:
         block = block.replace(b"\0", b"")
     if not block.isascii():
@@ -75,17 +76,17 @@ def clean(block: bytes) -> bytes:
 def stripped(line: str) -> str:
     """`line` without what launchers, loggers and containers have put in front of it."""
     end = 0
-    for found in _prefixes(line):
-        end = found.end()
+    for prefix in _prefixes(line):
+        end = prefix.end()
     return line[end:]
 
 
 def rank(line: str) -> int | None:
     """The rank that printed a line, as its prefix or its bracket tells; None: it does not tell."""
-    for found in _prefixes(line):
+    for prefix in _prefixes(line):
         for name in ("rank", "local", "srun", "mpi"):
-            if found[name] is not None:
-                return int(found[name])
+            if prefix[name] is not None:
+                return int(prefix[name])
     within = _RANK_WITHIN.search(line[:300])
     return int(within[1]) if within else None
 
@@ -94,18 +95,18 @@ def _prefixes(line: str) -> Iterator[re.Match[str]]:
     """One after the other, from the line's start."""
     end = 0
     for _ in range(_PREFIXES_AT_MOST):
-        found = _PREFIX.match(line, end)
-        if found is None or found.end() == end:
+        match = _PREFIX.match(line, end)
+        if match is None or match.end() == end:
             return
-        yield found
-        end = found.end()
+        yield match
+        end = match.end()
 
 
 def rank_of_file(name: str) -> int | None:
     """The rank that a path names: rank_3.log, logs/rank3/stderr.log, attempt_0/3/stderr.log."""
-    found = _RANK_IN_NAME.findall(name)
-    if found:
-        return int(found[-1])
+    numbers = _RANK_IN_NAME.findall(name)
+    if numbers:
+        return int(numbers[-1])
     parts = name.replace("\\", "/").split("/")
     if len(parts) > 1 and parts[-2].isdecimal():  # torchrun --log-dir: attempt_0/<rank>/stderr.log
         return int(parts[-2])
@@ -120,23 +121,23 @@ def time_s(line: str) -> float | None:
     """
     start = line[:160]
     for pattern in (_TIME, _TIME_OF_GLOG, _TIME_OF_SYSLOG, _TIME_OF_DAY):
-        if (found := pattern.search(start)) is not None:
-            return _seconds(found.groupdict())
+        if (match := pattern.search(start)) is not None:
+            return _seconds(match.groupdict())
     return None
 
 
-def _seconds(told: dict[str, str | None]) -> float | None:
+def _seconds(fields: dict[str, str | None]) -> float | None:
     days = 0
-    if told.get("day"):
-        name = told.get("name")
-        month = _MONTHS.index(name.title()) + 1 if name else int(told.get("month") or 1)
+    if fields.get("day"):
+        name = fields.get("name")
+        month = _MONTHS.index(name.title()) + 1 if name else int(fields.get("month") or 1)
         try:
-            date = datetime.date(LEAP_YEAR, month, int(told["day"] or 1))
+            date = datetime.date(LEAP_YEAR, month, int(fields["day"] or 1))
         except ValueError:  # the 31st of February
             return None
         days = date.timetuple().tm_yday
-    hours, minutes = int(told["hour"] or 0), int(told["minute"] or 0)
-    return days * DAY_S + hours * 3600 + minutes * 60 + _decimal(told["second"])
+    hours, minutes = int(fields["hour"] or 0), int(fields["minute"] or 0)
+    return days * DAY_S + hours * 3600 + minutes * 60 + _decimal(fields["second"])
 
 
 def _decimal(text: str | None) -> float:

@@ -39,11 +39,13 @@ class PatternSet:
 
     def search(self, text: bytes) -> list[int]:
         """Places in `patterns` of those that may be found in `text`, in order."""
-        found = self._set.Match(text)
-        if found is not None:
-            return sorted(found)
+        places = self._set.Match(text)
+        if places is not None:
+            return sorted(places)
         # None is found, or the memory for its states did not suffice.
-        return [place for place, item in enumerate(self.patterns) if compiled(item).search(text)]
+        return [
+            place for place, pattern in enumerate(self.patterns) if compiled(pattern).search(text)
+        ]
 
 
 @cache
@@ -64,25 +66,25 @@ def tolerant(pattern: str) -> str:
 
     Logs are wrapped by terminals and forums, and their quotes are changed on the way.
     """
-    made: list[str] = []
+    pieces: list[str] = []
     in_class = escaped = False
     for letter in pattern:
         plain = not (escaped or in_class)
-        if plain and letter in "?*+" and made and made[-1] == _BLANKS:
-            made[-1] = r"\s*" if letter in "?*" else _BLANKS
-        elif plain and letter == "{" and made and made[-1] == _BLANKS:
-            made[-1] = f"(?:{_BLANKS})"
-            made.append(letter)
+        if plain and letter in "?*+" and pieces and pieces[-1] == _BLANKS:
+            pieces[-1] = r"\s*" if letter in "?*" else _BLANKS
+        elif plain and letter == "{" and pieces and pieces[-1] == _BLANKS:
+            pieces[-1] = f"(?:{_BLANKS})"
+            pieces.append(letter)
         elif plain and letter == " ":
-            made.append(_BLANKS)
+            pieces.append(_BLANKS)
         elif plain and letter in "'\"`":
-            made.append("['\"`]*")
+            pieces.append("['\"`]*")
         else:
-            made.append(letter)
+            pieces.append(letter)
         if not escaped:
             in_class = (in_class or letter == "[") and letter != "]"
         escaped = letter == "\\" and not escaped
-    return "".join(made)
+    return "".join(pieces)
 
 
 def loosened(pattern: str) -> str:
@@ -93,8 +95,8 @@ def loosened(pattern: str) -> str:
     """
     unlimited = _REPETITION.sub(_without_limit, pattern)
     head = _ANY_WORD.match(unlimited)
-    rest = unlimited[head.end() :] if head is not None else unlimited
-    return rest if len(rest) >= LEAST and _balanced(rest) else unlimited
+    tail = unlimited[head.end() :] if head is not None else unlimited
+    return tail if len(tail) >= LEAST and _balanced(tail) else unlimited
 
 
 def _balanced(pattern: str) -> bool:
@@ -102,9 +104,9 @@ def _balanced(pattern: str) -> bool:
     return len(_OPENED.findall(pattern)) == len(_CLOSED.findall(pattern))
 
 
-def _without_limit(found: re.Match[str]) -> str:
-    least, most = int(found[1] or 0), int(found[2])
-    return found[0] if most <= COUNTED else "*" if least == 0 else "+"
+def _without_limit(match: re.Match[str]) -> str:
+    least, most = int(match[1] or 0), int(match[2])
+    return match[0] if most <= COUNTED else "*" if least == 0 else "+"
 
 
 def _compile(pattern: str, name: str, captures: bool = True) -> Any:

@@ -27,13 +27,13 @@ VAGUE = 3
 
 
 @dataclass(eq=False)
-class Found:
+class RankedCause:
     """One signature over all its hits."""
 
     first: Hit
     ranks: tuple[int, ...]
     count: int
-    consequence_of: Found | None = None
+    consequence_of: RankedCause | None = None
     rivals: int = 0
     """Others that explain the same place as well as this one."""
 
@@ -50,46 +50,46 @@ class Found:
         return self.first.signature.specificity
 
 
-def ranked(hits: Iterable[Hit]) -> list[Found]:
+def ranked(hits: Iterable[Hit]) -> list[RankedCause]:
     """All that was found, best first."""
     everything = list(hits)
     key = _time_key(everything, _root_rank(everything))
-    found = _together(sorted(everything, key=key))
-    for item in found:
-        item.consequence_of = _reason(item, found)
-    for item in found:
-        item.rivals = sum(1 for other in found if other is not item and _rivals(item, other))
-    _tie_up_echoes(found)
-    for item in found:
-        item.consequence_of = _first_reason(item)
-    places = {id(item): number for number, item in enumerate(found)}  # by time
+    causes = _together(sorted(everything, key=key))
+    for cause in causes:
+        cause.consequence_of = _reason(cause, causes)
+    for cause in causes:
+        cause.rivals = sum(1 for rival in causes if rival is not cause and _rivals(cause, rival))
+    _tie_up_echoes(causes)
+    for cause in causes:
+        cause.consequence_of = _first_reason(cause)
+    places = {id(cause): number for number, cause in enumerate(causes)}  # by time
     return sorted(
-        found,
-        key=lambda item: (
-            item.role is Role.HARMLESS,
-            item.consequence_of is not None,
-            _rung(item),
-            places[id(item)],
+        causes,
+        key=lambda cause: (
+            cause.role is Role.HARMLESS,
+            cause.consequence_of is not None,
+            _rung(cause),
+            places[id(cause)],
         ),
     )
 
 
-def _rung(found: Found) -> int:
+def _rung(cause: RankedCause) -> int:
     """Errors before reports of them, those before vague signs, all before mere warnings."""
-    vague = found.specificity <= VAGUE
-    return {Role.ERROR: 2 if vague else 0, Role.ECHO: 3 if vague else 1}.get(found.role, 4)
+    vague = cause.specificity <= VAGUE
+    return {Role.ERROR: 2 if vague else 0, Role.ECHO: 3 if vague else 1}.get(cause.role, 4)
 
 
-def confidence(found: Found) -> Confidence:
+def confidence(cause: RankedCause) -> Confidence:
     """How sure; two that explain one place equally well make each other less sure."""
-    level = 0 if found.specificity >= 7 else 1 if found.specificity > VAGUE else 2
-    level = min(level + (found.rivals > 0), 2)
+    level = 0 if cause.specificity >= 7 else 1 if cause.specificity > VAGUE else 2
+    level = min(level + (cause.rivals > 0), 2)
     return (Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW)[level]
 
 
 def _root_rank(hits: Sequence[Hit]) -> int | None:
-    named = (hit.captured.get(ROOT_RANK) for hit in hits)
-    return next((int(rank) for rank in named if rank and rank.isdecimal()), None)
+    ranks = (hit.captured.get(ROOT_RANK) for hit in hits)
+    return next((int(rank) for rank in ranks if rank and rank.isdecimal()), None)
 
 
 def _time_key(hits: Sequence[Hit], root: int | None) -> Callable[[Hit], tuple[bool, float, int]]:
@@ -104,81 +104,89 @@ def _time_key(hits: Sequence[Hit], root: int | None) -> Callable[[Hit], tuple[bo
     return key
 
 
-def _together(hits: Sequence[Hit]) -> list[Found]:
+def _together(hits: Sequence[Hit]) -> list[RankedCause]:
     by_id: dict[str, list[Hit]] = {}
     for hit in hits:
         by_id.setdefault(hit.signature.id, []).append(hit)
-    found = []
-    for same in by_id.values():
-        ranks = dict.fromkeys(hit.evidence.rank for hit in same if hit.evidence.rank is not None)
-        found.append(Found(same[0], tuple(ranks), sum(hit.count for hit in same)))
-    return found
+    causes = []
+    for group in by_id.values():
+        ranks = dict.fromkeys(hit.evidence.rank for hit in group if hit.evidence.rank is not None)
+        causes.append(RankedCause(group[0], tuple(ranks), sum(hit.count for hit in group)))
+    return causes
 
 
-def _reason(item: Found, found: Sequence[Found]) -> Found | None:
-    """What explains `item` better than it explains itself; None: nothing does."""
-    named = [other for other in found if item.id in other.first.signature.leads_to]
-    if named:
-        return max(named, key=lambda other: other.specificity)
-    better = [other for other in found if _same_incident(item, other) and _outweighs(other, item)]
-    return max(better, key=lambda other: other.specificity, default=None)
+def _reason(cause: RankedCause, causes: Sequence[RankedCause]) -> RankedCause | None:
+    """What explains `cause` better than it explains itself; None: nothing does."""
+    parents = [candidate for candidate in causes if cause.id in candidate.first.signature.leads_to]
+    if parents:
+        return max(parents, key=lambda candidate: candidate.specificity)
+    better = [
+        candidate
+        for candidate in causes
+        if _same_incident(cause, candidate) and _outweighs(candidate, cause)
+    ]
+    return max(better, key=lambda candidate: candidate.specificity, default=None)
 
 
-def _first_reason(item: Found) -> Found | None:
-    """The root that `item` follows from, over any number of steps; None: it is a root itself.
+def _first_reason(cause: RankedCause) -> RankedCause | None:
+    """The root that `cause` follows from, over any number of steps; None: it is a root itself.
 
     Of several that explain each other in a circle the earliest is the root.
     """
-    chain = [item]
+    chain = [cause]
     while (reason := chain[-1].consequence_of) is not None:
         if reason in chain:
             first = min(chain[chain.index(reason) :], key=lambda other: other.first.order)
             first.consequence_of = None
-            return None if first is item else first
+            return None if first is cause else first
         chain.append(reason)
     return None if len(chain) == 1 else chain[-1]
 
 
-def _outweighs(better: Found, item: Found) -> bool:
-    if better.id in item.first.signature.leads_to:
+def _outweighs(better: RankedCause, cause: RankedCause) -> bool:
+    if better.id in cause.first.signature.leads_to:
         return False
-    if better.role is Role.HARMLESS or item.role is Role.HARMLESS:
+    if better.role is Role.HARMLESS or cause.role is Role.HARMLESS:
         return False
-    if better.role is not item.role:
+    if better.role is not cause.role:
         return False
-    return better.specificity > item.specificity
+    return better.specificity > cause.specificity
 
 
-def _rivals(item: Found, other: Found) -> bool:
+def _rivals(cause: RankedCause, other: RankedCause) -> bool:
     return (
-        item.consequence_of is None
+        cause.consequence_of is None
         and other.consequence_of is None
-        and item.role is other.role
-        and item.specificity == other.specificity
-        and _same_incident(item, other)
+        and cause.role is other.role
+        and cause.specificity == other.specificity
+        and _same_incident(cause, other)
     )
 
 
-def _same_incident(one: Found, other: Found) -> bool:
-    here, there = one.first.evidence, other.first.evidence
-    if one is other or here.source != there.source:
+def _same_incident(cause: RankedCause, other: RankedCause) -> bool:
+    evidence, other_evidence = cause.first.evidence, other.first.evidence
+    if cause is other or evidence.source != other_evidence.source:
         return False
-    ranked = None not in (here.rank, there.rank)
-    if ranked and here.rank != there.rank:
+    have_ranks = None not in (evidence.rank, other_evidence.rank)
+    if have_ranks and evidence.rank != other_evidence.rank:
         return False
-    return abs(here.line - there.line) <= (INCIDENT_OF_RANK if ranked else INCIDENT)
+    return abs(evidence.line - other_evidence.line) <= (
+        INCIDENT_OF_RANK if have_ranks else INCIDENT
+    )
 
 
-def _tie_up_echoes(found: Sequence[Found]) -> None:
+def _tie_up_echoes(causes: Sequence[RankedCause]) -> None:
     """Reports that another one died follow from why it died, where that is known."""
     root = next(
         (
-            item
-            for item in found
-            if item.role is Role.ERROR and item.consequence_of is None and item.specificity > VAGUE
+            cause
+            for cause in causes
+            if cause.role is Role.ERROR
+            and cause.consequence_of is None
+            and cause.specificity > VAGUE
         ),
         None,
     )
-    for item in found:
-        if item.role is Role.ECHO and item.consequence_of is None:
-            item.consequence_of = root
+    for cause in causes:
+        if cause.role is Role.ECHO and cause.consequence_of is None:
+            cause.consequence_of = root

@@ -52,13 +52,13 @@ class Book:
     """Signatures, ready to be looked for."""
 
     def __init__(self, signatures: Iterable[Signature]) -> None:
-        asked = [(item, pattern) for item in signatures for pattern in item.any]
-        self.owners = tuple(item for item, _ in asked)
-        self._patterns = tuple(pattern for _, pattern in asked)
+        pairs = [(signature, pattern) for signature in signatures for pattern in signature.any]
+        self.owners = tuple(signature for signature, _ in pairs)
+        self._patterns = tuple(pattern for _, pattern in pairs)
         self.anywhere = any_of(self._patterns)
 
     @cached_property
-    def each(self) -> PatternSet:
+    def message_patterns(self) -> PatternSet:
         """The messages by place, `owners` of the same places; made when first needed."""
         return PatternSet(self._patterns)
 
@@ -86,51 +86,51 @@ class Scanner:
         """Look into what begins before `limit`."""
         anywhere, text = self.book.anywhere, window.text
         while window.done < limit:
-            found = anywhere.search(text, window.done)
-            if found is None or found.start() >= limit:
+            match = anywhere.search(text, window.done)
+            if match is None or match.start() >= limit:
                 break
-            message = window.message(found.start(), found.end())
+            message = window.message(match.start(), match.end())
             self._look_into(window, message)
-            window.done = max(message.end, found.end(), window.done + 1)
+            window.done = max(message.end, match.end(), window.done + 1)
         window.done = max(window.done, limit)
 
     def _look_into(self, window: _Window, message: _Message) -> None:
         key = (message.rank, message.lines.translate(None, _DIGITS))
-        times, known = self._alike.get(key, (0, []))
+        times, earlier = self._alike.get(key, (0, []))
         if times >= ALIKE:
-            for hit in known:
+            for hit in earlier:
                 hit.count += 1
             return
-        numbers = self.book.each.search(message.text)
-        asked = (self._hit(window, message, number) for number in numbers)
-        found = list({id(hit): hit for hit in asked if hit is not None}.values())
-        for hit in found:
+        numbers = self.book.message_patterns.search(message.text)
+        candidates = (self._hit(window, message, number) for number in numbers)
+        hits = list({id(hit): hit for hit in candidates if hit is not None}.values())
+        for hit in hits:
             hit.count += 1
         if len(self._alike) < KEPT:
-            both = {id(hit): hit for hit in (*known, *found)}
+            both = {id(hit): hit for hit in (*earlier, *hits)}
             self._alike[key] = (times + 1, list(both.values()))
 
     def _hit(self, window: _Window, message: _Message, number: int) -> Hit | None:
         """The hit of one pattern's signature, made when it is the first; not yet counted."""
         signature = self.book.owners[number]
-        found = compiled(self.book.each.patterns[number]).search(message.text)
-        if found is None or found.start() > message.end - message.start:
+        match = compiled(self.book.message_patterns.patterns[number]).search(message.text)
+        if match is None or match.start() > message.end - message.start:
             return None
         key = (signature.id, message.rank, window.source)
-        if (known := self.hits.get(key)) is not None:
-            return known
+        if (earlier := self.hits.get(key)) is not None:
+            return earlier
         near = window.near(message, signature.near)
-        if any(compiled(item).search(near) for item in signature.none):
+        if any(compiled(pattern).search(near) for pattern in signature.none):
             return None
-        others = [compiled(item).search(near) for item in signature.all]
-        if not all(others):
+        matches = [compiled(pattern).search(near) for pattern in signature.all]
+        if not all(matches):
             return None
-        further = [compiled(item).search(near) for item in signature.captures]
-        captured = _captured([*further, *others, found])
+        further = [compiled(pattern).search(near) for pattern in signature.captures]
+        captured = _captured([*further, *matches, match])
         if not all(conditions.CAPTURED[name](captured) for name in signature.needs):
             return None
         applies = tuple(_applies(step.if_text, near) for step in signature.cure)
-        evidence = window.evidence(message, found)
+        evidence = window.evidence(message, match)
         order = window.begin + window.offset + message.start
         hit = self.hits[key] = Hit(signature, evidence, order, captured, applies)
         return hit
@@ -200,29 +200,29 @@ class _Window:
             after = self.text[message.end : message.end + AFTER]
             rows = before.split(b"\n")[-count - 1 :], after.split(b"\n")[: count + 1]
             whole = b"\n".join(rows[0]) + message.lines + b"\n".join(rows[1])
-            kept = (
+            stripped = (
                 lines.stripped(line)
                 for line in (whole if count else message.lines)
                 .decode("utf-8", "replace")
                 .split("\n")
                 if message.rank is None or lines.rank(line) in (None, message.rank)
             )
-            self._near[key] = "\n".join(kept).encode()
+            self._near[key] = "\n".join(stripped).encode()
         return self._near[key]
 
-    def evidence(self, message: _Message, found: Any) -> Evidence:
+    def evidence(self, message: _Message, match: Any) -> Evidence:
         """The lines in which a pattern was found; of very long ones the part around it."""
         text = message.text
-        begin = text.rfind(b"\n", 0, found.start()) + 1
-        end = text.find(b"\n", found.end())
+        begin = text.rfind(b"\n", 0, match.start()) + 1
+        end = text.find(b"\n", match.end())
         rows = text[begin : end if end >= 0 else len(text)].decode("utf-8", "replace").split("\n")
-        said = " ".join(" ".join(lines.stripped(row) for row in rows).split())
-        if len(said) > EVIDENCE:
-            part = text[max(begin, found.start() - EVIDENCE // 4) :][:EVIDENCE]
-            said = " ".join(part.decode("utf-8", "replace").split())
+        words = " ".join(" ".join(lines.stripped(row) for row in rows).split())
+        if len(words) > EVIDENCE:
+            part = text[max(begin, match.start() - EVIDENCE // 4) :][:EVIDENCE]
+            words = " ".join(part.decode("utf-8", "replace").split())
         return Evidence(
-            text=said,
-            line=self._lines + self.text.count(b"\n", 0, message.start + found.start()) + 1,
+            text=words,
+            line=self._lines + self.text.count(b"\n", 0, message.start + match.start()) + 1,
             source=self.source,
             rank=message.rank,
             time_s=self._time_s(message.start, rows[0]),
@@ -236,15 +236,15 @@ class _Window:
         return None
 
 
-def _captured(found: Iterable[Any]) -> dict[str, str]:
+def _captured(matches: Iterable[Any]) -> dict[str, str]:
     """Groups by name; those of later patterns win."""
-    said: dict[str, str] = {}
-    for match in found:
+    captured: dict[str, str] = {}
+    for match in matches:
         groups: Mapping[bytes, bytes | None] = match.groupdict() if match is not None else {}
         for name, value in groups.items():
             if value:
-                said[name.decode()] = " ".join(value.decode("utf-8", "replace").split())[:200]
-    return said
+                captured[name.decode()] = " ".join(value.decode("utf-8", "replace").split())[:200]
+    return captured
 
 
 def _applies(pattern: str | None, near: bytes) -> bool | None:
