@@ -45,6 +45,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
+from flatout_agent.boosts import speedup_of_wait
 from flatout_agent.limits import spare_memory
 from flatout_agent.speedups.images import jpeg_loading
 from flatout_agent.speedups.images.decoded_images import (
@@ -88,7 +89,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Half of the wait: nothing is gained in the first epoch, and augmentation stays."""
-    return 1.05 if facts.wait_share is None else 1 / (1 - facts.wait_share / 2)
+    return speedup_of_wait(facts, 2.0)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

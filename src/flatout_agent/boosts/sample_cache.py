@@ -44,6 +44,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boosts import speedup_of_wait
 from flatout_agent.limits import spare_memory
 from flatout_agent.speedups.samples import kept_samples, samples
 from flatout_agent.speedups.workers import worker_safety
@@ -68,7 +69,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 def promise(facts: JobFacts, params: Params) -> float:
     """Half of the wait: nothing is gained in the first epoch, and collating stays."""
-    return 1.05 if facts.wait_share is None else 1 / (1 - facts.wait_share / 2)
+    return speedup_of_wait(facts, 2.0)
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:

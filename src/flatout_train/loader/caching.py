@@ -199,18 +199,20 @@ def _room(part: Tensor, samples: int, shared: bool) -> Tensor:
 
 def cacheable(batch: Any) -> str | None:
     """Why a batch cannot be a row of columns; None: it is tensors on the CPU alone."""
-    if isinstance(batch, Tensor):
-        plain = batch.device.type == "cpu" and batch.layout is torch.strided and batch.dim()
-        return None if plain else f"a batch holds a tensor on {batch.device}, {batch.layout}"
-    if isinstance(batch, Mapping):
-        parts = list(batch.values())
-    elif isinstance(batch, list | tuple):
-        parts = list(batch)
-    else:
-        return f"a batch holds {type(batch).__name__}, not tensors alone"
-    if not parts:
+    parts = nests.leaves(batch, lambda value: not (isinstance(value, _HOLDERS) and value))
+    return next((reason for reason in map(_not_a_row, parts) if reason is not None), None)
+
+
+_HOLDERS = (Mapping, list, tuple)
+
+
+def _not_a_row(part: Any) -> str | None:
+    if isinstance(part, Tensor):
+        plain = part.device.type == "cpu" and part.layout is torch.strided and part.dim()
+        return None if plain else f"a batch holds a tensor on {part.device}, {part.layout}"
+    if isinstance(part, _HOLDERS):
         return "a batch holds nothing"
-    return next((reason for reason in map(cacheable, parts) if reason is not None), None)
+    return f"a batch holds {type(part).__name__}, not tensors alone"
 
 
 def sample_bytes(batch: Any) -> int:
