@@ -9,6 +9,7 @@ import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer
@@ -136,16 +137,26 @@ def test_figures_are_those_of_the_measurements(root: Path) -> None:
     assert set(figures(section)) - set(measured) == set()
 
 
-def test_the_picture_is_what_was_printed(root: Path) -> None:
-    spec = importlib.util.spec_from_file_location("recording", root / "docs/recording.py")
+def script(root: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, root / f"docs/{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    recording = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(recording)
-    printed = (root / "docs/assets/demo.txt").read_text(encoding="utf-8")
-    drawn = (root / "docs/assets/demo.svg").read_text(encoding="utf-8")
-    assert drawn == recording.picture(printed), "run python docs/recording.py"
-    assert drawn.count("http") == 1, "its name space, and nothing that would be loaded"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_pictures_are_up_to_date(root: Path) -> None:
+    """The recording is drawn from what was printed, the packages from the import contracts."""
+    assets = root / "docs/assets"
+    printed = (assets / "demo.txt").read_text(encoding="utf-8")
+    wanted = {
+        "demo.svg": script(root, "recording").picture(printed),
+        "architecture.svg": script(root, "drawing").picture(),
+    }
+    for name, drawing in wanted.items():
+        assert (assets / name).read_text(encoding="utf-8") == drawing, "run `make docs`"
+        assert drawing.count("http") == 1, "its name space, and nothing that would be loaded"
 
 
 @pytest.mark.parametrize(
