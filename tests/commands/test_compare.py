@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flatout.__main__ import outcome
-from flatout.reporting.profile import document as profile_document
+from flatout.reporting.profile import document
 from reporting import profiled_examples as examples
 
 TRACES = Path(__file__).parent.parent / "traces"
@@ -20,7 +20,7 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fast").mkdir()
     for name, profiled in (("slow", examples.naive()), ("fast", examples.healthy())):
-        text = json.dumps(profile_document.document(profiled))
+        text = json.dumps(document.document(profiled))
         (tmp_path / f"{name}.json").write_text(text)
     (tmp_path / "fast" / "profile.json").write_text((tmp_path / "fast.json").read_text())
     return tmp_path
@@ -38,9 +38,9 @@ def test_json_and_the_folder_of_a_run(
     profiles: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert outcome(["compare", *words, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["schema"] == "flatout.profile-compare/1"
-    assert document["ratio"] > 4
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["schema"] == "flatout.profile-compare/1"
+    assert answer["ratio"] > 4
 
 
 def test_the_old_spelling(profiles: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,9 +56,9 @@ def test_the_old_spelling(profiles: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_traces_are_analysed_first(capsys: pytest.CaptureFixture[str]) -> None:
     paths = [str(TRACES / f"{name}.json.gz") for name in ("v100_train", "a100_train")]
     assert outcome(["compare", *paths, "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["before_ms"] == pytest.approx(96.7, rel=0.01)
-    assert document["after_ms"] == pytest.approx(77.5, rel=0.01)
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["before_ms"] == pytest.approx(96.7, rel=0.01)
+    assert answer["after_ms"] == pytest.approx(77.5, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from flatout.diagnosing import causes
+from flatout.nouns import throttles
 from machines.healthy import gpu
 
 CARD = gpu()
@@ -25,10 +26,10 @@ def test_a_limit_is_lowered_by_a_twentieth_or_more(
 
 def test_reasons_are_the_drivers_own_words() -> None:
     card = dataclasses.replace(CARD, throttles=("hw_thermal_slowdown", "sw_power_cap"))
-    assert causes.reasons(card, causes.HEAT) == ("hw_thermal_slowdown",)
-    assert causes.reasons(card, causes.BRAKE) == ()
-    assert causes.reasons(dataclasses.replace(CARD, throttles=None), causes.HEAT) == ()
-    assert causes.reasons(None, causes.HEAT) == ()
+    assert causes.reasons(card, throttles.HEAT) == ("hw_thermal_slowdown",)
+    assert causes.reasons(card, throttles.BRAKE) == ()
+    assert causes.reasons(dataclasses.replace(CARD, throttles=None), throttles.HEAT) == ()
+    assert causes.reasons(None, throttles.HEAT) == ()
 
 
 def test_a_clock_is_told_where_both_are_known() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.explaining import lines
+from flatout.nouns import escapes
 
 MESSAGE = "RuntimeError: CUDA error: unknown"
 
@@ -102,7 +103,7 @@ def test_nothing_of_it_fails_on_any_line(line: str) -> None:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_can_be_cleaned(block: bytes) -> None:
-    assert lines.ESCAPES.search(lines.clean(b"\x1b[31m" + block.replace(b"\x1b", b""))) is None
+    assert escapes.BYTES.search(lines.clean(b"\x1b[31m" + block.replace(b"\x1b", b""))) is None
 
 
 def test_clean() -> None:

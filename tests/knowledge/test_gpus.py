@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -115,3 +115,45 @@ def test_what_is_unverified_of_one_member_is_of_the_family_where_the_number_is_k
         "peaks_tflop_per_s.fp16",
         "peaks_tflop_per_s.fp8",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA H100 80GB HBM3", "server"),
+        ("Tesla K80", "server"),
+        ("NVIDIA A16", "server"),
+        ("AMD Instinct MI100", "server"),
+        ("Intel(R) Data Center GPU Flex 170", "server"),
+        ("Quadro P2000", "workstation"),
+        ("NVIDIA T1000 8GB", "workstation"),
+        ("NVIDIA RTX A2000 12GB", "workstation"),
+        ("AMD Radeon PRO W7900", "workstation"),
+        ("NVIDIA GeForce RTX 4090", "consumer"),
+        ("Intel(R) Arc(TM) A750 Graphics", "consumer"),
+        ("NVIDIA GB10", "integrated"),
+        ("Apple M3 Max", "integrated"),
+        ("Orin (nvgpu)", "jetson"),
+        ("NVIDIA GeForce MX150", None),
+        ("AMD Radeon Graphics", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_the_kind_also_of_what_has_no_data_sheet(name: str | None, kind: str | None) -> None:
+    assert gpus.kind(name) == kind
+
+
+def test_models_and_product_lines_agree() -> None:
+    for model in gpus.models():
+        for name in model.names:
+            beginning = gpus.without_maker(name)
+            line = next((line for line in gpus.lines() if line.names.match(beginning)), None)
+            if line is not None:
+                assert (line.kind, name) == (model.kind, name)
+                assert ("nvlink_c2c" in line.features) == ("nvlink_c2c" in model.features), name
+
+
+def test_every_kind_is_one_of_those_that_are_known() -> None:
+    entries = (*gpus.models(), *gpus.lines())
+    assert {entry.kind for entry in entries} == set(get_args(gpus.Kind))

@@ -5,14 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from flatout.knowledge import gpus
+from flatout.knowledge import gpus, pcie
 from flatout.knowledge.gpus import GpuModel
 from flatout.nouns.ceiling import Device
 
-LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-"""One PCIe lane in one direction, before the overhead of packets."""
-CHIP_LINK = re.compile(r"(gh200|gb10|gb200|gb300)", re.IGNORECASE)
-"""Joined to the processor by another link than PCIe."""
 BY_DTYPE = re.compile(r"(?:matmul|attention|conv-nchw|conv-nhwc)-(fp64|fp32|tf32|fp16|bf16|fp8)")
 BETWEEN = ("copy-device-to-device", "all-reduce")
 
@@ -25,24 +21,23 @@ def figure(ceiling_id: str, device: Device | None, devices: Sequence[Device]) ->
     model = gpus.find(device.name, device.memory_bytes) if device and device.name else None
     if model is None:
         return None
-    if (found := BY_DTYPE.fullmatch(ceiling_id)) is not None:
-        return _peak(model, found[1], ceiling_id.startswith("conv"))
+    if (match := BY_DTYPE.fullmatch(ceiling_id)) is not None:
+        return _peak(model, match[1], ceiling_id.startswith("conv"))
     if ceiling_id in ("copy-device", "triad-device"):
         return model.bandwidth_gb_per_s
     if ceiling_id.startswith("copy-") and ceiling_id.endswith("-pinned"):
         return pcie_gb_per_s(model)
-    alike = len({one.name for one in devices if one.name}) == 1
+    alike = len({entry.name for entry in devices if entry.name}) == 1
     if ceiling_id in BETWEEN and alike and model.nvlink_gb_per_s is not None:
         return model.nvlink_gb_per_s / 2
     return None
 
 
 def pcie_gb_per_s(model: GpuModel) -> float | None:
-    """One direction, all of its lanes."""
-    lane = LANE_GB_PER_S.get(model.pcie_generation or 0)
-    if lane is None or model.pcie_width is None or CHIP_LINK.search(model.id):
+    """One direction, all of its lanes; None: not known, or joined to the processor another way."""
+    if "nvlink_c2c" in model.features:
         return None
-    return lane * model.pcie_width
+    return pcie.gb_per_s(model.pcie_generation, model.pcie_width)
 
 
 def _peak(model: GpuModel, dtype: str, convolution: bool) -> float | None:

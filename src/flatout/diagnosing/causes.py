@@ -1,4 +1,4 @@
-"""Causes and cures that checks of several kinds tell: what holds a GPU's clocks down, above all."""
+"""Causes and cures that several kinds of checks share: above all, what limits a GPU's clocks."""
 
 from __future__ import annotations
 
@@ -7,17 +7,12 @@ from collections.abc import Iterable, Sequence
 from flatout.diagnosing import devices
 from flatout.nouns.gpu import Gpu
 
-POWER = ("sw_power_cap",)
-HEAT = ("sw_thermal_slowdown", "hw_thermal_slowdown")
-BRAKE = ("hw_slowdown", "hw_power_brake_slowdown")
-SETTINGS = ("applications_clocks_setting",)
-"""The driver's words for what lowers the clocks."""
 LOWERED = 0.95
 """A power limit of so much of the default, or less, was lowered by somebody."""
 
 COOL = "Clean and check the fans and the air flow, then watch while it works."
 SUPPLY = "Check the power supplies, the card's power cables and the server's own power cap."
-UNSET = "Unset them once the hunt is over."
+UNSET = "Unset them when debugging is done."
 """Of variables that were set for debugging."""
 
 

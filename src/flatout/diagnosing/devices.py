@@ -12,13 +12,8 @@ from flatout.knowledge.gpus import GpuModel
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
-DATA_CENTER = re.compile(r"(Tesla |[ALHBV]\d{1,3}[GSX]?\b|T4\b|GH200|GB[23]00|Instinct)")
-WORKSTATION = re.compile(r"(Quadro|RTX A\d|RTX \d000|RTX PRO|TITAN|T\d{3,4}\b)")
-CHIPS = re.compile(r"(Jetson |Orin|Xavier|Thor|Tegra|GB10\b)")
-"""NVIDIA's GPUs that share the memory of their processor."""
-CHIP_LINK = re.compile(r"(GH200|GB10\b|GB[23]00)")
-"""GPUs joined to their processor by NVLink-C2C: what they tell of PCIe is a placeholder."""
-MAKERS = re.compile(r"^(NVIDIA|AMD|Intel(\(R\))?) (GeForce )?")
+WITH_PROCESSOR = ("integrated", "jetson")
+"""Kinds of GPUs that share the memory of their processor."""
 TITLE = 44
 """Letters of a GPU's name that fit into a title."""
 
@@ -26,7 +21,8 @@ TITLE = 44
 def label(gpu: Gpu) -> str:
     """RTX 4090 (GPU 0): short enough for a title."""
     makers = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Apple"}
-    name = MAKERS.sub("", gpu.name) if gpu.name else f"{makers.get(gpu.vendor, gpu.vendor)} GPU"
+    maker = makers.get(gpu.vendor, gpu.vendor)
+    name = data_sheets.without_maker(gpu.name) if gpu.name else f"{maker} GPU"
     return f"{name[:TITLE].rstrip()} ({_number(gpu)})"
 
 
@@ -49,12 +45,12 @@ def facts(gpus: Iterable[Gpu], tell: Callable[[Gpu], str]) -> str:
 
 def data_center(gpu: Gpu) -> bool:
     """A server's GPU by its name: A100, H100, L4, T4, Tesla, Instinct."""
-    return bool(gpu.name and DATA_CENTER.match(MAKERS.sub("", gpu.name)))
+    return data_sheets.kind(gpu.name) == "server"
 
 
 def workstation(gpu: Gpu) -> bool:
     """A professional card by its name: Quadro, RTX A6000, RTX 6000 Ada, TITAN."""
-    return bool(gpu.name and WORKSTATION.match(MAKERS.sub("", gpu.name)))
+    return data_sheets.kind(gpu.name) == "workstation"
 
 
 def laptop(gpu: Gpu) -> bool:
@@ -65,8 +61,10 @@ def laptop(gpu: Gpu) -> bool:
 
 def on_pcie(gpu: Gpu) -> bool:
     """Data goes to it over PCIe: not to one in the processor or joined to it chip to chip."""
-    name = MAKERS.sub("", gpu.name or "")
-    return not gpu.shared_memory and CHIP_LINK.match(name) is None and CHIPS.match(name) is None
+    entry = data_sheets.known(gpu.name)
+    if gpu.shared_memory or entry is None:
+        return not gpu.shared_memory
+    return entry.kind not in WITH_PROCESSOR and "nvlink_c2c" not in entry.features
 
 
 def own_memory(machine: Machine) -> tuple[Gpu, ...]:
@@ -135,10 +133,10 @@ def _own(gpu: Gpu) -> bool:
     """By the driver, or else by the name: NVIDIA's is a card unless it is a Jetson's or GB10."""
     if gpu.shared_memory is not None:
         return not gpu.shared_memory
-    name = MAKERS.sub("", gpu.name or "")
+    kind = data_sheets.kind(gpu.name)
     if gpu.vendor == "nvidia":
-        return bool(name) and CHIPS.match(name) is None
-    return gpu.vendor == "amd" and re.match(r"Instinct|Radeon (RX|PRO W|AI PRO)", name) is not None
+        return bool(gpu.name) and kind not in WITH_PROCESSOR
+    return gpu.vendor == "amd" and kind is not None and kind not in WITH_PROCESSOR
 
 
 def _number(gpu: Gpu) -> str:

@@ -50,8 +50,6 @@ OTHER_NAMES = {
     "tumbleweed": "opensuse-tumbleweed",
 }
 SYSTEMS = {"windows": "Windows", "macos": "Darwin", "mac": "Darwin", "linux": "Linux"}
-WITH_ARM = ("jetson", "gh200", "gb200", "gb300", "gb10", "dgx-spark")
-"""GPUs (beginnings of their ids) that are sold with an ARM processor only."""
 WITHOUT_GPU = ("none", "no", "cpu")
 VERSION = re.compile(r"\d+(\.\d+)*")
 
@@ -103,7 +101,8 @@ def _gpu(value: str) -> dict[str, Any]:
         return {"vendor": None, "gpu": None}
     model = gpus.find(value)
     if model is not None:
-        on_arm = {"architecture": "arm64"} if model.id.startswith(WITH_ARM) else {}
+        with_arm = model.kind == "jetson" or "nvlink_c2c" in model.features
+        on_arm = {"architecture": "arm64"} if with_arm else {}
         mac = {"system": "Darwin", "architecture": "arm64"} if model.vendor == "apple" else {}
         return {
             "vendor": model.vendor,

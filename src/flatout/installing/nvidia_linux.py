@@ -13,6 +13,7 @@ from packaging.version import Version
 from flatout.installing import shell, system_packages
 from flatout.installing.system_packages import sudo
 from flatout.installing.target import Target
+from flatout.knowledge import gpus
 from flatout.knowledge.compat import cuda
 
 REPOSITORIES = "https://developer.download.nvidia.com/compute/cuda/repos"
@@ -31,9 +32,6 @@ UBUNTU_RELEASES = ("22.04", "24.04")
 """Releases of Ubuntu whose archive has it, and 470 for old GPUs."""
 DEBIAN_BRANCHES = {"12": 535, "13": 550}
 """What Debian's own non-free section holds."""
-SERVER_GPUS = frozenset({"tesla", "v100", "p100", "t4", "k80", "l4", "l40", "l40s"})
-SERVER_GPUS |= {"a100", "a30", "a40", "a10", "a10g", "a2", "h100", "h200", "h20", "gh200"}
-SERVER_GPUS |= {"b200", "b300", "gb200", "gb300"}
 
 
 def commands(target: Target, at_least: str | None) -> tuple[str, ...]:
@@ -84,7 +82,7 @@ def _branch(target: Target, at_least: str | None) -> int | None:
 
 def _server(target: Target) -> bool:
     """A GPU of data centers, for which Ubuntu has packages of its own."""
-    return not SERVER_GPUS.isdisjoint((target.gpu or "").lower().replace("-", " ").split())
+    return gpus.kind(target.gpu) == "server"
 
 
 def _ubuntu(target: Target, at_least: str | None) -> list[str]:

@@ -18,7 +18,6 @@ VENDORS = ("nvidia", "amd", "intel", "apple")
 
 VIRTUAL_GPU = re.compile(r".*[A-Z0-9]-\d+(-\d+)?([QCAB]|CME)")
 """Names of vGPUs: GRID T4-16Q, NVIDIA A40-24Q, A100-4-20C."""
-JETSON = ("jetson", "tegra", "orin", "xavier", "thor", "nvgpu")
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,8 @@ class Target:
     @property
     def jetson(self) -> bool:
         """An NVIDIA Jetson: Linux on ARM with the GPU in the same chip."""
-        words = (self.gpu or "").lower()
         arm = self.system == "Linux" and self.architecture == "arm64"
-        return arm and self.vendor == "nvidia" and any(word in words for word in JETSON)
+        return arm and self.vendor == "nvidia" and gpus.kind(self.gpu) == "jetson"
 
     @property
     def virtual_gpu(self) -> bool:

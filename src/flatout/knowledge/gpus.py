@@ -12,13 +12,17 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 PLAIN_WORDS = re.compile(
     r"\((r|tm|c)\)|\b(nvidia|amd|intel|apple|geforce|tesla|instinct|radeon|graphics|generation)\b"
 )
 """Words with which makers surround a name, and which people leave out."""
-SHARED = ("vendor", "architecture", "compute_capability", "gfx")
+MAKERS = re.compile(r"^(NVIDIA|AMD|Intel(\(R\))?) (GeForce )?")
+"""What drivers put in front of the model."""
+Kind = Literal["server", "workstation", "consumer", "integrated", "jetson"]
+"""integrated, jetson: it shares the memory of its processor."""
+SHARED = ("kind", "vendor", "architecture", "compute_capability", "gfx")
 """Facts in which the members of a family must agree."""
 NUMBERS = (
     "memory_bytes",
@@ -43,6 +47,7 @@ class GpuModel:
     """nvidia, amd, intel or apple."""
     architecture: str
     """hopper, ada, cdna3, ..."""
+    kind: Kind
     names: tuple[str, ...]
     """What drivers call it (whole names, compared without case and vendor prefix)."""
     compute_capability: tuple[int, int] | None
@@ -59,7 +64,7 @@ class GpuModel:
     """Dense (never sparse) peak by dtype: fp64, fp64_tensor, fp32, tf32, fp16, bf16, fp8, fp4,
     int8. fp16, bf16: on tensor cores with float32 accumulation."""
     features: tuple[str, ...]
-    """Of bf16, tf32, fp8, fp4, nvlink, mig, unified_memory, tensor_cores."""
+    """Of bf16, tf32, fp8, fp4, nvlink, nvlink_c2c, mig, unified_memory, tensor_cores."""
     sources: tuple[str, ...]
     checked: str
     """Day of the check, YYYY-MM-DD."""
@@ -68,11 +73,50 @@ class GpuModel:
     peaks_tflop_per_s.fp16, ..."""
 
 
+@dataclass(frozen=True)
+class ProductLine:
+    """What is known of GPUs by their name alone, without a data sheet."""
+
+    kind: Kind
+    names: re.Pattern[str]
+    """The beginnings of their names, without the maker's."""
+    features: tuple[str, ...] = ()
+
+
 @cache
 def models() -> tuple[GpuModel, ...]:
     """All models, by vendor and age."""
-    text = resources.files("flatout.knowledge").joinpath("gpus.toml").read_text(encoding="utf-8")
-    return tuple(_model(fields) for fields in tomllib.loads(text)["model"])
+    return tuple(_model(fields) for fields in _table()["model"])
+
+
+@cache
+def lines() -> tuple[ProductLine, ...]:
+    """The product lines, in the order in which they are looked through."""
+    return tuple(
+        ProductLine(fields["kind"], re.compile(fields["names"]), tuple(fields.get("features", ())))
+        for fields in _table()["line"]
+    )
+
+
+def known(name: str | None, memory_bytes: int | None = None) -> GpuModel | ProductLine | None:
+    """The model that a driver's name means, else its product line; None: neither is known."""
+    if not name:
+        return None
+    beginning = without_maker(name)
+    return find(name, memory_bytes) or next(
+        (line for line in lines() if line.names.match(beginning)), None
+    )
+
+
+def kind(name: str | None) -> Kind | None:
+    """What sort of GPU a driver's name means; None: not known."""
+    entry = known(name)
+    return entry.kind if entry else None
+
+
+def without_maker(name: str) -> str:
+    """RTX 4090 of NVIDIA GeForce RTX 4090."""
+    return MAKERS.sub("", name)
 
 
 def find(name: str, memory_bytes: int | None = None) -> GpuModel | None:
@@ -101,6 +145,12 @@ def nearest(name: str) -> tuple[str, ...]:
     starting = [known for known in by_key if known.startswith(key)]
     close = difflib.get_close_matches(key, by_key, n=5, cutoff=0.6)
     return tuple(by_key[known] for known in dict.fromkeys((*starting, *close)))
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    path = resources.files("flatout.knowledge").joinpath("gpus.toml")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def _model(fields: Mapping[str, Any]) -> GpuModel:

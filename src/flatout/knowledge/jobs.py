@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-import types
-import typing
 from collections.abc import Mapping
 from typing import Any
 
+from flatout.nouns.decoding import MISSING, decode
 from flatout.nouns.identity import Identity
-from flatout_agent.wire import JobFacts, decode
+from flatout_agent.wire import JobFacts
 
 
 def facts(values: Mapping[str, Any]) -> JobFacts:
-    """JobFacts from plain values. Raises ValueError naming what is missing."""
-    return decode(JobFacts, _completed(JobFacts, values, "job"))
+    """JobFacts from plain values. Raises ValueError naming what is missing or of a wrong type."""
+    job = decode(JobFacts, dict(values), _refused, "job", absent_is_none=True)
+    assert job is not None  # what is refused raises
+    return job
 
 
 def values(job: JobFacts | Mapping[str, Any]) -> dict[str, Any]:
@@ -38,29 +39,9 @@ def _short(value: Any) -> dict[str, Any]:
     return found
 
 
-def _completed(cls: type[Any], raw: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """With None for what may be unknown, has no default and is not there."""
-    hints = typing.get_type_hints(cls)
-    found = dict(raw)
-    for item in dataclasses.fields(cls):
-        if item.name in raw:
-            inner = typing.get_args(hints[item.name])[:1]
-            if inner and dataclasses.is_dataclass(inner[0]):
-                found[item.name] = [
-                    _completed(typing.cast("type[Any]", inner[0]), each, f"{where}.{item.name}")
-                    for each in raw[item.name]
-                ]
-        elif item.default is dataclasses.MISSING and item.name not in MEASURED:
-            if not _optional(hints[item.name]):
-                raise ValueError(f"{where}.{item.name} is missing")
-            found[item.name] = None
-    return found
-
-
-def _optional(hint: Any) -> bool:
-    return typing.get_origin(hint) in (types.UnionType, typing.Union) and type(
-        None
-    ) in typing.get_args(hint)
+def _refused(place: str, value: Any) -> None:
+    told = "is missing" if value is MISSING else f"is {value!r}"
+    raise ValueError(f"{place} {told}")
 
 
 def unseen(machine: Identity | None) -> JobFacts:

@@ -169,7 +169,7 @@ class DeviceSample:
     clock_max_mhz: float | None = None
     temperature_c: float | None = None
     throttled: tuple[str, ...] = ()
-    """Reasons the driver gave: thermal, power, hardware slowdown."""
+    """Reasons the driver gave: thermal, power, power brake, hardware slowdown."""
     memory_used_bytes: int | None = None
     memory_bytes: int | None = None
 

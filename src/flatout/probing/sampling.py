@@ -8,22 +8,15 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
+from flatout.nouns import throttles
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.profile import DeviceSample
 from flatout.probing import nvml
-from flatout.probing.nvml import gpu as nvml_gpu
+from flatout.probing.nvml.gpu import read_gpu
 from flatout.probing.nvml.links import Links
 from flatout.probing.nvml.questions import Questions
 
 EVERY_S = 0.25
-SLOWED = {
-    "sw_power_cap": "power",
-    "hw_slowdown": "hardware slowdown",
-    "sw_thermal_slowdown": "thermal",
-    "hw_thermal_slowdown": "thermal",
-    "hw_power_brake_slowdown": "power brake",
-}
-"""The driver's reasons that lower clocks under load, in the words of DeviceSample."""
 
 
 @dataclass
@@ -74,9 +67,7 @@ class Sampler:
 
 def _look(ask: Questions) -> tuple[Gpu, ...]:
     nothing = Links(None, None)
-    return tuple(
-        nvml_gpu.gpu(ask, index, handle, nothing) for index, handle in ask.handles().items()
-    )
+    return tuple(read_gpu(ask, index, handle, nothing) for index, handle in ask.handles().items())
 
 
 def _used(
@@ -108,9 +99,6 @@ def _by_uuid(uuid: str | None, names: Iterable[str]) -> bool:
 
 
 def _sample(index: int, looks: Sequence[Gpu]) -> DeviceSample:
-    reasons = {
-        SLOWED[name]: None for gpu in looks for name in gpu.throttles or () if name in SLOWED
-    }
     return DeviceSample(
         index=index,
         name=looks[0].name,
@@ -120,7 +108,7 @@ def _sample(index: int, looks: Sequence[Gpu]) -> DeviceSample:
         clock_mhz=_mean(gpu.clock_sm_mhz for gpu in looks),
         clock_max_mhz=looks[-1].clock_sm_max_mhz,
         temperature_c=_mean(gpu.temperature_c for gpu in looks),
-        throttled=tuple(reasons),
+        throttled=throttles.words(name for gpu in looks for name in gpu.throttles or ()),
         memory_used_bytes=max((gpu.memory_used_bytes or 0 for gpu in looks), default=0) or None,
         memory_bytes=looks[-1].memory_bytes,
     )

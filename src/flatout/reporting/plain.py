@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
 
-ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+from flatout.nouns import escapes
 
 
 def lines(text: str) -> list[str]:
     """The printable lines of `text` without escape sequences, control or direction characters."""
-    whole = ESCAPES.sub("", text).expandtabs(4)
+    whole = escapes.removed(text).expandtabs(4)
     shown = ("".join(c if c.isprintable() else " " for c in line) for line in whole.splitlines())
     return [line.rstrip() for line in shown]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ from typing import Any, Self
 
 import psutil
 
+from flatout.nouns import escapes
 from flatout.nouns.errors import UserError
 from flatout.running import environment, tree
 from flatout.running.command import Command
@@ -24,7 +24,6 @@ GRACE_S = 3.0
 """Between asking a program to end and killing it: its workers remove their shared memory."""
 TAIL_BYTES = 64 * 1024
 LOG = "output.log"
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
 
 class Program:
@@ -179,7 +178,7 @@ def log_tail(log: Path, lines: int) -> list[str]:
 
 def _as_shown(line: str) -> str:
     """A progress bar writes over itself after each carriage return: keep what is seen at last."""
-    parts = [part for part in _ESCAPES.sub("", line).split("\r") if part.strip()]
+    parts = [part for part in escapes.removed(line).split("\r") if part.strip()]
     return parts[-1].rstrip() if parts else ""
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from flatout.nouns.gpu import Driver, Gpu, GpuPair, GpuProcess
 from flatout.nouns.identity import GpuIdentity
 from flatout.probing import nvml
-from flatout.probing.nvml import gpu as nvml_gpu
+from flatout.probing.nvml import gpu as reader
 from flatout.probing.nvml import links
 from flatout.probing.nvml import questions as nvml_questions
 from probing.nvml import fake
@@ -307,25 +307,25 @@ def test_all_questions_are_in_the_real_library() -> None:
 def test_the_numbers_are_those_of_the_real_library() -> None:
     reasons = {
         bit: getattr(pynvml, f"nvmlClocksEventReason{name.title().replace('_', '')}", None)
-        for bit, name in nvml_gpu.THROTTLES.items()
+        for bit, name in reader.THROTTLES.items()
         if name != "display_clocks_setting"  # the library's own name lacks an s
     }
     assert all(bit == number for bit, number in reasons.items())
     assert pynvml.nvmlClocksEventReasonDisplayClockSetting == 0x100
-    assert pynvml.nvmlMemory_v2 == nvml_gpu.MEMORY_V2
-    assert nvml_gpu.UNCORRECTED == pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-    assert (nvml_gpu.VOLATILE, nvml_gpu.AGGREGATE) == (
+    assert pynvml.nvmlMemory_v2 == reader.MEMORY_V2
+    assert reader.UNCORRECTED == pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+    assert (reader.VOLATILE, reader.AGGREGATE) == (
         pynvml.NVML_VOLATILE_ECC,
         pynvml.NVML_AGGREGATE_ECC,
     )
-    assert (nvml_gpu.CLOCK_SM, nvml_gpu.CLOCK_MEMORY) == (
+    assert (reader.CLOCK_SM, reader.CLOCK_MEMORY) == (
         pynvml.NVML_CLOCK_SM,
         pynvml.NVML_CLOCK_MEM,
     )
-    assert nvml_gpu.THRESHOLD_SLOWDOWN == pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
-    assert nvml_gpu.COMPUTE_MODES[pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS] == "exclusive_process"
-    assert nvml_gpu.FABRIC_STATES[pynvml.NVML_GPU_FABRIC_STATE_COMPLETED] == "completed"
-    assert nvml_gpu.DRIVER_MODELS[pynvml.NVML_DRIVER_WDM] == "TCC"
+    assert reader.THRESHOLD_SLOWDOWN == pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+    assert reader.COMPUTE_MODES[pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS] == "exclusive_process"
+    assert reader.FABRIC_STATES[pynvml.NVML_GPU_FABRIC_STATE_COMPLETED] == "completed"
+    assert reader.DRIVER_MODELS[pynvml.NVML_DRIVER_WDM] == "TCC"
     assert links.MAX_LINKS == pynvml.NVML_NVLINK_MAX_LINKS
     assert links.REMOTE_SWITCH == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH
     assert links.WAYS[pynvml.NVML_TOPOLOGY_SYSTEM] == "system"

@@ -51,8 +51,8 @@ def facts(
     """
     # Here, because `run` asks for the identity alone, and at once.
     from flatout.nouns.gpu import Driver
-    from flatout.probing.nvml import gpu as nvml_gpu
     from flatout.probing.nvml import links as nvml_links
+    from flatout.probing.nvml.gpu import read_gpu
     from flatout.probing.nvml.questions import Questions
 
     library = _library(library)
@@ -65,7 +65,7 @@ def facts(
         handles = ask.handles()
         links = {index: nvml_links.links(ask, handle) for index, handle in handles.items()}
         found = tuple(
-            nvml_gpu.gpu(ask, index, handle, links[index]) for index, handle in handles.items()
+            read_gpu(ask, index, handle, links[index]) for index, handle in handles.items()
         )
         known = ask.count is not None
         pairs = nvml_links.pairs(ask, handles, found, links) if known else None

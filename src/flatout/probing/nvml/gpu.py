@@ -37,7 +37,7 @@ DRIVER_MODELS = {0: "WDDM", 1: "TCC", 2: "MCDM"}
 FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "completed"}
 
 
-def gpu(ask: Questions, index: int, handle: Any, links: Links) -> Gpu:
+def read_gpu(ask: Questions, index: int, handle: Any, links: Links) -> Gpu:
     """One GPU, with its NVLink connections as found before."""
     return Gpu(
         vendor="nvidia",

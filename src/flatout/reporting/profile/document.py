@@ -7,15 +7,12 @@ holds is in it, so that reports and comparisons can be made later and elsewhere.
 from __future__ import annotations
 
 import dataclasses
-import enum
-import functools
 import json
-import math
-import types
-import typing
+import reprlib
 from pathlib import Path
 from typing import Any
 
+from flatout.nouns import decoding
 from flatout.nouns.errors import UserError
 from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Profiled
@@ -57,7 +54,9 @@ def read(found: dict[str, Any]) -> Profiled:
         findings = [_read_finding(raw) for raw in found["findings"]]
         whole = {**found, "anatomy": anatomy, "findings": findings}
         whole["report_path"] = found.get("report")
-        profiled: Profiled = _noun(Profiled, {**whole, "profile": whole})
+        raw = {**whole, "profile": whole}
+        profiled = decoding.decode(Profiled, raw, _refused, null_is_nan=True)
+        assert profiled is not None  # what is refused raises
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"the profile cannot be read: {error}", HOW) from error
     return profiled
@@ -101,43 +100,6 @@ def _read_finding(raw: dict[str, Any]) -> dict[str, Any]:
     return {**raw, "gain": {**gain, "ratio": gain["predicted"]}} if gain else raw
 
 
-def _noun(cls: Any, raw: dict[str, Any]) -> Any:
-    """The dataclass from parsed JSON; keys that it does not have are passed over."""
-    hints = _hints(cls)
-    names = [item.name for item in dataclasses.fields(cls) if item.name in raw]
-    return cls(**{name: _value(hints[name], raw[name], name) for name in names})
-
-
-@functools.cache
-def _hints(cls: Any) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
-
-
-def _value(hint: Any, raw: Any, name: str) -> Any:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        inner = next(arg for arg in args if arg is not type(None))
-        return None if raw is None else _value(inner, raw, name)
-    if origin is tuple:
-        if not isinstance(raw, list | tuple):
-            raise ValueError(f"{name} is no list")
-        # Of a pair each item has its own type, of a tuple of any length all have the first's.
-        kinds = args if args[-1] is not Ellipsis else (args[0],) * len(raw)
-        return tuple(_value(kind, item, name) for kind, item in zip(kinds, raw, strict=True))
-    if origin is dict:
-        return dict(raw)
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(raw, dict):
-            raise ValueError(f"{name} is no object")
-        return _noun(hint, raw)
-    return _plain(hint, raw, name)
-
-
-def _plain(hint: Any, raw: Any, name: str) -> Any:
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return hint(raw)
-    if hint is float and (raw is None or type(raw) is int):
-        return math.nan if raw is None else float(raw)  # JSON has no NaN: it was written as null
-    if type(raw) is not hint:
-        raise ValueError(f"{name} is {raw!r}")
-    return raw
+def _refused(place: str, value: Any) -> None:
+    told = "is missing" if value is decoding.MISSING else f"is {reprlib.repr(value)}"
+    raise ValueError(f"{place} {told}")

@@ -23,8 +23,7 @@ from flatout.reporting.html import (
     times,
     write_page,
 )
-from flatout.reporting.profile import figures as profile_figures
-from flatout.reporting.profile import tables, words
+from flatout.reporting.profile import figures, tables, words
 
 SCRIPTS = ("profile_page.js", "profile_timeline.js", "profile_charts.js", "profile_tables.js")
 STYLES = ("report.css", "profile.css")
@@ -56,14 +55,14 @@ def render(profiled: Profiled, folder: Path) -> str:
             has=known(profile),
             beside=list(words.beside(profile)),
             findings=[finding(item, profiled) for item in profiled.findings],
-            timeline=profile_figures.timeline_sums(profile),
+            timeline=figures.timeline_sums(profile),
             memory=memory_words(profile),
             tables={table.id: table for table in tables.tables(profile)},
             waits=tables.waits(profile),
             ceilings=tables.ceilings(profile),
             traces=traces(profile, folder),
             environment=surroundings(profiled),
-            data=script_json(figures(profile)),
+            data=script_json(page_figures(profile)),
             drawn=drawn(profile),
             style="\n".join(_text(name) for name in STYLES),
             script=script,
@@ -74,19 +73,19 @@ def render(profiled: Profiled, folder: Path) -> str:
     return page.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def figures(profile: Profile) -> dict[str, Any]:
+def page_figures(profile: Profile) -> dict[str, Any]:
     """What the page's scripts draw."""
     return {
         "words": {str(kind): words.kind(kind) for kind in Kind},
-        "timeline": profile_figures.timeline(profile),
-        "roofline": profile_figures.roofline(profile),
-        "memory": profile_figures.memory(profile),
+        "timeline": figures.timeline(profile),
+        "roofline": figures.roofline(profile),
+        "memory": figures.memory(profile),
     }
 
 
 def drawn(profile: Profile) -> set[str]:
     """Names of the figures for which there are numbers."""
-    return {name for name, figure in figures(profile).items() if figure}
+    return {name for name, figure in page_figures(profile).items() if figure}
 
 
 def key_figures(profile: Profile) -> list[tuple[str, str, str]]:

@@ -3,14 +3,14 @@
 ## What it sees
 
 The best matrix product gives less than about half of the data sheet's peak, and while it ran the
-driver named the power limit (sw_power_cap) as what held the clocks down. With a limit at its
-default it is a note: so the card was built.
+driver named the power limit (sw_power_cap) as what limited the clocks. With the limit at its
+default it is a note: the card is built that way.
 
 ## Why it matters
 
 A product of large matrices takes more power than anything else. Under a lowered limit the clocks
-fall until it fits; training that is limited by computing is slower by as much. At its default a
-small card (L4: 72 W) gives half of its peak at most, and never more.
+fall until it fits; training that is limited by computing is slower by as much. Even at its default
+limit a small card (L4: 72 W) reaches at most half of its peak.
 
 ## Evidence
 
@@ -18,7 +18,8 @@ The figure beside the data sheet, the limit now and by default, the power and th
 
 ## Cure
 
-Set the default limit again, unless it is meant. Nothing can be set where it is the default.
+Restore the default limit, unless the lower one is intended. If it is the default already, there is
+nothing to set.
 
 ## References
 
@@ -33,7 +34,7 @@ from collections.abc import Iterator
 from flatout.diagnosing import causes, devices
 from flatout.diagnosing.ceilings.hw import shortfalls
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.nouns import units
+from flatout.nouns import throttles, units
 from flatout.nouns.ceiling import Benched
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
@@ -46,7 +47,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
     for shortfall in shortfalls.compute(benched, machine):
         gpu = shortfall.gpu
-        if gpu is None or not causes.reasons(gpu, causes.POWER):
+        if gpu is None or not causes.reasons(gpu, throttles.POWER):
             continue
         lowered = causes.lowered_limit(gpu)
         yield Diagnosis(
@@ -54,9 +55,9 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
             f"power limit",
             evidence=f"{shortfall.figures}; {_facts(gpu)}",
             cure=Cure(
-                "Set the default limit again, unless the lower one is meant."
+                "Restore the default limit, unless the lower one is intended."
                 if lowered
-                else "The limit is the card's own: its peak is not to be had for long.",
+                else "This is the card's default limit: it cannot sustain its peak.",
                 devices.settings(machine, causes.default_limits([gpu])) if lowered else (),
             ),
             severity=Severity.WARNING if lowered else Severity.NOTE,

@@ -3,11 +3,12 @@
 ## What it sees
 
 The best matrix product gives less than about half of the data sheet's peak, and while it ran the
-driver named heat (sw_thermal_slowdown, hw_thermal_slowdown) as what held the clocks down.
+driver named heat (sw_thermal_slowdown, hw_thermal_slowdown) as what limited the clocks.
 
 ## Why it matters
 
-This was a load of seconds; training lasts for hours, and of several GPUs all wait for the hottest.
+This was a load of seconds; training lasts for hours, and with several GPUs all wait for the hottest
+one.
 
 ## Evidence
 
@@ -31,7 +32,7 @@ from collections.abc import Iterator
 from flatout.diagnosing import causes, devices
 from flatout.diagnosing.ceilings.hw import shortfalls
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.nouns import units
+from flatout.nouns import throttles, units
 from flatout.nouns.ceiling import Benched
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
@@ -44,7 +45,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
     for shortfall in shortfalls.compute(benched, machine):
         gpu = shortfall.gpu
-        if gpu is None or not causes.reasons(gpu, causes.HEAT):
+        if gpu is None or not causes.reasons(gpu, throttles.HEAT):
             continue
         yield Diagnosis(
             title=f"{devices.label(gpu)}: {units.share(shortfall.share)} of its peak, slowed by "
@@ -58,7 +59,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _facts(gpu: Gpu) -> str:
-    parts = list(causes.reasons(gpu, causes.HEAT))
+    parts = list(causes.reasons(gpu, throttles.HEAT))
     if gpu.temperature_c is not None:
         parts.append(f"{gpu.temperature_c} C")
     return ", ".join((*parts, *causes.clock(gpu)))

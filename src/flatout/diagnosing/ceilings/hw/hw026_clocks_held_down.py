@@ -8,8 +8,8 @@ hw_power_brake_slowdown) as the reason.
 
 ## Why it matters
 
-Clocks that somebody fixed for an earlier measurement, or a weak supply, cost every step of every
-training the same share.
+Clocks that were locked for an earlier measurement, or a weak power supply, slow every step of every
+training run by the same share.
 
 ## Evidence
 
@@ -17,7 +17,7 @@ The figure beside the data sheet, the reasons, and the clock under load and at m
 
 ## Cure
 
-Give the clocks free; with a brake, look at the power supplies and cables.
+Unlock the clocks; with a power brake, check the power supplies and cables.
 
 ## References
 
@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from flatout.diagnosing import causes, devices
 from flatout.diagnosing.ceilings.hw import shortfalls
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.nouns import units
+from flatout.nouns import throttles, units
 from flatout.nouns.ceiling import Benched
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
@@ -45,8 +45,8 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     """One finding for each such GPU."""
     for shortfall in shortfalls.compute(benched, machine):
         gpu = shortfall.gpu
-        reasons = causes.reasons(gpu, (*causes.SETTINGS, *causes.BRAKE))
-        if gpu is None or not reasons or causes.reasons(gpu, causes.HEAT):
+        reasons = causes.reasons(gpu, (*throttles.SETTINGS, *throttles.BRAKE))
+        if gpu is None or not reasons or causes.reasons(gpu, throttles.HEAT):
             continue  # hw_slowdown is told beside heat as well
         yield Diagnosis(
             title=f"{devices.label(gpu)}: {units.share(shortfall.share)} of its peak, clocks held "
@@ -57,14 +57,14 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _text(reasons: tuple[str, ...]) -> str:
-    if set(reasons) & set(causes.BRAKE):
+    if set(reasons) & set(throttles.BRAKE):
         return causes.SUPPLY
-    return "Somebody fixed the clocks: set them free, unless they are meant."
+    return "The clocks are locked: unlock them, unless this is intended."
 
 
 def _lines(gpu: Gpu, reasons: tuple[str, ...]) -> list[str]:
     if gpu.vendor != "nvidia":
         return []
-    if set(reasons) & set(causes.BRAKE):
+    if set(reasons) & set(throttles.BRAKE):
         return [causes.look_at_power([gpu])]
     return causes.free_clocks([gpu])

@@ -2,13 +2,13 @@
 
 ## What it sees
 
-A GPU gives far less than its data sheet says, and a program with memory on it ran there before the
-measuring began.
+A GPU gives far less than its data sheet says, and a program with memory on it was there before the
+measurement began.
 
 ## Why it matters
 
-The figures are what was left over. Training beside that program will be as slow, and may run out
-of memory.
+The figures are what was left over. Training beside that program will be just as slow, and may run
+out of memory.
 
 ## Evidence
 

@@ -7,7 +7,7 @@ The best matrix product over all number formats gives less than 55 % of the data
 
 ## Why it matters
 
-Healthy GPUs give 70 to 95 %. What is missing here is missing in every training step.
+Healthy GPUs give 70 to 95 %. What is lost here is lost in every training step.
 
 ## Evidence
 
@@ -16,7 +16,7 @@ The figure beside the data sheet, and the clock under load where it is known.
 ## Cure
 
 Compare with another torch or driver first: a build without kernels for this GPU falls back to slow
-ones. In a virtual machine ask whether the GPU is shared. A card that stays slow alone is faulty.
+ones. In a virtual machine ask whether the GPU is shared. If only one card stays slow, it is faulty.
 
 ## References
 

@@ -3,7 +3,7 @@
 ## What it sees
 
 The bandwidth of the device's memory is far below the data sheet, ECC is on, and the card has GDDR
-memory: there the check bits travel with the data. HBM has lines of its own for them.
+memory: there the check bits share the data bus. HBM has extra lines for them.
 
 ## Why it matters
 
@@ -16,8 +16,8 @@ The figure beside the data sheet, and that ECC is on.
 
 ## Cure
 
-Keep it, if a wrong bit must not pass unseen: that is what it is for. Else it can be switched off;
-the GPU needs a reset.
+Keep it where a wrong bit must not go unnoticed: that is its purpose. Otherwise it can be switched
+off, which needs a GPU reset.
 
 ## References
 
@@ -50,7 +50,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
             title=f"{devices.label(gpu)}: {units.share(shortfall.share)} of its bandwidth, ECC on",
             evidence=f"{shortfall.figures}; ECC is on",
             cure=Cure(
-                "Keep ECC, or switch it off where a wrong bit may pass; the GPU is reset then.",
+                "Keep ECC, or switch it off where a wrong bit is acceptable; this needs a GPU reset.",
                 devices.settings(machine, [f"# {devices.smi([gpu], '-e 0')}"]),
             ),
         )

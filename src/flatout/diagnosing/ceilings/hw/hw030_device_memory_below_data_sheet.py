@@ -17,7 +17,7 @@ The figure beside the data sheet, and the memory's clock under load and at most.
 ## Cure
 
 A memory clock below its maximum: a power state that does not rise, or a card that protects itself.
-Look for memory errors; restart the machine; a card that stays slow alone is faulty.
+Look for memory errors; restart the machine; if only one card stays slow, it is faulty.
 
 ## References
 

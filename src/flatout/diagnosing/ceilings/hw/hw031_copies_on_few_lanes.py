@@ -15,7 +15,7 @@ The figure beside the data sheet, the lanes now and at most.
 
 ## Cure
 
-A slot wired with all lanes (the board's manual), no riser cable, the card seated anew.
+Use a slot wired with all lanes (see the board's manual), use no riser cable, reseat the card.
 
 ## References
 
@@ -51,9 +51,9 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
             f"{lanes[0]} of {lanes[1]} PCIe lanes",
             evidence=f"{shortfall.figures}; x{lanes[0]} of x{lanes[1]} under load",
             cure=Cure(
-                "Of a virtual machine: the provider decides it; ask for another one."
+                "In a virtual machine this is the provider's choice; ask for another machine."
                 if virtual
-                else "Seat the card anew, in a slot wired with all lanes; no riser cable.",
+                else "Reseat the card, in a slot wired with all lanes and without a riser cable.",
             ),
             severity=Severity.NOTE if virtual else Severity.WARNING,
         )

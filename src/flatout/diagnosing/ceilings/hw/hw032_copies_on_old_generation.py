@@ -3,12 +3,12 @@
 ## What it sees
 
 Pinned copies give less than 65 % of what the card's link carries, and under load the link stayed at
-a lower generation than the card can do. (At rest every link is slow: that is not asked.)
+a lower generation than the card can do. (Every idle link is slow; that does not count.)
 
 ## Why it matters
 
-Each generation halves the bandwidth: batches, offloaded tensors and, without NVLink, gradients take
-twice as long.
+Each generation down halves the bandwidth: batches, offloaded tensors and, without NVLink, gradients
+take twice as long.
 
 ## Evidence
 
@@ -16,8 +16,8 @@ The figure beside the data sheet, the generation under load and the card's.
 
 ## Cure
 
-The firmware's set-up of the slot (Auto or the newest generation), a riser cable that cannot carry
-it, or a board that has no newer one.
+Set the slot to Auto or the newest generation in the firmware; replace a riser cable that cannot
+carry it. Some boards have no newer generation.
 
 ## References
 

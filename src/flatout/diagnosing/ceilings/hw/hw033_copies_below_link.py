@@ -7,7 +7,7 @@ cause.
 
 ## Why it matters
 
-Batches wait longer for their way to the GPU, and what is offloaded for its way back.
+Batches take longer to reach the GPU, and offloaded tensors take longer in both directions.
 
 ## Evidence
 

@@ -1,4 +1,4 @@
-"""One GPU of several alike gives clearly less than the others.
+"""One of several identical GPUs gives clearly less than the others.
 
 ## What it sees
 
@@ -15,7 +15,7 @@ Its figure, the median of all, and what the driver says of it.
 
 ## Cure
 
-Look at that one's temperature, power limit, slot and errors; leave it out until it is mended.
+Check its temperature, power limit, slot and errors; leave it out until it is repaired.
 
 ## References
 
@@ -57,11 +57,11 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
         gpu = shortfalls.gpu_of(benched, machine, device)
         name = devices.label(gpu) if gpu is not None else f"{names[device]} ({device})"
         yield Diagnosis(
-            title=f"{name[:60]}: {units.share(part)} of what its like give",
+            title=f"{name[:60]}: {units.share(part)} of what its peers give",
             evidence=f"{row.title}: {row.value:,.4g} {row.unit}, the median of all is "
             f"{middle:,.4g}{_state(gpu)}",
             cure=Cure(
-                "Look at its temperature, power limit, slot and errors; leave it out until then.",
+                "Check its temperature, power limit, slot and errors; leave it out until it is repaired.",
                 (devices.smi([gpu], "-q"),) if gpu is not None and gpu.vendor == "nvidia" else (),
             ),
         )

@@ -15,8 +15,8 @@ The best and the worst pair, and the data sheet.
 
 ## Cure
 
-NVLink that is down or not asked for (doctor tells), an IOMMU or PCIe access control that sends
-copies through the host, or GPUs on different sockets.
+Look for NVLink that is down or unused (flatout doctor reports it), an IOMMU or PCIe access control
+that sends copies through the host, or GPUs on different sockets.
 
 ## References
 
@@ -57,7 +57,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
         evidence=f"worst pair {worst.size}: {worst.value:,.3g} GB/s, best pair {copies.best}: "
         f"{copies.value:,.3g} GB/s; {reason}",
         cure=Cure(
-            "See how the GPUs are joined, and whether links are down or the host is in the way.",
+            "See how the GPUs are connected, whether links are down, and whether copies go through the host.",
             ("nvidia-smi topo -m", "nvidia-smi nvlink --status", "flatout doctor"),
         ),
     )

@@ -1,4 +1,4 @@
-"""Most of the machine's cores are kept from this process.
+"""This process may not use most of the machine's cores.
 
 ## What it sees
 
@@ -8,7 +8,7 @@ and these are fewer than half of the machine's.
 ## Why it matters
 
 Loaders and CPU training get no more than this. Where the job was meant to have the whole machine, a
-forgotten taskset, a batch job's or a container's limit costs the rest.
+forgotten taskset, or the limit of a batch job or a container, costs the rest.
 
 ## Evidence
 
@@ -51,7 +51,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"measured on {units.count(cpu.cores, 'core')} of the machine's {cpu.logical_cores}",
         evidence=_limits(cpu),
-        cure=Cure("Ask the batch system or the container for more, where the machine is yours."),
+        cure=Cure("If the whole machine is yours, ask the batch system or the container for more cores."),
     )
 
 

@@ -2,7 +2,7 @@
 
 ## What it sees
 
-With six cores or more, on the metal, all cores together read and write less than 20 GB/s: what one
+With six cores or more, on bare metal, all cores together read and write less than 20 GB/s: what one
 channel of ordinary memory carries (DDR4-3200: 25.6 GB/s, DDR5-4800: 38.4 GB/s, less overhead).
 
 ## Why it matters

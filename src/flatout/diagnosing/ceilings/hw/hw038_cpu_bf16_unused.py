@@ -1,4 +1,4 @@
-"""The CPU multiplies bfloat16 natively, and torch gains nothing from it.
+"""The CPU multiplies bfloat16 natively, but torch gains nothing from it.
 
 ## What it sees
 

@@ -6,12 +6,12 @@ One reader gets less than 0.15 GB/s from a large file in this folder.
 
 ## Why it matters
 
-1,000 pictures of 110 KB a second are 0.11 GB/s: data that lies here and does not fit into memory
-keeps a training waiting.
+1,000 pictures of 110 KB a second are 0.11 GB/s: data on this disk that does not fit into memory
+keeps training waiting.
 
 ## Evidence
 
-The measured rates, and of which kind the disk is.
+The measured rates, and the kind of disk.
 
 ## Cure
 
@@ -57,6 +57,6 @@ def _kind(disk: Disk | None) -> str:
     parts = [
         disk.file_system or "",
         "over the network" if disk.network else "",
-        "a turning disk" if disk.rotational else "",
+        "a hard disk" if disk.rotational else "",
     ]
     return "".join(f"; {part}" for part in parts if part)

@@ -14,8 +14,8 @@ The name that was expected, and the names that torch sees.
 
 ## Cure
 
-Without any GPU, `flatout doctor` tells why torch sees none. With another, ask for the right
-machine.
+Without any GPU, `flatout doctor` explains why torch sees none. With another model, ask for the
+right machine.
 
 ## References
 

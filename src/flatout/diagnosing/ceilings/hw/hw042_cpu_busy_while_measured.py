@@ -2,8 +2,8 @@
 
 ## What it sees
 
-Just before the measuring began, other programs used a fifth of the machine's cores or more. Not
-asked where this process has only some of the cores: they may be busy elsewhere.
+Just before the measurement began, other programs used a fifth of the machine's cores or more. Not
+checked where this process has only some of the cores: the others may be busy.
 
 ## Why it matters
 
@@ -16,7 +16,7 @@ The share of the cores that was in use.
 
 ## Cure
 
-Measure again when nothing else runs, or take the figures for what is left to a training now.
+Measure again when nothing else runs, or read the figures as what is left for training now.
 
 ## References
 
@@ -46,7 +46,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"other programs used {units.share(benched.busy)} of the cores",
         evidence=f"{units.share(benched.busy)} of {cpu.logical_cores or 'all'} cores were in use "
-        "just before the measuring",
+        "just before the measurement",
         cure=Cure(
             "See what runs, and measure again when it has ended.",
             () if machine.system.name == "Windows" else (look,),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flatout.diagnosing import causes
 from flatout.knowledge import gpus
-from flatout.nouns import units
+from flatout.nouns import throttles, units
 from flatout.nouns.ceiling import Benched, Ceiling
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
@@ -97,7 +97,7 @@ def other_programs(gpu: Gpu | None) -> tuple[str, ...]:
 def explained(shortfall: Shortfall) -> bool:
     """The driver names a cause, which is then a finding of its own."""
     gpu = shortfall.gpu
-    reasons = (*causes.POWER, *causes.HEAT, *causes.BRAKE, *causes.SETTINGS)
+    reasons = (*throttles.POWER, *throttles.HEAT, *throttles.BRAKE, *throttles.SETTINGS)
     return bool(causes.reasons(gpu, reasons) or other_programs(gpu))
 
 

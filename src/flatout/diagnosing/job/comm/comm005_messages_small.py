@@ -17,8 +17,8 @@ The messages a step, their bytes, exposed milliseconds.
 
 ## Cure
 
-Put small tensors together (`torch.cat`, buckets of DistributedDataParallel), metrics every so many
-steps. The gain: the exposed time of all but one message in each bucket of 25 MiB.
+Put small tensors together (`torch.cat`, buckets of DistributedDataParallel), metrics every N steps.
+The gain: the exposed time of all but one message in each bucket of 25 MiB.
 
 ## References
 

@@ -17,8 +17,8 @@ is idle after them.
 
 ## Cure
 
-Reduce on the device and copy the result, every so many steps; where the whole is needed, copy to
-pinned memory with `non_blocking=True`. The gain: the exposed copy and the idle time after it.
+Reduce on the device and copy the result, every N steps; where the whole is needed, copy to pinned
+memory with `non_blocking=True`. The gain: the exposed copy and the idle time after it.
 
 ## References
 
@@ -60,7 +60,7 @@ def _line(profile: Profile, copy: Copy) -> Iterator[Diagnosis]:
         evidence=f"{copies.evidence([copy])}, {units.milliseconds(copy.exposed_ms)} of it while "
         f"nothing computes; the device idle for {units.milliseconds(idle)} after it",
         cure=Cure(
-            "Reduce it on the device and copy the result, every so many steps.",
+            "Reduce it on the device and copy the result, every N steps.",
             savings.lines(
                 copy.where,
                 copy.where.source if copy.where is not None else "",

@@ -17,8 +17,8 @@ The collections and their milliseconds a step.
 
 ## Cure
 
-`gc.freeze()` after the imports and a collection every so many steps, or the boost gc-pause. The
-gain: four fifths of the time; the young generations are still collected.
+`gc.freeze()` after the imports and a collection every N steps, or the boost gc-pause. The gain:
+four fifths of the time; the young generations are still collected.
 
 ## References
 

@@ -18,8 +18,8 @@ logging, open) that were seen to take time.
 
 ## Cure
 
-Do it every so many steps, on the device, or in a thread of its own. The gain: the idle time, less
-what the garbage collector took.
+Do it every N steps, on the device, or in a thread of its own. The gain: the idle time, less what
+the garbage collector took.
 
 ## References
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from flatout.diagnosing.job import device_time
 from flatout.diagnosing.job.device_time import Saving
-from flatout.nouns import units
+from flatout.nouns import throttles, units
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.profile import DeviceSample, Profile
 
@@ -19,11 +18,9 @@ def share(sample: DeviceSample) -> float | None:
     return sample.clock_mhz / sample.clock_max_mhz
 
 
-def throttled(sample: DeviceSample, reason: str) -> bool:
-    """Whether one of the driver's reasons for lower clocks matches."""
-    return any(
-        re.search(reason, sample_reason, re.IGNORECASE) for sample_reason in sample.throttled
-    )
+def throttled(sample: DeviceSample, *reasons: str) -> bool:
+    """Whether the driver gave one of these reasons (`throttles`) for lower clocks."""
+    return throttles.any_of(sample.throttled, reasons)
 
 
 def saving(profile: Profile, slow: Sequence[DeviceSample]) -> Saving:

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job.kern import clocks
+from flatout.nouns import throttles
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
@@ -38,7 +39,7 @@ CHECK = Check(code="KERN015", severity=Severity.WARNING, since="0.2.0", hides=("
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all GPUs that heat slows."""
-    hot = [sample for sample in profile.devices if clocks.throttled(sample, "thermal|heat|temp")]
+    hot = [sample for sample in profile.devices if clocks.throttled(sample, *throttles.HEAT)]
     if not hot:
         return
     saving = clocks.saving(profile, hot)

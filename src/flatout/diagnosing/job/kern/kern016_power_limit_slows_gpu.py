@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job.kern import clocks
 from flatout.knowledge import gpus
+from flatout.nouns import throttles
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import DeviceSample, Profile
 
@@ -65,13 +66,13 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _braked(sample: DeviceSample) -> bool:
-    return clocks.throttled(sample, "brake")
+    return clocks.throttled(sample, *throttles.POWER_BRAKE)
 
 
 def _limited(sample: DeviceSample) -> bool:
     sheet = _sheet(sample)
     return (
-        clocks.throttled(sample, "power")
+        clocks.throttled(sample, *throttles.POWER)
         and sheet is not None
         and sample.power_limit_w is not None
         and sample.power_limit_w < LOW * sheet

@@ -30,6 +30,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job.kern import clocks
+from flatout.nouns import throttles
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import DeviceSample, Profile
 
@@ -74,5 +75,5 @@ def _slow(sample: DeviceSample) -> bool:
         and share < LOW
         and sample.utilisation is not None
         and sample.utilisation >= BUSY
-        and not clocks.throttled(sample, "thermal|heat|temp|power|brake")
+        and not clocks.throttled(sample, *throttles.HEAT, *throttles.POWER, *throttles.POWER_BRAKE)
     )

@@ -8,7 +8,7 @@ check every access, keep torch from compiling, or write a log.
 ## Why it matters
 
 CUDA_LAUNCH_BLOCKING=1 makes the host wait for every kernel: while it launches the next one the
-device does nothing. Such lines stay in scripts and job files long after the hunt is over.
+device does nothing. Such lines stay in scripts and job files long after the bug is fixed.
 
 ## Evidence
 

@@ -15,7 +15,7 @@ How often, how long, and from which line.
 
 ## Cure
 
-Save every so many minutes, and in the background: `flatout.Checkpoint` does so, atomically.
+Save every few minutes, and in the background: `flatout.Checkpoint` does so, atomically.
 
 ## References
 
@@ -55,7 +55,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         title=f"a checkpoint in nearly every step: {units.milliseconds(took)}",
         evidence=loops.evidence(saves),
         cure=Cure(
-            "Save every so many steps, or minutes.",
+            "Save every N steps, or minutes.",
             savings.lines(
                 where,
                 "torch.save(state, path)",

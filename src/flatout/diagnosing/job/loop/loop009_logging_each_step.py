@@ -59,7 +59,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         title=f"logging in each step: {units.milliseconds(took)}",
         evidence=loops.evidence(log_calls),
         cure=Cure(
-            "Log every so many steps.",
+            "Log every N steps.",
             savings.lines(
                 where,
                 f"{log_calls[0].name}(...)",

@@ -17,8 +17,8 @@ idle afterwards.
 
 ## Cure
 
-Add up on the device (`running += loss.detach()`) and read the sum every so many steps. The gain:
-the idle time.
+Add up on the device (`running += loss.detach()`) and read the sum every N steps. The gain: the idle
+time.
 
 ## References
 

@@ -16,7 +16,7 @@ idle afterwards.
 
 ## Cure
 
-Print every so many steps. The gain: the idle time.
+Print every N steps. The gain: the idle time.
 
 ## References
 

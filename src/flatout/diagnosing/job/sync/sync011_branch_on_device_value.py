@@ -17,7 +17,7 @@ idle afterwards.
 
 ## Cure
 
-Let the device decide: `torch.where(condition, a, b)`; test for NaN every so many steps, or with
+Let the device decide: `torch.where(condition, a, b)`; test for NaN every N steps, or with
 `torch._assert_async`. The gain: the idle time.
 
 ## References

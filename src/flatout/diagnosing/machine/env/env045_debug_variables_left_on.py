@@ -8,7 +8,7 @@ write a log. Those of a GPU count only where there is one.
 ## Why it matters
 
 CUDA_LAUNCH_BLOCKING=1 alone makes the host wait for every kernel: jobs with small kernels run at a
-fraction of their speed. Such lines stay in a shell's start file long after the hunt is over.
+fraction of their speed. Such lines stay in a shell's start file long after the bug is fixed.
 
 ## Evidence
 

@@ -12,6 +12,7 @@ from flatout.installing import python_packages, system_packages, target
 from flatout.installing import pytorch as wheels
 from flatout.installing.choice import Choice
 from flatout.installing.target import Target
+from flatout.knowledge import gpus as data_sheets
 from flatout.knowledge.compat import pytorch
 from flatout.nouns.errors import UserError
 from flatout.nouns.gpu import Gpu
@@ -20,8 +21,6 @@ from flatout.nouns.machine import CudaToolkit, Library, Machine
 
 INTEGRATED_BYTES = 4 * 2**30
 """A GPU that reports less memory of its own than this is taken for an integrated one."""
-INTEL_COMPUTE = r"\b(arc|data center gpu|battlemage|dg2)\b"
-"""Names of Intel GPUs that torch supports, also of integrated ones."""
 
 
 def version(text: str | None) -> Version | None:
@@ -77,16 +76,15 @@ def capable(machine: Machine, vendor: str) -> tuple[Gpu, ...]:
     if vendor in ("nvidia", "apple"):
         return gpus
     if vendor == "intel":
-        return tuple(gpu for gpu in gpus if gpu.shared_memory is False or _intel_compute(gpu))
+        # Those that torch supports have a line of their own in the data sheets: Arc, also inside.
+        return tuple(
+            gpu for gpu in gpus if gpu.shared_memory is False or data_sheets.kind(gpu.name)
+        )
     return tuple(
         gpu
         for gpu in gpus
         if not gpu.shared_memory and not 0 < (gpu.memory_bytes or 0) < INTEGRATED_BYTES
     )
-
-
-def _intel_compute(gpu: Gpu) -> bool:
-    return re.search(INTEL_COMPUTE, gpu.name or "", re.IGNORECASE) is not None
 
 
 def visible_gpus(machine: Machine) -> tuple[Gpu, ...]:

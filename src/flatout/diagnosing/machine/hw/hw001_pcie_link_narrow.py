@@ -35,6 +35,7 @@ from collections.abc import Iterator
 from flatout.diagnosing import devices
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.machine.hw import pcie
+from flatout.knowledge import pcie as rates
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
@@ -79,10 +80,11 @@ def _meant_so(gpu: Gpu, machine: Machine) -> bool:
 
 def _facts(gpu: Gpu) -> str:
     width, most = gpu.pcie_width, _most(gpu)
-    lane = pcie.LANE_GB_PER_S.get(gpu.pcie_generation_max or 0)
-    if lane is None or width is None or most is None:
+    now = rates.gb_per_s(gpu.pcie_generation_max, width)
+    could = rates.gb_per_s(gpu.pcie_generation_max, most)
+    if now is None or could is None:
         return f"x{width} of x{most}"
-    speeds = f"{width * lane:.1f} of {most * lane:.1f} GB/s"
+    speeds = f"{now:.1f} of {could:.1f} GB/s"
     return f"x{width} of x{most}, generation {gpu.pcie_generation_max}: {speeds}"
 
 

@@ -33,6 +33,7 @@ from collections.abc import Iterator
 from flatout.diagnosing import devices
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.machine.hw import pcie
+from flatout.knowledge import pcie as rates
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
@@ -73,8 +74,8 @@ def _card(gpu: Gpu) -> int | None:
 
 def _facts(gpu: Gpu) -> str:
     text = f"generation {gpu.pcie_generation_max} at most, the card {_card(gpu)}"
-    now = pcie.LANE_GB_PER_S.get(gpu.pcie_generation_max or 0)
-    could = pcie.LANE_GB_PER_S.get(_card(gpu) or 0)
-    if now is None or could is None or gpu.pcie_width is None:
+    now = rates.gb_per_s(gpu.pcie_generation_max, gpu.pcie_width)
+    could = rates.gb_per_s(_card(gpu), gpu.pcie_width)
+    if now is None or could is None:
         return text
-    return f"{text}: {gpu.pcie_width * now:.1f} of {gpu.pcie_width * could:.1f} GB/s"
+    return f"{text}: {now:.1f} of {could:.1f} GB/s"

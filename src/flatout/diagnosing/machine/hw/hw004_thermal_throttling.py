@@ -30,6 +30,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import causes, devices
 from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.nouns import throttles
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
@@ -39,7 +40,7 @@ CHECK = Check(code="HW004", severity=Severity.WARNING, since="0.2.0", hides=("HW
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all GPUs that heat slows."""
-    hot = [gpu for gpu in machine.gpus or () if causes.reasons(gpu, causes.HEAT)]
+    hot = [gpu for gpu in machine.gpus or () if causes.reasons(gpu, throttles.HEAT)]
     if not hot:
         return
     yield Diagnosis(
@@ -50,7 +51,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _facts(gpu: Gpu) -> str:
-    parts = list(causes.reasons(gpu, causes.HEAT))
+    parts = list(causes.reasons(gpu, throttles.HEAT))
     if gpu.temperature_c is not None:
         parts.append(f"{gpu.temperature_c} C")
     if gpu.temperature_slowdown_c is not None:

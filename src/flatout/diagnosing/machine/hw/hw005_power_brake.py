@@ -32,6 +32,7 @@ from flatout.diagnosing import causes, devices
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.driver_state import on_metal
 from flatout.installing import system_packages, target
+from flatout.nouns import throttles
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
@@ -53,14 +54,14 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 def _braked(gpu: Gpu) -> bool:
     """By name, or by a slowdown that heat does not explain."""
-    reasons = causes.reasons(gpu, causes.BRAKE)
+    reasons = causes.reasons(gpu, throttles.BRAKE)
     return "hw_power_brake_slowdown" in reasons or bool(
-        reasons and not causes.reasons(gpu, causes.HEAT)
+        reasons and not causes.reasons(gpu, throttles.HEAT)
     )
 
 
 def _facts(gpu: Gpu) -> str:
-    parts = [*causes.reasons(gpu, causes.BRAKE), *causes.clock(gpu)]
+    parts = [*causes.reasons(gpu, throttles.BRAKE), *causes.clock(gpu)]
     if gpu.power_w is not None:
         parts.append(f"{gpu.power_w:g} W")
     return ", ".join(parts)

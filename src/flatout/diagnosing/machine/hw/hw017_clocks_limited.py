@@ -28,6 +28,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import causes, devices
 from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.nouns import throttles
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
@@ -39,7 +40,7 @@ TOLERATED = 0.95
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all GPUs with limited clocks."""
     gpus = machine.gpus_of("nvidia")
-    limited = [gpu for gpu in gpus if causes.reasons(gpu, causes.SETTINGS) or _behind(gpu, gpus)]
+    limited = [gpu for gpu in gpus if causes.reasons(gpu, throttles.SETTINGS) or _behind(gpu, gpus)]
     if not limited:
         return
     yield Diagnosis(
@@ -64,7 +65,7 @@ def _behind(gpu: Gpu, gpus: tuple[Gpu, ...]) -> bool:
 
 
 def _facts(gpu: Gpu, gpus: tuple[Gpu, ...]) -> str:
-    parts = list(causes.reasons(gpu, causes.SETTINGS))
+    parts = list(causes.reasons(gpu, throttles.SETTINGS))
     if gpu.clock_sm_mhz is not None:
         parts.append(f"{gpu.clock_sm_mhz} MHz now")
     if gpu.clock_sm_max_mhz is not None:

@@ -28,7 +28,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import causes, devices
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.nouns import units
+from flatout.nouns import throttles, units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
@@ -56,7 +56,7 @@ def _near(gpu: Gpu) -> bool:
     now, most = gpu.temperature_c, gpu.temperature_slowdown_c
     if now is None or most is None or now < most - CLOSE_C:
         return False
-    return not causes.reasons(gpu, causes.HEAT)
+    return not causes.reasons(gpu, throttles.HEAT)
 
 
 def _facts(gpu: Gpu) -> str:

@@ -6,9 +6,6 @@ from flatout.installing import system_packages, target
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 
-LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-"""Of a lane, by generation, in one direction."""
-
 
 def look(machine: Machine, gpu: Gpu) -> tuple[str, ...]:
     """The line that shows what link card and slot can do, and what they agreed on."""
