@@ -48,7 +48,7 @@ def test_short_is_short() -> None:
         ({"torch": "2", "python": "3", "system": "linux"}, "job.device"),
         (
             {"torch": "2", "python": "3", "system": "linux", "device": "cpu", "loaders": [{}]},
-            "job.loaders.dataset",
+            r"job\.loaders\[0\]\.dataset",
         ),
     ],
 )

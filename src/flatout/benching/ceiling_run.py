@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from flatout.nouns.ceiling import SHORTER_IS_BETTER, Ceiling, Device, Point
+from flatout.nouns.decoding import decode
 from flatout.nouns.errors import UserError
 from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
@@ -130,9 +131,8 @@ class _Process:
             self.error = (str(answer["error"]), bool(answer.get("torch_missing")))
         elif "devices" in answer:
             measurements.torch, measurements.python = answer.get("torch"), answer.get("python")
-            measurements.devices = tuple(
-                Device(**_device_fields(facts)) for facts in answer["devices"]
-            )
+            devices = [decode(Device, facts) for facts in answer["devices"]]
+            measurements.devices = tuple(device for device in devices if device is not None)
         elif "planned" in answer:
             self.planned = [
                 (str(kernel_id), str(device)) for kernel_id, device in answer["planned"]
@@ -264,10 +264,6 @@ def with_point(ceiling: Ceiling, point: Point) -> Ceiling:
     curve = (*ceiling.curve, point)
     top = best(curve, key=lambda entry: entry.value)
     return replace(ceiling, curve=curve, value=top.value, best=top.size)
-
-
-def _device_fields(facts: dict[str, Any]) -> dict[str, Any]:
-    return {name: facts[name] for name in Device.__dataclass_fields__ if name in facts}
 
 
 def _begun(fields: dict[str, Any]) -> Ceiling:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from flatout.nouns.ceiling import SHORTER_IS_BETTER, Ceiling
+from flatout.nouns.decoding import decode
 from flatout.nouns.identity import Identity
-from flatout.probing.decoding import decode
 
 VERSION = 1
 FOLDER_ENV = "FLATOUT_CACHE"
@@ -148,7 +148,7 @@ def _whole(row: Any) -> bool:
 
 
 def _ceiling(row: dict[str, Any]) -> Ceiling | None:
-    return decode(Ceiling, row, lambda place: None)
+    return decode(Ceiling, row)
 
 
 def _read(path: Path) -> StoredCeilings | None:

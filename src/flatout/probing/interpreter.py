@@ -19,10 +19,10 @@ from typing import Any
 from packaging.markers import default_environment
 from packaging.requirements import InvalidRequirement, Requirement
 
+from flatout.nouns.decoding import decode
 from flatout.nouns.interpreter import Interpreter, Torch
 from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
-from flatout.probing.decoding import decode
 
 QUICK_S = 1.5
 DEEP_S = 180.0
@@ -114,7 +114,7 @@ def add(facts: dict[str, Any], answer: dict[str, Any]) -> None:
 
 def _told(facts: dict[str, Any]) -> Interpreter | None:
     """The noun; a value of the wrong type is no fact."""
-    told = decode(Interpreter, facts, lambda place: None)
+    told = decode(Interpreter, facts)
     if told is None or told.torch is None:
         return told
     needed = applicable(told.torch.requires, told.version)

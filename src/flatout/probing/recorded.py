@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from flatout.nouns.decoding import decode
 from flatout.nouns.errors import UserError
 from flatout.nouns.machine import Machine
-from flatout.probing.decoding import decode
 
 SCHEMA = "flatout.doctor/1"
 HOW = "record one: flatout doctor --json > machine.json"
@@ -32,7 +32,7 @@ def _machine(document: Any, path: str) -> Machine:
     if schema != SCHEMA:
         raise UserError(f"{path} is of schema {schema!r}; this flatout reads {SCHEMA!r}", HOW)
     wrong: list[str] = []
-    machine = decode(Machine, document["machine"], wrong.append)
+    machine = decode(Machine, document["machine"], lambda place, value: wrong.append(place))
     if machine is None or wrong:
         raise UserError(f"{path}: machine.{', machine.'.join(wrong[:3])} cannot be read", HOW)
     return machine

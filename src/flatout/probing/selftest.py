@@ -10,10 +10,10 @@ import tempfile
 import time
 from collections.abc import Mapping
 
+from flatout.nouns.decoding import decode
 from flatout.nouns.selftest import SelfTest
 from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
-from flatout.probing.decoding import decode
 
 FIRST = ("import torch", "find devices")
 """Without these there is nothing else to try."""
@@ -57,7 +57,7 @@ def _one_process(
                     return found, True
                 if isinstance(said.get("begin"), str):
                     running, began = said["begin"], time.monotonic()
-                elif (test := decode(SelfTest, said, lambda place: None)) is not None:
+                elif (test := decode(SelfTest, said)) is not None:
                     found.append(test)
                     running, began = "", time.monotonic()
             late = talk.running

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
+import math
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flatout.nouns.decoding import decode
+from flatout.nouns.finding import Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine, Memory
-from flatout.probing.decoding import decode
 from machines.healthy import HEALTHY
 
 JSON = st.recursive(
@@ -24,7 +26,7 @@ JSON = st.recursive(
 
 def refused(cls: type[Any], raw: Any) -> tuple[Any, list[str]]:
     places: list[str] = []
-    return decode(cls, raw, places.append), places
+    return decode(cls, raw, lambda place, value: places.append(place)), places
 
 
 @pytest.mark.parametrize("name", HEALTHY)
@@ -57,8 +59,12 @@ def test_what_a_newer_version_added_is_passed_over() -> None:
     assert refused(Memory, {"total_bytes": 4, "colour": "red"}) == (Memory(total_bytes=4), [])
 
 
+def fail(place: str, value: Any) -> None:
+    pytest.fail(f"{place}: {value!r}")
+
+
 def test_a_whole_number_may_stand_for_a_float() -> None:
-    assert decode(Gpu, {"vendor": "amd", "power_w": 300}, pytest.fail) == Gpu("amd", power_w=300.0)
+    assert decode(Gpu, {"vendor": "amd", "power_w": 300}, fail) == Gpu("amd", power_w=300.0)
 
 
 @given(JSON)
@@ -86,3 +92,35 @@ def test_any_values_of_its_fields_are_taken_or_refused(raw: dict[str, Any]) -> N
         )
         if not told and isinstance(value, str):
             assert kept == value
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    phase: Literal["warmup", "window"]
+    severity: Severity
+    note: str | None
+    shares: dict[str, float] = dataclasses.field(default_factory=dict)
+    ratio: float = 0.0
+
+
+WHOLE = {"phase": "window", "severity": "note", "note": None, "shares": {"a": 1}, "ratio": 2}
+
+
+def test_literals_and_enums_are_read_by_their_values() -> None:
+    example = decode(Example, WHOLE, fail)
+    assert example == Example("window", Severity.NOTE, None, {"a": 1.0}, 2.0)
+    assert example is not None and isinstance(example.severity, Severity)
+    for wrong in ({"phase": "lunch"}, {"severity": "mild"}, {"severity": 3}):
+        assert decode(Example, {**WHOLE, **wrong}) is None
+    assert decode(Example, {**WHOLE, "shares": {"a": "b"}}) == Example(
+        "window", Severity.NOTE, None, ratio=2.0
+    )
+
+
+def test_what_null_and_absence_mean_is_the_callers_choice() -> None:
+    some = {name: value for name, value in WHOLE.items() if name != "note"}
+    assert refused(Example, some) == (None, ["note", "Example"])
+    assert decode(Example, some, fail, absent_is_none=True) == decode(Example, WHOLE)
+    assert refused(Example, {**WHOLE, "ratio": None})[1] == ["ratio"]
+    example = decode(Example, {**WHOLE, "ratio": None}, fail, null_is_nan=True)
+    assert example is not None and math.isnan(example.ratio)

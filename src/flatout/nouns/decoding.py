@@ -1,0 +1,138 @@
+"""Nouns from parsed JSON that somebody else wrote: what does not have a field's type is refused.
+
+The one reader of the host. Who calls it decides what a refusal means: a fact that is not known, or
+an error. (Records and orders of the agent are read by `wire.decode`, which trusts the other side.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Refuse = Callable[[str, Any], None]
+"""Called with the place of each value that is refused and the value; may raise."""
+REFUSED = object()
+MISSING = object()
+"""The value of a field that has no default and is not there."""
+
+
+def decode(
+    cls: type[T],
+    raw: Any,
+    refuse: Refuse = lambda place, value: None,
+    where: str = "",
+    null_is_nan: bool = False,
+    absent_is_none: bool = False,
+) -> T | None:
+    """`cls`, a frozen dataclass, from parsed JSON; None where it cannot be made of `raw`.
+
+    A value of the wrong type is reported to `refuse` and left at the field's default; keys that
+    the noun does not have are passed over: a newer version may have written them.
+
+    null_is_nan: null stands for NaN where a number must be, since JSON has no other word for it.
+    absent_is_none: an optional field without a default need not be there.
+    """
+    return _Reader(refuse, null_is_nan, absent_is_none).noun(cls, raw, where)
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _has_no_default(item: dataclasses.Field[Any]) -> bool:
+    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+
+
+@dataclasses.dataclass(frozen=True)
+class _Reader:
+    refuse: Refuse
+    null_is_nan: bool
+    absent_is_none: bool
+
+    def noun(self, cls: type[T], raw: Any, where: str) -> T | None:
+        if not isinstance(raw, dict):
+            self.refuse(where or cls.__name__, raw)
+            return None
+        hints = _hints(typing.cast("Any", cls))
+        values = {}
+        complete = True
+        for item in dataclasses.fields(cls):  # type: ignore[arg-type]
+            place = f"{where}.{item.name}" if where else item.name
+            value = self._field(item, hints[item.name], raw, place)
+            if value is not REFUSED:
+                values[item.name] = value
+            elif _has_no_default(item):
+                complete = False
+        if not complete:
+            self.refuse(where or cls.__name__, raw)
+        return cls(**values) if complete else None
+
+    def _field(self, item: dataclasses.Field[Any], hint: Any, raw: Any, place: str) -> Any:
+        if item.name in raw:
+            value = self.value(hint, raw[item.name], place)
+            if value is REFUSED:
+                self.refuse(place, raw[item.name])
+            return value
+        if not _has_no_default(item):
+            return REFUSED
+        if self.absent_is_none and type(None) in typing.get_args(hint):
+            return None
+        self.refuse(place, MISSING)
+        return REFUSED
+
+    def value(self, hint: Any, raw: Any, where: str) -> Any:
+        """What `raw` is for a field of this type, or REFUSED."""
+        origin, args = typing.get_origin(hint), typing.get_args(hint)
+        if origin in (types.UnionType, typing.Union):
+            if raw is None:
+                return None
+            return self.value(next(arg for arg in args if arg is not type(None)), raw, where)
+        if origin is tuple:
+            return self._tuple(args, raw, where)
+        if origin is dict:
+            return self._table(args[1], raw, where)
+        if origin is typing.Literal:
+            return raw if any(raw == arg and type(raw) is type(arg) for arg in args) else REFUSED
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            noun = self.noun(hint, raw, where) if isinstance(raw, dict) else None
+            return REFUSED if noun is None else noun
+        return self._plain(hint, raw)
+
+    def _tuple(self, args: tuple[Any, ...], raw: Any, where: str) -> Any:
+        if not isinstance(raw, list | tuple):
+            return REFUSED
+        kinds = (args[0],) * len(raw) if args[-1] is Ellipsis else args
+        if len(kinds) != len(raw):
+            return REFUSED
+        items = []
+        for number, (kind, item) in enumerate(zip(kinds, raw, strict=True)):
+            place = f"{where}[{number}]"
+            items.append(self.value(kind, item, place))
+        return REFUSED if any(item is REFUSED for item in items) else tuple(items)
+
+    def _table(self, kind: Any, raw: Any, where: str) -> Any:
+        if not isinstance(raw, dict):
+            return REFUSED
+        table = {key: self.value(kind, item, f"{where}.{key}") for key, item in raw.items()}
+        return REFUSED if any(item is REFUSED for item in table.values()) else table
+
+    def _plain(self, hint: Any, raw: Any) -> Any:
+        """A bool is no number here, and a whole number may stand for a float."""
+        if hint is Any:
+            return raw
+        if isinstance(hint, type) and issubclass(hint, enum.Enum):
+            known = {member.value: member for member in hint}
+            return known.get(raw, REFUSED) if isinstance(raw, str) else REFUSED
+        if hint is float and type(raw) is int:
+            return float(raw)
+        if hint is float and raw is None and self.null_is_nan:
+            return math.nan
+        return raw if type(raw) is hint else REFUSED
