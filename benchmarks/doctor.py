@@ -1,4 +1,4 @@
-"""How long `flatout doctor` takes, here and on a recorded machine: fresh processes, in turn.
+"""How long `flatout doctor` takes, here and on a composed machine: fresh processes, in turn.
 
 The goal: at most 2 seconds without --deep, torch asked in the user's interpreter included.
 """

@@ -1,4 +1,4 @@
-"""Whole machines, recorded or composed: exactly the expected codes come out."""
+"""Whole machines, composed from parts: exactly the expected codes come out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write the recorded machines `tests/machines/*.json` from the healthy ones and their broken kin.
+"""Write the composed machines `tests/machines/*.json` from the healthy ones and their broken kin.
 
     python tests/machines/compose.py
 
