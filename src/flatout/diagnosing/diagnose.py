@@ -7,6 +7,7 @@ from functools import partial
 
 from flatout.diagnosing import checks
 from flatout.diagnosing.checks import CheckModule, Diagnosis
+from flatout.nouns import amdahl
 from flatout.nouns.ceiling import Benched
 from flatout.nouns.finding import Cure, Finding, Gain, Severity
 from flatout.nouns.machine import Machine
@@ -140,5 +141,5 @@ def _finding(module: AnyCheck, diagnosis: Diagnosis, step_ms: float | None) -> F
 def _gain(diagnosis: Diagnosis, step_ms: float | None) -> Gain | None:
     if diagnosis.saves_ms is None or not step_ms:
         return None
-    left = max(step_ms - diagnosis.saves_ms, LEAST_LEFT * step_ms)
-    return Gain(step_ms / left, diagnosis.reason)
+    ratio = amdahl.speedup(step_ms, diagnosis.saves_ms, least=LEAST_LEFT)
+    return Gain(ratio, diagnosis.reason)

@@ -6,6 +6,8 @@ import enum
 import math
 from dataclasses import dataclass
 
+from flatout.nouns import amdahl
+
 
 class Severity(enum.StrEnum):
     """How much it matters, the worst first."""
@@ -42,7 +44,8 @@ class Gain:
     @property
     def saved(self) -> float:
         """Share of the step that is saved; 0 where the ratio says nothing."""
-        return 1 - 1 / self.ratio if self.ratio > 0 and math.isfinite(self.ratio) else 0.0
+        known = self.ratio > 0 and math.isfinite(self.ratio)
+        return amdahl.saved(1.0, self.ratio) if known else 0.0
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from flatout.nouns import units
+from flatout.nouns import amdahl, units
 from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
 from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Place, Profile, Profiled
@@ -113,7 +113,7 @@ def after(finding: Finding, profile: Profile) -> str:
 def cured_ms(finding: Finding, profile: Profile) -> float | None:
     """The predicted step; None where there is no prediction."""
     ratio = finding.gain.ratio if finding.gain else math.nan
-    return profile.anatomy.step_ms / ratio if math.isfinite(ratio) and ratio > 0 else None
+    return amdahl.remaining(profile.anatomy.step_ms, ratio)
 
 
 def saved(finding: Finding) -> float:

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import savings
 from flatout.diagnosing.job.comm import communication
-from flatout.nouns import units
+from flatout.nouns import amdahl, units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
@@ -57,7 +57,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if sum(sizes) < MORE * once if sizes else calls < MORE * buckets:
         return
     exposed = sum(collective.exposed_ms for collective in reductions)
-    saves = savings.within(profile, exposed * (1 - 1 / micro))
+    saves = savings.within(profile, amdahl.saved(exposed, micro))
     if not savings.worth(profile, saves):
         return
     where = profile.seen.backward_where if profile.seen is not None else None

@@ -32,7 +32,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import copies, savings, stalls
-from flatout.nouns import units
+from flatout.nouns import amdahl, units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
@@ -53,7 +53,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     places = {copy.where for copy in small_copies if copy.where is not None}
     idle = sum(sync.idle_ms for sync in stalls.uploads(profile) if sync.where in places)
     exposed = sum(copy.exposed_ms for copy in small_copies)
-    saves = savings.within(profile, (exposed + idle) * (1 - 1 / calls))
+    saves = savings.within(profile, amdahl.saved(exposed + idle, calls))
     if not savings.worth(profile, saves):
         return
     place = max(small_copies, key=lambda copy: copy.calls).where

@@ -33,7 +33,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import savings
-from flatout.nouns import units
+from flatout.nouns import amdahl, units
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
@@ -60,7 +60,9 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     optimizer = slow[0]
     call_ms = LAUNCH_MS if savings.accelerated(profile) else DISPATCH_MS
-    saves = savings.within(profile, min(MOST * took, call_ms * calls * (1 - 1 / optimizer.tensors)))
+    saves = savings.within(
+        profile, min(MOST * took, amdahl.saved(call_ms * calls, optimizer.tensors))
+    )
     if not savings.worth(profile, saves):
         return
     where = profile.seen.optimizer_where if profile.seen is not None else None

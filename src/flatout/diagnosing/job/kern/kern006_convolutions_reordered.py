@@ -33,7 +33,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, operators, savings
-from flatout.nouns import units
+from flatout.nouns import amdahl, units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
 
@@ -57,7 +57,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     reordering = sum(kernel.ms for kernel in moving)
     took = operators.total(profile, convolutions)
     ratio, source = _ratio(profile, convolutions)
-    saved = max(took - reordering, 0.0) * (1 - 1 / ratio) + reordering
+    saved = amdahl.saved(max(took - reordering, 0.0), ratio) + reordering
     saving = device_time.of_device(
         profile,
         saved,

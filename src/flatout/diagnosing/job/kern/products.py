@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flatout.diagnosing.job import operators, savings
-from flatout.nouns import units
+from flatout.nouns import amdahl, units
 from flatout.nouns.profile import Operator, Profile
 
 CAUTIOUS = {
@@ -66,7 +66,7 @@ def _faster(
 ) -> Faster:
     took = operators.total(profile, slow)
     ratio, source = _ratio(profile, slow, prefixes, now, then)
-    saved = took * (1 - 1 / ratio)
+    saved = amdahl.saved(took, ratio)
     return Faster(
         saved,
         f"{title} take {units.milliseconds(took)} of the step in {now}; {source}: "

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, operators, savings
-from flatout.nouns import units
+from flatout.nouns import amdahl, units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
 
@@ -52,7 +52,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     took = operators.total(
         profile, [operator for operator in profile.operators if operator.backward]
     )
-    saved = took * (1 - 1 / passes) if passes >= 2 else 0.0
+    saved = amdahl.saved(took, passes) if passes >= 2 else 0.0
     saving = device_time.of_device(
         profile,
         saved,

@@ -31,7 +31,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, memory, savings
-from flatout.nouns import units
+from flatout.nouns import amdahl, units
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
@@ -55,7 +55,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if factor < 2:
         return
     fixed = profile.anatomy.part(*FIXED)
-    saved = fixed * (1 - 1 / factor)
+    saved = amdahl.saved(fixed, factor)
     saving = device_time.of_step(
         profile,
         saved,
