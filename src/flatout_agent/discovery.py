@@ -17,6 +17,7 @@ from flatout_agent.boost import Moment
 from flatout_agent.booster import Booster
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
+from flatout_agent.replacing import in_reverse, replaced
 from flatout_agent.watch import Watcher
 
 if TYPE_CHECKING:
@@ -183,12 +184,7 @@ class Discovery:
             self.recorder.safely("backward", self.watcher.backward_ended)
             return result
 
-        def stop() -> None:
-            if autograd.backward is backward:
-                autograd.backward = original
-
-        autograd.backward = backward
-        return stop
+        return replaced(autograd, "backward", backward)
 
     def _backward(self, tensors: Any) -> None:
         if self._leaving is not None:
@@ -227,16 +223,12 @@ class Discovery:
                 discovery.recorder.fault("batch", error)
                 return batch
 
-        loader_class.__iter__ = __iter__
-        iterator_class.__next__ = __next__
-
-        def stop() -> None:
-            if loader_class.__iter__ is __iter__:
-                loader_class.__iter__ = make_iterator
-            if iterator_class.__next__ is __next__:
-                iterator_class.__next__ = next_batch
-
-        return stop
+        return in_reverse(
+            [
+                replaced(loader_class, "__iter__", __iter__),
+                replaced(iterator_class, "__next__", __next__),
+            ]
+        )
 
     def _iterated(self, loader: Any) -> None:
         if loader in self.job.loaders:

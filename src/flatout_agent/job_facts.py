@@ -16,6 +16,7 @@ from typing import Any
 from flatout_agent import wire
 from flatout_agent.chain import compiled_by_user
 from flatout_agent.limits import usable_cores
+from flatout_agent.replacing import replaced
 from flatout_agent.speedups.precision import bf16_inside_float32, matmul_precision, native_bf16
 from flatout_agent.speedups.workers.main_guard import main_guard
 
@@ -56,13 +57,7 @@ class JobNotes:
             notes.scaler = notes.scaler or own.is_enabled()
             return scale(own, outputs)
 
-        scaler.scale = scale_and_note
-
-        def close() -> None:
-            if scaler.scale is scale_and_note:
-                scaler.scale = scale
-
-        self.close = close
+        self.close = replaced(scaler, "scale", scale_and_note)
 
     def loader(self, loader: Any) -> None:
         """Before any boost touches it."""

@@ -126,7 +126,7 @@ class Casts:
         self.cast = False
         """Something was cast. Not counted: compiled code would be compiled anew at each number."""
         original = torch.nn.functional.embedding
-        self.stand_in = StandIn(torch.nn.functional, "embedding", self._around(original))
+        self.stand_in = StandIn(torch.nn.functional, {"embedding": self._around(original)})
 
     def _around(self, original: Any) -> Any:
         # Compilers trace through it, and see when it comes and goes. torch.jit.script cannot.

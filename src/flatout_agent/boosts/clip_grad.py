@@ -169,7 +169,7 @@ def _body(torch: Any, make: Any) -> Body | None:
     inner = getattr(outer, "__wrapped__", None)
     for cell in cells:
         if inner is not None and cell.cell_contents is inner:
-            return Body(cell, "cell_contents", functools.wraps(inner)(make(inner)))
+            return Body(cell, {"cell_contents": functools.wraps(inner)(make(inner))})
     return None
 
 

@@ -53,6 +53,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_work
+from flatout_agent.replacing import replaced
 from flatout_agent.speedups.graphs import captures, graphed_calls
 from flatout_agent.speedups.graphs.recordings import Graphed
 
@@ -162,7 +163,7 @@ def _capture(torch: Any, whole: Any, samples: tuple[Any, ...]) -> Graphed:
                 begun.append(graph)
                 yield
 
-        torch.cuda.graph = recording
+        restore = replaced(torch.cuda, "graph", recording)
         try:
             return _made(torch, whole, samples)
         except BaseException:
@@ -170,7 +171,7 @@ def _capture(torch: Any, whole: Any, samples: tuple[Any, ...]) -> Graphed:
             captures.clean_up(torch, current, random, list(dict.fromkeys(pools)), graph)
             raise
         finally:
-            torch.cuda.graph = own
+            restore()
 
 
 def _made(torch: Any, whole: Any, samples: tuple[Any, ...]) -> Graphed:

@@ -38,6 +38,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch, Undo
+from flatout_agent.replacing import Replacement
 from flatout_agent.speedups import nests
 
 if TYPE_CHECKING:
@@ -230,6 +231,7 @@ class Ahead:
 
 
 _catchers = 0
+_catch: Replacement | None = None
 
 
 def _plain(torch: Any, name: str) -> Any:
@@ -238,17 +240,18 @@ def _plain(torch: Any, name: str) -> Any:
 
 def _catch_moves(torch: Any) -> Undo:
     """Let `Tensor.to` and `Tensor.cuda` look for an offer first; loaders share the one catch."""
-    global _catchers
+    global _catchers, _catch
     if _catchers == 0:
-        torch.Tensor.to = _catching(torch, "to")
-        torch.Tensor.cuda = _catching(torch, "cuda")
+        names = ("to", "cuda")
+        _catch = Replacement(torch.Tensor, {name: _catching(torch, name) for name in names})
+        _catch.put()
     _catchers += 1
 
     def undo() -> None:
         global _catchers
         _catchers -= 1
-        if _catchers == 0:
-            del torch.Tensor.to, torch.Tensor.cuda  # those of the base class come forth again
+        if _catchers == 0 and _catch is not None:
+            _catch.back()
 
     return undo
 

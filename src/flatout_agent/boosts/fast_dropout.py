@@ -55,7 +55,7 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.chain import compiled_by_user
-from flatout_agent.speedups.stand_in import known_to_compilers
+from flatout_agent.speedups.stand_in import StandIn, known_to_compilers
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -213,41 +213,24 @@ def _threshold(p: float, spare: int) -> int:
     return int((1.0 - p) * STEPS + fraction) - STEPS // 2
 
 
-class StandIn:
+class Dropouts(StandIn):
     """Stands in for functions of torch.nn.functional while at least one model holds it."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.masks = Masks(torch)
-        self.functional = torch.nn.functional
-        self.holders = 0
         self.drawn = 0
-        self.pairs: dict[str, tuple[Any, Any]] = {}
-        """Name -> the original, what stands in for it."""
+        functional = torch.nn.functional
+        functions: dict[str, Callable[..., Any]] = {}
         for name, make in (
             ("dropout", self._dropout),
             ("scaled_dot_product_attention", self._attention),
         ):
-            original = getattr(self.functional, name)
+            original = getattr(functional, name)
             replacement = functools.wraps(original)(make(original))
             if known_to_compilers(torch, original, replacement):
-                self.pairs[name] = (original, replacement)
-
-    def hold(self) -> None:
-        """One more model wants it."""
-        self.holders += 1
-        for name, (original, replacement) in self.pairs.items():
-            if getattr(self.functional, name) is original:
-                setattr(self.functional, name, replacement)
-
-    def let_go(self) -> None:
-        """One model fewer; where others have wrapped the function since, it only passes on."""
-        self.holders -= 1
-        if self.holders:
-            return
-        for name, (original, replacement) in self.pairs.items():
-            if getattr(self.functional, name) is replacement:
-                setattr(self.functional, name, original)
+                functions[name] = replacement
+        super().__init__(functional, functions)
 
     def _dropout(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def dropout(
@@ -285,7 +268,7 @@ class StandIn:
             _, weights = weights_of(
                 query, key, value[..., :0], added, 0.0, is_causal, None, scale=scale
             )
-            return self.functional.dropout(weights, dropout_p) @ value
+            return self.torch.nn.functional.dropout(weights, dropout_p) @ value
 
         return scaled_dot_product_attention
 
@@ -331,11 +314,11 @@ def _as_added(torch: Any, attn_mask: Any, query: Any) -> Any:
     return zeros.masked_fill_(attn_mask.logical_not(), -float("inf"))
 
 
-_stand_ins: list[StandIn] = []
+_stand_ins: list[Dropouts] = []
 """The one of this process; kept, since torch's table knows it by its address."""
 
 
-def _stand_in(torch: Any) -> StandIn:
+def _stand_in(torch: Any) -> Dropouts:
     if not _stand_ins:
-        _stand_ins.append(StandIn(torch))
+        _stand_ins.append(Dropouts(torch))
     return _stand_ins[0]

@@ -40,9 +40,10 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Undo
 from flatout_agent.boosts import speedup_of_work
 from flatout_agent.chain import Depth
+from flatout_agent.replacing import replaced
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
 
@@ -165,6 +166,7 @@ class Scaler:
         self.outputs: list[Any] = []
         """Graph nodes of what the models returned since the last backward pass."""
         self.own_backward: Callable[..., Any] = torch.autograd.backward
+        self._restore_backward: Undo
         self.step_hook: Any = None
 
     def open(self, parameters: list[Any]) -> Callable[[], None]:
@@ -173,7 +175,8 @@ class Scaler:
 
         if self.users == 0:
             self.own_backward = self.torch.autograd.backward
-            self.torch.autograd.backward = self._backward
+            autograd = self.torch.autograd
+            self._restore_backward = replaced(autograd, "backward", self._backward)
             self.step_hook = register_optimizer_step_pre_hook(self._before_step)
         self.users += 1
         for parameter in parameters:
@@ -188,9 +191,7 @@ class Scaler:
             self.hooks.clear()
             self.outputs.clear()
             self.step_hook.remove()
-            # A bound method is made anew at each access, so == and not `is`.
-            if self.torch.autograd.backward == self._backward:
-                self.torch.autograd.backward = self.own_backward
+            self._restore_backward()
 
     def watch(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call`, its outputs noted: behind them, every parameter is known."""

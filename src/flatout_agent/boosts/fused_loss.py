@@ -146,7 +146,7 @@ class Loss:
         self.original = torch._C._nn.cross_entropy_loss
         self.half: tuple[Any, ...] = ()
         replacement = functools.wraps(self.original)(self._call())
-        self.stand_in = StandIn(torch._C._nn, "cross_entropy_loss", replacement)
+        self.stand_in = StandIn(torch._C._nn, {"cross_entropy_loss": replacement})
         self.why_not = self._checked(replacement)
 
     def _call(self) -> Any:

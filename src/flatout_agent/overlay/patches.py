@@ -16,8 +16,7 @@ from flatout_agent.overlay.native import raw_io, shown, system
 from flatout_agent.overlay.opening import Opening, file_io
 from flatout_agent.overlay.overlay import Overlay
 from flatout_agent.overlay.renames import Renames
-
-Undo = Callable[[], None]
+from flatout_agent.replacing import Undo, in_reverse, replaced
 
 LOOKING = ("stat", "lstat", "access", "readlink", "statvfs", "pathconf", "getxattr", "listxattr")
 ALTERING = (
@@ -153,15 +152,15 @@ def _path_tests(table: dict[int, tuple[Any, Any]]) -> dict[int, tuple[Any, Any]]
 
 def _sweep(table: dict[int, tuple[Any, Any]]) -> Undo:
     """Replace the originals in every module that has them; `from os import stat` makes many."""
-    back: list[tuple[Any, str, Any]] = []
+    back: list[Undo] = []
 
     def swap(holder: Any, name: str, value: Any) -> None:
         # By type(): some modules hold objects that warn at any look at their attributes.
         inner = value.__func__ if type(value) is staticmethod else value
         found = table.get(id(inner))
         if found is not None:
-            setattr(holder, name, staticmethod(found[1]) if inner is not value else found[1])
-            back.append((holder, name, value))
+            patch = staticmethod(found[1]) if inner is not value else found[1]
+            back.append(replaced(holder, name, patch))
 
     for name, module in list(sys.modules.items()):
         if name in KEEP_ORIGINALS or name.startswith("flatout_agent") or module is None:
@@ -173,25 +172,16 @@ def _sweep(table: dict[int, tuple[Any, Any]]) -> Undo:
                     swap(value, inner, held)
                     _swap_defaults(held, table, back)
     swap(builtins, "open", builtins.open)
-
-    def undo() -> None:
-        for holder, name, value in reversed(back):
-            setattr(holder, name, value)
-
-    return undo
+    return in_reverse(back)
 
 
-def _swap_defaults(
-    held: Any, table: dict[int, tuple[Any, Any]], back: list[tuple[Any, str, Any]]
-) -> None:
+def _swap_defaults(held: Any, table: dict[int, tuple[Any, Any]], back: list[Undo]) -> None:
     if isinstance(held, FunctionType) and any(
         id(value) in table for value in held.__defaults__ or ()
     ):
         defaults = held.__defaults__ or ()
-        back.append((held, "__defaults__", defaults))
-        held.__defaults__ = tuple(
-            table[id(value)][1] if id(value) in table else value for value in defaults
-        )
+        patched = (table[id(value)][1] if id(value) in table else value for value in defaults)
+        back.append(replaced(held, "__defaults__", tuple(patched)))
 
 
 def _support(table: dict[int, tuple[Any, Any]]) -> Undo:
@@ -217,8 +207,6 @@ def _no_folder_handles() -> Undo:
     Imported later it finds by itself that `os.open` does not support `dir_fd`.
     """
     shutil = sys.modules.get("shutil")
-    before = getattr(shutil, "_use_fd_functions", None)
-    if shutil is None or before is None:
+    if not hasattr(shutil, "_use_fd_functions"):
         return lambda: None
-    vars(shutil)["_use_fd_functions"] = False
-    return lambda: vars(shutil).update(_use_fd_functions=before)
+    return replaced(shutil, "_use_fd_functions", False)

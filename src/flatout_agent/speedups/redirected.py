@@ -17,6 +17,7 @@ from typing import Any
 
 from flatout_agent.chain import SLOT
 from flatout_agent.speedups import nests
+from flatout_agent.speedups.stand_in import StandIn
 
 DTYPES = ("float32", "float16", "bfloat16")
 NAMES_ALONE = ("extra_repr", "_get_name")
@@ -199,11 +200,11 @@ class ModuleCall:
         )
 
 
-class Function:
+class Function(StandIn):
     """Stands in for a function of a modeling file while at least one model holds it."""
 
     def __init__(self, file: Any, name: str, kernel: Kernel) -> None:
-        self.file, self.name, self.kernel, self.holders = file, name, kernel, 0
+        self.kernel = kernel
         self.original = original = getattr(file, name)
 
         @functools.wraps(original)
@@ -213,18 +214,7 @@ class Function:
             return kernel.call(original, (), args, kwargs)
 
         self.stand_in = stand_in
-
-    def hold(self) -> None:
-        """One more model wants it."""
-        self.holders += 1
-        if getattr(self.file, self.name) is self.original:
-            setattr(self.file, self.name, self.stand_in)
-
-    def let_go(self) -> None:
-        """One model fewer; where others have wrapped the function since, it only passes on."""
-        self.holders -= 1
-        if not self.holders and getattr(self.file, self.name) is self.stand_in:
-            setattr(self.file, self.name, self.original)
+        super().__init__(file, {name: stand_in})
 
 
 _functions: dict[tuple[str, str], Function] = {}

@@ -7,30 +7,29 @@ take the original.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+from flatout_agent.replacing import Replacement
 
 
 class StandIn:
-    """`replacement` is what `owner.name` is while at least one holder wants it."""
+    """Functions of ours under names of `owner` while at least one holder wants them."""
 
-    def __init__(self, owner: Any, name: str, replacement: Callable[..., Any]) -> None:
-        self.owner, self.name = owner, name
-        self.original = getattr(owner, name)
-        self.replacement = replacement
+    def __init__(self, owner: Any, functions: Mapping[str, Callable[..., Any]]) -> None:
+        self._replacement = Replacement(owner, functions)
         self.holders = 0
 
     def hold(self) -> None:
         """One holder more."""
         self.holders += 1
-        if getattr(self.owner, self.name) is self.original:
-            setattr(self.owner, self.name, self.replacement)
+        self._replacement.put()
 
     def let_go(self) -> None:
         """One holder fewer; a function that others have wrapped since stays, and passes on."""
         self.holders -= 1
-        if not self.holders and getattr(self.owner, self.name) is self.replacement:
-            setattr(self.owner, self.name, self.original)
+        if not self.holders:
+            self._replacement.back()
 
 
 def is_plain(torch: Any, *tensors: Any) -> bool:

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any
 
 from flatout_agent import wire
+from flatout_agent.replacing import replaced
 from flatout_agent.watch import places
 
 METHODS = (
@@ -134,24 +135,13 @@ class Calls:
     def _replace(
         self, owner: Any, attribute: str, name: str, note: Note | None = None, built: bool = False
     ) -> None:
-        own = attribute in vars(owner)
         original = getattr(owner, attribute)
         stand_in = self._building_call(name, original) if built else (
             self._watching(name, original, note)
         )  # fmt: skip
         if not isinstance(owner, type):
             stand_in = Standing(stand_in, original)  # no function: in a class it must not bind
-        setattr(owner, attribute, stand_in)
-
-        def undo() -> None:
-            if vars(owner).get(attribute) is not stand_in:
-                return  # the program has put something else there: that is its business
-            if own:
-                setattr(owner, attribute, original)
-            else:
-                delattr(owner, attribute)  # that of the base class comes forth again
-
-        self._undo.append(undo)
+        self._undo.append(replaced(owner, attribute, stand_in))
 
     def _watching(self, name: str, original: Any, note: Note | None) -> Callable[..., Any]:
         clock, thread = time.perf_counter, threading.get_ident

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from flatout_agent.replacing import replaced
 from flatout_agent.watch.tensors import synchronize, tensors_in
 
 if TYPE_CHECKING:
@@ -71,10 +72,4 @@ def watch_saving(torch: Any, saved: Callable[[], None]) -> Callable[[], None]:
         return own(*args, **kwargs)
 
     save.__wrapped__ = own  # type: ignore[attr-defined]
-    torch.save = save
-
-    def stop() -> None:
-        if torch.save is save:
-            torch.save = own
-
-    return stop
+    return replaced(torch, "save", save)

@@ -85,8 +85,6 @@ class LiveWatch(RunWatch):
     def _count_from_here(self) -> None:
         """What is counted for the unit and the step under way."""
         self._finite: dict[Any, Any] = {}
-        self._backwards = 0
-        self._micro_steps: list[int] = []
         self._clean = True
         self._size = 0
 
@@ -134,7 +132,7 @@ class LiveWatch(RunWatch):
 
     def backward(self, loss: Any) -> None:
         self._evaluations.backward()  # a loss in evaluation mode that is trained on
-        self._backwards += 1
+        self.record.backward()
         if self.story is not None:  # one number a device: nothing waits, and none of them grows
             finite = loss.detach().isfinite().all()
             self._finite[finite.device] = finite & self._finite.get(finite.device, finite)
@@ -143,16 +141,16 @@ class LiveWatch(RunWatch):
         self.checks.backward_ended()
 
     def optimizer_starts(self, optimizer: Any) -> None:
-        self._backwards_before = self._backwards
+        self.record.optimizer_starts()
         self._updates.begin()
         self.checks.optimizer_starts(optimizer)
 
     def optimizer_ends(self, optimizer: Any) -> None:
-        if self._backwards == self._backwards_before:  # no closure that computes the loss
+        if not self.record.closure:  # no closure that computes the loss
             self._updates.end()
         self.checks.optimizer_ends(optimizer)
         if len(self.notes.optimizers) < len(self.job.optimizers):
-            self.notes.optimizer(optimizer, self._backwards > self._backwards_before)
+            self.notes.optimizer(optimizer, self.record.closure)
 
     def _dirty(self) -> None:
         self._clean = False
@@ -164,8 +162,6 @@ class LiveWatch(RunWatch):
         if self._scratch and self.job.steps <= FIRST_STEPS:
             self._first_steps()
         self._updates.step()
-        self._micro_steps.append(max(1, self._backwards))
-        self._backwards = 0
         if self.job.steps == JOB_STEPS and self.story is not None:
             self._choose_unit()
         if self._by_call:
@@ -185,7 +181,7 @@ class LiveWatch(RunWatch):
         """Steps of many micro-steps that take long are measured by micro-step."""
         now = time.perf_counter()
         step_s = now - self._last if self._last is not None else 0.0
-        self._by_call = self._micro_steps[-1] > 2 and step_s > MICRO_STEP_S
+        self._by_call = self.last_step.micro_steps > 2 and step_s > MICRO_STEP_S
         if self._by_call:
             self._last = now
 
@@ -250,7 +246,6 @@ class LiveWatch(RunWatch):
             self._shares = {kind: self.agree(share, "first") for kind, share in shares.items()}
 
     def facts(self) -> wire.JobFacts:
-        micro = self._micro_steps or [1]
         unit_s = sum(self._step_s) / max(1, len(self._step_s))
         if self.job.device != "cpu" and math.isfinite(written_s := self.session.state.written_s):
             unit_s = written_s  # the host's own times are those of queueing the work
@@ -260,7 +255,7 @@ class LiveWatch(RunWatch):
         # All ranks must try the same boosts in the same order, which the facts decide.
         self.notes.eval_with_grad = self._evaluations.with_grad
         return self.notes.facts(
-            micro_steps=sum(micro) / len(micro),
+            micro_steps=self.record.mean_micro_steps(),
             step_s=self.agree(step_s, "max") or None,
             wait_share=self.agree(wait_share, "max"),
             shares=self._shares,
@@ -295,7 +290,7 @@ class LiveWatch(RunWatch):
 
     def units_per_step(self) -> float:
         """Units that make a step: its micro-steps, where those are measured."""
-        return sum(self._micro_steps) / max(1, len(self._micro_steps)) if self._by_call else 1.0
+        return self.record.mean_micro_steps() if self._by_call else 1.0
 
     def on(self) -> list[wire.BoostOrder]:
         return self._on

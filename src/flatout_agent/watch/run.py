@@ -11,7 +11,8 @@ from flatout_agent.booster import Booster
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
-from flatout_agent.watch.tensors import peak_bytes, samples_in
+from flatout_agent.watch.loop_record import LoopRecord, Step
+from flatout_agent.watch.tensors import peak_bytes
 
 REPORT_AFTER_STEPS = 20
 """By then every boost has taken hold or has given up."""
@@ -26,40 +27,41 @@ class RunWatch(Watcher):
         self.job = job
         self.booster = booster
         self.recorder = recorder
-        self.training_loader: Any = None
-        self.last_loader: Any = None
+        self.record = LoopRecord(job.torch)
+        self.last_step = Step()
+        self._last_loader: Any = None
         self.samples = 0
         self.wait_s = 0.0
         self.began: float | None = None
         self.ended = 0.0
-        self._uncounted_samples = 0
-        self._uncounted_wait_s = 0.0
         self._samples_at_start = 0
         self._wait_at_start = 0.0
-        self._call_samples = 0
+        self._usual_samples = 0
         self._report_at = REPORT_AFTER_STEPS
 
     def batch(self, loader: Any, batch: Any, wait_s: float) -> Any:
-        self.last_loader = loader
-        if self.training_loader is None or loader is self.training_loader:
-            self._uncounted_wait_s += wait_s
-            self._uncounted_samples += samples_in(self.job.torch, batch)
+        self._last_loader = loader
+        if self.record.training_loader is None or loader is self.record.training_loader:
+            self.record.batch(loader, batch, wait_s)
         return batch
 
     def model_found(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._report_at = self.job.steps + REPORT_AFTER_STEPS
 
     def training_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.training_loader = self.last_loader
-        if not self.job.steps and next(iter(self.job.models)) is model:
-            self._call_samples += samples_in(self.job.torch, (args, kwargs))
+        lead = not self.job.steps and next(iter(self.job.models)) is model
+        self.record.last_loader = self._last_loader
+        self.record.training_call(args, kwargs, lead)
 
     def step(self) -> None:
         now = time.perf_counter()
-        self.samples += self._uncounted_samples or self._call_samples
-        self.wait_s += self._uncounted_wait_s
-        self._uncounted_samples = 0
-        self._uncounted_wait_s = 0.0
+        step = self.last_step = self.record.step(now)
+        if self.record.training_loader is None:
+            self._usual_samples = step.samples = step.samples or self._usual_samples
+        elif not step.samples:  # programs may make another loader for each epoch
+            self.record.training_loader = self.record.last_loader = self._last_loader
+        self.samples += step.samples
+        self.wait_s += step.wait_s
         self.ended = now
         if self.began is None:
             self.began = now
@@ -86,15 +88,10 @@ class RunWatch(Watcher):
 
     def end_at_once(self) -> None:
         """End the program: it was started for an answer that is there."""
-        import multiprocessing
-        import os
+        from flatout_agent.watch.ending import end_process
 
         RunWatch.program_ends(self)
-        for child in multiprocessing.active_children():
-            child.kill()
-        for stream in (sys.stdout, sys.stderr):
-            self.recorder.safely("flush", stream.flush)
-        os._exit(0)
+        end_process(self.recorder)
 
 
 def compile_counters() -> tuple[int, int]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +14,10 @@ from flatout_agent.job import Job
 from flatout_agent.job_facts import JobNotes, world_size
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
+from flatout_agent.watch.ending import end_process
+from flatout_agent.watch.loop_record import LoopRecord
 from flatout_agent.watch.run import compile_counters
-from flatout_agent.watch.tensors import peak_bytes, samples_in, synchronize, tensors_in
+from flatout_agent.watch.tensors import peak_bytes, synchronize
 from flatout_agent.watch.window import Window
 
 
@@ -36,17 +36,9 @@ class TrialWatch(Watcher):
         self.torch = job.torch
         self.notes = JobNotes(job.torch)
         self.window = Window(orders, lockstep=world_size() > 1)
+        self.record = LoopRecord(job.torch, until_training=True)
         self.losses: list[list[Any]] = []
         self._step_losses: list[Any] = []
-        self._last: float | None = None
-        self._wait_s = 0.0
-        self._eval_began: float | None = None
-        self._eval_s = 0.0
-        self._eval_with_grad: list[Any] = []
-        self._training_loader: Any = None
-        self._last_loader: Any = None
-        self._loader_samples = 0
-        self._model_samples = 0
         self._steps: list[wire.StepTaken] = []
         self._over = False
 
@@ -56,12 +48,7 @@ class TrialWatch(Watcher):
         self.notes.loader(loader)
 
     def batch(self, loader: Any, batch: Any, wait_s: float) -> Any:
-        if self._last is None:
-            self._last = time.perf_counter() - wait_s
-        self._last_loader = loader
-        if self._training_loader is None or loader is self._training_loader:
-            self._wait_s += wait_s
-            self._loader_samples += samples_in(self.torch, batch)
+        self.record.batch(loader, batch, wait_s)
         return batch
 
     def model_found(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -73,8 +60,9 @@ class TrialWatch(Watcher):
         def watched(*args: Any, **kwargs: Any) -> Any:
             training = model.training and self.torch.is_grad_enabled()
             if not training:
+                self.recorder.safely("evaluation", self.record.evaluation_begins)
                 output = call(*args, **kwargs)
-                self.recorder.safely("evaluation", self._evaluated, output)
+                self.recorder.safely("evaluation", self.record.evaluated, output)
                 return output
             self.recorder.safely("training call", self._training_begins, number, args, kwargs)
             if self.job.steps:
@@ -84,40 +72,20 @@ class TrialWatch(Watcher):
         return watched
 
     def _training_begins(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        now = time.perf_counter()
-        if self._last is None:
-            self._last = now
-        if self._training_loader is None:
-            self._training_loader = self._last_loader
-        if self._eval_began is not None:
-            self._eval_s += now - self._eval_began
-            self._eval_began = None
-            self.notes.eval_with_grad = self.notes.eval_with_grad or bool(self._eval_with_grad)
-            self._eval_with_grad = []
-        first = next(tensors_in(self.torch, (args, kwargs)), None)
-        if first is not None:
-            self.notes.inputs(number, tuple(first.shape))
-            if number == 0:
-                self._model_samples += int(first.shape[0]) if first.dim() else 0
-
-    def _evaluated(self, output: Any) -> None:
-        self.notes.eval_seen = True
-        if self._eval_began is None:
-            self._eval_began = time.perf_counter()
-        if any(tensor.requires_grad for tensor in tensors_in(self.torch, output)):
-            self._eval_with_grad.append(True)
+        shape = self.record.training_call(args, kwargs, lead=number == 0)
+        if shape is not None:
+            self.notes.inputs(number, shape)
 
     def backward(self, loss: Any) -> None:
-        self._eval_with_grad = []  # a loss in evaluation mode that is trained on
+        self.record.backward()
         self._step_losses.append(loss.detach().clone())
 
     def optimizer_starts(self, optimizer: Any) -> None:
-        self._backwards_before = len(self._step_losses)
+        self.record.optimizer_starts()
 
     def optimizer_ends(self, optimizer: Any) -> None:
-        closure = len(self._step_losses) > self._backwards_before
         if len(self.notes.optimizers) < len(self.job.optimizers):
-            self.notes.optimizer(optimizer, closure)
+            self.notes.optimizer(optimizer, self.record.closure)
 
     # Steps --------------------------------------------------------------------------------------
 
@@ -133,12 +101,10 @@ class TrialWatch(Watcher):
         if phase != "window" or closing:
             synchronize(self.job)
             now = time.perf_counter()
-        began = self._last if self._last is not None else now
-        self._record(index, phase, now - began)
-        self._last = time.perf_counter()
-        if self.window.step_ended(
-            self._steps[-1], closing, self._buffered(), compile_counters()[0]
-        ):
+        self._record_step(index, phase, now)
+        self.record.goes_on()
+        buffered = self.record.buffered()
+        if self.window.step_ended(self._steps[-1], closing, buffered, compile_counters()[0]):
             self._window_begins()
         if self.window.complete:
             self._finish("window")
@@ -149,36 +115,29 @@ class TrialWatch(Watcher):
 
             overlay.mark_first_step()
 
-    def _record(self, index: int, phase: wire.Phase, wall_s: float) -> None:
-        samples = self._loader_samples if self._training_loader is not None else self._model_samples
+    def _record_step(self, index: int, phase: wire.Phase, now: float) -> None:
+        taken = self.record.step(now)
         step = wire.StepTaken(
             index=index,
             phase=phase,
-            wall_s=wall_s,
-            wait_s=self._wait_s,
-            eval_s=self._eval_s,
-            samples=samples,
-            micro_steps=max(1, len(self._step_losses)),
+            wall_s=taken.wall_s,
+            wait_s=taken.wait_s,
+            eval_s=taken.eval_s,
+            samples=taken.samples,
+            micro_steps=max(1, taken.micro_steps),
             window=self.window.number,
         )
         self._steps.append(step)
         self.recorder.write(step)
         self.losses.append(self._step_losses)
         self._step_losses = []
-        self._wait_s = self._eval_s = 0.0
-        self._loader_samples = self._model_samples = 0
-
-    def _buffered(self) -> int:
-        """Batches that loader workers may have ready: the steps that they make look fast."""
-        loader = self._training_loader
-        return 0 if loader is None else loader.num_workers * (loader.prefetch_factor or 0)
 
     def _window_begins(self) -> None:
         synchronize(self.job)
         if self.orders.gates:
             self._wait_at_gate(self.window.number)
-        self._last = time.perf_counter()
-        self.window.begins(self._last)
+        self.record.goes_on()
+        self.window.begins(time.perf_counter())
 
     def _wait_at_gate(self, number: int) -> None:
         path = os.path.join(self.recorder.folder, f"gate-{number}")  # noqa: PTH118
@@ -199,13 +158,9 @@ class TrialWatch(Watcher):
             self._write_end("program")
 
     def _finish(self, reason: wire.EndReason) -> None:
-        """Stop the program at once: nothing of it is wanted any more, its clean-up least of all."""
+        """Stop the program at once."""
         self._write_end(reason)
-        for child in multiprocessing.active_children():
-            child.kill()
-        for stream in (sys.stdout, sys.stderr):
-            self.recorder.safely("flush", stream.flush)
-        os._exit(0)
+        end_process(self.recorder)
 
     def _write_end(self, reason: wire.EndReason) -> None:
         self._over = True
@@ -214,9 +169,10 @@ class TrialWatch(Watcher):
         measured = [step for step in self._steps if step.phase == "window"] or self._steps[1:]
         train_s = sum(step.wall_s - step.eval_s for step in measured)
         wait_s = sum(step.wait_s for step in measured)
-        micro = [step.micro_steps for step in self._steps]
+        self.notes.eval_seen = self.record.eval_seen
+        self.notes.eval_with_grad = self.record.eval_with_grad
         facts = self.notes.facts(
-            micro_steps=sum(micro) / len(micro) if micro else 1.0,
+            micro_steps=self.record.mean_micro_steps(),
             step_s=train_s / len(measured) if measured else None,
             wait_share=wait_s / train_s if train_s else None,
         )

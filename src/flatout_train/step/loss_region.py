@@ -41,7 +41,7 @@ class LossRegion:
             self.used = True
             return compiled(input, target, *args, **kwargs)
 
-        self._stand_in = StandIn(functional, "cross_entropy", chosen)
+        self._stand_in = StandIn(functional, {"cross_entropy": chosen})
 
     def __enter__(self) -> None:
         self._stand_in.hold()

@@ -23,7 +23,8 @@ from collections.abc import Callable
 from typing import Any
 
 from flatout_agent.limits import spare_memory
-from flatout_agent.speedups.images.jpeg_loading import Change, copy_of_info, postpone
+from flatout_agent.replacing import Replacement
+from flatout_agent.speedups.images.jpeg_loading import copy_of_info, postpone
 
 SHARE = 0.25
 """Of the memory that is free; the model's activations and the program's other data come later."""
@@ -151,24 +152,24 @@ class Decoded:
         self.pillow: Any = importlib.import_module("PIL.Image")
         self.holders = self._turn = self._added = 0
         self.lasting = True
-        self._change = Change(self.files, self._methods())
+        self._replacement = Replacement(self.files, self._methods())
 
     def hold(self) -> None:
         """One more loader wants it."""
         self.holders += 1
         self.log.numbers[ON] = 1
-        self._change.make()
+        self._replacement.put()
 
     def let_go(self) -> None:
         """One loader fewer; what is kept stays."""
         self.holders -= 1
         if not self.holders:
             self.log.numbers[ON] = 0  # in workers, too
-            self._change.undo()
+            self._replacement.back()
 
     def end(self) -> None:
         """Let go of the memory with the last image that needs it, without a garbage collection."""
-        self._change = Change(self.files, {})  # the methods refer to this object
+        self._replacement = Replacement(self.files, {})  # the methods refer to this object
 
     def told(self, before: int) -> tuple[bool, str]:
         """What became of it since `before` images had come from memory."""

@@ -19,7 +19,6 @@ from flatout_agent.speedups.workers.reachable import globals_named
 from flatout_agent.wire import JobFacts, LoaderFacts
 
 LEAST_WAIT = 0.05
-MISSING = object()
 SPAWNED = "its workers are not forked, and would not have the change"
 
 
@@ -114,30 +113,6 @@ def with_fresh_workers(loader: Any) -> Callable[[], None]:
         parts["_iterator"] = None
 
     return undo
-
-
-class Change:
-    """Methods of a class in place of the original ones, as long as they are wanted."""
-
-    def __init__(self, kind: type, methods: dict[str, Callable[..., Any]]) -> None:
-        self._kind, self._methods = kind, methods
-        self._own = {name: vars(kind).get(name, MISSING) for name in methods}
-
-    def make(self) -> None:
-        """Put the methods in place."""
-        for name, method in self._methods.items():
-            if vars(self._kind).get(name, MISSING) is self._own[name]:
-                setattr(self._kind, name, method)
-
-    def undo(self) -> None:
-        """Put the original ones back; where others have wrapped a method since, it stays."""
-        for name, method in self._methods.items():
-            if vars(self._kind).get(name) is not method:
-                continue
-            if self._own[name] is MISSING:
-                delattr(self._kind, name)
-            else:
-                setattr(self._kind, name, self._own[name])
 
 
 class Numbers:

@@ -17,9 +17,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from flatout_agent.replacing import Replacement
 from flatout_agent.speedups.images.jpeg_bytes import is_plain
 from flatout_agent.speedups.images.jpeg_loading import (
-    Change,
     Later,
     Numbers,
     copy_of_info,
@@ -63,21 +63,21 @@ class Shrinking:
         self.numbers = Numbers(5)
         own = _methods(self.plain, lambda image: image, self.shrunk)
         self.undecoded: Any = _undecoded(self.plain, own)
-        self._change = Change(self.files, _methods(self.plain, self.late, self.shrunk))
+        self._methods = Replacement(self.files, _methods(self.plain, self.late, self.shrunk))
 
     def hold(self, margin: float) -> None:
         """One more loader wants it."""
         self.holders += 1
         self.margin = margin
         self.numbers[ON] = 1
-        self._change.make()
+        self._methods.put()
 
     def let_go(self) -> None:
         """One loader fewer; images that are not decoded yet will be decoded in full."""
         self.holders -= 1
         if not self.holders:
             self.numbers[ON] = 0
-            self._change.undo()
+            self._methods.back()
 
     @property
     def on(self) -> bool:

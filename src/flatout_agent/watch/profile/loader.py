@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from flatout_agent.replacing import Undo, in_reverse, replaced
 from flatout_agent.watch import places
 from flatout_agent.watch.calls import Calls
 
@@ -43,11 +44,12 @@ class LoaderStarts:
         data = torch.utils.data
         self._loader_class = data.DataLoader
         self._iterator_class = data.dataloader._BaseDataLoaderIter
-        self._originals = self._loader_class.__iter__, self._iterator_class.__next__
-        self._install()
+        self.remove = self._install()
+        """Put back what was there, unless the program has put something else there meanwhile."""
 
-    def _install(self) -> None:
-        make_iterator, next_batch = self._originals
+    def _install(self) -> Undo:
+        make_iterator = self._loader_class.__iter__
+        next_batch = self._iterator_class.__next__
 
         def __iter__(loader: Any) -> Iterator[Any]:  # noqa: N807
             began = time.perf_counter()
@@ -63,8 +65,12 @@ class LoaderStarts:
             finally:
                 self._calls.in_loader = False
 
-        self._own = __iter__, __next__
-        self._loader_class.__iter__, self._iterator_class.__next__ = self._own
+        return in_reverse(
+            [
+                replaced(self._loader_class, "__iter__", __iter__),
+                replaced(self._iterator_class, "__next__", __next__),
+            ]
+        )
 
     def _started(self, loader: Any, iterator: Any, began: float) -> None:
         self.begun += 1
@@ -103,10 +109,3 @@ class LoaderStarts:
         alive = [item() for item in self._iterators]
         workers = [worker for item in alive for worker in getattr(item, "_workers", ())]
         return [worker.pid for worker in workers if worker.pid is not None]
-
-    def remove(self) -> None:
-        """Put back what was there, unless the program has put something else there meanwhile."""
-        if self._loader_class.__iter__ is self._own[0]:
-            self._loader_class.__iter__ = self._originals[0]
-        if self._iterator_class.__next__ is self._own[1]:
-            self._iterator_class.__next__ = self._originals[1]

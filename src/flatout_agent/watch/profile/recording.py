@@ -12,7 +12,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-Undo = Callable[[], None]
+from flatout_agent.replacing import Replacement, Undo
+
 COMPRESSION = 3
 """gzip's level: 9 takes four times as long for a tenth less."""
 ERROR = 2
@@ -132,7 +133,6 @@ class Recording:
 def give_way(torch: Any, begins: Callable[[], None]) -> Undo:
     """Call `begins` before any profiler of torch begins, by standing in front of how each does."""
     module = torch.autograd.profiler
-    originals = {name: getattr(module, name) for name in ("_prepare_profiler", "_enable_profiler")}
 
     def standing(original: Callable[..., Any]) -> Callable[..., Any]:
         def first(*args: Any, **kwargs: Any) -> Any:
@@ -141,14 +141,10 @@ def give_way(torch: Any, begins: Callable[[], None]) -> Undo:
 
         return first
 
-    for name, original in originals.items():
-        setattr(module, name, standing(original))
-
-    def undo() -> None:
-        for name, original in originals.items():
-            setattr(module, name, original)
-
-    return undo
+    names = ("_prepare_profiler", "_enable_profiler")
+    begin = Replacement(module, {name: standing(getattr(module, name)) for name in names})
+    begin.put()
+    return begin.back
 
 
 def other_profiler(torch: Any) -> bool:

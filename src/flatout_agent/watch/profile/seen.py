@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from flatout_agent import wire
+from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile, process, settings
 from flatout_agent.watch.profile.graphs import keeping_line
-from flatout_agent.watch.profile.loop import LoopNotes, Step
+from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.opens import WorkerOpens, calls_in_workers
 from flatout_agent.watch.tensors import peak_bytes
 

@@ -8,9 +8,7 @@ Several ranks take each step together, and none decides by its own clock.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import sys
 import time
 from typing import Any
 
@@ -20,9 +18,11 @@ from flatout_agent.job import Job
 from flatout_agent.job_facts import world_size
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
+from flatout_agent.watch.ending import end_process
+from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import flops
 from flatout_agent.watch.profile.held import optimizer_bytes, parameter_bytes
-from flatout_agent.watch.profile.loop import LoopNotes, Step
+from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.recording import Recording, give_way, other_profiler
 from flatout_agent.watch.profile.seen import Window
 from flatout_agent.watch.run import compile_counters
@@ -122,7 +122,7 @@ class ProfileWatch(Watcher):
         except Exception as error:
             self.recorder.fault(f"profile: {self.phase}", error)
             self._finish()
-        self.loop.goes_on()
+        self.loop.record.goes_on()
 
     def _tell_step(self, step: Step, now: float) -> None:
         """For the host to follow: not each step, which would cost a short one."""
@@ -160,7 +160,7 @@ class ProfileWatch(Watcher):
     def _warm(self) -> bool:
         """Whether step times are stable, nothing is compiled any more, and buffers are empty."""
         taken = len(self.loop.steps) - self._warm_from
-        enough = taken >= LEAST_WARMUP + self.loop.buffered()
+        enough = taken >= LEAST_WARMUP + self.loop.record.buffered()
         if self.lockstep:
             return enough and taken >= LOCKSTEP_STEPS
         if self._began is not None and time.perf_counter() - self._began < self.orders.skip_s:
@@ -171,7 +171,7 @@ class ProfileWatch(Watcher):
             self._warm_from = len(self.loop.steps)
             return False
         times = [step.train_s for step in self.loop.steps[max(1, self._warm_from) :]]
-        long = len(times) >= WARMUP_MOST + self.loop.buffered()
+        long = len(times) >= WARMUP_MOST + self.loop.record.buffered()
         return enough and (long or stable(times) or sum(times) > self.orders.warmup_max_s)
 
     def _window_full(self, now: float) -> bool:
@@ -198,7 +198,7 @@ class ProfileWatch(Watcher):
 
     def _warmup(self) -> int:
         """Steps after a pause: a cold one, and those for which workers had time to spare."""
-        return 1 + self.loop.buffered()
+        return 1 + self.loop.record.buffered()
 
     def _record(self, steps: int, detail: bool) -> None:
         """Begin to record, after a warm-up."""
@@ -313,11 +313,7 @@ class ProfileWatch(Watcher):
         self._take_out()
         self._tell("window")
         if self.orders.stop:
-            for child in multiprocessing.active_children():
-                child.kill()
-            for stream in (sys.stdout, sys.stderr):
-                self.recorder.safely("flush", stream.flush)
-            os._exit(0)
+            end_process(self.recorder)
 
     def _take_out(self) -> None:
         if self._recording is not None:

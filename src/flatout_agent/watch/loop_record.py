@@ -1,0 +1,158 @@
+"""The books of a training loop: what each step took, waited, evaluated and trained on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from flatout_agent.watch.tensors import samples_in, tensors_in
+
+
+@dataclass(slots=True)
+class Step:
+    """One step so far; seconds. `micro_steps`: its backward passes; `epoch`: a loader was started
+    in it.
+    """
+
+    wall_s: float = 0.0
+    wait_s: float = 0.0
+    eval_s: float = 0.0
+    samples: int = 0
+    micro_steps: int = 0
+    epoch: bool = False
+
+    @property
+    def train_s(self) -> float:
+        return max(0.0, self.wall_s - self.eval_s)
+
+
+class LoopRecord:
+    """Counts batches, model calls, backward passes and steps, as a watcher is told of them.
+
+    Batches are for training once a training call or the step's end follows them: those that an
+    evaluation follows were for that. Samples are those of the loader that feeds the training calls;
+    without a loader, those of the model's first inputs.
+    """
+
+    def __init__(self, torch: Any, until_training: bool = False) -> None:
+        """until_training: an evaluation lasts until training goes on, not until its last call."""
+        self.torch = torch
+        self.current = Step()
+        """The step under way."""
+        self.steps = 0
+        """Steps that have ended."""
+        self.micro_steps = 0
+        """Backward passes in them, at least one for each."""
+        self.training_loader: Any = None
+        self.last_loader: Any = None
+        self.eval_seen = False
+        self.eval_with_grad = False
+        """In some evaluation gradients were recorded that nobody asked for."""
+        self.began: float | None = None
+        """When the step under way began; None: before the first batch or call."""
+        self._until_training = until_training
+        self._waited_s = 0.0
+        self._samples = 0
+        self._call_samples = 0
+        self._eval_began: float | None = None
+        self._eval_ended = 0.0
+        self._recorded_grad = False
+        self._micro_before = 0
+
+    def batch(self, loader: Any, batch: Any, wait_s: float) -> None:
+        """A loader has given a batch after so many seconds."""
+        if self.began is None:
+            self.began = time.perf_counter() - wait_s
+        self.last_loader = loader
+        self._waited_s += wait_s
+        self._samples += samples_in(self.torch, batch)
+
+    def batches_train(self) -> None:
+        """What the loader has given is for training: an evaluation would have been seen."""
+        self.current.wait_s += self._waited_s
+        self.current.samples += self._samples
+        self._waited_s, self._samples = 0.0, 0
+        if self.last_loader is not None:
+            self.training_loader = self.last_loader
+
+    def training_call(self, args: Any, kwargs: Any, lead: bool) -> tuple[int, ...] | None:
+        """A root model is about to be called in training; returns the shape of its first input.
+
+        lead: it is the first of them, whose inputs count where there is no loader.
+        """
+        now = time.perf_counter()
+        if self.began is None:
+            self.began = now
+        self.batches_train()
+        if self._eval_began is not None:
+            ended = now if self._until_training else self._eval_ended
+            self.current.eval_s += max(0.0, ended - self._eval_began)
+            self._eval_began = None
+            self.eval_with_grad = self.eval_with_grad or self._recorded_grad
+            self._recorded_grad = False
+        first = next(tensors_in(self.torch, (args, kwargs)), None)
+        if first is None:
+            return None
+        if lead and first.dim():
+            self._call_samples += int(first.shape[0])
+        return tuple(first.shape)
+
+    def evaluation_begins(self) -> None:
+        """A root model is about to be called outside of training."""
+        self.eval_seen = True
+        self._waited_s, self._samples = 0.0, 0
+        self.last_loader = None
+        if self._eval_began is None:
+            self._eval_began = time.perf_counter()
+
+    def evaluated(self, output: Any) -> None:
+        """That call has returned `output`."""
+        self._eval_ended = time.perf_counter()
+        if any(tensor.requires_grad for tensor in tensors_in(self.torch, output)):
+            self._recorded_grad = True
+
+    def backward(self) -> None:
+        """`backward` is about to run: a loss in evaluation mode that is trained on is none."""
+        self._recorded_grad = False
+        self.current.micro_steps += 1
+
+    def optimizer_starts(self) -> None:
+        """`optimizer.step` begins."""
+        self._micro_before = self.current.micro_steps
+
+    @property
+    def closure(self) -> bool:
+        """Whether `optimizer.step` has computed the loss itself."""
+        return self.current.micro_steps > self._micro_before
+
+    def step(self, now: float) -> Step:
+        """One step has ended."""
+        if self._samples or self._waited_s:
+            self.batches_train()
+        step, self.current = self.current, Step()
+        if self.training_loader is None:
+            step.samples = self._call_samples
+        self._call_samples = 0
+        if self.began is not None:
+            step.wall_s = now - self.began
+        self.steps += 1
+        self.micro_steps += step.micro_steps or 1
+        return step
+
+    def goes_on(self) -> None:
+        """The next step begins now: what flatout has done since the last one is not its time."""
+        self.began = time.perf_counter()
+
+    def mean_micro_steps(self) -> float:
+        """Backward passes of a step, on average; 1 before the first one."""
+        return self.micro_steps / self.steps if self.steps else 1.0
+
+    def buffered(self) -> int:
+        """Batches that loader workers may have ready: the steps that they make look fast."""
+        loader = self.training_loader
+        return 0 if loader is None else loader.num_workers * (loader.prefetch_factor or 0)
+
+    def forget(self) -> None:
+        """Let go of the loaders."""
+        self.training_loader = self.last_loader = None

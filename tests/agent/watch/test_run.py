@@ -1,0 +1,66 @@
+"""What a run at next to no cost counts: it is told of few calls, and of no evaluation."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from flatout_agent.watch.run import RunWatch
+
+TRAIN, AGAIN, VALIDATION = "train", "train again", "validation"
+
+
+class Loop:
+    """A program's loop, as discovery tells of it."""
+
+    def __init__(self) -> None:
+        self.model: Any = object()
+        self.job: Any = SimpleNamespace(torch=torch, steps=0, models=[self.model])
+        booster: Any = SimpleNamespace(applied={})
+        self.watch = RunWatch(self.job, booster, recorder=SimpleNamespace())  # type: ignore[arg-type]
+
+    def batch(self, loader: str, rows: int) -> None:
+        self.watch.batch(loader, torch.zeros(rows, 2), 0.5)
+
+    def call(self, rows: int) -> None:
+        self.watch.training_call(self.model, (torch.zeros(rows, 2),), {})
+
+    def step(self) -> None:
+        self.job.steps += 1
+        self.watch.step()
+
+
+def test_batches_of_the_training_loader_count_and_no_others() -> None:
+    loop = Loop()
+    loop.batch(TRAIN, 4)
+    loop.call(4)
+    loop.step()
+    for _ in range(3):
+        loop.batch(VALIDATION, 32)
+    loop.batch(TRAIN, 4)
+    loop.batch(VALIDATION, 32)  # within a step
+    loop.step()
+    loop.batch(TRAIN, 4)
+    loop.step()
+    assert (loop.watch.samples, loop.watch.wait_s) == (12, 1.5)
+
+
+def test_a_loader_that_is_made_anew_for_each_epoch_is_followed() -> None:
+    loop = Loop()
+    loop.batch(TRAIN, 4)
+    loop.call(4)
+    loop.step()
+    for _ in range(3):
+        loop.batch(AGAIN, 4)
+        loop.step()
+    assert (loop.watch.samples, loop.watch.wait_s) == (12, 1.5)  # less the first of its batches
+
+
+def test_without_a_loader_every_step_has_the_inputs_of_the_first() -> None:
+    loop = Loop()
+    loop.call(8)
+    loop.step()
+    loop.step()
+    assert loop.watch.samples == 16
