@@ -10,7 +10,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent / "profile"
+HERE = Path(__file__).parent / "profiling/faults"
 
 
 def run(script: str, folder: Path, *args: str) -> dict[str, Any]:
