@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from flatout.nouns import documents
 from flatout.nouns.decoding import decode
 from flatout.nouns.errors import UserError
 from flatout.nouns.machine import Machine
@@ -16,13 +16,7 @@ HOW = "record one: flatout doctor --json > machine.json"
 
 def read(path: Path) -> Machine:
     """The Machine in the file. Raises UserError where it holds none, naming what is wrong."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}", HOW) from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON: {error}", HOW) from error
-    return _machine(document, str(path))
+    return _machine(documents.load(path, HOW), str(path))
 
 
 def _machine(document: Any, path: str) -> Machine:

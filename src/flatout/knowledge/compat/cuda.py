@@ -66,9 +66,7 @@ class ForwardCompatibility:
 @cache
 def releases() -> tuple[CudaRelease, ...]:
     """All releases, the oldest first."""
-    found = tuple(_release(row) for row in tables.read("cuda.toml").rows("release"))
-    tables.ordered(tuple(entry.version for entry in found), "cuda.toml")
-    return found
+    return tables.releases("cuda.toml", _release)
 
 
 @cache
@@ -121,8 +119,7 @@ def forward_compatibility(cuda: str) -> ForwardCompatibility | None:
 
 def release(version: str) -> CudaRelease | None:
     """The release of "12.8" (or "12.8.1"); None: not in the table."""
-    wanted = tables.minor(version)
-    return next((entry for entry in releases() if entry.version == wanted), None)
+    return tables.release(releases(), version)
 
 
 def first_for(capability: tuple[int, int]) -> CudaRelease | None:

@@ -24,15 +24,12 @@ class CudnnRelease:
 @cache
 def releases() -> tuple[CudnnRelease, ...]:
     """All releases from 8.0 on, the oldest first."""
-    found = tuple(_release(row) for row in tables.read("cudnn.toml").rows("release"))
-    tables.ordered(tuple(entry.version for entry in found), "cudnn.toml")
-    return found
+    return tables.releases("cudnn.toml", _release)
 
 
 def release(version: str) -> CudnnRelease | None:
     """The release of "9.1.0.70" or "9.1"; None: not in the table."""
-    wanted = tables.minor(version)
-    return next((entry for entry in releases() if entry.version == wanted), None)
+    return tables.release(releases(), version)
 
 
 def _release(row: tables.Row) -> CudnnRelease:

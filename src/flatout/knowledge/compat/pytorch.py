@@ -71,15 +71,12 @@ class TorchRelease:
 @cache
 def releases() -> tuple[TorchRelease, ...]:
     """All releases from 1.12 on, the oldest first."""
-    found = tuple(_release(row) for row in tables.read("pytorch.toml").rows("release"))
-    tables.ordered(tuple(entry.version for entry in found), "pytorch.toml")
-    return found
+    return tables.releases("pytorch.toml", _release)
 
 
 def release(version: str) -> TorchRelease | None:
     """The release of "2.7.1", "2.7" or "2.7.1+cu128"; None: not in the table."""
-    wanted = tables.minor(version)
-    return next((entry for entry in releases() if entry.version == wanted), None)
+    return tables.release(releases(), version)
 
 
 def newest() -> TorchRelease:

@@ -32,14 +32,7 @@ class RocmTarget:
 @cache
 def releases() -> tuple[RocmRelease, ...]:
     """The releases whose support matrix is known, the oldest first."""
-    found = tuple(
-        RocmRelease(
-            row.text("version"), row.month("released"), row.texts("supported"), row.source()
-        )
-        for row in tables.read("rocm.toml").rows("release")
-    )
-    tables.ordered(tuple(entry.version for entry in found), "rocm.toml")
-    return found
+    return tables.releases("rocm.toml", _release)
 
 
 @cache
@@ -53,8 +46,8 @@ def targets() -> tuple[RocmTarget, ...]:
 
 def supported_gfx(rocm: str) -> tuple[str, ...] | None:
     """The targets that AMD supports in a ROCm release ("6.3.1"); None: not known."""
-    wanted = tables.minor(rocm)
-    return next((entry.supported for entry in releases() if entry.version == wanted), None)
+    entry = tables.release(releases(), rocm)
+    return entry.supported if entry else None
 
 
 def gpus_of(gfx: str) -> tuple[str, ...]:
@@ -64,3 +57,9 @@ def gpus_of(gfx: str) -> tuple[str, ...]:
     """
     name = gfx.split(":")[0].strip().lower()
     return next((target.gpus for target in targets() if target.name == name), ())
+
+
+def _release(row: tables.Row) -> RocmRelease:
+    return RocmRelease(
+        row.text("version"), row.month("released"), row.texts("supported"), row.source()
+    )

@@ -6,14 +6,26 @@ import datetime
 import itertools
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from packaging.version import InvalidVersion, Version
 
 SYSTEMS = ("linux-x86_64", "linux-aarch64", "windows-x86_64", "macos-arm64", "macos-x86_64")
 """The systems that the tables speak of."""
+
+
+class Release(Protocol):
+    """An entry for one release."""
+
+    @property
+    def version(self) -> str:
+        """Major and minor: 12.8."""
+
+
+Known = TypeVar("Known", bound=Release)
 
 
 class Row:
@@ -120,6 +132,19 @@ def parse(text: str, name: str) -> Row:
     except ValueError as problem:
         raise ValueError(f"{name}: checked must be YYYY-MM-DD, not {checked!r}") from problem
     return table
+
+
+def releases(name: str, read_row: Callable[[Row], Known]) -> tuple[Known, ...]:
+    """The entries [[release]] of that file, the oldest first."""
+    entries = tuple(read_row(row) for row in read(name).rows("release"))
+    ordered(tuple(entry.version for entry in entries), name)
+    return entries
+
+
+def release(entries: Iterable[Known], version: str) -> Known | None:
+    """The entry of a whole version ("2.7.1+cu128"), by major and minor; None: there is none."""
+    wanted = minor(version)
+    return next((entry for entry in entries if entry.version == wanted), None)
 
 
 def number(version: str) -> Version | None:

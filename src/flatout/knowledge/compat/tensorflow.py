@@ -29,15 +29,12 @@ class TensorflowRelease:
 @cache
 def releases() -> tuple[TensorflowRelease, ...]:
     """All releases from 2.8 on, the oldest first."""
-    found = tuple(_release(row) for row in tables.read("tensorflow.toml").rows("release"))
-    tables.ordered(tuple(entry.version for entry in found), "tensorflow.toml")
-    return found
+    return tables.releases("tensorflow.toml", _release)
 
 
 def release(version: str) -> TensorflowRelease | None:
     """The release of "2.17.1"; None: not in the table."""
-    wanted = tables.minor(version)
-    return next((entry for entry in releases() if entry.version == wanted), None)
+    return tables.release(releases(), version)
 
 
 def newest() -> TensorflowRelease:

@@ -7,12 +7,11 @@ holds is in it, so that reports and comparisons can be made later and elsewhere.
 from __future__ import annotations
 
 import dataclasses
-import json
 import reprlib
 from pathlib import Path
 from typing import Any
 
-from flatout.nouns import decoding
+from flatout.nouns import decoding, documents
 from flatout.nouns.errors import UserError
 from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Profiled
@@ -64,17 +63,11 @@ def read(found: dict[str, Any]) -> Profiled:
 
 def load(path: Path) -> dict[str, Any]:
     """The document in the file. Raises UserError where it holds no profile, naming the file."""
+    whole: dict[str, Any] = documents.load(path, HOW)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}", HOW) from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON: {error}", HOW) from error
-    try:
-        read(found)
+        read(whole)
     except UserError as error:
         raise UserError(f"{path}: {error.message}", error.next_step) from error
-    whole: dict[str, Any] = found
     return whole
 
 
