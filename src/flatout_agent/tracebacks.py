@@ -78,3 +78,10 @@ def _without_ours(trace: TracebackType | None) -> TracebackType | None:
         item.tb_next = following
         following = item
     return following
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first; its class where it says nothing."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    # "backend='inductor' raised:" says nothing yet.
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

@@ -286,7 +286,7 @@ def test_a_limited_slice_gives_its_memory_everywhere(
 ) -> None:
     import flatout
     from flatout.probing import memory
-    from flatout_programs.kernels.kernel import Here
+    from flatout_programs.kernels.kernel import Setup
 
     membership = "0::/slice/job\n" if version == 2 else "4:memory:/slice/job\n"
     files = (
@@ -302,7 +302,7 @@ def test_a_limited_slice_gives_its_memory_everywhere(
     report = flatout.memory.report("cpu")
     assert (report.total, report.free) == (3_000_000, 2_000_000)
     assert limits.spare_memory() == 2_000_000
-    assert Here(None, quick=False).free_bytes("cpu") == 2_000_000
+    assert Setup(None, quick=False).free_bytes("cpu") == 2_000_000
 
 
 def test_here_it_is_between_one_and_what_the_machine_has() -> None:

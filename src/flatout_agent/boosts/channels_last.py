@@ -45,7 +45,8 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.chain import Depth
-from flatout_agent.speedups import forward_state, nests
+from flatout_agent.speedups import nests
+from flatout_agent.speedups.channels_last import ChannelsLast, convolutions, is_channels_last
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -84,13 +85,12 @@ def promise(facts: JobFacts, params: Params) -> float:
 def apply(job: Job, target: Any, params: Params) -> Applied:
     """Convert 4-d inputs of the model's calls."""
     torch = job.torch
-    kinds = (torch.nn.Conv2d, torch.nn.ConvTranspose2d)
-    convolutions = [module for module in target.modules() if isinstance(module, kinds)]
-    if not convolutions:
+    layers = convolutions(torch, target, [4])
+    if not layers:
         raise Declined("the model has no 2-d convolution")
-    if any(_is_channels_last(torch, module.weight) for module in convolutions):
+    if any(is_channels_last(torch, module.weight) for module in layers):
         raise Declined("the script already uses channels-last")
-    if all(module.weight.dtype == torch.float64 for module in convolutions):
+    if all(module.weight.dtype == torch.float64 for module in layers):
         raise Declined("float64 convolutions have no channels-last kernels")
     layout = Layout(torch, target)
     return Applied(job.wrap_call(target, Depth.LAYOUT, layout.layer), layout.engaged)
@@ -104,23 +104,12 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     )
 
 
-def _is_channels_last(torch: Any, tensor: Any) -> bool:
-    return (
-        tensor.dim() == 4
-        and not tensor.is_contiguous()
-        and bool(tensor.is_contiguous(memory_format=torch.channels_last))
-    )
-
-
-class Layout:
+class Layout(ChannelsLast):
     """The layer around one model's call."""
 
     def __init__(self, torch: Any, model: Any) -> None:
-        self.torch, self.model = torch, model
-        self.converted = 0
+        super().__init__(torch, model, [4])
         self.calls = 0
-        self.refused = ""
-        """Why the model cannot take the format."""
         self.proven: set[bool] = set()
         """Modes (training or not) in which a call went through."""
 
@@ -131,41 +120,21 @@ class Layout:
             if self.refused:
                 return call(*args, **kwargs)
             self.calls += 1
-            restore = (
-                None
-                if self.model.training in self.proven
-                else forward_state.keep(self.torch, [self.model])
+            training = self.model.training
+            output = self.call(
+                lambda: call(*self.to(args), **self.to(kwargs)),
+                lambda: call(*args, **kwargs),
+                keep=training not in self.proven,
             )
-            try:
-                output = call(*nests.change(args, self._to), **nests.change(kwargs, self._to))
-            except RuntimeError as error:
-                if "view size is not compatible" not in str(error):
-                    raise
-                self.refused = "the model uses .view() where only the usual format will do"
-            else:
-                self.proven.add(self.model.training)
-                return nests.change(output, self._back)
-            if restore is not None:
-                restore()
-            return call(*args, **kwargs)
+            if self.refused:
+                return output
+            self.proven.add(self.model.training)
+            return nests.change(output, self._usual)
 
         return in_channels_last
 
-    def _to(self, tensor: Any) -> Any:
-        # Tensor.to, not contiguous(): a single channel counts as contiguous in both formats, and
-        # kernels go by the strides.
-        if (
-            tensor.dim() != 4
-            or not tensor.is_floating_point()
-            or tensor.layout != self.torch.strided
-        ):
-            return tensor
-        wanted = tensor.to(memory_format=self.torch.channels_last)
-        self.converted += wanted is not tensor
-        return wanted
-
-    def _back(self, tensor: Any) -> Any:
-        return tensor.contiguous() if _is_channels_last(self.torch, tensor) else tensor
+    def _usual(self, tensor: Any) -> Any:
+        return tensor.contiguous() if is_channels_last(self.torch, tensor) else tensor
 
     def engaged(self) -> tuple[bool, str] | None:
         """For `Applied.engaged`."""

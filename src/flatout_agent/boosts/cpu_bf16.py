@@ -35,9 +35,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
+from flatout_agent.boost import Applied, Boost, Moment, Risk
 from flatout_agent.boosts import speedup, speedup_of_work
-from flatout_agent.speedups.precision import native_bf16
+from flatout_agent.speedups.float_math import NO_KERNELS, multiply_in_bf16, rounding_error
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -59,7 +59,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
     if facts.bf16 is False:
         return "bfloat16 would only be emulated on this CPU"
     if facts.bf16_inside_float32 is False:
-        return "oneDNN's float-math mode needs AMX (or Arm bfloat16), which this CPU lacks"
+        return NO_KERNELS
     if facts.matmul_precision != "highest":
         return f"the script sets the matmul precision itself ({facts.matmul_precision})"
     if facts.autocast is not None:
@@ -80,17 +80,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 def apply(job: Job, target: Any, params: Params) -> Applied:
     """Set the float-math mode."""
     torch = target
-    native, detail = native_bf16(torch, "cpu")
-    if not native:
-        raise Declined(f"bfloat16: {detail}")
-    # oneDNN takes the mode into account where its AMX or Arm kernels are; elsewhere it multiplies
-    # in float32 all the same.
-    if "AMX" not in detail and "Arm" not in detail:
-        raise Declined("oneDNN's float-math mode needs AMX (or Arm bfloat16), which this CPU lacks")
-    before = torch.get_float32_matmul_precision()
-    if before != "highest":
-        raise Declined(f"the script sets the matmul precision itself ({before})")
-    undo = _set(torch)
+    undo, detail = multiply_in_bf16(torch)
     return Applied(undo, lambda: _engaged(torch, detail))
 
 
@@ -102,30 +92,6 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     )
 
 
-def _set(torch: Any) -> Any:
-    # The older call for products: reading the precision after the newer one alone raises an error.
-    settings: list[Any] = [
-        item
-        for item in (
-            getattr(torch.backends.mkldnn, "matmul", None),
-            getattr(torch.backends.cuda, "matmul", None),
-            getattr(torch.backends.mkldnn, "conv", None),
-        )
-        if hasattr(item, "fp32_precision")
-    ]
-    before = [item.fp32_precision for item in settings]
-    torch.set_float32_matmul_precision("medium")
-    if len(settings) == 3:
-        settings[-1].fp32_precision = "bf16"
-
-    def undo() -> None:
-        torch.set_float32_matmul_precision("highest")
-        for item, value in zip(settings, before, strict=True):
-            item.fp32_precision = value
-
-    return undo
-
-
 def _engaged(torch: Any, detail: str) -> tuple[bool, str]:
     if torch.get_float32_matmul_precision() != "medium":
         return False, "the script set the matmul precision itself"
@@ -133,12 +99,3 @@ def _engaged(torch: Any, detail: str) -> tuple[bool, str]:
     if error < 1e-4:
         return False, f"oneDNN accepted the mode and kept float32 (relative error {error:.0e})"
     return True, f"{detail}, relative error of a product {error:.0e}"
-
-
-def rounding_error(torch: Any) -> float:
-    """Relative error of a float32 product as the CPU computes it now (bfloat16 factors: 3e-3)."""
-    with torch.no_grad():
-        generator = torch.Generator().manual_seed(0)
-        left, right = (torch.randn(256, 256, generator=generator) for _ in range(2))
-        exact = left.double() @ right.double()
-        return float(((left @ right).double() - exact).norm() / exact.norm())

@@ -35,23 +35,17 @@ The flags and the optimizer's state go back to where the script had them; the ho
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup
+from flatout_agent.speedups.fused_updates import FOREACH, FUSED, FusedUpdate, cannot, faster
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, OptimizerFacts, Params
 
 BOOST = Boost(since="0.1.0", risk=Risk.EXACT, moment=Moment.OPTIMIZER)
-
-FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
-FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
-FLAGS = ("fused", "foreach")
-CHECKED = "_need_device_dtype_check_for_fused"
-"""What torch notes on an optimizer at its first fused step."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
@@ -89,7 +83,7 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     reason = cannot(job.torch, target) or _sparse(job, target)
     if reason is not None:
         raise Declined(reason)
-    switch = Switch(job.torch, target, *faster(job.torch, target))
+    switch = FusedUpdate(job.torch, target, *faster(job.torch, target))
     try:
         switch.on()
     except Exception:
@@ -107,62 +101,6 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     return "".join(lines)
 
 
-def faster(torch: Any, optimizer: Any) -> tuple[str, str]:
-    """(flag, kernel) of its fused (or foreach) implementation. Raises Declined: it has none."""
-    first = optimizer.param_groups[0]["params"][0]
-    names = inspect.signature(type(optimizer).__init__).parameters
-    kernel, refused = "", ""
-    if "fused" in names:
-        kernel, refused = _probe(torch, type(optimizer), first)
-    if kernel:
-        return "fused", kernel
-    if "foreach" not in names:
-        raise Declined(refused or f"{type(optimizer).__name__} has no fused implementation")
-    if first.device.type != "cpu":
-        raise Declined(refused or "it has no fused implementation, and foreach is the default here")
-    return "foreach", "foreach"
-
-
-def cannot(torch: Any, optimizer: Any) -> str | None:
-    """Why the implementation of this optimizer is not ours to choose; None: it is."""
-    kind = type(optimizer).__name__
-    if type(optimizer) is not getattr(torch.optim, kind, None):
-        return f"{kind} is not one of torch.optim's own classes"
-    for group in optimizer.param_groups:
-        if group.get("fused") is not None or group.get("foreach") is not None:
-            return f"the script chose the implementation of {kind} itself"
-        if group.get("differentiable"):
-            return "the script differentiates through the optimizer"
-        if any(isinstance(value, torch.Tensor) for value in _flat(group)):
-            return "a hyper-parameter (learning rate, beta) is a tensor"
-        for parameter in group["params"]:
-            if type(parameter) not in (torch.Tensor, torch.nn.Parameter):
-                return f"a parameter is a {type(parameter).__name__}, not a plain tensor"
-            if not parameter.is_floating_point() or parameter.dtype == torch.float8_e4m3fn:
-                return f"a parameter is {parameter.dtype}"
-            if not _is_dense(torch, parameter):
-                return "a parameter is a strided view"
-    everything = [p for group in optimizer.param_groups for p in group["params"]]
-    if not everything:
-        return "the optimizer has no parameters"
-    if len({(p.device, p.dtype) for p in everything}) > 1:
-        return "the parameters differ in device or precision"
-    return None
-
-
-def _flat(group: dict[str, Any]) -> list[Any]:
-    values = [value for key, value in group.items() if key != "params"]
-    return values + [item for value in values if isinstance(value, tuple) for item in value]
-
-
-def _is_dense(torch: Any, tensor: Any) -> bool:
-    return bool(
-        tensor.is_contiguous()
-        or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
-        or (tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d))
-    )
-
-
 def _sparse(job: Job, optimizer: Any) -> str | None:
     grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
     reason = "some gradients are sparse"
@@ -173,145 +111,3 @@ def _sparse(job: Job, optimizer: Any) -> str | None:
     # A closure: the gradients come inside the step. A sparse one can only come from these.
     modules = (module for model in job.models for module in model.modules())
     return reason if any(getattr(module, "sparse", False) is True for module in modules) else None
-
-
-def _probe(torch: Any, kind: Any, like: Any) -> tuple[str, str]:
-    """(the fused kernel that runs for a parameter like this one, or why none does)."""
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    seen: list[str] = []
-
-    base: Any = TorchDispatchMode
-
-    class Watch(base):  # type: ignore[misc]
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
-            seen.append(str(func))
-            return func(*args, **(kwargs or {}))
-
-    trial = torch.zeros(2, dtype=like.dtype, device=like.device, requires_grad=True)
-    trial.grad = torch.zeros_like(trial)
-    # Without the wrapper that calls hooks: nobody is to see this optimizer take a step.
-    step = kind.step.__wrapped__ if getattr(kind.step, "hooked", False) else kind.step
-    try:
-        with Watch():
-            step(kind([trial], fused=True))
-    except Exception as error:
-        return "", f"{kind.__name__} refuses fused here: {str(error).splitlines()[0]}"
-    kernels = [name for name in seen if "_fused_" in name]
-    if not kernels:
-        return "", f"{kind.__name__} has no fused kernel for {like.device.type}"
-    return kernels[0].removeprefix("aten.").partition(".")[0].rstrip("_"), ""
-
-
-class Switch:
-    """One optimizer's implementation, switched over and back."""
-
-    def __init__(self, torch: Any, optimizer: Any, flag: str, kernel: str) -> None:
-        self.torch, self.optimizer = torch, optimizer
-        self.flag, self.kernel = flag, kernel
-        self.steps = 0
-        self.own = {name: optimizer.defaults.get(name) for name in FLAGS}
-        self.checked = vars(optimizer).get(CHECKED)
-        self.hooks: list[Any] = []
-
-    def on(self) -> None:
-        """Take the faster implementation from the next step on."""
-        self._set()
-        optimizer = self.optimizer
-        self.hooks = [
-            optimizer.register_step_pre_hook(self._before_step),
-            optimizer.register_state_dict_post_hook(self._saved),
-            optimizer.register_load_state_dict_post_hook(lambda _: self._set()),
-        ]
-
-    def off(self) -> None:
-        """Back to what the script had."""
-        for hook in self.hooks:
-            hook.remove()
-        self._restore()
-        if self.checked is None:
-            vars(self.optimizer).pop(CHECKED, None)
-
-    def _restore(self) -> None:
-        for values in (self.optimizer.defaults, *self.optimizer.param_groups):
-            values.update({name: self.own[name] for name in FLAGS if name in values})
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                state = self.optimizer.state.get(parameter, {})
-                if "step" in state:
-                    state["step"] = self._plain_step(state["step"], group)
-
-    def _set(self) -> None:
-        """Set the flag and put the state where that implementation wants it."""
-        other = "foreach" if self.flag == "fused" else "fused"
-        for values in (self.optimizer.defaults, *self.optimizer.param_groups):
-            values[self.flag] = True
-            if other in values:
-                values[other] = False
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                state = self.optimizer.state.get(parameter, {})
-                for name, value in state.items():
-                    if isinstance(value, self.torch.Tensor) and value.shape == parameter.shape:
-                        state[name] = self._aligned(value, parameter)
-                if self.flag == "fused" and isinstance(state.get("step"), self.torch.Tensor):
-                    state["step"] = state["step"].to(parameter.device, self.torch.float32)
-
-    def _aligned(self, tensor: Any, parameter: Any) -> Any:
-        """`tensor` in the memory order of `parameter`: fused kernels walk both in step."""
-        if tensor.stride() == parameter.stride() or tensor.dim() == 0:
-            return tensor
-        return self.torch.empty_like(parameter).copy_(tensor)
-
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
-        self.steps += 1
-        self._align_gradients()
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
-            return None
-
-        def aligned() -> Any:
-            loss = closure()
-            self._align_gradients()
-            return loss
-
-        if "closure" in kwargs:
-            return args, {**kwargs, "closure": aligned}
-        return (args[0], aligned, *args[2:]), kwargs
-
-    def _align_gradients(self) -> None:
-        # On the CPU a fused kernel takes another memory order without a word, and is wrong.
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                grad = parameter.grad
-                if grad is None or grad.layout != self.torch.strided:
-                    continue
-                if grad.stride() != parameter.stride():
-                    parameter.grad = self._aligned(grad, parameter)
-
-    def _plain_step(self, step: Any, group: dict[str, Any]) -> Any:
-        """The step count as the plain implementation keeps it."""
-        torch = self.torch
-        if not isinstance(step, torch.Tensor) or group.get("capturable"):
-            return step
-        double = torch.get_default_dtype() == torch.float64
-        return step.to("cpu", torch.float64 if double else torch.float32)
-
-    def _saved(self, optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
-        """The state dict as it would be without flatout."""
-        state = dict(saved["state"])
-        for group in saved["param_groups"]:
-            group.update({name: self.own[name] for name in FLAGS if name in group})
-            for index in group["params"]:
-                if "step" in state.get(index, {}):
-                    step = self._plain_step(state[index]["step"], group)
-                    state[index] = {**state[index], "step": step}
-        return {**saved, "state": state}
-
-    def engaged(self) -> tuple[bool, str] | None:
-        """For `Applied.engaged`."""
-        if not self.steps:
-            return None
-        if not all(group.get(self.flag) for group in self.optimizer.param_groups):
-            return False, f"the script set {self.flag} back"
-        return True, self.kernel

@@ -57,7 +57,8 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_work
 from flatout_agent.chain import compiled_by_user
-from flatout_agent.speedups.redirected import DTYPES, Before, Redirected, first_line, is_redirected
+from flatout_agent.speedups.redirected import DTYPES, Before, Redirected, is_redirected
+from flatout_agent.tracebacks import first_line
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job

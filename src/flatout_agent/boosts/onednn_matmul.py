@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.boosts import speedup, speedup_of_work
+from flatout_agent.speedups.float_math import onednn_products
 from flatout_agent.speedups.precision import native_bf16, why_not_float32
 
 if TYPE_CHECKING:
@@ -64,11 +65,6 @@ BOOST = Boost(
     conflicts=("cpu-bf16",),
     covered_by=("bf16-autocast",),
 )
-
-SHAPES = ((256, 1024, 256), (64, 4096, 128), (512, 64, 512))
-"""Products (rows, terms, columns) that are computed both ways before the setting stays."""
-EXACT = 1e-5
-"""Relative error that float32 stays below: 6e-7 here at most; factors in TF32: 3e-4."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
@@ -106,9 +102,9 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     reason = why_not_float32(torch, target) or _why_not_here(torch)
     if reason is not None:
         raise Declined(reason)
-    setting = _setting(torch)
-    setting.hold()
-    return Applied(setting.let_go, setting.told)
+    products = onednn_products(torch)
+    products.hold()
+    return Applied(products.let_go, products.engaged)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -129,107 +125,4 @@ def _why_not_here(torch: Any) -> str | None:
         return "the setting holds for the GPU, too, and would let it round factors to TF32"
     if "AMX" in native_bf16(torch, "cpu")[1]:
         return "the CPU has AMX: oneDNN would round factors to bfloat16"
-    return None
-
-
-class Setting:
-    """torch's setting, which belongs to the process, while at least one model holds it."""
-
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
-        self.holders = 0
-        self.proven = False
-        """The products were compared once, which takes some ten milliseconds."""
-        self.before: list[tuple[Any, str]] = []
-        """Settings by backend (torch 2.9 and later) that the older call changes with its own."""
-
-    def hold(self) -> None:
-        """Set it with the first model. Raises Declined, and leaves everything as it was."""
-        if not self.holders:
-            self._set()
-        self.holders += 1
-
-    def let_go(self) -> None:
-        """Take it back with the last model, unless the script has set it since."""
-        self.holders -= 1
-        if not self.holders and _precision(self.torch) == "medium":
-            self._restore()
-
-    def told(self) -> tuple[bool, str]:
-        """For `Applied.engaged`."""
-        if _precision(self.torch) != "medium":
-            return False, "the script set the matmul precision itself"
-        return True, "float32 products by oneDNN"
-
-    def _set(self) -> None:
-        torch = self.torch
-        found = _precision(torch)
-        if found != "highest":
-            raise Declined(f"the script sets the matmul precision itself ({found})")
-        parts: list[Any] = [
-            getattr(torch.backends.mkldnn, "matmul", None),
-            getattr(torch.backends.cuda, "matmul", None),
-        ]
-        self.before = [
-            (part, part.fp32_precision) for part in parts if hasattr(part, "fp32_precision")
-        ]
-        usual = [] if self.proven else _products(torch)
-        torch.set_float32_matmul_precision("medium")
-        if self.proven:
-            return
-        reason = _why_not_kept(torch, usual, _products(torch))
-        if reason is not None:
-            self._restore()
-            raise Declined(reason)
-        self.proven = True
-
-    def _restore(self) -> None:
-        self.torch.set_float32_matmul_precision("highest")
-        for part, value in self.before:
-            part.fp32_precision = value
-
-
-_settings: list[Setting] = []
-"""The one of this process."""
-
-
-def _setting(torch: Any) -> Setting:
-    if not _settings:
-        _settings.append(Setting(torch))
-    return _settings[0]
-
-
-def _precision(torch: Any) -> str:
-    """As set for the whole process; torch refuses to say where only a backend's was set."""
-    try:
-        return str(torch.get_float32_matmul_precision())
-    except RuntimeError:
-        return "for one backend"
-
-
-def _factors(torch: Any) -> list[tuple[Any, Any]]:
-    generator = torch.Generator(device="cpu").manual_seed(0)
-    return [
-        tuple(
-            torch.randn(*size, generator=generator, dtype=torch.float32, device="cpu")
-            for size in ((rows, terms), (terms, columns))
-        )
-        for rows, terms, columns in SHAPES
-    ]
-
-
-def _products(torch: Any) -> list[Any]:
-    with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        return [left @ right for left, right in _factors(torch)]
-
-
-def _why_not_kept(torch: Any, usual: list[Any], now: list[Any]) -> str | None:
-    """Whether the products under the setting are other ones, and as exact."""
-    for (left, right), product in zip(_factors(torch), now, strict=True):
-        exact = left.double() @ right.double()
-        error = float((product.double() - exact).norm() / exact.norm())
-        if not error < EXACT:
-            return f"oneDNN rounds factors on this CPU (relative error {error:.0e})"
-    if all(torch.equal(one, other) for one, other in zip(usual, now, strict=True)):
-        return "the products come out the same to the last bit: oneDNN did not compute them anew"
     return None

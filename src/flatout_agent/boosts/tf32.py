@@ -34,8 +34,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Undo
+from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_work
+from flatout_agent.speedups.float_math import allow_tf32
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -73,25 +74,8 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     before = torch.get_float32_matmul_precision()
     if before != "highest":
         raise Declined(f"the matmul precision is set already ({before})")
-    undo = allow(torch)
+    undo = allow_tf32(torch)
     return Applied(undo, lambda: _engaged(torch))
-
-
-def allow(torch: Any) -> Undo:
-    """Let float32 products round their factors to TF32; returns the way back."""
-    before = torch.get_float32_matmul_precision()
-    # The older call: reading the precision after the newer settings alone raises an error.
-    parts = (torch.backends.cuda, torch.backends.mkldnn)
-    matmuls: list[Any] = [getattr(part, "matmul", None) for part in parts]
-    settings = [(item, item.fp32_precision) for item in matmuls if hasattr(item, "fp32_precision")]
-    torch.set_float32_matmul_precision("high")
-
-    def undo() -> None:
-        torch.set_float32_matmul_precision(before)
-        for item, value in settings:
-            item.fp32_precision = value
-
-    return undo
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 from flatout_agent.chain import SLOT
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.stand_in import StandIn
+from flatout_agent.tracebacks import first_line
 
 DTYPES = ("float32", "float16", "bfloat16")
 NAMES_ALONE = ("extra_repr", "_get_name")
@@ -262,8 +263,3 @@ class Redirected:
 def is_redirected(module: Any) -> bool:
     """Whether what stands in the module's slot is ours."""
     return isinstance(module.__dict__.get(SLOT), ModuleCall)
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in short."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -98,6 +98,6 @@ def compile_counters() -> tuple[int, int]:
     """(recompilations, graph breaks) that torch.compile counted; zeros where it was never used."""
     if "torch._dynamo" not in sys.modules:
         return 0, 0
-    from flatout_agent.boosts import compile as compile_boost
+    from flatout_agent.speedups import compiling
 
-    return compile_boost.counters()
+    return compiling.counters()

@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from flatout_agent.speedups import nests
+from flatout_agent.speedups.side_stream import SideStream
 from flatout_train.devices import moves_itself, to_device
 
 Mark = TypeVar("Mark")
@@ -39,24 +40,21 @@ class Plainly:
         return to_device(started, self._device)
 
 
-class SideStream:
+class BatchesAside:
     """Copies from pinned memory on a stream of their own, on CUDA, ROCm and XPU."""
 
     def __init__(self, device: torch.device, depth: int) -> None:
         self.depth = depth
         self._device = device
-        self._module: Any = torch.get_device_module(device)
-        self._stream = self._module.Stream(device)
+        self._side = SideStream(torch, device)
 
     def start(self, batch: Any) -> Any:
-        with self._module.stream(self._stream):
-            copied = nests.change(batch, self._copied, moves_itself)
-            return batch, copied, self._stream.record_event()
+        copied, event = self._side.run(lambda: nests.change(batch, self._copied, moves_itself))
+        return batch, copied, event
 
     def finish(self, started: Any) -> Any:
         _, copied, event = started
-        stream = self._module.current_stream(self._device)
-        stream.wait_event(event)
+        stream = self._side.join(event)
         return nests.change(copied, lambda leaf: self._taken(leaf, stream), moves_itself)
 
     def _copied(self, leaf: Any) -> Any:
@@ -103,7 +101,7 @@ def _record(leaf: Any, device: torch.device, stream: Any) -> Any:
 def copier(device: torch.device, depth: int) -> Copier:
     """The way to `device`, with at most `depth` batches under way where it can copy aside."""
     if device.type in ("cuda", "xpu") and depth:
-        return SideStream(device, depth)
+        return BatchesAside(device, depth)
     return Plainly(device)
 
 

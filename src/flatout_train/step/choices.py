@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from flatout_agent.speedups.channels_last import convolutions
 from flatout_train import plans
 from flatout_train.step import chunked_head, compiling, optimizing
 from flatout_train.step import layout as layouts
@@ -66,7 +67,7 @@ class Choices:
             return
         if device.type == "cpu":
             self._begin("allocator", "glibc keeps freed memory")
-        elif device.type == "cuda" and self.unfused is None and layouts.convolutions(model):
+        elif device.type == "cuda" and self.unfused is None and convolutions(torch, model):
             self._begin("cudnn-benchmark", "the fastest for each shape are measured")
 
     def _begin(self, boost: str, done: str) -> None:

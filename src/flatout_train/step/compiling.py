@@ -10,15 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatout_agent.boosts.compile import (
-    Attempts,
-    cannot,
-    counters,
-    fails_at_limit,
-    first_line,
-    missing,
-)
 from flatout_agent.chain import Depth, Layer, compiled_by_user, model_call
+from flatout_agent.speedups.compiling import Attempts, cannot, counters, fails_at_limit, missing
+from flatout_agent.tracebacks import first_line
 from flatout_train.errors import UsageError
 from flatout_train.out_of_memory import is_out_of_memory
 from flatout_train.step import loss_region

@@ -9,17 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flatout_agent.speedups import forward_state, nests
+from flatout_agent.speedups import channels_last
 from flatout_train.errors import UsageError
 
 LossCall = Callable[[Any], Tensor]
 NAMES = ("auto", "channels_last", "contiguous")
-FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
-"""By number of dimensions: images [N, C, H, W], volumes [N, C, D, H, W]."""
-CONVOLUTIONS = {
-    4: (nn.Conv2d, nn.ConvTranspose2d),
-    5: (nn.Conv3d, nn.ConvTranspose3d),
-}
 
 
 @dataclass(frozen=True)
@@ -50,26 +44,20 @@ def choose(asked: str, model: nn.Module) -> Layout:
         raise UsageError(f"layout={asked!r} is not known: it is one of {', '.join(NAMES)}")
     if asked == "contiguous":
         return _contiguous("asked for")
-    found = convolutions(model)
-    dimensions = {module.weight.dim() for module in found}
-    if not found:
+    layers = channels_last.convolutions(torch, model)
+    dimensions = {module.weight.dim() for module in layers}
+    if not layers:
         return _contiguous("the model has no 2-d or 3-d convolution")
     if asked == "auto":
-        if all(module.weight.dtype == torch.float64 for module in found):
+        if all(module.weight.dtype == torch.float64 for module in layers):
             return _contiguous("float64 convolutions have no channels-last kernels")
-        if any(module.weight.device.type == "mps" for module in found):
+        if any(module.weight.device.type == "mps" for module in layers):
             return _contiguous("Metal's convolutions take the usual layout")
     what = "images" if dimensions == {4} else "volumes" if dimensions == {5} else "images, volumes"
-    placing = _Placing(model, dimensions, f"{len(found)} convolutions of {what}")
+    placing = _Placing(model, dimensions, f"{len(layers)} convolutions of {what}")
     return Layout(
         "channels_last", placing.reason, placing.place, placing.stop, placing.around, placing.note
     )
-
-
-def convolutions(model: nn.Module) -> list[Any]:
-    """The model's convolutions of images and volumes."""
-    kinds = tuple(kind for group in CONVOLUTIONS.values() for kind in group)
-    return [module for module in model.modules() if isinstance(module, kinds)]
 
 
 def _contiguous(reason: str) -> Layout:
@@ -83,51 +71,32 @@ def _contiguous(reason: str) -> Layout:
     )
 
 
-class _Placing:
+class _Placing(channels_last.ChannelsLast):
     """Batches in channels-last, until the model turns out to need the usual layout."""
 
     def __init__(self, model: nn.Module, dimensions: set[int], reason: str) -> None:
-        self.model, self.reason = model, reason
-        self.formats = {dim: FORMATS[dim] for dim in dimensions}
+        super().__init__(torch, model, dimensions)
+        self.reason = reason
         self.proven = False
         """A call went through."""
-        self.off = ""
-        """Why batches stay as they are."""
+        self.stopped = False
 
     def place(self, batch: Any) -> Any:
-        return batch if self.off else nests.change(batch, self._to)
+        return batch if self.refused or self.stopped else self.to(batch)
 
     def stop(self) -> None:
-        self.off = self.off or "closed"
+        self.stopped = True
 
     def note(self) -> str:
-        return f"contiguous: {self.off}" if self.off else f"channels_last: {self.reason}"
+        off = self.refused or ("closed" if self.stopped else "")
+        return f"contiguous: {off}" if off else f"channels_last: {self.reason}"
 
     def around(self, call: LossCall) -> LossCall:
         def checked(batch: Any) -> Tensor:
-            if self.proven or self.off:
+            if self.proven or self.refused or self.stopped:
                 return call(batch)
-            restore = forward_state.keep(torch, [self.model])
-            try:
-                loss = call(batch)
-            except RuntimeError as error:
-                if "view size is not compatible" not in str(error):
-                    raise
-                self.off = "the model uses .view() where only the usual layout will do"
-            else:
-                self.proven = True
-                return loss
-            restore()
-            return call(nests.change(batch, self._back))
+            loss: Tensor = self.call(lambda: call(batch), lambda: call(self.back(batch)), keep=True)
+            self.proven = not self.refused
+            return loss
 
         return checked
-
-    def _to(self, tensor: Any) -> Any:
-        wanted = self.formats.get(tensor.dim())
-        if wanted is None or not tensor.is_floating_point() or tensor.layout != torch.strided:
-            return tensor
-        # Not contiguous(): one channel counts as contiguous in both, and kernels go by strides.
-        return tensor.to(memory_format=wanted)
-
-    def _back(self, tensor: Any) -> Any:
-        return tensor.contiguous() if tensor.dim() in self.formats else tensor

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from flatout_agent.boost import Declined
-from flatout_agent.boosts.fused_optimizer import Switch, cannot, faster
+from flatout_agent.speedups.fused_updates import FusedUpdate, cannot, faster
 
 CHECKED_STEPS = 3
 """Steps before which gradients and state are looked at; later ones look the same."""
@@ -41,8 +41,8 @@ def _nothing() -> None:
     pass
 
 
-class _StepSwitch(Switch):
-    """The boost's switch for a step that makes the gradients itself.
+class _StepSwitch(FusedUpdate):
+    """The same for a step that makes the gradients itself.
 
     Autograd gives a gradient the memory order of its parameter, so after the first steps there is
     nothing left to look for: a look at each parameter costs a microsecond a step.

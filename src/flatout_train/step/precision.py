@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from flatout_agent.boost import Declined
-from flatout_agent.boosts import cpu_bf16, tf32
-from flatout_agent.job import Job
+from flatout_agent.speedups.float_math import allow_tf32, multiply_in_bf16
 from flatout_agent.speedups.precision import native_bf16, why_not_float32
 from flatout_train.errors import UsageError
 
@@ -143,17 +142,17 @@ def _tf32(device: torch.device) -> Precision:
     before = torch.get_float32_matmul_precision()
     if before != "highest":
         return Precision("tf32", f"the matmul precision was set already ({before})")
-    return Precision("tf32", "asked for", undo=tf32.allow(torch))
+    return Precision("tf32", "asked for", undo=allow_tf32(torch))
 
 
 def _cpu_bf16(device: torch.device) -> Precision:
     if device.type != "cpu":
         return Precision("fp32", f"{PLANNED}: the model is on {device.type}")
     try:
-        applied = cpu_bf16.apply(Job(torch), torch, {})
+        undo, _ = multiply_in_bf16(torch)
     except Declined as reason:
         return Precision("fp32", f"{PLANNED}: {reason}")
-    return Precision(PLANNED, "oneDNN multiplies in bfloat16", undo=applied.undo)
+    return Precision(PLANNED, "oneDNN multiplies in bfloat16", undo=undo)
 
 
 def _lacks(device: torch.device, wanted: tuple[int, int]) -> str | None:

@@ -12,6 +12,7 @@ from torch import nn
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import compile
 from flatout_agent.job import Job
+from flatout_agent.speedups import compiling
 from flatout_agent.wire import JobFacts, ModelFacts
 
 MODEL = ModelFacts("Net", 1000, "float32", "cpu", matmul=2)
@@ -73,8 +74,8 @@ def test_results_are_the_same_and_undo_restores():
     assert applied.engaged() == (True, "1 graphs, 0 recompilations, 0 graph breaks")
     applied.undo()
     assert set(model.__dict__) == names
-    logger = logging.getLogger(compile.CompiledCalls.LOGGER)
-    assert not any(isinstance(item, compile.CompiledCalls) for item in logger.filters)
+    logger = logging.getLogger(compiling.CompiledCalls.LOGGER)
+    assert not any(isinstance(item, compiling.CompiledCalls) for item in logger.filters)
 
 
 @pytest.mark.usefixtures("traced")
@@ -86,7 +87,7 @@ def test_evaluation_runs_as_written():
     model(torch.randn(4, 8))
     with torch.no_grad():
         model.train()(torch.randn(4, 8))
-    assert compile.counters() == (0, 0)
+    assert compiling.counters() == (0, 0)
 
 
 @pytest.mark.usefixtures("traced")
@@ -95,7 +96,7 @@ def test_changing_shapes_recompile_once_and_are_counted():
     applied = boosted(model)
     for rows in (4, 5, 6, 7):
         model(torch.randn(rows, 8)).sum().backward()
-    assert compile.counters() == (1, 0)
+    assert compiling.counters() == (1, 0)
     assert applied.engaged() == (True, "2 graphs, 1 recompilations, 0 graph breaks")
 
 
@@ -210,7 +211,7 @@ def test_declined_without_headers_or_compiler(monkeypatch, tmp_path):
         patch.setattr(builder, "get_cpp_compiler", missing)
         with pytest.raises(Declined, match=r"No working C\+\+ compiler found$"):
             boosted(Net())
-    monkeypatch.setattr(compile.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
+    monkeypatch.setattr(compiling.sysconfig, "get_paths", lambda: {"include": str(tmp_path)})
     with pytest.raises(Declined, match="headers"):
         boosted(Net())
 
@@ -244,7 +245,7 @@ def test_graphs_are_declined_where_several_models_train(mode, monkeypatch):
 def test_graphs_end_where_another_model_is_seen_later():
     job, models, calls = Job(torch), [Net(), Net()], []
     job.models.append(models[0])
-    graphed = compile.CompiledCalls(job, models[0], lambda: calls.append("compiled"), graphs=True)
+    graphed = compiling.CompiledCalls(job, models[0], lambda: calls.append("compiled"), graphs=True)
     graphed.step_begins = False
     call = graphed.layer(lambda: calls.append("as written"))
     call()
@@ -252,7 +253,7 @@ def test_graphs_end_where_another_model_is_seen_later():
     call()
     call()
     assert calls == ["compiled", "as written", "as written"]
-    assert graphed.engaged() == (False, compile.SEVERAL)
+    assert graphed.engaged() == (False, compiling.SEVERAL)
     graphed.close()
 
 
@@ -265,12 +266,12 @@ def test_the_settings_of_older_torch(name, fails):
     counters = {"stats": Counter()}
     dynamo = SimpleNamespace(config=config, utils=SimpleNamespace(counters=counters))
     job = SimpleNamespace(torch=SimpleNamespace(_dynamo=dynamo))
-    calls = compile.CompiledCalls(job, None, lambda: seen.append(config.suppress_errors), False)
+    calls = compiling.CompiledCalls(job, None, lambda: seen.append(config.suppress_errors), False)
     calls._run((), {})
     calls.close()
     assert seen == [not fails]
     assert config.suppress_errors is False
-    assert not compile.fails_at_limit(SimpleNamespace())
+    assert not compiling.fails_at_limit(SimpleNamespace())
 
 
 SHAPES = tuple(f"8x{n}" for n in range(9))

@@ -6,6 +6,7 @@ import torch
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import cpu_bf16
 from flatout_agent.job import Job
+from flatout_agent.speedups import float_math
 from flatout_agent.wire import JobFacts, ModelFacts
 
 FACTS = JobFacts(
@@ -25,7 +26,7 @@ def settings():
 
 @pytest.fixture
 def amx(monkeypatch):
-    monkeypatch.setattr(cpu_bf16, "native_bf16", lambda torch, device: (True, "native (AMX)"))
+    monkeypatch.setattr(float_math, "native_bf16", lambda torch, device: (True, "native (AMX)"))
 
 
 @pytest.fixture
@@ -46,12 +47,12 @@ def test_undo_restores_every_setting(amx):
 def test_engaged_says_what_the_cpu_really_computes(applied):
     engaged, detail = applied.engaged()
     # Whatever oneDNN does here, the answer must follow from the numbers.
-    assert engaged is (1e-4 < cpu_bf16.rounding_error(torch) < 3e-2)
+    assert engaged is (1e-4 < float_math.rounding_error(torch) < 3e-2)
     assert "relative error" in detail
 
 
 def test_a_rounded_product_is_told_from_an_exact_one(monkeypatch):
-    assert cpu_bf16.rounding_error(torch) < 1e-6
+    assert float_math.rounding_error(torch) < 1e-6
     real = torch.randn
 
     def rounded(*shape, generator):
@@ -68,7 +69,7 @@ def test_a_rounded_product_is_told_from_an_exact_one(monkeypatch):
             return (self.full.bfloat16().float()) @ (other.full.bfloat16().float())
 
     monkeypatch.setattr(torch, "randn", rounded)
-    assert 1e-3 < cpu_bf16.rounding_error(torch) < 1e-2
+    assert 1e-3 < float_math.rounding_error(torch) < 1e-2
 
 
 def test_the_scripts_own_setting_has_the_last_word(applied):
@@ -81,7 +82,7 @@ def test_the_scripts_own_setting_has_the_last_word(applied):
     [((False, "emulated"), "emulated"), ((True, "native (AVX512_BF16)"), "needs AMX")],
 )
 def test_declined_where_onednn_would_keep_float32(monkeypatch, native, word):
-    monkeypatch.setattr(cpu_bf16, "native_bf16", lambda torch, device: native)
+    monkeypatch.setattr(float_math, "native_bf16", lambda torch, device: native)
     before = settings()
     with pytest.raises(Declined, match=word):
         cpu_bf16.apply(Job(torch), torch, {})

@@ -14,6 +14,7 @@ import torch
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import device_prefetch as boost
 from flatout_agent.job import Job
+from flatout_agent.speedups import early_copies
 from flatout_agent.wire import JobFacts, LoaderFacts
 
 LOADER = LoaderFacts("Data", False, 4, 100, 2, True, False, "fork", False)
@@ -43,16 +44,16 @@ class Fake:
 
 @pytest.fixture
 def catching() -> Iterator[None]:
-    undo = boost._catch_moves(torch)
+    undo = early_copies.catch_moves(torch)
     yield
     undo()
     assert "to" not in vars(torch.Tensor)
     assert "cuda" not in vars(torch.Tensor)
 
 
-def _prefetch(ahead: bool = False) -> tuple[boost.Prefetch, Fake]:
+def _prefetch(ahead: bool = False) -> tuple[early_copies.Prefetch, Fake]:
     fake = Fake()
-    return boost.Prefetch(torch, fake, ahead), fake
+    return early_copies.Prefetch(torch, fake, ahead), fake
 
 
 def _batches(count: int = 4) -> Iterator[torch.Tensor]:
@@ -145,7 +146,7 @@ def test_parameters_and_what_is_no_batch_are_left_alone() -> None:
     prefetch, fake = _prefetch()
     for weights in prefetch.layer(iter([torch.nn.Parameter(torch.ones(1)) for _ in range(3)])):
         weights.to(META)
-        assert id(weights) not in boost._offers
+        assert id(weights) not in early_copies._offers
     torch.ones(1).to(META)
     assert fake.log == []
 
@@ -165,11 +166,11 @@ def test_nothing_of_a_dropped_batch_remains() -> None:
     iterator = prefetch.layer(_batches())
     batch = next(iterator)
     key = id(batch)
-    assert boost._offers[key].tensor() is batch
+    assert early_copies._offers[key].tensor() is batch
     gc.disable()
     try:
         del batch
-        assert key not in boost._offers
+        assert key not in early_copies._offers
     finally:
         gc.enable()
 

@@ -9,6 +9,7 @@ from torch import nn
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import fused_optimizer
 from flatout_agent.job import Job
+from flatout_agent.speedups import fused_updates
 from flatout_agent.wire import JobFacts, OptimizerFacts
 
 CASES = [
@@ -229,7 +230,7 @@ def test_a_device_without_the_kernel_declines_with_torchs_own_words(monkeypatch)
         raise RuntimeError("`fused=True` requires all the params to be on some device\nmore")
 
     monkeypatch.setattr(torch.optim.SGD, "__init__", refuse)
-    kernel, reason = fused_optimizer._probe(torch, torch.optim.SGD, torch.ones(1))
+    kernel, reason = fused_updates._probe(torch, torch.optim.SGD, torch.ones(1))
     assert kernel == ""
     assert reason.endswith("to be on some device")
 

@@ -13,6 +13,7 @@ from torch import nn
 from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import onednn_matmul as boost
 from flatout_agent.job import Job
+from flatout_agent.speedups import float_math
 from flatout_agent.wire import JobFacts, ModelFacts
 
 MODEL = ModelFacts("Net", 1_000_000, "float32", "cpu", matmul=3)
@@ -28,9 +29,9 @@ def settings() -> list[str]:
 @pytest.fixture(autouse=True)
 def settings_as_found() -> Iterator[None]:
     before = settings()
-    boost._settings.clear()
+    float_math._settings.clear()
     yield
-    boost._settings.clear()
+    float_math._settings.clear()
     assert settings() == before
 
 
@@ -38,7 +39,7 @@ def settings_as_found() -> Iterator[None]:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU on which the setting changes the kernels and not the precision."""
     monkeypatch.setattr(boost, "_why_not_here", lambda torch: None)
-    monkeypatch.setattr(boost, "_why_not_kept", lambda torch, usual, now: None)
+    monkeypatch.setattr(float_math, "_why_not_kept", lambda torch, usual, now: None)
 
 
 def boosted(model: nn.Module) -> Applied:
@@ -71,7 +72,7 @@ def test_two_models_share_the_setting(here: None) -> None:
 
 def test_products_are_compared_once(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     boosted(net()).undo()
-    monkeypatch.setattr(boost, "_why_not_kept", lambda torch, usual, now: "asked again")
+    monkeypatch.setattr(float_math, "_why_not_kept", lambda torch, usual, now: "asked again")
     boosted(net()).undo()
 
 
@@ -90,7 +91,7 @@ def test_outputs_and_gradients_stay_float32s_own() -> None:
         for rows, terms, columns in ((1, 4096, 7), (33, 129, 65), (3, 16, 5), (200, 4096, 300)):
             left, right = torch.randn(2, rows, terms), torch.randn(2, columns, terms)
             exact = left.double() @ right.double().mT
-            assert (left @ right.mT - exact).norm() / exact.norm() < boost.EXACT
+            assert (left @ right.mT - exact).norm() / exact.norm() < float_math.EXACT
     finally:
         applied.undo()
     wide(x.double()).square().sum().backward()
@@ -110,23 +111,24 @@ def test_switching_between_two_steps_leaves_no_trace(here: None) -> None:
 
 
 def test_rounded_factors_are_seen() -> None:
-    usual = boost._products(torch)
+    usual = float_math._products(torch)
     rounded = [
-        left.bfloat16().float() @ right.bfloat16().float() for left, right in boost._factors(torch)
+        left.bfloat16().float() @ right.bfloat16().float()
+        for left, right in float_math._factors(torch)
     ]
-    assert "relative error 2e-03" in (boost._why_not_kept(torch, usual, rounded) or "")
+    assert "relative error 2e-03" in (float_math._why_not_kept(torch, usual, rounded) or "")
 
 
 def test_the_same_bits_and_other_bits_are_told_apart() -> None:
-    usual = boost._products(torch)
-    assert "same to the last bit" in (boost._why_not_kept(torch, usual, usual) or "")
-    other = [left.flip(1) @ right.flip(0) for left, right in boost._factors(torch)]
-    assert boost._why_not_kept(torch, usual, other) is None
+    usual = float_math._products(torch)
+    assert "same to the last bit" in (float_math._why_not_kept(torch, usual, usual) or "")
+    other = [left.flip(1) @ right.flip(0) for left, right in float_math._factors(torch)]
+    assert float_math._why_not_kept(torch, usual, other) is None
 
 
 def test_declined_where_the_results_speak_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boost, "_why_not_here", lambda torch: None)
-    monkeypatch.setattr(boost, "_why_not_kept", lambda torch, usual, now: "rounds")
+    monkeypatch.setattr(float_math, "_why_not_kept", lambda torch, usual, now: "rounds")
     before = settings()
     with pytest.raises(Declined, match="rounds"):
         boosted(net())

@@ -103,7 +103,8 @@ def test_nothing_is_said_on_the_users_stderr():
     text = """
 import torch
 from flatout_agent.boosts import tf32
-undo = tf32.allow(torch)
+from flatout_agent.speedups import float_math
+undo = float_math.allow_tf32(torch)
 torch.cuda.is_initialized = lambda: True
 torch.cuda.get_device_capability = lambda: (9, 0)
 print(tf32._engaged(torch)[0])

@@ -1,0 +1,84 @@
+"""Channels-last: tensors in that memory format, and calls of models that may not take it.
+
+The boost `channels-last` and the library's `layout` share this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from flatout_agent.speedups import forward_state, nests
+
+REFUSED = "the model uses .view() where only the usual format will do"
+
+
+def formats(torch: Any) -> dict[int, Any]:
+    """By number of dimensions: images [N, C, H, W], volumes [N, C, D, H, W]."""
+    return {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def convolutions(torch: Any, model: Any, dimensions: Iterable[int] = (4, 5)) -> list[Any]:
+    """The model's convolutions, also transposed ones, of images (4) and volumes (5)."""
+    nn = torch.nn
+    kinds = {4: (nn.Conv2d, nn.ConvTranspose2d), 5: (nn.Conv3d, nn.ConvTranspose3d)}
+    wanted = tuple(kind for dimension in dimensions for kind in kinds[dimension])
+    return [module for module in model.modules() if isinstance(module, wanted)]
+
+
+def is_channels_last(torch: Any, tensor: Any) -> bool:
+    """Whether a tensor of images has that format, and not the usual one as well."""
+    return (
+        tensor.dim() == 4
+        and not tensor.is_contiguous()
+        and bool(tensor.is_contiguous(memory_format=torch.channels_last))
+    )
+
+
+class ChannelsLast:
+    """Tensors of some numbers of dimensions, converted until the model refuses them."""
+
+    def __init__(self, torch: Any, model: Any, dimensions: Iterable[int]) -> None:
+        self.torch, self.model = torch, model
+        self.formats = {dimension: formats(torch)[dimension] for dimension in dimensions}
+        self.converted = 0
+        """Tensors that had another format."""
+        self.refused = ""
+        """Why the model cannot take the format."""
+
+    def to(self, nest: Any) -> Any:
+        """A nest with these tensors in channels-last; what is so already is not copied."""
+        return nests.change(nest, self._to)
+
+    def back(self, nest: Any) -> Any:
+        """A nest with these tensors in the usual format."""
+        return nests.change(nest, self._back)
+
+    def call(self, converted: Callable[[], Any], usual: Callable[[], Any], keep: bool) -> Any:
+        """What `converted` gives; where the model refuses the format, what `usual` gives.
+
+        keep: `usual` begins with buffers, random states and notes as they were.
+        """
+        restore = forward_state.keep(self.torch, [self.model]) if keep else None
+        try:
+            return converted()
+        except RuntimeError as error:
+            if "view size is not compatible" not in str(error):
+                raise
+            self.refused = REFUSED
+        if restore is not None:
+            restore()
+        return usual()
+
+    def _to(self, tensor: Any) -> Any:
+        wanted = self.formats.get(tensor.dim())
+        if wanted is None or not tensor.is_floating_point() or tensor.layout != self.torch.strided:
+            return tensor
+        # Tensor.to, not contiguous(): a single channel counts as contiguous in both formats, and
+        # kernels go by the strides.
+        changed = tensor.to(memory_format=wanted)
+        self.converted += changed is not tensor
+        return changed
+
+    def _back(self, tensor: Any) -> Any:
+        return tensor.contiguous() if tensor.dim() in self.formats else tensor

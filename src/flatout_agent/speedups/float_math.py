@@ -1,0 +1,163 @@
+"""How float32 products are computed: TF32 on GPUs, oneDNN's float-math modes on CPUs, and back.
+
+torch keeps this for the whole process. The boosts `tf32`, `cpu-bf16` and `onednn-matmul` and the
+library's `precision` share this.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flatout_agent.boost import Declined, Undo
+from flatout_agent.speedups.precision import matmul_precision, native_bf16
+
+NO_KERNELS = "oneDNN's float-math mode needs AMX (or Arm bfloat16), which this CPU lacks"
+SHAPES = ((256, 1024, 256), (64, 4096, 128), (512, 64, 512))
+"""Products (rows, terms, columns) that are computed both ways before the setting stays."""
+EXACT = 1e-5
+"""Relative error that float32 stays below: 6e-7 here at most; factors in TF32: 3e-4."""
+
+
+def set_precision(torch: Any, precision: str, convolutions: str | None = None) -> Undo:
+    """Set the precision of float32 products, and of oneDNN's convolutions; returns the way back.
+
+    `precision` is that of `torch.set_float32_matmul_precision`, the older call: reading the
+    precision after the newer settings alone (torch 2.9 and later, by backend) raises an error. It
+    changes those with its own. `convolutions` is a newer setting: older releases have none.
+    """
+    before = torch.get_float32_matmul_precision()
+    cuda, mkldnn = torch.backends.cuda, torch.backends.mkldnn
+    parts: list[Any] = [getattr(cuda, "matmul", None), getattr(mkldnn, "matmul", None)]
+    own = getattr(mkldnn, "conv", None)
+    if convolutions is not None and hasattr(own, "fp32_precision"):
+        parts.append(own)
+    settings = [(part, part.fp32_precision) for part in parts if hasattr(part, "fp32_precision")]
+    torch.set_float32_matmul_precision(precision)
+    if convolutions is not None and len(settings) == 3:
+        settings[-1][0].fp32_precision = convolutions
+
+    def undo() -> None:
+        torch.set_float32_matmul_precision(before)
+        for part, value in settings:
+            part.fp32_precision = value
+
+    return undo
+
+
+def allow_tf32(torch: Any) -> Undo:
+    """Let float32 products round their factors to TF32; returns the way back."""
+    return set_precision(torch, "high")
+
+
+def refuse_own_choice(torch: Any) -> None:
+    """Raise Declined where the program set the precision of float32 products itself."""
+    precision = matmul_precision(torch)
+    if precision != "highest":
+        where = "for one backend" if precision == "mixed" else precision
+        raise Declined(f"the script sets the matmul precision itself ({where})")
+
+
+def multiply_in_bf16(torch: Any) -> tuple[Undo, str]:
+    """Let oneDNN round the factors of float32 products on the CPU to bfloat16.
+
+    Returns (the way back, how this CPU computes bfloat16). Raises Declined where it would not.
+    """
+    native, detail = native_bf16(torch, "cpu")
+    if not native:
+        raise Declined(f"bfloat16: {detail}")
+    # oneDNN takes the mode into account where its AMX or Arm kernels are; elsewhere it multiplies
+    # in float32 all the same.
+    if "AMX" not in detail and "Arm" not in detail:
+        raise Declined(NO_KERNELS)
+    refuse_own_choice(torch)
+    return set_precision(torch, "medium", convolutions="bf16"), detail
+
+
+def rounding_error(torch: Any) -> float:
+    """Relative error of a float32 product as the CPU computes it now (bfloat16 factors: 3e-3)."""
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
+        left, right = (torch.randn(256, 256, generator=generator) for _ in range(2))
+        exact = left.double() @ right.double()
+        return float(((left @ right).double() - exact).norm() / exact.norm())
+
+
+class OnednnProducts:
+    """torch's setting, which belongs to the process, while at least one model holds it."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.holders = 0
+        self.proven = False
+        """The products were compared once, which takes some ten milliseconds."""
+        self.restore: Undo | None = None
+
+    def hold(self) -> None:
+        """Set it with the first model. Raises Declined, and leaves everything as it was."""
+        if not self.holders:
+            self._set()
+        self.holders += 1
+
+    def let_go(self) -> None:
+        """Take it back with the last model, unless the script has set it since."""
+        self.holders -= 1
+        if not self.holders and self.restore and matmul_precision(self.torch) == "medium":
+            self.restore()
+
+    def engaged(self) -> tuple[bool, str]:
+        """For `Applied.engaged`."""
+        if matmul_precision(self.torch) != "medium":
+            return False, "the script set the matmul precision itself"
+        return True, "float32 products by oneDNN"
+
+    def _set(self) -> None:
+        torch = self.torch
+        refuse_own_choice(torch)
+        usual = [] if self.proven else _products(torch)
+        self.restore = set_precision(torch, "medium")
+        if self.proven:
+            return
+        reason = _why_not_kept(torch, usual, _products(torch))
+        if reason is not None:
+            self.restore()
+            raise Declined(reason)
+        self.proven = True
+
+
+_settings: list[OnednnProducts] = []
+"""Empty until it is asked for."""
+
+
+def onednn_products(torch: Any) -> OnednnProducts:
+    """The setting of this process."""
+    if not _settings:
+        _settings.append(OnednnProducts(torch))
+    return _settings[0]
+
+
+def _factors(torch: Any) -> list[tuple[Any, Any]]:
+    generator = torch.Generator(device="cpu").manual_seed(0)
+    return [
+        tuple(
+            torch.randn(*size, generator=generator, dtype=torch.float32, device="cpu")
+            for size in ((rows, terms), (terms, columns))
+        )
+        for rows, terms, columns in SHAPES
+    ]
+
+
+def _products(torch: Any) -> list[Any]:
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        return [left @ right for left, right in _factors(torch)]
+
+
+def _why_not_kept(torch: Any, usual: list[Any], now: list[Any]) -> str | None:
+    """Whether the products under the setting are other ones, and as exact."""
+    for (left, right), product in zip(_factors(torch), now, strict=True):
+        exact = left.double() @ right.double()
+        error = float((product.double() - exact).norm() / exact.norm())
+        if not error < EXACT:
+            return f"oneDNN rounds factors on this CPU (relative error {error:.0e})"
+    if all(torch.equal(one, other) for one, other in zip(usual, now, strict=True)):
+        return "the products come out the same to the last bit: oneDNN did not compute them anew"
+    return None

@@ -1,0 +1,32 @@
+"""Copies to a device on a stream of their own, while the device computes on the usual one.
+
+The boost `device-prefetch` and the library's loader share this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class SideStream:
+    """A second stream of a CUDA, ROCm or XPU device."""
+
+    def __init__(self, torch: Any, device: Any) -> None:
+        self.device = device
+        self._module = torch.get_device_module(device)
+        self._stream = self._module.Stream(device)
+
+    def run(self, copy: Callable[[], Any]) -> tuple[Any, Any]:
+        """(what `copy` returns, the event that says it is done); it does not wait."""
+        with self._module.stream(self._stream):
+            return copy(), self._stream.record_event()
+
+    def join(self, event: Any) -> Any:
+        """Let the current stream wait for the event, and return that stream.
+
+        The caller records it on each tensor (`record_stream`): their memory belongs to this side.
+        """
+        stream = self._module.current_stream(self.device)
+        stream.wait_event(event)
+        return stream
