@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -17,3 +19,23 @@ class Choice:
     """Sentences: each fact that decided, in numbers."""
     driver_needed: str | None = None
     """Driver to install first, at least this version; None: the present one will do."""
+
+    @property
+    def cuda(self) -> str | None:
+        """The CUDA that this build holds, 12.8 of cu128; None: another build."""
+        digits = re.fullmatch(r"cu(\d+)(\d)", self.build)
+        return f"{digits[1]}.{digits[2]}" if digits else None
+
+    @property
+    def cuda_major(self) -> str | None:
+        """12 of cu128; None: another build."""
+        return self.cuda.partition(".")[0] if self.cuda else None
+
+    @property
+    def vendor(self) -> Literal["nvidia", "amd", "intel"] | None:
+        """Whose GPUs this build runs on; None: the CPU alone, or on macOS Apple's."""
+        if self.cuda is not None:
+            return "nvidia"
+        if self.build.startswith("rocm"):
+            return "amd"
+        return "intel" if self.build == "xpu" else None

@@ -34,9 +34,9 @@ def environment(target: Target, mirror: str | None = None) -> tuple[str, Choice]
 
 def _needs(target: Target, choice: Choice) -> list[str]:
     create = "conda env create -f environment.yml"
-    if choice.build.startswith("cu") and target.driver is None:
+    if choice.cuda and target.driver is None:
         # conda refuses GPU builds where it sees no driver
-        create = f"CONDA_OVERRIDE_CUDA={choice.build[2:-1]}.{choice.build[-1]} {create}"
+        create = f"CONDA_OVERRIDE_CUDA={choice.cuda} {create}"
     lines = [shell.remark(f"create: {create}"), shell.remark(f"then: conda activate {NAME}")]
     if choice.driver_needed:
         text = f"driver {choice.driver_needed} or newer is needed: flatout env install"
@@ -45,7 +45,7 @@ def _needs(target: Target, choice: Choice) -> list[str]:
 
 
 def _packages(target: Target, choice: Choice, mirror: str | None) -> list[str]:
-    if choice.build == "cpu" or choice.build.startswith("cu"):
+    if choice.build == "cpu" or choice.cuda:
         return [f'  - "{name}"' for name in conda_packages.names(target, choice)]
     index = releases.index_url(choice.build, mirror)
     return [

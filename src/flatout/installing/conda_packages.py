@@ -12,15 +12,13 @@ def lines(target: Target, choice: Choice) -> tuple[str, ...]:
     """From conda-forge: PyTorch's own channel ended with 2.5."""
     own = shell.remark("why: PyTorch's own conda channel ended with 2.5; conda-forge builds it now")
     found = python_packages.lines(target, names(target, choice))
-    major = _cuda_major(choice)
-    if major and target.driver is None:
+    if choice.cuda and target.driver is None:
         # conda looks at the driver and refuses GPU builds where it sees none
         name = "CONDA_OVERRIDE_CUDA"
-        value = f"{choice.build[2:-1]}.{choice.build[-1]}"
         if shell.is_powershell(target):
-            found = (f"$env:{name} = '{value}'", *found)
+            found = (f"$env:{name} = '{choice.cuda}'", *found)
         else:
-            found = tuple(f"{name}={value} {line}" for line in found)
+            found = tuple(f"{name}={choice.cuda} {line}" for line in found)
     return (own, *found)
 
 
@@ -28,7 +26,7 @@ def names(target: Target, choice: Choice) -> tuple[str, ...]:
     """What conda is asked for. conda-forge follows PyTorch by weeks, so that no exact version is
     asked for; its builds for one CUDA major run on every driver of that major.
     """
-    major = _cuda_major(choice)
+    major = choice.cuda_major
     if major is not None:
         bound = f"pytorch-gpu<={choice.version}" if major == "11" else "pytorch-gpu"
         return (bound, f"cuda-version={major}", "torchvision")
@@ -39,7 +37,3 @@ def names(target: Target, choice: Choice) -> tuple[str, ...]:
         "use pip in the conda environment: --manager pip",
         1,
     )
-
-
-def _cuda_major(choice: Choice) -> str | None:
-    return choice.build[2:-1] if choice.build.startswith("cu") else None

@@ -48,8 +48,7 @@ def files(target: Target, mirror: str | None = None) -> Files:
     python = inside.python or pytorch.python_for(pytorch.choose(inside))
     inside = replace(inside, python=".".join(python.split(".")[:2]))
     choice = pytorch.choose(inside)
-    vendor = _vendor(choice)
-    return Files(_dockerfile(inside, choice, vendor, mirror), _compose(vendor), choice)
+    return Files(_dockerfile(inside, choice, mirror), _compose(choice.vendor), choice)
 
 
 def _inside(target: Target) -> Target:
@@ -76,14 +75,8 @@ def _inside(target: Target) -> Target:
     )
 
 
-def _vendor(choice: Choice) -> str | None:
-    """Whose GPU the container is given."""
-    if choice.build.startswith("cu"):
-        return "nvidia"
-    return {"rocm": "amd", "xpu": "intel"}.get(choice.build.rstrip("0123456789."))
-
-
-def _dockerfile(inside: Target, choice: Choice, vendor: str | None, mirror: str | None) -> str:
+def _dockerfile(inside: Target, choice: Choice, mirror: str | None) -> str:
+    vendor = choice.vendor
     *install, _ = pytorch.commands(inside, mirror)
     image = f"python:{inside.python}-slim" + ("-trixie" if vendor == "intel" else "")
     nvidia = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]

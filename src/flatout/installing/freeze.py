@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
@@ -40,7 +41,7 @@ def _requirements(listing: Listing) -> list[str]:
         shell.remark(f"make again: python{minor} -m venv .venv"),
         shell.remark("then: .venv/bin/python -m pip install --no-deps -r requirements.txt"),
         *_indexes(packages),
-        *(_line(item) for item in packages),
+        *(_entry(item).text for item in packages),
     ]
 
 
@@ -56,24 +57,33 @@ def _build(package: InstalledPackage) -> str | None:
     return local if package.url is None and BUILD.fullmatch(local) else None
 
 
-def _line(package: InstalledPackage) -> str:
-    """One requirement; a remark where it cannot be had elsewhere."""
+@dataclass(frozen=True)
+class Entry:
+    """What the file says of one package."""
+
+    text: str
+    """A requirement, or the remark that it cannot be had elsewhere."""
+    wanted: bool = True
+    """It is a requirement."""
+
+
+def _entry(package: InstalledPackage) -> Entry:
     name, url = package.name, SECRET.sub("", package.url or "")
     if package.vcs and url and package.commit:
         return _valid(f"{name} @ {package.vcs}+{url}@{package.commit}", package)
     if package.folder or package.editable or url.startswith("file:"):
         kind = "editable, from" if package.editable else "from"
         where = url or "a folder here"
-        return shell.remark(f"{name} {package.version}: {kind} {where}; take it along by hand")
+        return _remark(f"{name} {package.version}: {kind} {where}; take it along by hand")
     if url:
         return _valid(f"{name} @ {url}", package)
     if "+" in package.version and _build(package) is None:
         told = f"{name} {package.version}: built by hand or by a distribution; no index holds it"
-        return shell.remark(told)
+        return _remark(told)
     return _valid(f"{name}=={package.version}", package)
 
 
-def _valid(line: str, package: InstalledPackage) -> str:
+def _valid(line: str, package: InstalledPackage) -> Entry:
     try:
         Requirement(line)
         Version(package.version)
@@ -81,8 +91,12 @@ def _valid(line: str, package: InstalledPackage) -> str:
     except (InvalidRequirement, InvalidVersion):
         accepted = False
     if not accepted:
-        return shell.remark(f"{package.name} {package.version}: not a version that pip accepts")
-    return line
+        return _remark(f"{package.name} {package.version}: not a version that pip accepts")
+    return Entry(line)
+
+
+def _remark(text: str) -> Entry:
+    return Entry(shell.remark(text), wanted=False)
 
 
 def _environment(listing: Listing) -> list[str]:
@@ -95,11 +109,12 @@ def _environment(listing: Listing) -> list[str]:
         and item.name.lower() not in LEFT_OUT
         and item.name.lower().replace("_", "-") not in own
     ]
+    entries = [_entry(item) for item in by_pip]
     channels = _channels(installed)
     lines = [
         shell.remark(f"Python {listing.python} on {listing.system} {listing.machine}"),
         shell.remark("make again: conda env create -f environment.yml"),
-        *(_line(item) for item in by_pip if _line(item).startswith("#")),
+        *(entry.text for entry in entries if not entry.wanted),
         "name: training",
         "channels:",
         *(f"  - {json.dumps(channel)}" for channel in channels),
@@ -107,7 +122,7 @@ def _environment(listing: Listing) -> list[str]:
         "dependencies:",
         *(f"  - {json.dumps(f'{item.name}={item.version}={item.build}')}" for item in installed),
     ]
-    wanted = [line for item in by_pip if not (line := _line(item)).startswith("#")]
+    wanted = [entry.text for entry in entries if entry.wanted]
     if wanted:
         pins = [*_indexes(by_pip), *wanted]
         lines += ["  - pip:", *(f"      - {json.dumps(line)}" for line in pins)]

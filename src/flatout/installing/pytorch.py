@@ -101,9 +101,9 @@ def check_line(target: Target, choice: Choice) -> str:
 def check_code(target: Target, choice: Choice) -> str:
     """The same in Python, without double quotes."""
     seen = "torch.__version__"
-    if choice.build.startswith(("cu", "rocm")):
+    if choice.vendor in ("nvidia", "amd"):
         seen += ", torch.cuda.is_available()"
-    elif choice.build == "xpu":
+    elif choice.vendor == "intel":
         seen += ", torch.xpu.is_available()"
     elif target.system == "Darwin":
         seen += ", torch.backends.mps.is_available()"

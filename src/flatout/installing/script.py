@@ -60,7 +60,7 @@ def is_restart(line: str) -> bool:
 
 def _variables(target: Target, choice: Choice) -> tuple[str, ...]:
     """Those without which this build does not run on this GPU."""
-    if not choice.build.startswith("rocm") or target.gfx not in RDNA2:
+    if choice.vendor != "amd" or target.gfx not in RDNA2:
         return ()
     why = f"why: {target.gfx} runs the kernels of gfx1030, which the wheel holds, when told so"
     value = system_packages.variable(target, "HSA_OVERRIDE_GFX_VERSION", "10.3.0")
