@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -119,6 +120,17 @@ def test_objects_that_move_themselves_are_asked_to() -> None:
     assert moved[0].batch_sizes.device.type == "cpu"
     assert isinstance(moved[1], BatchEncoding)
     assert moved[1]["input_ids"].is_meta
+
+
+def test_what_models_return_and_read_only_mappings_are_moved() -> None:
+    from transformers.modeling_outputs import SequenceClassifierOutput
+
+    output = SequenceClassifierOutput(logits=torch.ones(2))
+    moved = flatout.to_device([output, MappingProxyType({"x": torch.ones(1)})], "meta")
+    assert type(moved[0]) is SequenceClassifierOutput
+    assert moved[0].logits.is_meta
+    assert not output.logits.is_meta
+    assert moved[1]["x"].is_meta
 
 
 def test_what_is_there_already_is_not_copied() -> None:
