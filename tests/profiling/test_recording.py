@@ -15,7 +15,6 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Silent
 from flatout.profiling import recording, records
 from flatout.profiling.recording import Settings
-from flatout.profiling.settings import seconds
 from flatout.running.command import resolve
 from flatout.running.processes import Process
 from flatout_agent import wire
@@ -179,14 +178,3 @@ def test_traces_that_exist(tmp_path: Path) -> None:
     ranks = recording.from_traces([one, other]).profile.ranks
     assert len(ranks) == 2
     assert ranks[0].busy_ms >= ranks[0].compute_ms > 0
-
-
-@pytest.mark.parametrize(("text", "value"), [("60s", 60), ("2m", 120), ("0s", 0), ("1.5h", 5400)])
-def test_times(text: str, value: float) -> None:
-    assert seconds(text) == value
-
-
-@pytest.mark.parametrize("text", ["", "soon", "-5", "nan", "1e9s%"])
-def test_no_times(text: str) -> None:
-    with pytest.raises(UserError, match="is not a time"):
-        seconds(text)

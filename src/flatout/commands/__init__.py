@@ -245,6 +245,17 @@ def threshold(option: str, text: str) -> float:
     return share
 
 
+def duration(option: str, text: str, zero: bool = False) -> float:
+    """90, 90s, 10m, 1.5h in seconds. Raises UserError for anything else.
+
+    zero: whether none at all will do.
+    """
+    seconds = units.seconds(text)
+    if seconds is None or (not seconds and not zero):
+        raise UserError(f"{option} {text!r} is not a time", "write it as 90s, 10m or 1h")
+    return seconds
+
+
 def _help(docstring: str) -> str:
     """The docstring, with paragraphs that hold indented lines kept as they are."""
     paragraphs = inspect.cleandoc(docstring).split("\n\n")

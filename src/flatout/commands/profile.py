@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flatout import commands
-from flatout.commands import SCRIPT_CONTEXT, _options, program, renamed, threshold
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, program, renamed, threshold
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,12 +87,11 @@ def command(
         return _traces(ctx, trace or [])
     limit = _limit(fail_above, fail_over, ctx.args)
     from flatout.profiling import recording
-    from flatout.profiling.settings import seconds
     from flatout.running.command import resolve
 
     target = resolve(*program(ctx.args), python)
     settings = recording.Settings(
-        steps, seconds(skip), stop, not no_bench, as_json, **_planned(plan)
+        steps, duration("--skip", skip, zero=True), stop, not no_bench, as_json, **_planned(plan)
     )
     return _record(target, settings, limit, out)
 

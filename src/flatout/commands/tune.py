@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from flatout.commands import SCRIPT_CONTEXT, _options, program
+from flatout.commands import SCRIPT_CONTEXT, _options, duration, program
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan
 from flatout.nouns.tuned import Tuned
@@ -68,7 +68,8 @@ def command(
     resolved = command.resolve(*program(ctx.args), python)
     _check_place(plan)
     choice = candidates.Choice(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
-    settings = tune.Settings(tune.seconds(budget), steps, seed, steps_left=steps_left)
+    budget_s = duration("--budget", budget)
+    settings = tune.Settings(budget_s, steps, seed, steps_left=steps_left)
     run_folder = folder.fresh("tune")
     with TuneView() as observer:
         tuned = tune.tune(resolved, choice, settings, run_folder, observer)

@@ -1,21 +1,11 @@
-"""How a profile is asked for: times as people write them, and progress in lines."""
+"""The progress of a profile, in lines."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import suppress
 
-from flatout.nouns import units
-from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Silent
-
-
-def seconds(text: str) -> float:
-    """90, 90s, 10m, 1.5h in seconds. Raises UserError for anything else."""
-    found = units.seconds(text)
-    if found is None:
-        raise UserError(f"--skip {text!r} is not a time", "write it as 60s or 2m")
-    return found
 
 
 class Lines(Silent):

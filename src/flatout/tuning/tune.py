@@ -12,8 +12,6 @@ from flatout.knowledge import boosts as known
 from flatout.measuring import duel
 from flatout.measuring.outcome import measured
 from flatout.measuring.trial import Bench
-from flatout.nouns import units
-from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Observer
 from flatout.nouns.trial import Guard, Measured
 from flatout.nouns.tuned import Confirmation, Tuned
@@ -93,14 +91,6 @@ def tune(
         run_folder=str(folder),
         micro_steps=found.micro_steps,
     )
-
-
-def seconds(text: str) -> float:
-    """90, 90s, 10m, 1.5h in seconds. Raises UserError for anything else."""
-    found = units.seconds(text)
-    if not found:
-        raise UserError(f"--budget {text!r} is not a time", "write it as 90s, 10m or 1h")
-    return found
 
 
 def _finish(
