@@ -51,7 +51,7 @@ def facts(
     """
     # Here, because `run` asks for the identity alone, and at once.
     from flatout.nouns.gpu import Driver
-    from flatout.probing.nvml import links as nvml_links
+    from flatout.probing.nvml import links
     from flatout.probing.nvml.gpu import read_gpu
     from flatout.probing.nvml.questions import Questions
 
@@ -63,12 +63,12 @@ def facts(
     ask = Questions(library)
     try:
         handles = ask.handles()
-        links = {index: nvml_links.links(ask, handle) for index, handle in handles.items()}
+        joined = {index: links.links(ask, handle) for index, handle in handles.items()}
         found = tuple(
-            read_gpu(ask, index, handle, links[index]) for index, handle in handles.items()
+            read_gpu(ask, index, handle, joined[index]) for index, handle in handles.items()
         )
         known = ask.count is not None
-        pairs = nvml_links.pairs(ask, handles, found, links) if known else None
+        pairs = links.pairs(ask, handles, found, joined) if known else None
         driver = Driver(vendor="nvidia", version=ask.driver_version(), cuda=ask.cuda_version())
         return (found if known else None), pairs, driver
     finally:
