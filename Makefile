@@ -3,7 +3,7 @@
 # make test    every check: style, types, contracts, all tests
 # make check   the fast part of it
 # make thorough   all of it and the many that are alike: some minutes more
-# make docs    the generated pages and pictures of docs/, from the code's own documentation
+# make docs    the generated pages, screens and pictures of docs/, from the code's own documentation
 # make site    the documentation as a site, into site/
 # make dist    wheel and sdist, into dist/
 # make bench   the measured claims, one after the other; see benchmarks/
@@ -53,6 +53,7 @@ types: .venv/.for-development
 
 docs: .venv/.for-development
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/screens.py
 	$(BIN)/python docs/recording.py
 	$(BIN)/python docs/drawing.py
 
