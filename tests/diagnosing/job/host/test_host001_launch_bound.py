@@ -15,7 +15,7 @@ def test_launch_bound() -> None:
     assert (finding.code, finding.severity) == ("HOST001", Severity.WARNING)
     assert finding.where == "train.py:84"
     assert finding.boost == "cuda-graphs"
-    assert "one launch every 20 us (possible here: 6.1 us)" in finding.evidence
+    assert "one launch every 20 us (this machine can do 6.1 us)" in finding.evidence
     launches = sum(part.launches for part in profile.anatomy.parts)
     assert made.saved_ms(finding, profile) == pytest.approx(0.7 * (13.6 - launches / 1000))
 

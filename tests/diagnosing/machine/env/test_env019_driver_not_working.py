@@ -9,7 +9,7 @@ from machines.healthy import changed, windows, workstation
 def test_a_container_that_lost_its_devices() -> None:
     (found,) = checked.check(broken_driver.devices_taken_away())
     assert "Unknown Error" in found.evidence
-    assert "Start the container anew" in found.cure.text
+    assert "Restart the container" in found.cure.text
     assert all(line.startswith("#") for line in found.cure.commands)
 
 

@@ -11,7 +11,7 @@ def test_a_turning_disk() -> None:
     finding = only(ID, changed(workstation(), disks__0__rotational=True))
     assert (finding.code, finding.severity) == ("ENV067", Severity.WARNING)
     assert "/home/user/job" in finding.evidence
-    assert "turning disk" in finding.title
+    assert "hard disk" in finding.title
 
 
 def test_a_network_file_system_is_a_note() -> None:

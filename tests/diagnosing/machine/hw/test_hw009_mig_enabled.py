@@ -12,14 +12,14 @@ def test_slices_are_a_note() -> None:
     facts = {"gpus__0__mig": True, "gpus__0__mig_slices": ("1g.10gb", "2g.20gb")}
     finding = only(ID, changed(h100(), **facts))
     assert (finding.code, finding.severity) == ("HW009", Severity.NOTE)
-    assert "slices 1g.10gb, 2g.20gb of 80 GiB" in finding.evidence
+    assert "instances 1g.10gb, 2g.20gb of 80 GiB" in finding.evidence
     assert "sudo nvidia-smi -i 0 -mig 0" in commands(finding)
 
 
 def test_without_slices_nothing_works() -> None:
     finding = only(ID, changed(h100(), gpus__0__mig=True, gpus__3__mig=True))
     assert finding.severity is Severity.ERROR
-    assert "0 slices" in finding.evidence
+    assert "0 instances" in finding.evidence
     assert "sudo nvidia-smi -i 0,3 -mig 0" in commands(finding)
 
 

@@ -18,7 +18,7 @@ def test_a_setting_as_the_reason() -> None:
 def test_behind_its_sisters() -> None:
     finding = only(ID, changed(a100(), gpus__6__clock_sm_max_mhz=1200))
     assert "GPU 6" in finding.title
-    assert "its sisters 1410 MHz" in finding.evidence
+    assert "its peers 1410 MHz" in finding.evidence
 
 
 def test_another_model_is_no_sister() -> None:

@@ -50,7 +50,8 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
             title=f"{devices.label(gpu)}: {units.share(shortfall.share)} of its bandwidth, ECC on",
             evidence=f"{shortfall.figures}; ECC is on",
             cure=Cure(
-                "Keep ECC, or switch it off where a wrong bit is acceptable; this needs a GPU reset.",
+                "Keep ECC, or switch it off where a wrong bit is acceptable; this needs a GPU "
+                "reset.",
                 devices.settings(machine, [f"# {devices.smi([gpu], '-e 0')}"]),
             ),
         )

@@ -61,7 +61,8 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
             evidence=f"{row.title}: {row.value:,.4g} {row.unit}, the median of all is "
             f"{middle:,.4g}{_state(gpu)}",
             cure=Cure(
-                "Check its temperature, power limit, slot and errors; leave it out until it is repaired.",
+                "Check its temperature, power limit, slot and errors; leave it out until it is "
+                "repaired.",
                 (devices.smi([gpu], "-q"),) if gpu is not None and gpu.vendor == "nvidia" else (),
             ),
         )

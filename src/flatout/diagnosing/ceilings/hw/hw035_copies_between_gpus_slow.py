@@ -57,7 +57,8 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
         evidence=f"worst pair {worst.size}: {worst.value:,.3g} GB/s, best pair {copies.best}: "
         f"{copies.value:,.3g} GB/s; {reason}",
         cure=Cure(
-            "See how the GPUs are connected, whether links are down, and whether copies go through the host.",
+            "See how the GPUs are connected, whether links are down, and whether copies go through "
+            "the host.",
             ("nvidia-smi topo -m", "nvidia-smi nvlink --status", "flatout doctor"),
         ),
     )

@@ -1,4 +1,4 @@
-"""This process may not use most of the machine's cores.
+"""Most of the machine's cores are off limits to this process.
 
 ## What it sees
 
@@ -51,7 +51,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"measured on {units.count(cpu.cores, 'core')} of the machine's {cpu.logical_cores}",
         evidence=_limits(cpu),
-        cure=Cure("If the whole machine is yours, ask the batch system or the container for more cores."),
+        cure=Cure("If the machine is yours, ask the batch system or the container for more cores."),
     )
 
 

@@ -8,8 +8,8 @@ or more while no kernel computes.
 ## Why it matters
 
 DistributedDataParallel sends gradients in buckets while the backward pass computes the next ones.
-What is not hidden behind computing is lost: the last bucket always, all of it when buckets are
-large, the connection slow or the step short.
+What is not overlapped with computing is lost time: always the last bucket, and all of them when
+buckets are large, the connection is slow or the step is short.
 
 ## Evidence
 
@@ -18,9 +18,9 @@ Exposed and hidden milliseconds of communication, messages and bytes a step, the
 ## Cure
 
 Several buckets (`bucket_cap_mb`), `gradient_as_bucket_view=True`, `static_graph=True`; fewer bytes
-(`bf16_compress_hook`); fewer exchanges (gradient accumulation with `no_sync`). The gain: exposed
-communication that fits beside the computing that is not yet covered, but for the last message; half
-of what does not fit, by sending bfloat16.
+(`bf16_compress_hook`); fewer exchanges (gradient accumulation with `no_sync`). The gain: the
+exposed communication that still fits beside the backward pass, except the last message; and half of
+the rest, by sending bfloat16.
 
 ## References
 
@@ -66,7 +66,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         evidence=f"{units.milliseconds(exposed)} exposed, {units.milliseconds(total - exposed)} "
         f"hidden; {communication.evidence(collectives)}",
         cure=Cure(
-            "Send in more buckets beside the backward pass, and in bfloat16.",
+            "Overlap more buckets with the backward pass, and send them in bfloat16.",
             savings.lines(
                 "where the model is wrapped",
                 "DistributedDataParallel(model, ...)",

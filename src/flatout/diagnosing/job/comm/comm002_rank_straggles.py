@@ -2,8 +2,8 @@
 
 ## What it sees
 
-Of the ranks whose traces there are, one computes at least 5% of the step longer than the middle
-one; the others wait in their collectives.
+Among the ranks that have traces, one computes longer than the median rank by at least 5% of the
+step; the others wait in their collectives.
 
 ## Why it matters
 
@@ -12,7 +12,7 @@ loader, a hotter or shared GPU, or with extra duties (logging, saving) sets the 
 
 ## Evidence
 
-The computing time of the slowest and of the middle rank.
+The computing time of the slowest and of the median rank.
 
 ## Cure
 
@@ -58,7 +58,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"rank {slowest.rank} computes {units.milliseconds(later)} longer than the others",
         evidence=f"rank {slowest.rank}: {units.milliseconds(slowest.compute_ms)} of computing, the "
-        f"middle of {len(ranks)} ranks {units.milliseconds(middle)}; up to "
+        f"median of {len(ranks)} ranks {units.milliseconds(middle)}; up to "
         f"{units.milliseconds(waits)} of waiting in collectives",
         cure=Cure(
             f"Look at what is different on rank {slowest.rank}: its GPU, its data, its extra work.",

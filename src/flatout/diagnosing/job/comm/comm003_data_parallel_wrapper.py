@@ -8,7 +8,8 @@ The model is an `nn.DataParallel`.
 
 One Python process copies the model to all GPUs in each step, scatters the batch, launches every
 GPU's kernels in turn under one interpreter lock, and gathers outputs and gradients on the first.
-DistributedDataParallel has a process for each GPU and sends gradients beside the backward pass.
+DistributedDataParallel has a process for each GPU and overlaps the exchange of gradients with the
+backward pass.
 
 ## Evidence
 

@@ -1,4 +1,4 @@
-"""Gradients are exchanged after each micro-batch, and not once a step.
+"""Gradients are exchanged after each micro-batch instead of once a step.
 
 ## What it sees
 
@@ -8,7 +8,7 @@ several passes.
 
 ## Why it matters
 
-Only the sum is needed. All but the last exchange of a step are for nothing.
+Only the sum is needed. All but the last exchange of a step are wasted.
 
 ## Evidence
 

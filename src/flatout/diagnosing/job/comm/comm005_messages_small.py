@@ -17,8 +17,8 @@ The messages a step, their bytes, exposed milliseconds.
 
 ## Cure
 
-Put small tensors together (`torch.cat`, buckets of DistributedDataParallel), metrics every N steps.
-The gain: the exposed time of all but one message in each bucket of 25 MiB.
+Combine small tensors (`torch.cat`, buckets of DistributedDataParallel); exchange metrics every N
+steps. The gain: the exposed time of all but one message in each bucket of 25 MiB.
 
 ## References
 
@@ -71,7 +71,7 @@ def _kind(profile: Profile, collective: Collective) -> Iterator[Diagnosis]:
         f"{1000 * collective.ms / collective.calls:,.0f} us each, "
         f"{units.milliseconds(collective.exposed_ms)} exposed",
         cure=Cure(
-            "Put the tensors together and send them as one.",
+            "Combine the tensors and send them as one.",
             savings.lines(
                 None,
                 "for g in gradients: dist.all_reduce(g)",

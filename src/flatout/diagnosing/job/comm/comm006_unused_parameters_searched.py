@@ -1,4 +1,4 @@
-"""DistributedDataParallel looks for unused parameters in each step.
+"""DistributedDataParallel searches for unused parameters in each step.
 
 ## What it sees
 

@@ -3,7 +3,7 @@
 ## What it sees
 
 Collective communication of any kind (all-to-all, broadcast, all-gather, sends) takes 5% of the step
-or more while no kernel computes, and none of the other checks of communication tells why.
+or more while no kernel computes, and no other check of communication explains it.
 
 ## Why it matters
 
@@ -53,8 +53,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         )[:3]
     )
     yield Diagnosis(
-        title=f"devices exchange data for {units.share(exposed / step)} of the step, computing "
-        "nothing",
+        title=f"devices exchange data for {units.share(exposed / step)} of the step, while "
+        "nothing computes",
         evidence=f"exposed: {largest}; of {units.milliseconds(step)}",
         cure=Cure(
             "Start collectives early and wait late, with computing in between.",

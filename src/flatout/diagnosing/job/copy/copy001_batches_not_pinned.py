@@ -1,4 +1,4 @@
-"""The loader's batches are copied to the device from ordinary memory.
+"""The loader's batches are copied to the device from pageable memory.
 
 ## What it sees
 
@@ -6,8 +6,8 @@ Copies from host to device start from pageable memory, and the DataLoader has `p
 
 ## Why it matters
 
-The device reads page-locked memory directly. Ordinary memory goes through a buffer of the driver:
-half as fast, the host waits for it, and nothing of it can run beside computing.
+The device reads page-locked memory directly. Pageable memory is staged through a buffer of the
+driver: half as fast, the host waits for it, and it cannot overlap with computing.
 
 ## Evidence
 

@@ -8,7 +8,7 @@ copies run while nothing computes.
 ## Why it matters
 
 A plain `.to(device)` returns when the bytes have arrived. The host cannot launch the next kernels
-meanwhile, and cannot start until the device has done all that was launched before.
+meanwhile, and the copy cannot start until the device has finished all that was launched before.
 
 ## Evidence
 

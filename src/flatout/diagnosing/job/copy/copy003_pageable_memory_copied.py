@@ -1,4 +1,4 @@
-"""A line copies to the device from memory that is not pinned, although it is no loader's batch.
+"""A line copies data other than loader batches to the device from memory that is not pinned.
 
 ## What it sees
 
@@ -8,7 +8,7 @@ loader at all.
 
 ## Why it matters
 
-The driver copies such memory twice, the host waits for it, and nothing of it runs beside computing.
+The driver copies such memory twice, the host waits for it, and it does not overlap with computing.
 A tensor made from a pinned one (`x.float()`, `torch.cat`) is not pinned again.
 
 ## Evidence
@@ -18,8 +18,8 @@ The copies of the line, the milliseconds of them while nothing computes, and the
 ## Cure
 
 Copy first and convert on the device; where the data come from the script's own memory, pin them:
-`.pin_memory()`, or once and for all a pinned buffer that is filled anew. The gain: the exposed
-milliseconds less what the same bytes take from pinned memory (not measured: half).
+`.pin_memory()`, or allocate one pinned buffer and refill it. The gain: the exposed milliseconds
+less what the same bytes take from pinned memory (not measured: half).
 
 ## References
 
@@ -71,7 +71,7 @@ def _line(profile: Profile, copy: Copy) -> Iterator[Diagnosis]:
         title=f"{units.size(copy.bytes)} a step are copied from memory that is not pinned",
         evidence=f"{copies.evidence([copy])}, {units.milliseconds(copy.exposed_ms)} of it while "
         f"nothing computes{copies.bandwidths(profile)}",
-        cure=Cure("Copy from pinned memory, best from one buffer that is filled anew.", change),
+        cure=Cure("Copy from pinned memory, best from one buffer that is refilled.", change),
         severity=savings.severity(profile, saves),
         where=str(copy.where) if copy.where is not None else None,
         saves_ms=saves,

@@ -1,15 +1,15 @@
-"""A tensor is made on the host in each step and then moved to the device.
+"""A tensor is created on the host in each step and then moved to the device.
 
 ## What it sees
 
-A line makes a tensor (`torch.zeros`, `torch.arange`, `torch.tensor` ...) and copies it to the
-device in each step. On a CPU: a line makes masks or positions (`torch.ones`, `torch.tril`,
-`torch.arange` ...) anew in each step and that takes time.
+A line creates a tensor (`torch.zeros`, `torch.arange`, `torch.tensor` ...) and copies it to the
+device in each step. On a CPU: a line creates masks or positions (`torch.ones`, `torch.tril`,
+`torch.arange` ...) again in each step, and that takes time.
 
 ## Why it matters
 
 The host fills the memory, the copy starts from memory that is not pinned, and the host waits for
-it: the device runs dry. Made on the device, the tensor is one kernel; made once, it is nothing.
+it: the device runs dry. Created on the device, the tensor costs one kernel; created once, nothing.
 
 ## Evidence
 
@@ -17,9 +17,9 @@ The line, its copies, and the milliseconds on the host and for which the device 
 
 ## Cure
 
-`device=device` in the call that makes it; where it is the same in each step, make it once before
-the loop (in a module: `register_buffer`). The gain: the exposed copy and the idle time after it; on
-a CPU the time on the line.
+Pass `device=device` to the call that creates it; where it is the same in each step, create it once
+before the loop (in a module: `register_buffer`). The gain: the exposed copy and the idle time after
+it; on a CPU the time on the line.
 
 ## References
 
@@ -70,11 +70,11 @@ def _copied(profile: Profile, copy: Copy, place: Place) -> Iterator[Diagnosis]:
     moved = MOVED.match(place.source)
     after = f"{moved[1]}, device=device){moved[2]}" if moved else "torch.zeros(..., device=device)"
     yield Diagnosis(
-        title="a tensor is made on the host in each step",
+        title="a tensor is created on the host in each step",
         evidence=f"{copies.evidence([copy])}; {units.milliseconds(host)} on the host, the device "
         f"idle for {units.milliseconds(idle)} after it",
         cure=Cure(
-            "Make it on the device: device=device; or once, before the loop.",
+            "Create it on the device: device=device; or once, before the loop.",
             savings.lines(place, place.source, after),
         ),
         severity=savings.severity(profile, saves),
@@ -91,10 +91,10 @@ def _on_cpu(profile: Profile) -> Iterator[Diagnosis]:
         saves = savings.within(profile, ms)
         if savings.worth(profile, saves):
             yield Diagnosis(
-                title="a tensor is made from Python's values in each step",
+                title="a tensor is created from Python values in each step",
                 evidence=f"{units.milliseconds(ms)} a step on this line",
                 cure=Cure(
-                    "Make it once, before the loop; in a module, register it as a buffer.",
+                    "Create it once, before the loop; in a module, register it as a buffer.",
                     savings.lines(
                         where,
                         sources.get(where, ""),

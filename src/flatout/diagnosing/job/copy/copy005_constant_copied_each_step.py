@@ -17,7 +17,7 @@ The line, its copies, and for how long the device is idle after them.
 ## Cure
 
 Move it once before the loop, or register it as a buffer of the module: `model.to(device)` then
-takes it along. The gain: the exposed copy and the idle time after it.
+moves it too. The gain: the exposed copy and the idle time after it.
 
 ## References
 

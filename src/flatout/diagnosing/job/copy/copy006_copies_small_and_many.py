@@ -17,7 +17,7 @@ how long the device is idle after them; the line with the most of them.
 
 ## Cure
 
-Put the values together on the host and copy once. The gain: all but one of the copies, with the
+Combine the values on the host and copy them once. The gain: all but one of the copies, with the
 idle time after them.
 
 ## References
@@ -62,7 +62,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         evidence=f"{copies.evidence(small_copies)}, {units.milliseconds(exposed)} of it while "
         f"nothing computes; the device idle for {units.milliseconds(idle)} after it",
         cure=Cure(
-            "Put the values together on the host and copy them once.",
+            "Combine the values on the host and copy them once.",
             savings.lines(
                 place,
                 place.source if place is not None else "",

@@ -1,15 +1,15 @@
-"""The device copies the next batch and computes nothing meanwhile.
+"""The device copies the next batch and does not compute meanwhile.
 
 ## What it sees
 
-Copies from pinned memory with `non_blocking=True`: the host does not wait for them, and still they
+Copies from pinned memory with `non_blocking=True`: the host does not wait for them, but they still
 run while nothing computes.
 
 ## Why it matters
 
 The copy stands in the same stream as the kernels: the device runs it when its turn comes, and the
-kernels after it wait for the bytes. On a stream of its own it runs beside the kernels of the step
-before.
+kernels after it wait for the bytes. On a stream of its own it overlaps with the kernels of the
+previous step.
 
 ## Evidence
 
@@ -18,8 +18,8 @@ do run beside computing.
 
 ## Cure
 
-Copy the next batch on a side stream while this one computes; the boost device-prefetch does it,
-`flatout.loader` as well. The gain: the exposed milliseconds.
+Copy the next batch on a side stream while this one computes; the boost device-prefetch and
+`flatout.loader` do this. The gain: the exposed milliseconds.
 
 ## References
 
@@ -57,7 +57,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     place = max(batch_copies, key=lambda copy: copy.exposed_ms).where
     yield Diagnosis(
-        title="the copies of a batch do not run beside computing",
+        title="the copies of a batch do not overlap with computing",
         evidence=f"{copies.evidence(batch_copies)} from pinned memory, "
         f"{units.milliseconds(exposed)} of it "
         f"while nothing computes, {units.milliseconds(profile.anatomy.overlapped_copy_ms)} beside",

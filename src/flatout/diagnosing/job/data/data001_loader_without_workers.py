@@ -18,10 +18,10 @@ cores for this process.
 
 ## Cure
 
-Give the DataLoader workers. The gain: a step takes what is left of it without the wait, or, where
-that is longer, the workers' share of the preparing; on a CPU the work stays and is spread over the
-cores. An IterableDataset must share its data out itself, by `torch.utils.data.get_worker_info()`,
-or each worker yields all of it.
+Give the DataLoader workers. The gain: the step without its wait or, where that is longer, the
+workers' share of the work; on a CPU the work stays and is spread over the cores. An IterableDataset
+must divide its data itself, by `torch.utils.data.get_worker_info()`, or each worker yields all of
+it.
 
 ## References
 
@@ -100,8 +100,8 @@ def _cure(profile: Profile, workers: int) -> Cure:
     loader = loading.loader(profile)
     if loader is not None and loader.iterable:
         return Cure(
-            f"Give the DataLoader {workers} workers and let {loader.dataset} share its data out "
-            "between them.",
+            f"Give the DataLoader {workers} workers and let {loader.dataset} divide its data "
+            "among them.",
             (
                 *savings.lines("in DataLoader(...)", "", line),
                 *savings.lines(

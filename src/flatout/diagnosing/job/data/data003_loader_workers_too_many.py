@@ -3,14 +3,14 @@
 ## What it sees
 
 The DataLoader's `num_workers` is larger than the number of cores that this process may use
-(affinity, the cgroup's quota and the other processes of the job counted), and the workers have no
-need of so many: they compute less than half of their time.
+(affinity, the cgroup's quota and the other processes of the job counted), and fewer workers would
+do: they compute less than half of their time.
 
 ## Why it matters
 
 Processes without a core of their own take turns. They start slower, each holds a copy of the
 dataset's objects and batches of its own in memory, and on a CPU they take the cores from training.
-`os.cpu_count()` in a container or a batch job tells the machine's cores, not the job's.
+`os.cpu_count()` in a container or a batch job counts the machine's cores, not the job's.
 
 ## Evidence
 

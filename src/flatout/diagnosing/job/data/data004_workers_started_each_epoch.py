@@ -1,4 +1,4 @@
-"""The loader starts its workers anew in each epoch.
+"""The loader restarts its workers in each epoch.
 
 ## What it sees
 
@@ -7,9 +7,9 @@ watched, and each begins with a wait for new processes.
 
 ## Why it matters
 
-At the end of an epoch the workers end; at the begin of the next one they are forked (or, with
+At the end of an epoch the workers end; at the beginning of the next one they are forked (or, with
 spawn, import all modules and unpickle the dataset again) and start with empty queues. Meanwhile
-nothing trains. Short epochs pay most.
+nothing trains. Short epochs lose most.
 
 ## Evidence
 
@@ -52,7 +52,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if not savings.worth(profile, saves):
         return
     yield Diagnosis(
-        title=f"loader workers start anew in each epoch of {loader.batches} batches",
+        title=f"loader workers are restarted in each epoch of {loader.batches} batches",
         evidence=f"from iter(loader) to the first batch {units.duration(watched.loader_start_s)}, "
         f"{watched.epochs} times while watched; {loader.num_workers} workers, "
         f"{loader.batches} batches an epoch",

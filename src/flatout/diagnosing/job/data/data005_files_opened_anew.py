@@ -1,16 +1,16 @@
-"""The dataset opens the same file anew for each sample.
+"""The dataset reopens the same file for each sample.
 
 ## What it sees
 
 While the job was watched, one line of the script opened fewer distinct files than it makes calls in
-a single step: the same ones again and again. A file of its own for each sample (a picture) is not
-meant. Forked loader workers are watched as well.
+a single step: the same ones again and again. One file per sample (a picture) does not count. Forked
+loader workers are watched as well.
 
 ## Why it matters
 
 Opening costs a walk through the folders, on a network file system a round trip, and what a library
-reads at the begin of a file (an HDF5 index, a zip directory, the header of an array). With all
-samples in one file, one open file serves them all.
+reads at the beginning of a file (an HDF5 index, a zip directory, the header of an array). Where all
+samples are in one file, open it once.
 
 ## Evidence
 

@@ -3,7 +3,7 @@
 ## What it sees
 
 The device waits for data although the DataLoader has workers, and those compute less than half of
-their time: what they wait for is the disk, the network file system or the object store.
+their time: they wait for the disk, the network file system or the object store.
 
 ## Why it matters
 

@@ -19,7 +19,7 @@ sample costs; where it was measured, beside it what decoding a picture takes her
 
 Decode less: store the pictures at the size that training needs, let the decoder scale
 (`flatout.image_loader` does), keep decoded samples in a cache, or decode and augment on the GPU.
-The gain that is told: that of samples that take half as long.
+The predicted gain is that of samples that take half as long.
 
 ## References
 

@@ -1,4 +1,4 @@
-"""A collate function works in the training loop's own process.
+"""A collate function runs in the training loop's own process.
 
 ## What it sees
 

@@ -17,9 +17,9 @@ The calls and milliseconds a step on these lines, and the samples of a step.
 
 ## Cure
 
-Return the sample as it is stored (uint8, token ids) and convert the batch, after it was moved to
-the device; compute once in `__init__` what does not change. The gain: the time on these lines, as
-far as the step waits for the loader; on a CPU half of it, since the arithmetic itself remains.
+Return the sample as it is stored (uint8, token ids) and convert the batch, after moving it to the
+device; compute once in `__init__` what does not change. The gain: the time on these lines, as far
+as the step waits for the loader; on a CPU half of it, since the arithmetic itself remains.
 
 ## References
 
@@ -66,7 +66,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         evidence=f"{units.milliseconds(spent)} a step in {FUNCTION} for {samples:,.0f} samples, "
         f"{first.name} the most of it",
         cure=Cure(
-            "Convert the whole batch at once after it was moved to the device; return the "
+            "Convert the whole batch at once after moving it to the device; return the "
             "sample as it is stored.",
             savings.lines(first.where, line, "# in the loop, once a batch:", _on_batch(line)),
         ),

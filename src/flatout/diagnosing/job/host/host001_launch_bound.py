@@ -8,7 +8,7 @@ yet, and its kernels are short: on average less than 0.2 ms.
 ## Why it matters
 
 Through Python, autograd and the driver one launch takes the host five to some tens of microseconds.
-Where the kernel itself is shorter than that, a faster device is idle longer and nothing else.
+Where the kernel itself is shorter than that, a faster device is only idle for longer.
 
 ## Evidence
 
@@ -93,4 +93,4 @@ def _evidence(profile: Profile, wait: float, kernels: float, mean: float) -> str
         f"{1000 * step / kernels:,.0f} us"
     )
     latency = profile.ceiling("launch-latency")
-    return idle + (f" (possible here: {latency:.1f} us)" if latency else "")
+    return idle + (f" (this machine can do {latency:.1f} us)" if latency else "")

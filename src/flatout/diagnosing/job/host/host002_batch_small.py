@@ -17,8 +17,8 @@ The idle milliseconds, the batch size, and the memory in use.
 ## Cure
 
 A larger batch: twice the samples in a step that takes as long, or as long as the device is then
-busy. The learning rate may want to be raised with it, and it is another training: look at the loss.
-The gain is that for each sample.
+busy. The learning rate may need to be raised too, and training changes: watch the loss. The gain is
+per sample.
 
 ## References
 
@@ -65,7 +65,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         f"launches; batch size {loader.batch_size}; {units.share(used)} of "
         f"{units.size(watched.memory_total_bytes)} in use",
         cure=Cure(
-            f"Try batches of {twice}, with a look at the loss and the learning rate.",
+            f"Try batches of {twice}; watch the loss, and adapt the learning rate.",
             savings.lines(
                 "in DataLoader(...)", f"batch_size={loader.batch_size}", f"batch_size={twice}"
             ),

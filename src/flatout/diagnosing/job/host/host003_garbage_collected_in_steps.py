@@ -2,14 +2,15 @@
 
 ## What it sees
 
-The collector took 1% of the step or more while the job was watched. On a device it counts as far as
-the device was idle for want of launches.
+The collector took 1% of the step or more while the job was watched. On a device it counts only as
+far as the device was idle, waiting for launches.
 
 ## Why it matters
 
-The cyclic collector starts after so many new containers, whatever runs then. A full collection
-looks at each object that torch and the other libraries have made, some hundred thousand: tens of
-milliseconds in which nothing is launched; of several ranks all wait for the one that collects.
+The cyclic collector starts after a number of new containers, whatever runs at that moment. A full
+collection looks at each object that torch and the other libraries have made, some hundred thousand:
+tens of milliseconds in which nothing is launched; of several ranks all wait for the one that
+collects.
 
 ## Evidence
 

@@ -8,7 +8,7 @@ that this process may use: affinity, the cgroup's quota and the other processes 
 ## Why it matters
 
 Each operator's threads wait for each other at its end. A thread without a core holds up all others
-until it has had its turn, and threads that wait keep turning meanwhile.
+until it has had its turn, and waiting threads spin meanwhile.
 
 ## Evidence
 
@@ -17,9 +17,9 @@ The threads, the busy workers, the cores for this process, and how many of them 
 ## Cure
 
 As many threads as cores, less one for each busy worker: `torch.set_num_threads`, OMP_NUM_THREADS,
-or the boost cpu-threads. The gain: of the operators' time the share of the threads that have no
-core, and of that a quarter: a cautious constant, since it depends on whether OpenMP's threads sleep
-or turn while they wait.
+or the boost cpu-threads. The gain: the operators' time, times the share of threads without a core,
+times a quarter (a cautious constant), since it depends on whether OpenMP's threads sleep or spin
+while they wait.
 
 ## References
 

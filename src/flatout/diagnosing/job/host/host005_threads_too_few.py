@@ -1,14 +1,14 @@
-"""Operators compute on few of the cores that there are.
+"""Operators use only few of the cores.
 
 ## What it sees
 
 Training on a CPU with fewer threads than half of the cores for this process, all of them busy, and
-matrix products that are large enough to be shared out.
+matrix products that are large enough to be split.
 
 ## Why it matters
 
-OMP_NUM_THREADS=1 (torchrun sets it where nothing else is said) or `torch.set_num_threads` leave the
-other cores idle. Large matrix products run nearly in proportion to the cores.
+OMP_NUM_THREADS=1 (torchrun sets it by default) or `torch.set_num_threads` leave the other cores
+idle. Large matrix products run nearly in proportion to the cores.
 
 ## Evidence
 

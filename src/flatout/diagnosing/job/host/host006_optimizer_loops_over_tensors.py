@@ -1,4 +1,4 @@
-"""The optimizer goes through the parameters one by one.
+"""The optimizer updates the parameters one by one.
 
 ## What it sees
 
@@ -17,9 +17,9 @@ The optimizer, its tensors, the operators of an update and their time.
 
 ## Cure
 
-`foreach=True`; in an optimizer of one's own the `torch._foreach_*` functions, or torch.compile. The
-gain: the dispatch of all calls but one in each operator, taken to be 5 us on a CPU and 10 us on a
-device; at most half of the update.
+`foreach=True`; in your own optimizer the `torch._foreach_*` functions, or torch.compile. The gain:
+the dispatch of all calls but one in each operator, taken to be 5 us on a CPU and 10 us on a device;
+at most half of the update.
 
 ## References
 

@@ -3,13 +3,13 @@
 ## What it sees
 
 On an accelerator: long waits of the device (a millisecond each and more) in which the host launches
-nothing, although no tensor is waited for and no batch: metrics in plain Python or NumPy, writing
-files, drawing, printing.
+nothing, although it waits neither for a tensor nor for a batch: metrics in plain Python or NumPy,
+writing files, drawing, printing.
 
 ## Why it matters
 
-What stands in the loop is done before the next launch. A few milliseconds of Python a step are a
-few milliseconds of an idle device.
+What the loop does, it does before the next launch. A few milliseconds of Python a step are a few
+milliseconds of an idle device.
 
 ## Evidence
 
@@ -65,7 +65,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         + (f", the longest before {before}" if before is not None else "")
         + (f"; {busy.name} takes {units.milliseconds(busy.s * 1000)} a step" if busy else ""),
         cure=Cure(
-            f"Look at what is done {lines}: do it every 50 steps, or in a thread of its own.",
+            f"Check what is done {lines}: do it every 50 steps, or in a thread of its own.",
             savings.lines(
                 where,
                 "",

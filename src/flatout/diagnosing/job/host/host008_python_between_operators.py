@@ -7,8 +7,8 @@ operators and (1.5 us for each) inside of them, on one core.
 
 ## Why it matters
 
-Only operators use several cores. Small ones take as long to be called as to compute, and no further
-core helps: the step is bound by one core.
+Only operators use several cores. Calling small ones takes as long as computing them, and more cores
+do not help: the step is bound by one core.
 
 ## Evidence
 

@@ -1,4 +1,4 @@
-"""The step computes in float64, which is seldom meant and always slow.
+"""The step computes in float64, which is rarely intended and always slow.
 
 ## What it sees
 
@@ -7,9 +7,9 @@ whole model is in float64 or only what was made from NumPy arrays.
 
 ## Why it matters
 
-GPUs for graphics and AI compute float64 at 1/32 to 1/64 of their float32 rate, data-centre ones
-at a half; tensor cores take it hardly at all. On a CPU float64 costs twice the time and
-bandwidth. NumPy's default is float64, and one float64 tensor promotes all that it is added to.
+GPUs for graphics and AI compute float64 at 1/32 to 1/64 of their float32 rate, data-centre ones at
+a half; few tensor cores support it. On a CPU float64 costs twice the time and bandwidth. NumPy's
+default is float64, and one float64 tensor promotes all that it is added to.
 
 ## Evidence
 

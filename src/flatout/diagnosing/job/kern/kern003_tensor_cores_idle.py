@@ -1,4 +1,4 @@
-"""The model trains in float32 without autocast on a GPU whose tensor cores take 16 bits.
+"""The model trains in float32 without autocast on a GPU with 16-bit tensor cores.
 
 ## What it sees
 
@@ -7,9 +7,9 @@ GPU with tensor cores for bfloat16 (float16 before Ampere).
 
 ## Why it matters
 
-In 16 bits tensor cores give two to sixteen times the rate of float32 units, and twice that of
-TF32; activations take half the memory and half the bandwidth. What is saved on the bandwidth of
-other kernels is not counted here.
+In 16 bits tensor cores give two to sixteen times the rate of float32 units, and twice that of TF32;
+activations take half the memory and half the bandwidth. The bandwidth saved in other kernels is not
+counted.
 
 ## Evidence
 
@@ -60,7 +60,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     took = units.milliseconds(operators.total(profile, slow))
     name = "bfloat16" if half == "bf16" else "float16"
     yield Diagnosis(
-        title=f"no autocast: {took} of products in float32, tensor cores take {name}",
+        title=f"no autocast: {took} of products in float32; tensor cores support {name}",
         evidence=operators.evidence(profile, slow),
         cure=Cure(
             f"Run the model and the loss in {name}; weights and optimizer stay float32.",

@@ -1,8 +1,8 @@
-"""Dimensions of large matrix products are off the multiple that tensor cores want.
+"""Dimensions of large matrix products are not multiples of what tensor cores need.
 
 ## What it sees
 
-Matrix products in 16 bits (or TF32) on tensor cores in which a large dimension is no multiple of
+Matrix products in 16 bits (or TF32) on tensor cores in which a large dimension is not a multiple of
 8 (TF32: 4): a vocabulary of 50257, a hidden size of 1001.
 
 ## Why it matters
@@ -16,7 +16,7 @@ The products with their shapes, the dimension and the next multiple.
 
 ## Cure
 
-Round the dimension up where the layer is made; the added rows are never used. For a vocabulary:
+Round the dimension up where the layer is created; the added rows are never used. For a vocabulary:
 `vocab_size = 64 * math.ceil(vocab_size / 64)`.
 
 ## References
@@ -74,7 +74,7 @@ def _diagnosis(
     if not saving.worth:
         return
     yield Diagnosis(
-        title=f"a dimension of {size} is no multiple of {multiple}",
+        title=f"a dimension of {size} is not a multiple of {multiple}",
         evidence=f"{operators.evidence(profile, slow)}; {size} = {multiple} * {size // multiple} + "
         f"{size % multiple}, the next multiple is {rounded}",
         cure=Cure(

@@ -1,4 +1,4 @@
-"""Convolutions get images channels first, and reorder them around each kernel.
+"""Convolutions get channels-first images and reorder them around each kernel.
 
 ## What it sees
 
@@ -71,7 +71,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     model = profile.seen.model_where if profile.seen is not None else None
     yield Diagnosis(
-        title=f"convolutions channels first: {units.milliseconds(took)} of the step",
+        title=f"channels-first convolutions: {units.milliseconds(took)} of the step",
         evidence="; ".join(filter(None, (operators.evidence(profile, convolutions), names))),
         cure=Cure("Convert the model once, before training, and each batch.", _lines(model)),
         severity=saving.severity,

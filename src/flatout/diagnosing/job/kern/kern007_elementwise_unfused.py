@@ -1,4 +1,4 @@
-"""Chains of elementwise operators run one kernel each, every one through memory.
+"""Each operator in a chain of elementwise operators runs its own kernel, through memory.
 
 ## What it sees
 
@@ -16,8 +16,8 @@ Their share of the step, how many there are, and the costliest with their lines.
 
 ## Cure
 
-`model = torch.compile(model)` before training, or the boost compile. The first steps compile, for
-some seconds up to minutes.
+`model = torch.compile(model)` before training, or the boost compile. The first steps compile, which
+takes seconds to minutes.
 
 ## References
 

@@ -1,4 +1,4 @@
-"""Deterministic algorithms are asked for, which are slower and fill memory that nobody reads.
+"""Deterministic algorithms are on: they are slower and fill memory that is never read.
 
 ## What it sees
 
@@ -18,8 +18,8 @@ counterparts did not run.
 
 ## Cure
 
-Ask for determinism where a run must be repeated bit for bit, and leave it out of the others.
-Where it has to stay: `torch.utils.deterministic.fill_uninitialized_memory = False`.
+Use determinism only where a run must repeat bit for bit. Where it has to stay:
+`torch.utils.deterministic.fill_uninitialized_memory = False`.
 
 ## References
 
@@ -57,7 +57,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         evidence="torch.are_deterministic_algorithms_enabled() or cudnn.deterministic"
         + (f"; {operators.evidence(profile, filling)}" if saving.worth else ""),
         cure=Cure(
-            "Leave it out where runs need not repeat bit for bit; else at least the filling.",
+            "Leave it out where runs need not repeat bit for bit; otherwise turn off at least the "
+            "filling.",
             savings.lines(
                 None,
                 "torch.use_deterministic_algorithms(True)",

@@ -1,4 +1,4 @@
-"""cuDNN picks convolution kernels by rule, although all inputs have one shape.
+"""cuDNN picks convolution kernels by heuristics, although all inputs have one shape.
 
 ## What it sees
 

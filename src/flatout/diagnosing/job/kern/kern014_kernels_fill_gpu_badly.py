@@ -2,10 +2,10 @@
 
 ## What it sees
 
-Kernels other than matrix products and attention (which need few threads by design) that take a
-share of the step and keep less than a fifth of the GPU's threads busy, by the driver's estimate:
-too few blocks for all multiprocessors, or a last wave of blocks that fills only some (the tail
-effect).
+Kernels other than matrix products, attention and communication (which need few threads by design)
+that take a share of the step and keep less than a fifth of the GPU's threads busy, by the driver's
+estimate: too few blocks for all multiprocessors, or a last wave of blocks that fills only some (the
+tail effect).
 
 ## Why it matters
 
@@ -73,7 +73,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     low.sort(key=lambda kernel: -kernel.ms)
     yield Diagnosis(
-        title=f"{units.milliseconds(took)} in kernels that fill less than {units.share(LOW)} of it",
+        title=f"{units.milliseconds(took)} in kernels that fill less than {units.share(LOW)} of "
+        "the GPU",
         evidence="; ".join(_facts(kernel) for kernel in low[:3]),
         cure=Cure(
             "Give each launch more work: a larger batch, or compile the model.",

@@ -15,8 +15,8 @@ The reasons, the temperature, the clock and its maximum: means over the recorded
 
 ## Cure
 
-Clean fans and air ways, give the cards room, cool the rack. Until then a lower power limit holds
-a steadier speed than throttling. `flatout doctor` shows what the driver says now (HW004).
+Clean fans and air vents, give the cards room, cool the rack. Until then a lower power limit holds a
+steadier speed than throttling. `flatout doctor` shows what the driver says now (HW004).
 
 ## References
 

@@ -3,7 +3,7 @@
 ## What it sees
 
 The driver gave power as a reason for lower clocks while the steps were recorded, and the limit is
-well under what the data sheet says of this model; or the power supply's brake is pulled.
+well under what the data sheet says of this model; or the power supply's brake is active.
 
 ## Why it matters
 
@@ -16,8 +16,8 @@ The reasons, the power, its limit and the data sheet's, the clock and its maximu
 
 ## Cure
 
-Raise the limit, where the supply and the cooling allow it. With the brake pulled: cables,
-connectors, redundancy of the power supplies.
+Raise the limit, where the supply and the cooling allow it. If the brake is active, check cables,
+connectors and the redundancy of the power supplies.
 
 ## References
 
@@ -53,7 +53,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         evidence=clocks.evidence(slowed)
         + "".join(f"; the data sheet says {power:.0f} W" for power in sorted(sheets)),
         cure=Cure(
-            "Set the limit to the data sheet's, with the rights of an administrator.",
+            "Set the limit to the data sheet's, as administrator.",
             tuple(
                 f"sudo nvidia-smi -i {sample.index} -pl {power:.0f}"
                 for sample in slowed

@@ -7,8 +7,8 @@ clock, and the driver gave neither heat nor power as the reason.
 
 ## Why it matters
 
-Locked clocks (`nvidia-smi -lgc`), application clocks or a low-power mode stay until they are
-taken back: every kernel takes longer in that proportion.
+Locked clocks (`nvidia-smi -lgc`), application clocks or a low-power mode stay until they are reset:
+every kernel takes longer in that proportion.
 
 ## Evidence
 
@@ -16,7 +16,7 @@ The clock and its maximum, the utilisation, the reasons that the driver gave.
 
 ## Cure
 
-Take locked and application clocks back. `flatout doctor` shows the driver's settings (HW family).
+Reset locked and application clocks. `flatout doctor` shows the driver's settings (HW family).
 
 ## References
 
@@ -52,7 +52,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         title=f"{clocks.subject(slow)}: busy at a low clock",
         evidence=clocks.evidence(slow),
         cure=Cure(
-            "Take locked and application clocks back, with the rights of an administrator.",
+            "Reset locked and application clocks, as administrator.",
             tuple(
                 line
                 for sample in slow

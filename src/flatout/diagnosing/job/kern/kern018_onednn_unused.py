@@ -15,7 +15,7 @@ The operators that ran, with their time, lines and shapes.
 
 ## Cure
 
-Do not turn `torch.backends.mkldnn` off (and no `mkldnn.flags(enabled=False)`), and use a build of
+Do not turn off `torch.backends.mkldnn` (or use `mkldnn.flags(enabled=False)`), and use a build of
 torch with oneDNN: `torch.backends.mkldnn.is_available()`.
 
 ## References

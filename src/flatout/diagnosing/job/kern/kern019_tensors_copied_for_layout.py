@@ -1,4 +1,4 @@
-"""Tensors are copied only to change the order of their numbers in memory.
+"""Tensors are copied only to change their memory layout.
 
 ## What it sees
 
@@ -17,7 +17,7 @@ The lines with the time that their copies take.
 ## Cure
 
 Drop `.contiguous()` where the next operator does not need it; keep one order through the model
-(batch first, heads after the length, channels-last) instead of permuting to and fro.
+(batch first, heads after the length, channels-last) instead of permuting back and forth.
 
 ## References
 

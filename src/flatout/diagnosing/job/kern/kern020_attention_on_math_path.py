@@ -2,8 +2,8 @@
 
 ## What it sees
 
-`scaled_dot_product_attention` that runs `_scaled_dot_product_attention_math`: torch's way out
-where none of its fused kernels takes the inputs.
+`scaled_dot_product_attention` that runs `_scaled_dot_product_attention_math`: torch's fallback
+where none of its fused kernels supports the inputs.
 
 ## Why it matters
 
@@ -17,8 +17,9 @@ The operators that it runs, with time, lines and shapes.
 ## Cure
 
 On a GPU: 16-bit inputs, a head size that is a multiple of 8, no mask that requires gradients, and
-`is_causal=True` instead of a causal mask. On a CPU: no dropout inside attention. Why a kernel
-refuses: call it under `torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)`, it warns.
+`is_causal=True` instead of a causal mask. On a CPU: no dropout inside attention. To learn why a
+kernel refuses, call it under `torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)`: it
+warns.
 
 ## References
 
@@ -81,7 +82,7 @@ def _advice(profile: Profile, math: list[Operator]) -> str:
         return "Leave dropout out of attention: the CPU's fused kernel has none."
     if operators.in_dtype(math, operators.FLOAT32):
         return "Run it in bfloat16 or float16, under autocast: the flash kernels take no float32."
-    return "Give it inputs that a fused kernel takes: see the page of this code."
+    return "Give it inputs that a fused kernel supports: see the page of this code."
 
 
 def _lines(profile: Profile, math: list[Operator]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Anomaly detection is on: a tool for hunting a NaN, which costs time in every step.
+"""Anomaly detection is on: a tool for finding NaNs that costs time in every step.
 
 ## What it sees
 
@@ -6,9 +6,8 @@
 
 ## Why it matters
 
-Each operator of the forward pass notes its Python stack, and the backward pass looks for NaN in
-every gradient; on an accelerator it waits for each answer. Steps take up to several times as
-long.
+Each operator of the forward pass records its Python stack, and the backward pass looks for NaN in
+every gradient; on an accelerator it waits for each answer. Steps take up to several times as long.
 
 ## Evidence
 
@@ -16,8 +15,8 @@ The setting, and the operators that look for NaN with their time.
 
 ## Cure
 
-Turn it off. To hunt a NaN, put `with torch.autograd.detect_anomaly():` around the step where it
-comes.
+Turn it off. To find a NaN, put `with torch.autograd.detect_anomaly():` around the step where it
+appears.
 
 ## References
 
@@ -64,7 +63,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     saving = device_time.of_step(
         profile,
         took + stacks + waited,
-        f"looking for NaN takes {units.milliseconds(took)}, noting stacks some "
+        f"looking for NaN takes {units.milliseconds(took)}, recording stacks about "
         f"{units.milliseconds(stacks)} ({STACK_MS} ms each, a cautious constant), waiting for the "
         f"answers {units.milliseconds(waited)}",
     )
@@ -73,7 +72,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         evidence="torch.is_anomaly_enabled() is True"
         + (f"; {operators.evidence(profile, looking)}" if looking else ""),
         cure=Cure(
-            "Turn it off; it is for hunting a NaN.",
+            "Turn it off; it is for finding NaNs.",
             savings.lines(
                 None,
                 "torch.autograd.set_detect_anomaly(True)",

@@ -6,12 +6,12 @@ Two or more recompilations while the job was watched, with the guards that faile
 
 ## Why it matters
 
-Each takes seconds, in which no step is made. After eight of one function torch gives up on it,
-and runs it uncompiled from then on.
+Each takes seconds in which nothing trains. After eight recompilations of one function, torch runs
+it uncompiled from then on.
 
 ## Evidence
 
-The reasons as torch tells them: the function, and the guard that failed.
+The reasons that torch gives: the function, and the guard that failed.
 
 ## Cure
 

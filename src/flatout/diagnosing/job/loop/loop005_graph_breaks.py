@@ -2,22 +2,22 @@
 
 ## What it sees
 
-Places where torch.compile had to stop a graph and go on in Python, as torch tells them.
+Places where torch.compile had to end a graph and continue in Python, as torch reports them.
 
 ## Why it matters
 
-What stands on both sides cannot be fused, each piece is called by itself with its guards checked
-anew, and CUDA graphs are recorded in pieces or not at all.
+Operators on both sides cannot be fused, each piece is called separately with its own guards, and
+CUDA graphs are recorded in pieces or not at all.
 
 ## Evidence
 
-The reasons as torch words them, with the line where it names one.
+The reasons that torch gives, with the line where it names one.
 
 ## Cure
 
-Take the construct out of the compiled function: `print`, `.item()`, calls into libraries that are
-not traced, branches on tensor values (`torch.where`). `torch.compile(model, fullgraph=True)`
-fails at the first one and says where.
+Move the construct out of the compiled function: `print`, `.item()`, calls into libraries that are
+not traced, branches on tensor values (`torch.where`). `torch.compile(model, fullgraph=True)` fails
+at the first one and says where.
 
 ## References
 
@@ -48,7 +48,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         title=f"torch.compile broke the graph: {units.count(len(breaks), 'reason')}",
         evidence=compiling.evidence(breaks),
         cure=Cure(
-            "Take what it names out of the compiled function; with fullgraph it says where.",
+            "Move what it names out of the compiled function; fullgraph=True shows where.",
             savings.lines(
                 None, "model = torch.compile(model)", "model = torch.compile(model, fullgraph=True)"
             ),

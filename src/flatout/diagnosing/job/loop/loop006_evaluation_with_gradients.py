@@ -1,4 +1,4 @@
-"""The evaluation records graphs for a backward pass that never comes.
+"""Evaluation records graphs for a backward pass that never happens.
 
 ## What it sees
 

@@ -1,4 +1,4 @@
-"""A large part of the time goes into evaluation in the midst of an epoch.
+"""A large part of the time goes into evaluation in the middle of an epoch.
 
 ## What it sees
 
@@ -7,7 +7,7 @@ or more spent in it.
 
 ## Why it matters
 
-Evaluating every few steps tells little more than every few hundred: the training waits meanwhile.
+Evaluating every few steps shows little more than every few hundred, and training waits meanwhile.
 
 ## Evidence
 
@@ -52,7 +52,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"evaluation takes {units.share(took / (step + took))} of the time",
         evidence=f"{units.milliseconds(took)} for each step of {units.milliseconds(step)}, in the "
-        "midst of an epoch",
+        "middle of an epoch",
         cure=Cure(
             "Evaluate less often.",
             savings.lines(

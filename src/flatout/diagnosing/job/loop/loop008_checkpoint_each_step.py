@@ -15,7 +15,7 @@ How often, how long, and from which line.
 
 ## Cure
 
-Save every few minutes, and in the background: `flatout.Checkpoint` does so, atomically.
+Save every few minutes, in the background: `flatout.Checkpoint` does this, atomically.
 
 ## References
 

@@ -3,8 +3,8 @@
 ## What it sees
 
 `print`, `logging`, TensorBoard's `add_scalar` or `wandb.log` in every second step or more often,
-and time in it. Where it reads a value from an accelerator, the wait for the device is told by the
-SYNC codes instead.
+and time in it. Where it reads a value from an accelerator, the SYNC codes report the wait for the
+device instead.
 
 ## Why it matters
 

@@ -1,13 +1,13 @@
-"""Modules are built anew in each step.
+"""Modules are rebuilt in each step.
 
 ## What it sees
 
-A `torch.nn.Module` that the loop makes in every second step or more often, and time in it.
+A `torch.nn.Module` that the loop creates in every second step or more often, and time in it.
 
 ## Why it matters
 
-Building a module allocates and draws all its weights; on an accelerator they are then copied
-there. A model built anew has also forgotten what it has learned.
+Building a module allocates and draws all its weights; on an accelerator they are then copied there.
+A rebuilt model has also lost what it learned.
 
 ## Evidence
 
@@ -48,7 +48,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     name = constructions[0].detail or "Module"
     yield Diagnosis(
-        title=f"{name} is built anew in each step: {units.milliseconds(took)}",
+        title=f"{name} is rebuilt in each step: {units.milliseconds(took)}",
         evidence=loops.evidence(constructions),
         cure=Cure(
             "Build it once, before the loop.",

@@ -1,13 +1,13 @@
-"""The optimizer is built anew in each step, and forgets its state.
+"""The optimizer is rebuilt in each step and loses its state.
 
 ## What it sees
 
-A `torch.optim.Optimizer` that the loop makes in every second step or more often.
+A `torch.optim.Optimizer` that the loop creates in every second step or more often.
 
 ## Why it matters
 
-Momentum and the moments of Adam begin at zero in each step: what trains is not the optimizer that
-is meant. Building it, and allocating its state, takes time as well.
+Momentum and the moments of Adam start at zero in each step: it is not the intended optimizer any
+more. Building it, and allocating its state, takes time as well.
 
 ## Evidence
 
@@ -48,7 +48,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     name = constructions[0].detail or "Optimizer"
     yield Diagnosis(
-        title=f"{name} is built anew in each step: its state is lost",
+        title=f"{name} is rebuilt in each step: its state is lost",
         evidence=loops.evidence(constructions),
         cure=Cure(
             "Build it once, before the loop; change the learning rate in param_groups.",

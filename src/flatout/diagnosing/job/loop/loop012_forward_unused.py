@@ -1,4 +1,4 @@
-"""The model is called in training, and nothing is learned from what it returns.
+"""The model is called in training mode, but its output is not used for learning.
 
 ## What it sees
 
@@ -15,8 +15,8 @@ How many such calls a step has, and the line that calls the model.
 
 ## Cure
 
-Use the outputs that there are; where a second call is needed, make it under `torch.no_grad()` and
-in evaluation mode.
+Reuse the outputs of the training call; where a second call is needed, make it under
+`torch.no_grad()` and in evaluation mode.
 
 ## References
 
@@ -53,14 +53,14 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         profile,
         saved,
         f"{words}; {watched.unused_forwards:.3g} of {watched.unused_forwards + max(used, 1.0):.3g} "
-        f"calls are for nothing: {units.milliseconds(saved)}",
+        f"calls are not used: {units.milliseconds(saved)}",
     )
     yield Diagnosis(
-        title=f"{watched.unused_forwards:.3g} forward passes a step are for nothing",
+        title=f"{watched.unused_forwards:.3g} forward passes a step are not used",
         evidence=f"{watched.unused_forwards:.3g} training calls of the model a step with "
-        "gradients, and no backward pass through what they returned",
+        "gradients, and no backward pass through their outputs",
         cure=Cure(
-            "Use the outputs that there are, or call the model without gradients.",
+            "Reuse the outputs of the training call, or call the model without gradients.",
             savings.lines(
                 watched.model_where,
                 "accuracy = metric(model(x), y)",

@@ -1,4 +1,4 @@
-"""Gradients of all past steps add up: nothing sets them back.
+"""Gradients of all past steps add up: they are never zeroed.
 
 ## What it sees
 
@@ -7,8 +7,8 @@ that adds to existing gradients, once for each parameter.
 
 ## Why it matters
 
-The optimizer then steps along the sum of all gradients since the start: the training diverges or
-learns slowly, and no error says so.
+The optimizer then steps along the sum of all gradients since the start: training diverges or learns
+slowly, without an error.
 
 ## Evidence
 
@@ -58,11 +58,11 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     where = profile.seen.optimizer_where if profile.seen is not None else None
     yield Diagnosis(
-        title="gradients are never set back: those of all past steps add up",
+        title="gradients are never zeroed: those of all past steps add up",
         evidence=f"{calls:.0f} additions to gradients in the backward pass, {tensors} parameters; "
         "no zero_grad between the steps",
         cure=Cure(
-            "Drop the gradients after each step.",
+            "Zero the gradients after each step.",
             savings.lines(where, "optimizer.step()", "optimizer.step()", "optimizer.zero_grad()"),
         ),
         where=where,

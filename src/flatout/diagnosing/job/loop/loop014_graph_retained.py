@@ -1,4 +1,4 @@
-"""The backward pass keeps its graph, or runs twice through it.
+"""The backward pass retains its graph, or runs through it twice.
 
 ## What it sees
 
@@ -6,9 +6,9 @@
 
 ## Why it matters
 
-A graph that is kept holds all activations until the loss is dropped, beyond the next forward
-pass: the peak of memory is up to twice as high. A second pass through the same graph costs two
-thirds of the step once more.
+A retained graph holds all activations until the loss is freed, even during the next forward pass:
+peak memory is up to twice as high. A second pass through the same graph costs two thirds of the
+step again.
 
 ## Evidence
 
@@ -61,10 +61,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     place = next(operator.where for operator in retaining if operator.where is not None)
     yield Diagnosis(
-        title="the backward pass keeps its graph (retain_graph=True)",
+        title="the backward pass retains its graph (retain_graph=True)",
         evidence=f"{place}: {place.source}; {passes:.3g} backward passes a step",
         cure=Cure(
-            "Add the losses and go through the graph once.",
+            "Add the losses and call backward once.",
             savings.lines(
                 place,
                 place.source,

@@ -1,4 +1,4 @@
-"""A compiled function gets inputs of ever other shapes.
+"""A compiled function gets inputs whose shapes keep changing.
 
 ## What it sees
 
@@ -7,9 +7,9 @@ input shapes.
 
 ## Why it matters
 
-Compiled code is made for its shapes. After the second one torch makes a version for changing
-sizes, which is slower; with `dynamic=False` or `mode="reduce-overhead"` it compiles, or records a
-graph, for every shape anew.
+Compiled code is specialised for its shapes. After the second one torch compiles a version for
+dynamic sizes, which is slower; with `dynamic=False` or `mode="reduce-overhead"` it compiles again,
+or records another graph, for every shape.
 
 ## Evidence
 
@@ -17,8 +17,8 @@ How many shapes the model got, and torch's reasons.
 
 ## Cure
 
-Pad to a few lengths (multiples of 64), drop the last odd batch (`drop_last=True`), or say from
-the start what changes: `torch._dynamo.mark_dynamic(x, 1)`, `torch.compile(model, dynamic=True)`.
+Pad to a few lengths (multiples of 64), drop the last odd batch (`drop_last=True`), or mark from the
+start what changes: `torch._dynamo.mark_dynamic(x, 1)`, `torch.compile(model, dynamic=True)`.
 
 ## References
 
@@ -54,10 +54,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     saving = compiling.saving(profile)
     shape_counts = [f"{watched.input_shapes} shapes of the model's first input"] if many else []
     yield Diagnosis(
-        title="compiled code gets inputs of ever other shapes",
+        title="compiled code gets inputs whose shapes keep changing",
         evidence="; ".join([*shape_counts, *([compiling.evidence(shapes)] if shapes else [])]),
         cure=Cure(
-            "Pad to a few shapes, or say from the start which dimension changes.",
+            "Pad to a few shapes, or mark from the start which dimension changes.",
             savings.lines(
                 None, "model = torch.compile(model)", "model = torch.compile(model, dynamic=True)"
             ),

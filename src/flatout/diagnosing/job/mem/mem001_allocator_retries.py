@@ -7,8 +7,8 @@ cached blocks back to the driver, and asked again.
 
 ## Why it matters
 
-Giving back and asking anew makes the host wait for the device, for milliseconds each time; the
-next step asks for the same blocks. It is also the last stop before an out-of-memory error.
+Freeing and allocating again makes the host wait for the device, for milliseconds each time; the
+next step asks for the same blocks. It is also the last step before an out-of-memory error.
 
 ## Evidence
 
@@ -47,7 +47,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         title=f"the allocator ran out of memory and tried again {watched.alloc_retries} times",
         evidence=f"in {watched.steps} steps; {memory.evidence(profile)}",
         cure=Cure(
-            "Let segments grow instead of being cut; where that is not enough, a smaller batch.",
+            "Use expandable segments; if that is not enough, a smaller batch.",
             (memory.EXPANDABLE,),
         ),
         boost=savings.boost(profile, "allocator"),

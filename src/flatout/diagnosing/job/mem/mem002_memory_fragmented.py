@@ -1,4 +1,4 @@
-"""The allocator holds much more memory than is in use: it is cut into pieces that fit nothing.
+"""The allocator holds much more memory than is in use: it is fragmented.
 
 ## What it sees
 
@@ -56,7 +56,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     yield Diagnosis(
         title=f"{units.size(reserved - peak)} reserved beyond what is ever in use",
         evidence=memory.evidence(profile),
-        cure=Cure("Let segments grow instead of being cut.", (memory.EXPANDABLE,)),
+        cure=Cure("Use expandable segments.", (memory.EXPANDABLE,)),
         severity=Severity.WARNING if reserved > TIGHT * total else None,
         boost=savings.boost(profile, "allocator"),
     )

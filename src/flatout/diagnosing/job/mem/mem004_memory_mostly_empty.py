@@ -1,4 +1,4 @@
-"""Most of the accelerator's memory is empty, and a larger batch would spare fixed costs.
+"""Most of the accelerator's memory is empty, and a larger batch would amortise fixed costs.
 
 ## What it sees
 
@@ -8,7 +8,7 @@ the batch: waiting for launches, the optimizer's update, exposed communication.
 ## Why it matters
 
 These costs come once a step. A batch of twice the size spreads them over twice the samples. The
-gain told here is per sample.
+predicted gain is per sample.
 
 ## Evidence
 
@@ -16,8 +16,9 @@ What was in use at most, what there is, the batch size, and by how much it could
 
 ## Cure
 
-A larger batch, as far as the learning bears it: the learning rate often wants raising with it.
-The boost batch-size tries it, and only when it is allowed by name: it changes what is computed.
+A larger batch, as long as the model still learns as well: the learning rate often needs to be
+raised too. The boost batch-size tries it, but only when allowed by name: it changes what is
+computed.
 
 ## References
 
@@ -71,7 +72,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         title=f"memory is {units.share(used)} full: the batch could be {factor} times as large",
         evidence=f"{memory.evidence(profile)}{batch_size}",
         cure=Cure(
-            "Raise the batch size, as far as the learning bears it.",
+            "Raise the batch size, as long as the model still learns as well.",
             savings.lines(
                 profile.seen.loader_where if profile.seen is not None else None,
                 f"DataLoader(..., batch_size={batch or 'n'})",

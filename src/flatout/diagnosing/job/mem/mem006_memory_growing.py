@@ -6,8 +6,8 @@ Memory in use after each step rises steadily over the watched steps, by more tha
 
 ## Why it matters
 
-Something holds tensors of past steps: outputs in a list, a hook, a cache without an end. The job
-ends with an out-of-memory error, the sooner the smaller the device.
+Something holds tensors of past steps: outputs in a list, a hook, an unbounded cache. The job ends
+with an out-of-memory error, the sooner the smaller the device.
 
 ## Evidence
 

@@ -1,4 +1,4 @@
-"""The logits of a large vocabulary are held in float32, the largest tensor of the step.
+"""The logits of a large vocabulary are in float32: the largest tensor of the step.
 
 ## What it sees
 

@@ -1,4 +1,4 @@
-"""Gradients are filled with zeros each step instead of being dropped.
+"""Gradients are filled with zeros in each step instead of being set to None.
 
 ## What it sees
 
@@ -6,9 +6,9 @@
 
 ## Why it matters
 
-The fill goes through memory once for all gradients, and the backward pass then adds to them,
-which reads and writes them once more, instead of handing over what it has computed. The memory of
-gradients also stays taken during the forward pass.
+The fill goes through memory once for all gradients, and the backward pass then adds to them, which
+reads and writes them once more, instead of assigning what it computed. The memory of gradients also
+stays taken during the forward pass.
 
 ## Evidence
 
@@ -16,7 +16,7 @@ The filling operators with their time and line, and the additions of the backwar
 
 ## Cure
 
-`optimizer.zero_grad()`: dropping them is the default since torch 2.0.
+`optimizer.zero_grad()`: setting them to None is the default since torch 2.0.
 
 ## References
 
@@ -55,10 +55,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     place = operators.costliest_place(profile, lines)
     yield Diagnosis(
-        title="gradients are filled with zeros instead of being dropped",
+        title="gradients are filled with zeros instead of being set to None",
         evidence=operators.evidence(profile, [*zeros, *(added if adding else [])]),
         cure=Cure(
-            "Drop them: the default of zero_grad.",
+            "Set them to None: the default of zero_grad.",
             savings.lines(
                 place,
                 place.source if place is not None else "optimizer.zero_grad(set_to_none=False)",

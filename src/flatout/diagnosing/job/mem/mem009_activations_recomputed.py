@@ -1,4 +1,4 @@
-"""Activations are computed twice to save memory, of which most is empty.
+"""Activations are computed twice to save memory, although most memory is free.
 
 ## What it sees
 
@@ -6,8 +6,8 @@
 
 ## Why it matters
 
-Checkpointing runs the forward pass of its blocks once more in the backward pass: up to a third
-more computing. It is worth that where the activations would not fit, and nothing where they do.
+Checkpointing runs the forward pass of its blocks once more in the backward pass: up to a third more
+computing. That pays only where the activations would not fit otherwise.
 
 ## Evidence
 

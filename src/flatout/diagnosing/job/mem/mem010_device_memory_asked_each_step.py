@@ -1,4 +1,4 @@
-"""The device waits while the host asks the driver for memory, in every step.
+"""In every step the device waits while the host asks the driver for memory.
 
 ## What it sees
 
@@ -7,9 +7,9 @@ allocation, although the steps are all alike by now.
 
 ## Why it matters
 
-Torch's allocator keeps what it has once got: in a steady state it asks for nothing. These calls
-make the host wait for the device. Reasons: `empty_cache()` in the loop, sizes that change from
-step to step, caching turned off, or a library with an allocator of its own.
+Torch's allocator caches its memory: in a steady state it asks for none. These calls make the host
+wait for the device. Reasons: `empty_cache()` in the loop, sizes that change from step to step,
+caching turned off, or a library with an allocator of its own.
 
 ## Evidence
 
@@ -55,7 +55,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             for gap in gaps[:3]
         ),
         cure=Cure(
-            "Empty no cache in the loop, keep to few shapes, and let segments grow.",
+            "Do not empty the cache in the loop, use few input shapes, and expandable segments.",
             (*savings.lines(None, "torch.cuda.empty_cache()"), memory.EXPANDABLE),
         ),
         severity=saving.severity,

@@ -3,7 +3,7 @@
 ## What it sees
 
 A line asks for a tensor's value (`loss.item()`, `float(loss)`, an accuracy as a Python number) in
-each step, and the device runs dry after it.
+each step, and the device idles after it.
 
 ## Why it matters
 
@@ -17,8 +17,8 @@ idle afterwards.
 
 ## Cure
 
-Add up on the device (`running += loss.detach()`) and read the sum every N steps. The gain: the idle
-time.
+Accumulate on the device (`running += loss.detach()`) and read the sum every N steps. The gain: the
+idle time.
 
 ## References
 
@@ -54,7 +54,7 @@ def _cure(sync: Sync) -> Cure:
     source = sync.where.source if sync.where is not None else ""
     after = READS.sub(lambda match: f"{match[1]}.detach()" if match[1] else ".detach()", source)
     return Cure(
-        "Add up on the device and read the sum every 50 steps.",
+        "Accumulate on the device and read the sum every 50 steps.",
         (
             *savings.lines(
                 sync.where, source or "total += loss.item()", after or "total += loss.detach()"

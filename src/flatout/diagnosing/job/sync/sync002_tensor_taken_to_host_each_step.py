@@ -2,8 +2,8 @@
 
 ## What it sees
 
-A line moves a (small) tensor from the device to the host in each step, and the device runs dry
-after it. Large ones are the matter of another check.
+A line moves a (small) tensor from the device to the host in each step, and the device idles after
+it. Another check reports large ones.
 
 ## Why it matters
 
@@ -17,7 +17,7 @@ idle afterwards.
 
 ## Cure
 
-Keep it on the device (`detach()`), gather several steps and take them over together; or copy with
+Keep it on the device (`detach()`), collect several steps and copy them together; or copy with
 `non_blocking=True` and look at it one step later. The gain: the idle time.
 
 ## References
@@ -61,7 +61,7 @@ def _cure(sync: Sync) -> Cure:
         ".detach().numpy()", ".detach()"
     )
     return Cure(
-        "Keep it on the device and take several steps' tensors over together.",
+        "Keep it on the device and copy the tensors of several steps together.",
         (
             *savings.lines(
                 sync.where, source or "kept.append(x.cpu())", after or "kept.append(x.detach())"

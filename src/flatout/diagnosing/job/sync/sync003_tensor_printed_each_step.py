@@ -2,7 +2,7 @@
 
 ## What it sees
 
-A line with `print` reads tensors on the device in each step, and the device runs dry after it.
+A line with `print` reads tensors on the device in each step, and the device idles after it.
 
 ## Why it matters
 

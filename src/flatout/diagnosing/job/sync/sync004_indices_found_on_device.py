@@ -1,9 +1,9 @@
-"""How many elements are chosen is only known on the device: nonzero, boolean masks.
+"""The number of selected elements is only known on the device: nonzero, boolean masks.
 
 ## What it sees
 
 A line calls `nonzero`, `masked_select`, `unique`, `repeat_interleave` or indexes with a boolean
-mask in each step, and the device runs dry after it.
+mask in each step, and the device idles after it.
 
 ## Why it matters
 
@@ -49,7 +49,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 def _title(sync: Sync) -> str:
     name = sync.name.removeprefix("aten::").strip("_")
     chooser = "a boolean mask" if name.startswith(("index", "_index")) else name
-    return f"the host waits for the size of what {chooser} chooses"
+    return f"the host waits for the number of elements that {chooser} selects"
 
 
 def _cure(sync: Sync) -> Cure:
@@ -59,6 +59,6 @@ def _cure(sync: Sync) -> Cure:
     if after == source:
         after = "kept = torch.where(mask, x, 0)  # in full size; divide by mask.sum() for means"
     return Cure(
-        "Keep the full size and let the mask make the rest zero.",
+        "Keep the full size and zero the rest with the mask.",
         savings.lines(sync.where, source, after),
     )

@@ -3,11 +3,11 @@
 ## What it sees
 
 A line calls `torch.cuda.synchronize()` (in a trace: cudaDeviceSynchronize) in each step, and the
-device runs dry after it.
+device idles after it.
 
 ## Why it matters
 
-It is meant for measuring. In a training loop it takes from the host the lead that hides the cost of
+It is meant for measuring. In a training loop it removes the host's lead, which hides the cost of
 launching: after each call the device waits for new work.
 
 ## Evidence
@@ -42,7 +42,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     yield from stalls.diagnoses(
         profile,
         stalls.Stall.EXPLICIT,
-        lambda sync: "the whole device is waited for in each step",
+        lambda sync: "the host waits for the whole device in each step",
         _cure,
     )
 

@@ -7,7 +7,8 @@
 ## Why it matters
 
 Freeing memory waits for the device, and the next step has to ask the driver for it again, which
-waits as well. The cache costs nothing: torch reuses it. Where memory runs out, it is not the cache.
+waits as well. The cache costs nothing: torch reuses it. If memory runs out, the cache is not the
+cause.
 
 ## Evidence
 

@@ -3,12 +3,12 @@
 ## What it sees
 
 A line that logs (a logger, TensorBoard's `add_scalar`, an experiment tracker, a progress bar's
-`set_postfix`) reads tensors on the device in each step, and the device runs dry after it.
+`set_postfix`) reads tensors on the device in each step, and the device idles after it.
 
 ## Why it matters
 
 A logged tensor is read: the host waits until the device has computed it, and the device then waits
-for the host. Curves need no point for each step.
+for the host. Curves do not need a point for each step.
 
 ## Evidence
 

@@ -1,4 +1,4 @@
-"""Saving a checkpoint in the loop lets the device wait.
+"""Saving a checkpoint in the loop makes the device wait.
 
 ## What it sees
 
@@ -15,7 +15,7 @@ The calls and their milliseconds a step, and for how long the device is idle.
 
 ## Cure
 
-Save every some hundred steps, and in the background: `torch.distributed.checkpoint.async_save`, or
+Save every few hundred steps, in the background: `torch.distributed.checkpoint.async_save`, or
 `flatout.Checkpoint`. The gain: the idle time of the calls.
 
 ## References
@@ -62,7 +62,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         evidence=f"torch.save: {number:,.1f} calls and {units.milliseconds(spent)} a step; the "
         f"device idle for {units.milliseconds(idle)}",
         cure=Cure(
-            "Save every 500 steps, and in the background.",
+            "Save every 500 steps, in the background.",
             savings.lines(
                 where,
                 "torch.save(model.state_dict(), path)",

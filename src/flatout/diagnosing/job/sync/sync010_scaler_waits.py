@@ -3,13 +3,12 @@
 ## What it sees
 
 `scaler.step(optimizer)` reads from the device whether a gradient was infinite, in each step, and
-the device runs dry after it.
+the device idles after it.
 
 ## Why it matters
 
 Whether the optimizer may step is decided on the host, so the host waits for the whole backward
-pass. bfloat16 has float32's range and needs no scaler; fused optimizers take the decision on the
-device.
+pass. bfloat16 has float32's range and needs no scaler; fused optimizers decide on the device.
 
 ## Evidence
 

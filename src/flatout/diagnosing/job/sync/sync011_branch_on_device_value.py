@@ -3,7 +3,7 @@
 ## What it sees
 
 `if loss > limit`, `while mask.any()`, `assert torch.isfinite(x).all()` or `torch.equal` on tensors
-of the device, in each step: the device runs dry after it.
+of the device, in each step: the device idles after it.
 
 ## Why it matters
 

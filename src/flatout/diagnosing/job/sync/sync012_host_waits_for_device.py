@@ -1,13 +1,13 @@
-"""The host waits for the device in each step, in a call of no other kind.
+"""The host waits for the device in each step, in a call that no other check covers.
 
 ## What it sees
 
-A synchronising call that none of the other checks knows by its name or by its line, made in each
-step, after which the device runs dry.
+A synchronising call in each step that no other check recognises by its name or its line, after
+which the device idles.
 
 ## Why it matters
 
-The host launches kernels ahead of the device. A call that waits takes that lead: afterwards the
+The host launches kernels ahead of the device. A call that waits removes that lead: afterwards the
 device has nothing to do until the next launches arrive.
 
 ## Evidence
@@ -50,6 +50,6 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 def _cure(sync: Sync) -> Cure:
     return Cure(
-        "Let torch name the call that waits, and take it out of the step.",
+        "Let torch name the call that waits, and remove it from the step.",
         savings.lines(sync.where, "", 'torch.cuda.set_sync_debug_mode("warn")  # before the loop'),
     )

@@ -1,4 +1,4 @@
-"""The nouveau driver holds an NVIDIA GPU, so that NVIDIA's own driver cannot.
+"""The nouveau driver holds an NVIDIA GPU, so NVIDIA's own driver cannot use it.
 
 ## What it sees
 
@@ -7,8 +7,9 @@ and no driver is bound to the GPU.
 
 ## Why it matters
 
-nouveau draws pictures; it has no CUDA. As long as it holds the GPU, NVIDIA's driver cannot take it,
-and torch sees no GPU at all. Where NVIDIA's driver has other GPUs of this machine, it is a note.
+nouveau is a display driver without CUDA. As long as it holds the GPU, NVIDIA's driver cannot take
+it, and torch sees no GPU at all. Where NVIDIA's driver has other GPUs of this machine, it is a
+note.
 
 ## Evidence
 
@@ -17,8 +18,8 @@ and whether NVIDIA's is there for the running kernel.
 
 ## Cure
 
-Forbid nouveau by a file in /etc/modprobe.d, build the boot image anew, install NVIDIA's driver
-where it is missing, and restart.
+Blacklist nouveau in /etc/modprobe.d, rebuild the boot image, install NVIDIA's driver if it is
+missing, and restart.
 
 ## References
 
@@ -53,13 +54,14 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     place = driver_state.place(machine)
     there = machine.kernel.nvidia_module_on_disk is True and place.distribution != "nixos"
     text = (
-        "Forbid nouveau, rebuild the boot image, and restart with NVIDIA's driver."
+        "Blacklist nouveau, rebuild the boot image, and restart with NVIDIA's driver."
         if there
-        else "Forbid nouveau, rebuild the boot image, install NVIDIA's driver, and restart."
+        else "Blacklist nouveau, rebuild the boot image, install NVIDIA's driver, and restart."
     )
     if place.distribution == "nixos":
         text = (
-            "Put NVIDIA's driver into the configuration, which also forbids nouveau, and restart."
+            "Put NVIDIA's driver into the configuration, which also blacklists nouveau, and "
+            "restart."
         )
     yield Diagnosis(
         title=f"nouveau holds {driver_state.name(gpus[0])}: no CUDA"[:100],

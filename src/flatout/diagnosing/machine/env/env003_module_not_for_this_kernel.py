@@ -18,8 +18,8 @@ The running release, the releases with a module, and whether DKMS and the header
 ## Cure
 
 Install the running kernel's headers, let DKMS build the module, and load it. Where the driver came
-without DKMS, install the driver anew. Starting the previous kernel from the boot menu also works
-until then.
+without DKMS, reinstall the driver. Until then, starting the previous kernel from the boot menu also
+works.
 
 ## References
 
@@ -65,7 +65,7 @@ def _parts(kernel: Kernel) -> str:
 def _text(kernel: Kernel) -> str:
     if kernel.dkms is False:
         return (
-            "Install the driver anew with DKMS: then it is built for each kernel update. Until "
+            "Reinstall the driver with DKMS, which builds it for each kernel update. Until "
             "then the previous kernel in the boot menu still works."
         )
     first = "Install the kernel's headers and build" if kernel.headers is not True else "Build"
@@ -83,6 +83,6 @@ def _commands(place: Target, kernel: Kernel) -> tuple[str, ...]:
         system_packages.sudo(place, 'dkms autoinstall -k "$(uname -r)"'),
         system_packages.sudo(place, "modprobe nvidia"),
         "nvidia-smi",
-        "# If dkms built nothing, the driver was installed without it. Install it anew:",
+        "# If dkms built nothing, the driver was installed without it. Reinstall it:",
         *(line if line.startswith("#") else f"# {line}" for line in driver.commands(place)),
     )

@@ -9,8 +9,8 @@ mismatch: that is how CUDA's forward-compatibility packages look.
 
 ## Why it matters
 
-Module and libraries speak a private language that changes with every version. Nothing on the GPU
-works until they fit: no nvidia-smi, no CUDA. It happens when the driver is updated (often by
+Module and libraries share a private interface that changes with every version. Nothing on the GPU
+works until they match: no nvidia-smi, no CUDA. It happens when the driver is updated (often by
 unattended updates) and the old module stays loaded.
 
 ## Evidence
@@ -19,10 +19,10 @@ The versions of the loaded module, of the module on disk, and of the library; an
 
 ## Cure
 
-Load the new module: stop what uses the GPU, unload, load; or simply restart. Where also the module
-on disk has another version than the library, install the driver anew. In a container the library
-must come from the host: remove the one in the image, or start the container anew after the host's
-driver was updated.
+Load the new module: stop what uses the GPU, unload the old one and load the new one; or simply
+restart. Where the module on disk differs from the library too, reinstall the driver. In a container
+the library must come from the host: remove the one in the image, or restart the container after the
+host's driver was updated.
 
 ## References
 
@@ -92,7 +92,7 @@ def _evidence(machine: Machine, driver_facts: Driver) -> str:
 def _cure(place: Target, driver_facts: Driver) -> tuple[str, tuple[str, ...]]:
     if place.container:
         return (
-            "The library must be the host's. Start the container anew (it keeps the libraries of "
+            "The library must be the host's. Restart the container (it keeps the libraries of "
             "the driver that it was started under); if that does not help, remove the NVIDIA "
             "driver packages from the image.",
             (
@@ -103,8 +103,8 @@ def _cure(place: Target, driver_facts: Driver) -> tuple[str, tuple[str, ...]]:
     on_disk = driver_facts.installed_version
     if on_disk and driver_facts.library_version and on_disk != driver_facts.library_version:
         return (
-            f"A restart does not help: also on disk the module is {on_disk} and the library "
-            f"{driver_facts.library_version}. Install the driver anew, from one source alone.",
+            f"A restart does not help: on disk too, the module is {on_disk} and the library "
+            f"{driver_facts.library_version}. Reinstall the driver, from one source only.",
             driver.commands(place),
         )
     return (

@@ -1,9 +1,9 @@
-"""The NVIDIA driver is older than the CUDA that torch was built with needs.
+"""The NVIDIA driver is too old for the CUDA that torch was built with.
 
 ## What it sees
 
 The driver's version is below the oldest one on which programs of torch's CUDA release run,
-NVIDIA's minor-version compatibility counted in: any CUDA 12.x build runs on the drivers from
+including NVIDIA's minor-version compatibility: any CUDA 12.x build runs on the drivers from
 525.60.13 (Linux) on, any 13.x on those from 580 on. Where torch itself finds a GPU, nothing is
 reported: a forward-compatibility package may be installed.
 
@@ -105,8 +105,8 @@ def _gpu_allows(machine: Machine, needed: str) -> bool:
 def _cure(ways: list[tuple[str, tuple[str, ...]]]) -> Cure:
     if not ways:
         return Cure(
-            "No driver that this GPU still gets runs this torch, and no torch build in the tables "
-            "runs on the present driver. Use the CPU, or a newer GPU.",
+            "No driver that still supports this GPU runs this torch, and no torch build in the "
+            "tables runs on the present driver. Use the CPU, or a newer GPU.",
             ("nvidia-smi",),
         )
     if len(ways) == 1:

@@ -1,4 +1,4 @@
-"""NVIDIA's device files may not be opened by this user.
+"""NVIDIA's device files are not accessible to this user.
 
 ## What it sees
 

@@ -1,4 +1,4 @@
-"""NVIDIA's module is loaded, and one of its device files is missing.
+"""NVIDIA's module is loaded, but one of its device files is missing.
 
 ## What it sees
 
@@ -10,8 +10,8 @@ torch finds its GPU, nothing is reported.
 
 Without /dev/nvidia-uvm nvidia-smi works and CUDA does not: torch says "CUDA unknown error - this
 may be due to an incorrectly set up environment". Without the others the driver cannot be reached at
-all. The setuid program nvidia-modprobe creates the files at first use; some distributions pack it
-apart, and it can do nothing in a container.
+all. The setuid program nvidia-modprobe creates the files at first use; some distributions package
+it separately, and it does not work in a container.
 
 ## Evidence
 
@@ -21,8 +21,8 @@ it.
 
 ## Cure
 
-Load nvidia_uvm and create the files with nvidia-modprobe, and do the same at each start. For a
-container, do it on the host and start the container anew.
+Load nvidia_uvm and create the files with nvidia-modprobe, and do the same at each boot. For a
+container, do it on the host and restart the container.
 
 ## References
 
@@ -60,13 +60,13 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     uvm = "nvidia_uvm" in (machine.kernel.modules or ())
     message = driver_state.torch_says(machine)
-    first = "CUDA cannot start" if severity is Severity.ERROR else "CUDA needs it at its start"
+    first = "CUDA cannot start" if severity is Severity.ERROR else "CUDA needs it at start-up"
     yield Diagnosis(
         title=f"{paths[0]} is missing: {first}",
         evidence=f"missing: {', '.join(paths)}; module nvidia is loaded, nvidia_uvm is "
         f"{'loaded' if uvm else 'not loaded'}" + (f"; {message}" if message else ""),
         cure=Cure(
-            "Load nvidia_uvm and create the device files, now and at each start. Where the command "
+            "Load nvidia_uvm and create the device files, now and at each boot. Where the command "
             "nvidia-modprobe is missing, install the package of that name.",
             driver_state.on_host(target.of(machine), _commands(target.of(machine))),
         ),

@@ -1,4 +1,4 @@
-"""Secure Boot is on and keeps NVIDIA's module from being loaded.
+"""Secure Boot is on and blocks NVIDIA's module.
 
 ## What it sees
 
@@ -50,7 +50,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     version = driver_facts and (driver_facts.installed_version or driver_facts.library_version)
     place = target.of(machine)
     yield Diagnosis(
-        title="Secure Boot keeps the NVIDIA module from being loaded",
+        title="Secure Boot blocks the NVIDIA module",
         evidence=f"Secure Boot: on; nvidia.ko {version or 'of unknown version'} is on disk for "
         f"kernel {machine.system.release or 'that runs'}; loaded modules: "
         f"{driver_state.modules(machine)}; waiting: "

@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES says that no GPU is to be seen.
+"""CUDA_VISIBLE_DEVICES hides all GPUs.
 
 ## What it sees
 

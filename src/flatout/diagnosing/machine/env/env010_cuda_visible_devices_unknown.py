@@ -4,12 +4,12 @@
 
 An entry of CUDA_VISIBLE_DEVICES is a number above the last GPU, the start of a UUID that no GPU (or
 more than one) has, a MIG device where there is none, something that is neither number nor UUID, or
-it stands there twice.
+an entry that is listed twice.
 
 ## Why it matters
 
-CUDA reads the list from left to right and stops at the first invalid entry, without a word: with
-"0,9,1" on two GPUs only GPU 0 is seen, with "9,0" none. The same entry twice leaves none. Inside a
+CUDA reads the list from left to right and silently stops at the first invalid entry: with "0,9,1"
+on two GPUs only GPU 0 is seen, with "9,0" none. The same entry twice leaves none. Inside a
 container the GPUs that were passed through are counted from 0.
 
 ## Evidence

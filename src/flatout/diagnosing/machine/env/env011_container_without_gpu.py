@@ -18,9 +18,9 @@ The kind of container, that no device file is there, and what says that a GPU sh
 
 ## Cure
 
-Start the container with the GPU: `docker run --gpus all`, in a compose file a device reservation,
-in Kubernetes a limit of nvidia.com/gpu and the device plugin, `singularity exec --nv`. For NVIDIA
-the host needs its driver and NVIDIA's container toolkit.
+Start the container with the GPU: `docker run --gpus all`, a device reservation in a compose file,
+in Kubernetes a limit of nvidia.com/gpu and the device plugin, or `singularity exec --nv`. For
+NVIDIA the host needs its driver and NVIDIA's container toolkit.
 
 ## References
 
@@ -94,7 +94,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         evidence=f"container: {kind}; no /dev/nvidia*, /dev/kfd or /dev/dxg in it; "
         + "; ".join(filter(None, (host, image))),
         cure=Cure(
-            "Start the container anew with the GPU, as the lines show for its kind."
+            "Start the container again, with the GPU, as the lines show for its kind."
             + ("" if amd else " The host needs NVIDIA's driver and its container toolkit."),
             _commands(place, kind, amd),
         ),

@@ -42,7 +42,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     torch = machine.torch
     built = f"; torch is built with CUDA {torch.cuda}" if torch and torch.cuda else ""
     yield Diagnosis(
-        title="this is WSL 1: no GPU can be reached from it",
+        title="this is WSL 1: it cannot reach a GPU",
         evidence=f"WSL version 1, kernel release {machine.system.release or 'not known'}{built}",
         cure=Cure(
             "Convert this distribution to WSL 2: run the printed line in PowerShell on Windows. It "

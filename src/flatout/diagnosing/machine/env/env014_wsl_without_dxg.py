@@ -16,7 +16,7 @@ The WSL kernel's release, and torch's build. An error where torch is built for C
 
 ## Cure
 
-Update WSL and the Windows driver, look into /etc/wsl.conf, and start WSL anew.
+Update WSL and the Windows driver, check /etc/wsl.conf, and restart WSL.
 
 ## References
 

@@ -1,4 +1,4 @@
-"""Of NVML and nvidia-smi only one works.
+"""Only one of NVML and nvidia-smi works.
 
 ## What it sees
 
@@ -7,9 +7,9 @@ works, or the other way round.
 
 ## Why it matters
 
-Both ask the same driver, so the GPU is well. Without libnvidia-ml.so.1 NCCL cannot read how the
-GPUs are joined and multi-GPU training may fail at its start; monitors that use NVML show nothing:
-a warning. Without nvidia-smi only scripts that call it are hit: a note.
+Both ask the same driver, so the GPU is fine. Without libnvidia-ml.so.1 NCCL cannot read how the
+GPUs are connected and multi-GPU training may fail at its start; monitors that use NVML show
+nothing: a warning. Without nvidia-smi only scripts that call it are affected: a note.
 
 ## Evidence
 
@@ -49,7 +49,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     nvml = driver_facts.nvml_error is not None
     fails, works = ("NVML", "nvidia-smi") if nvml else ("nvidia-smi", "NVML")
-    hit = "NCCL and monitors may miss it" if nvml else "the GPU is well"
+    hit = "NCCL and monitors may need it" if nvml else "the GPU is fine"
     yield Diagnosis(
         title=f"{fails} does not work, {works} does: {hit}",
         evidence=f"{driver_state.errors(driver_facts)}; driver {driver_facts.version} answers "
@@ -69,7 +69,7 @@ def _commands(place: Target, nvml: bool) -> tuple[str, ...]:
     look = "ldconfig -p | grep libnvidia-ml" if nvml else "command -v nvidia-smi"
     if place.container:
         again = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ..."
-        return (look, f"# On the host, start the container anew: {again}")
+        return (look, f"# On the host, start the container again: {again}")
     if place.wsl:
         return (look, "ls -l /usr/lib/wsl/lib/", *driver.commands(place))
     return driver.commands(place) if windows else (look, *driver_state.repair(place))

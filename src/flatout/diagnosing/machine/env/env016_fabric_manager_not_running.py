@@ -79,6 +79,6 @@ def _commands(place: Target, version: str) -> tuple[str, ...]:
         system_packages.sudo(place, f"systemctl restart {service}"),
         f"systemctl status --no-pager {service}",
         system_packages.sudo(place, f"journalctl -u {service} -b --no-pager | tail -n 20"),
-        f"# if the log tells of another version than {version}: update the driver too, and restart",
+        f"# if the log names another version than {version}: update the driver too, and restart",
         "nvidia-smi -q | grep -A 4 -i fabric",
     )

@@ -20,9 +20,9 @@ listed, and the Xid errors of that address.
 
 ## Cure
 
-Read the kernel's log, then restart (a full power cycle helps where a restart does not). If it comes
-back, look at power cables, risers and temperature, and have the card exchanged. A GPU that its
-driver no longer supports needs an older driver branch.
+Read the kernel's log, then restart (a full power cycle helps where a restart does not). If it
+happens again, check power cables, risers and temperature, and have the card replaced. A GPU that
+its driver no longer supports needs an older driver branch.
 
 ## References
 
@@ -79,8 +79,9 @@ def _lost(machine: Machine, lost: list[Gpu]) -> Diagnosis:
             system_packages.sudo(place, "reboot"),
         )
     text = (
-        "Save running work, read the log, and restart; take the power away for a minute if that "
-        "does not bring it back. If it is lost again, look at its power cables, riser and heat."
+        "Save running work, read the log, and restart; power off for a minute if that "
+        "does not bring it back. If it is lost again, check its power cables, riser and "
+        "temperature."
     )
     return Diagnosis(title, evidence, Cure(text, lines))
 

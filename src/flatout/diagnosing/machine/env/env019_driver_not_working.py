@@ -1,10 +1,10 @@
-"""NVIDIA's driver is installed and does not work.
+"""NVIDIA's driver is installed but does not work.
 
 ## What it sees
 
 An NVIDIA GPU is on the bus and the driver lists none: its module is loaded, and NVML and nvidia-smi
 fail or find no device; or the module is there for the running kernel and not loaded, without Secure
-Boot. Causes that have a page of their own (ENV001 to ENV014) are told there and not here.
+Boot. Causes that have a page of their own (ENV001 to ENV014) are reported there instead.
 
 ## Why it matters
 
@@ -16,9 +16,9 @@ What NVML and nvidia-smi say, the driver's version, the modules that are loaded,
 
 ## Cure
 
-It depends on the message. "GPU is lost": restart. "Unknown Error" in a container: start it anew (on
-the host a `systemctl daemon-reload` took its devices away). A missing library: install the driver
-anew, or ask the container toolkit for it. A GPU that is too old for the driver, or for its open
+It depends on the message. "GPU is lost": restart. "Unknown Error" in a container: restart it (on
+the host a `systemctl daemon-reload` took its devices away). A missing library: reinstall the
+driver, or ask the container toolkit for it. A GPU that is too old for the driver, or for its open
 modules: another branch. Otherwise load the module by hand and read the kernel's log.
 
 ## References
@@ -115,11 +115,11 @@ def _way(machine: Machine, cards: tuple[Gpu, ...], idle: bool) -> Way:
     if place.container:
         return _in_container(messages)
     if place.system == "Windows":
-        return "Install the driver anew and restart.", driver.commands(place)
+        return "Reinstall the driver and restart.", driver.commands(place)
     if "lost" in messages or any(xid.number == 79 for xid in machine.kernel.xids or ()):
         return _lost(place)
     if _no_library(messages):
-        text = "The module is there and the driver's libraries are not: install them anew."
+        text = "The module is there but the driver's libraries are missing: reinstall them."
         return text, driver_state.repair(place)
     return _not_yet_loaded(place) if idle else _unknown(place)
 
@@ -148,14 +148,14 @@ def _in_container(messages: str) -> Way:
     if _no_library(messages):
         again = "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ..."
         return (
-            "The devices were passed through and the driver's libraries were not. Let NVIDIA's "
+            "The devices were passed through, but the driver's libraries were not. Let NVIDIA's "
             "container toolkit start the container: it brings both.",
             ("ldconfig -p | grep -E 'libcuda|libnvidia-ml'", f"# On the host: {again}"),
         )
     return (
-        "Start the container anew: it has lost the right to its devices, as happens when systemd "
-        "on the host reloads its units. The last line, at every start of the host, keeps that from "
-        "coming back.",
+        "Restart the container: it has lost access to its devices, as happens when systemd "
+        "on the host reloads its units. The last line, at every boot of the host, keeps that from "
+        "happening again.",
         (
             "# On the host: nvidia-smi must work there",
             "# On the host: docker restart CONTAINER",
@@ -166,8 +166,8 @@ def _in_container(messages: str) -> Way:
 
 def _lost(place: Target) -> Way:
     return (
-        "The GPU has fallen off the bus. Restart; if it is lost again, look at its power cables, "
-        "riser and heat, and have the card exchanged.",
+        "The GPU has fallen off the bus. Restart; if it is lost again, check its power cables, "
+        "riser and temperature, and have the card replaced.",
         (_log(place), system_packages.sudo(place, "reboot")),
     )
 
@@ -175,7 +175,7 @@ def _lost(place: Target) -> Way:
 def _not_yet_loaded(place: Target) -> Way:
     return (
         "Load the module; if the kernel refuses it, its log says why. If it loads and is missing "
-        "again after a restart, a file in /etc/modprobe.d forbids it (prime-select intel writes "
+        "again after a restart, a file in /etc/modprobe.d blacklists it (prime-select intel writes "
         "one).",
         (
             system_packages.sudo(place, "modprobe nvidia") + " && nvidia-smi",
@@ -189,8 +189,8 @@ def _not_yet_loaded(place: Target) -> Way:
 def _unknown(place: Target) -> Way:
     again = (line if line.startswith("#") else f"# {line}" for line in driver.commands(place))
     return (
-        "Read the kernel's log and load the module anew; if that does not help, restart, and then "
-        "install the driver anew.",
+        "Read the kernel's log and reload the module; if that does not help, restart, and then "
+        "reinstall the driver.",
         (_log(place), *driver.reload_commands(place), "# If it still fails:", *again),
     )
 

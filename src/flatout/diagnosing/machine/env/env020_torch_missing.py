@@ -2,7 +2,7 @@
 
 ## What it sees
 
-The interpreter could be asked, and torch is not among its packages.
+The interpreter answered, but torch is not among its packages.
 
 ## Why it matters
 

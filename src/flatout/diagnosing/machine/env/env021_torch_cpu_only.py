@@ -1,4 +1,4 @@
-"""torch is the build for CPU, on a machine with an NVIDIA or AMD GPU.
+"""torch is a CPU build, on a machine with an NVIDIA or AMD GPU.
 
 ## What it sees
 
@@ -8,7 +8,7 @@ their own check.
 ## Why it matters
 
 `torch.cuda.is_available()` is False and the training runs on the processor: often 10 to 100 times
-slower. pip keeps a CPU build that is once there, because its version satisfies every requirement.
+slower. pip keeps an installed CPU build, because its version satisfies every requirement.
 
 ## Evidence
 
@@ -46,8 +46,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     build = f"{choice.version}+{choice.build}"
     yield Diagnosis(
-        title=f"{software.label(torch)} is for CPU only; {software.gpu_name(gpus[0])} stands idle",
+        title=f"{software.label(torch)} is for CPU only; {software.gpu_name(gpus[0])} is idle",
         evidence=f"build {torch.build or 'without CUDA and ROCm'}, {len(gpus)} x "
         f"{software.gpu_name(gpus[0])}; the build that fits is {build}",
-        cure=Cure(f"Replace it by torch {build}.", software.install_torch(machine)),
+        cure=Cure(f"Replace it with torch {build}.", software.install_torch(machine)),
     )

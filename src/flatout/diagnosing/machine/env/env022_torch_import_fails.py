@@ -1,4 +1,4 @@
-"""torch is installed, and `import torch` fails.
+"""torch is installed, but `import torch` fails.
 
 ## What it sees
 
@@ -6,7 +6,7 @@ The user's interpreter was asked to import torch, and the import ended with an e
 
 ## Why it matters
 
-Nothing runs. The error's last line tells which of a few causes it is: a CUDA library that is
+Nothing runs. The error's last line shows which of a few causes it is: a CUDA library that is
 missing, a system library in front of the wheel's own, the Visual C++ runtime missing on Windows,
 NumPy 2 with a torch built for NumPy 1, or a C library older than the wheel needs.
 
@@ -16,7 +16,7 @@ The last line of the error, torch's version, and LD_LIBRARY_PATH where it plays 
 
 ## Cure
 
-By the cause: install torch anew together with its libraries, take the foreign folder out of
+By the cause: reinstall torch together with its libraries, remove the foreign folder from
 LD_LIBRARY_PATH, install the runtime, or install the NumPy that fits.
 
 ## References
@@ -140,7 +140,7 @@ CAUSES = (
     Cause(
         r"undefined symbol",
         "Another version of the library is loaded before the one that torch brings. Take its "
-        "folder out of the search path; where none is set, install torch with its libraries anew.",
+        "folder out of the search path; where none is set, reinstall torch with its libraries.",
         _foreign_library,
     ),
     Cause(
@@ -168,7 +168,7 @@ CAUSES = (
     ),
     Cause(
         r"DLL load failed|WinError (126|127|1114)|c10\.dll|fbgemm\.dll",
-        "Windows misses the Visual C++ runtime that torch's DLLs need: install it, and start a new "
+        "The Visual C++ runtime that torch's DLLs need is missing: install it, and start a new "
         "shell.",
         _runtime,
     ),
@@ -183,5 +183,5 @@ CAUSES = (
         _remark("rename the file torch.py or the folder torch next to the script"),
     ),
     Cause(r"No module named", "A package that torch needs is missing.", _module),
-    Cause(r"", "The installation is damaged: install it anew.", _reinstall),
+    Cause(r"", "The installation is damaged: reinstall it.", _reinstall),
 )

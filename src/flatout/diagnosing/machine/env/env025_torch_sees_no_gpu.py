@@ -1,4 +1,4 @@
-"""The driver works and torch is built for CUDA, and yet torch sees no GPU.
+"""The driver works and torch is built for CUDA, but torch sees no GPU.
 
 ## What it sees
 
@@ -52,7 +52,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     version = (driver_facts := machine.driver("nvidia")) and driver_facts.version
     message = torch.cuda_error or "no message"
     yield Diagnosis(
-        title=f"torch sees no GPU, and the driver sees {software.gpu_name(gpus[0])}",
+        title=f"torch sees no GPU, but the driver sees {software.gpu_name(gpus[0])}",
         evidence=f"{software.label(torch)} (CUDA {built_for}), driver {version or '?'}: "
         f"{software.shortened(message, 300)}",
         cure=_cure(machine, message),

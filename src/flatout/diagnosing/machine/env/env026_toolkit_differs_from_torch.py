@@ -8,7 +8,7 @@ The nvcc that a build would take (CUDA_HOME, else the first on PATH, else /usr/l
 ## Why it matters
 
 torch itself does not use the toolkit: its wheels bring their own CUDA, so running and training are
-not touched. Only building CUDA extensions is: torch.utils.cpp_extension refuses another major
+not affected. Only building CUDA extensions is: torch.utils.cpp_extension refuses another major
 version and warns of another minor one.
 
 ## Evidence

@@ -1,4 +1,4 @@
-"""Several CUDA toolkits are installed, and not the one that fits torch is in front.
+"""Several CUDA toolkits are installed, and the one that matches torch does not come first.
 
 ## What it sees
 
@@ -7,12 +7,13 @@ torch's CUDA, and another one on this machine has it.
 
 ## Why it matters
 
-CUDA extensions (flash-attn, apex, DeepSpeed's kernels, your own) are compiled with the toolkit in
-front: they fail to build, or build and crash on import. torch without extensions is not touched.
+CUDA extensions (flash-attn, apex, DeepSpeed's kernels, your own) are compiled with the toolkit that
+comes first: they fail to build, or build and crash on import. torch without extensions is not
+affected.
 
 ## Evidence
 
-Each toolkit with its version, which one is in front, and torch's CUDA.
+Each toolkit with its version, which one comes first, and torch's CUDA.
 
 ## Cure
 
@@ -52,8 +53,8 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     listed = ", ".join(f"{toolkit.path} ({toolkit.version or '?'})" for toolkit in toolkits)
     reason = "CUDA_HOME names it" if front.cuda_home else "its nvcc comes first"
     yield Diagnosis(
-        title=f"CUDA {front.version} is in front; torch was built with {built_with}",
-        evidence=f"{listed}; in front: {front.path} ({reason}); torch's CUDA is {built_with}",
+        title=f"CUDA {front.version} comes first; torch was built with {built_with}",
+        evidence=f"{listed}; first: {front.path} ({reason}); torch's CUDA is {built_with}",
         cure=Cure(
             f"Let CUDA_HOME and PATH name {fitting.path}; it matters for building extensions.",
             _commands(machine, fitting),

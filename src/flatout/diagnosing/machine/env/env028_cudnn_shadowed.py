@@ -1,4 +1,4 @@
-"""Another cuDNN stands in front of the one that torch brings.
+"""Another cuDNN shadows the one that torch brings.
 
 ## What it sees
 
@@ -20,7 +20,7 @@ brings, and the version that torch says it loaded.
 
 ## Cure
 
-Take the folder out of the variable. torch needs no CUDA folder in LD_LIBRARY_PATH at all.
+Remove the folder from the variable. torch needs no CUDA folder in LD_LIBRARY_PATH at all.
 
 ## References
 
@@ -54,10 +54,10 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
             continue  # libcudnn.so.8 and libcudnn.so.9 do not meet
         loaded = f"; torch loaded {torch.cudnn}" if torch.cudnn else ""
         yield Diagnosis(
-            title=f"cuDNN {library.version} in {name} stands in front of torch's {own}",
+            title=f"cuDNN {library.version} in {name} shadows torch's {own}",
             evidence=f"{library.path} is {library.version}; torch brings {own}{loaded}",
             cure=Cure(
-                f"Take it out of {name}; torch finds its own cuDNN without the variable.",
+                f"Remove it from {name}; torch finds its own cuDNN without the variable.",
                 software.without_folder(machine, name, library),
             ),
         )

@@ -1,4 +1,4 @@
-"""Another NCCL stands in front of the one that torch brings.
+"""Another NCCL may shadow the one that torch brings.
 
 ## What it sees
 
@@ -10,7 +10,7 @@ All NCCL 2 releases share one file name, so the first one that is loaded serves 
 LD_PRELOAD always wins. LD_LIBRARY_PATH wins for builds of torch that do not bring NCCL as a wheel
 (conda, built from source), and for any library that loads NCCL before torch does. An older NCCL
 ends in "undefined symbol: ncclCommRegister" and the like; ranks with different ones hang. With
-pip's wheels torch itself is not touched by LD_LIBRARY_PATH: then this is a note.
+pip's wheels LD_LIBRARY_PATH does not affect torch itself: then this is a note.
 
 ## Evidence
 
@@ -18,7 +18,7 @@ Path and version of the foreign library, the variable, and the version that torc
 
 ## Cure
 
-Take it out of the variable, on every machine of the job. Keep it where it is meant (a vendor's
+Remove it from the variable, on every machine of the job. Keep it where it is intended (a vendor's
 build for its own network).
 
 ## References
@@ -51,10 +51,10 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
             continue
         own_first = name == "LD_LIBRARY_PATH" and wheel is not None
         yield Diagnosis(
-            title=f"NCCL {library.version} in {name} stands beside torch's {own}",
+            title=f"NCCL {library.version} in {name} competes with torch's {own}",
             evidence=f"{library.path} is {library.version}; torch brings {own}",
             cure=Cure(
-                f"Take it out of {name}, on every machine of the job.",
+                f"Remove it from {name}, on every machine of the job.",
                 software.without_folder(machine, name, library),
             ),
             severity=Severity.NOTE if own_first else None,

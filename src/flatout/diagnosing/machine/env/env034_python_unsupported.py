@@ -3,8 +3,8 @@
 ## What it sees
 
 The interpreter's version against those for which torch's wheels are built: the installed release
-where it does not work, else the newest. A torch that works is only told of where newer releases
-have left this Python behind.
+where it does not work, else the newest. A torch that works is reported only where newer releases no
+longer support this Python.
 
 ## Why it matters
 

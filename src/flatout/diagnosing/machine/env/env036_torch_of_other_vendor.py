@@ -16,7 +16,7 @@ torch's build and the GPU.
 
 ## Cure
 
-Replace it by the build for this GPU.
+Replace it with the build for this GPU.
 
 ## References
 
@@ -53,7 +53,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         title=f"{software.label(torch)} is not for {software.gpu_name(gpu)}",
         evidence=f"built for GPUs of {NAMES[built_for]}; here: {software.gpu_name(gpu)}; the build "
         f"that fits is {choice.version}+{choice.build}",
-        cure=Cure("Replace it by the build for this GPU.", software.install_torch(machine)),
+        cure=Cure("Replace it with the build for this GPU.", software.install_torch(machine)),
     )
 
 

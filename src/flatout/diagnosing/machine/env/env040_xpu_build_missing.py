@@ -15,7 +15,7 @@ torch's build and the GPU.
 
 ## Cure
 
-Replace it by the XPU build.
+Replace it with the XPU build.
 
 ## References
 
@@ -48,5 +48,5 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         title=f"{software.label(torch)} does not use {software.gpu_name(gpus[0])}",
         evidence=f"{software.gpu_name(gpus[0])}; torch's build is {torch.build or 'not XPU'}; the "
         f"build that fits is {choice.version}+xpu",
-        cure=Cure("Replace it by the XPU build.", software.install_torch(machine)),
+        cure=Cure("Replace it with the XPU build.", software.install_torch(machine)),
     )

@@ -8,8 +8,8 @@ bring them unless it is installed as tensorflow[and-cuda].
 
 ## Why it matters
 
-`tf.config.list_physical_devices("GPU")` is empty, and TensorFlow works on the processor without a
-word above a line in its log.
+`tf.config.list_physical_devices("GPU")` is empty, and TensorFlow runs on the processor with no more
+than a line in its log.
 
 ## Evidence
 

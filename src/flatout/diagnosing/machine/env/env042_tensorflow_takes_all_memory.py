@@ -59,7 +59,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         evidence=f"TensorFlow {flow.version or '?'} with CUDA, {software.gpu_name(gpus[0])}{size}, "
         f"{VARIABLE} is not set{also}",
         cure=Cure(
-            "Let it grow by need; or tf.config.experimental.set_memory_growth in the program.",
+            "Let it grow as needed; or tf.config.experimental.set_memory_growth in the program.",
             system_packages.variable(target.of(machine), VARIABLE, "true"),
         ),
         severity=Severity.WARNING if beside else Severity.NOTE,

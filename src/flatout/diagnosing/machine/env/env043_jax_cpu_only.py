@@ -49,7 +49,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     extra = "rocm" if gpus[0].vendor == "amd" else f"cuda{_cuda_major(machine)}"
     yield Diagnosis(
-        title=f"JAX {jax.version or ''} is for CPU only; {software.gpu_name(gpus[0])} stands idle",
+        title=f"JAX {jax.version or ''} is for CPU only; {software.gpu_name(gpus[0])} is idle",
         evidence=f"jax {jax.version or '?'}, jaxlib {jax.jaxlib or '?'}; no jax-cuda*-plugin and "
         "no jax-rocm*-plugin is installed",
         cure=Cure(

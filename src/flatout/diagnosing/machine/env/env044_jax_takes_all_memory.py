@@ -16,8 +16,8 @@ JAX's version and plugin, and torch in the same environment.
 
 ## Cure
 
-XLA_PYTHON_CLIENT_PREALLOCATE=false lets it grow by need; XLA_PYTHON_CLIENT_MEM_FRACTION=.40 takes a
-smaller share.
+XLA_PYTHON_CLIENT_PREALLOCATE=false lets it grow as needed; XLA_PYTHON_CLIENT_MEM_FRACTION=.40 takes
+a smaller share.
 
 ## References
 
@@ -60,7 +60,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         evidence=f"jax {jax.version or '?'} with GPU plugin {plugin}, {VARIABLES[0]} is not "
         f"set{also}",
         cure=Cure(
-            "Let it grow by need.",
+            "Let it grow as needed.",
             system_packages.variable(target.of(machine), VARIABLES[0], "false"),
         ),
         severity=Severity.WARNING if beside else Severity.NOTE,

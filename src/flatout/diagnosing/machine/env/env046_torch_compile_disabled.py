@@ -6,7 +6,7 @@ TORCH_COMPILE_DISABLE=1 or TORCHDYNAMO_DISABLE=1, with a torch that has torch.co
 
 ## Why it matters
 
-`torch.compile(model)` returns the model as it is, and nobody is told: the job runs without fused
+`torch.compile(model)` returns the model as it is, without a message: the job runs without fused
 kernels.
 
 ## Evidence

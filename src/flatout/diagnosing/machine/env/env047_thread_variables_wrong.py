@@ -1,4 +1,4 @@
-"""A variable sets the number of CPU threads far below, or above, the cores here.
+"""A variable sets the number of CPU threads far below, or above, the number of cores.
 
 ## What it sees
 

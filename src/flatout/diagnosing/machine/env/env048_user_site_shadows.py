@@ -7,9 +7,9 @@ and packages that matter for training found there.
 
 ## Why it matters
 
-The user site stands before the environment's folder on Python's path. A `pip install --user` of
-long ago then decides which torch, NumPy or CUDA library runs in every environment with the same
-Python version, whatever you install into it.
+The user site comes before the environment's folder on Python's path. An old `pip install --user`
+then decides which torch, NumPy or CUDA library runs in every environment with the same Python
+version, whatever you install into it.
 
 ## Evidence
 
@@ -58,7 +58,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     names = sorted({f"{package.name} {package.version or ''}".strip() for package in packages})
     yield Diagnosis(
-        title=software.shortened(f"the user's site folder is in front: {', '.join(names)}"),
+        title=software.shortened(f"the user's site folder comes first: {', '.join(names)}"),
         evidence=f"{', '.join(names)} in {packages[0].location}; environment of "
         f"{python.executable or 'this Python'}",
         cure=Cure(

@@ -1,4 +1,4 @@
-"""The settings of torch's GPU allocator are malformed, unknown to this torch, or at odds.
+"""The settings of torch's GPU allocator are malformed, unknown to this torch, or contradictory.
 
 ## What it sees
 

@@ -1,4 +1,4 @@
-"""torch and the packages that belong to it are of different releases.
+"""torch and its companion packages are of different releases.
 
 ## What it sees
 
@@ -10,7 +10,7 @@ count.
 
 torchvision and torchaudio are compiled against one torch release: with another one they fail with
 "operator torchvision::nms does not exist" or undefined symbols. A CUDA library in another version
-is untested: wrong results and slow kernels have come of it.
+is untested: it has caused wrong results and slow kernels.
 
 ## Evidence
 

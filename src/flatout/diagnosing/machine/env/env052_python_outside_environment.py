@@ -1,4 +1,4 @@
-"""An environment is active, and the Python that runs the training is another one.
+"""An environment is active, but another Python runs the training.
 
 ## What it sees
 
@@ -50,7 +50,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     interpreter = f"{folder}\\{beside}" if windows else f"{folder}/bin/python"
     leave = "deactivate" if name == "VIRTUAL_ENV" else "conda deactivate"
     yield Diagnosis(
-        title=software.shortened(f"{name} is active, and another Python runs the training"),
+        title=software.shortened(f"{name} is active, but another Python runs the training"),
         evidence=f"{name}={folder}; the interpreter is {python.executable}",
         cure=Cure(
             f"Run the job with {interpreter}, or leave the environment.",

@@ -1,4 +1,4 @@
-"""The AMD GPU's device files are closed to this user.
+"""The AMD GPU's device files are not accessible to this user.
 
 ## What it sees
 

@@ -1,15 +1,15 @@
-"""NCCL variables switch off the fast ways between the GPUs.
+"""NCCL variables switch off the fast paths between the GPUs.
 
 ## What it sees
 
 More than one GPU, and NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1, or NCCL_IB_DISABLE=1 with active
-InfiniBand ports. P2P counts where the GPUs have a direct way to each other.
+InfiniBand ports. P2P counts only where the GPUs have a direct path to each other.
 
 ## Why it matters
 
 Without P2P and NVLink every gradient goes through main memory; without InfiniBand it goes through
 TCP. All-reduce runs at a fraction of the bandwidth. Such settings are work-arounds for hangs, and
-stay after the cause is gone.
+stay in place after the cause is gone.
 
 ## Evidence
 

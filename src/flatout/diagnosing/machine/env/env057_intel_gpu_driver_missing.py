@@ -1,4 +1,4 @@
-"""The Intel GPU lacks its kernel driver, or the user side of it (Level Zero).
+"""The Intel GPU lacks its kernel driver or its user-space driver (Level Zero).
 
 ## What it sees
 

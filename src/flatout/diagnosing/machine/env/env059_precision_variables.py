@@ -1,4 +1,4 @@
-"""An environment variable overrules the precision that the program asks for.
+"""An environment variable overrides the precision that the program asks for.
 
 ## What it sees
 
@@ -62,7 +62,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if (software.variable(machine, FORCED) or "").strip() == "1":
         yield Diagnosis(
             title=f"{FORCED}=1: every float32 matrix product is rounded to TF32",
-            evidence=f"{FORCED}=1 overrules torch.set_float32_matmul_precision",
+            evidence=f"{FORCED}=1 overrides torch.set_float32_matmul_precision",
             cure=Cure(
                 "Unset it where float32 must be exact.",
                 system_packages.variable(here, FORCED, None),

@@ -2,8 +2,8 @@
 
 ## What it sees
 
-/dev/shm has less than 1 GiB on Linux (and less than a quarter of the main memory). Docker gives
-a container 64 MB where nothing else is said.
+/dev/shm has less than 1 GiB on Linux (and less than a quarter of the main memory). Docker gives a
+container 64 MB by default.
 
 ## Why it matters
 
@@ -88,7 +88,7 @@ def _commands(machine: Machine, gibibytes: int) -> tuple[str, ...]:
     if kind is not None:
         tool = "podman" if kind == "podman" else "docker"
         return (
-            "# On the host, start the container anew with:",
+            "# On the host, start the container again with:",
             f"# {tool} run --shm-size={gibibytes}g ...",
             "# compose file:",
             f'#   shm_size: "{gibibytes}gb"',

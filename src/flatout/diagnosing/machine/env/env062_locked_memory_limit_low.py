@@ -58,7 +58,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 def _commands(machine: Machine) -> tuple[str, ...]:
     if machine.container.kind is not None:
         return (
-            "# On the host, start the container anew with:",
+            "# On the host, start the container again with:",
             "# docker run --ulimit memlock=-1 ...",
         )
     file = system_packages.sudo(target.of(machine), "tee /etc/security/limits.d/locked-memory.conf")

@@ -1,4 +1,4 @@
-"""The CPU quota is far under the number of cores that programs see.
+"""The CPU quota is far below the number of cores that programs see.
 
 ## What it sees
 

@@ -3,13 +3,13 @@
 ## What it sees
 
 At least 0.5 GiB are in swap while less than 15 % of the main memory is free: a warning. A tenth of
-the main memory (and at least 4 GiB) in swap with memory free again: a note. macOS, which swaps by
-habit, only shows the first.
+the main memory (and at least 4 GiB) in swap with memory free again: a note. On macOS, which swaps
+routinely, only the first is reported.
 
 ## Why it matters
 
 A page in swap costs a disk access instead of 0.1 microseconds. A loader whose workers are swapped
-out can be a thousand times slower, and nothing in the program says why.
+out can be a thousand times slower, and no message says why.
 
 ## Evidence
 
@@ -17,8 +17,8 @@ Swap used and in all, main memory available and in all.
 
 ## Cure
 
-Find who takes the memory, use fewer loader workers or a smaller cache, then bring what is swapped
-out back.
+Find out which program takes the memory, use fewer loader workers or a smaller cache, then empty the
+swap.
 
 ## References
 

@@ -16,8 +16,7 @@ The folder, its file system, what is free and its size.
 
 ## Cure
 
-See what takes the space; empty caches that fill again by themselves; send temporary files
-elsewhere.
+See what takes the space; empty caches, which refill by themselves; move temporary files elsewhere.
 
 ## References
 
@@ -58,7 +57,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
             evidence=f"{paths}{system}: {units.size(first.free_bytes)} free of "
             f"{units.size(first.total_bytes)}",
             cure=Cure(
-                "See what takes the space, then empty what fills again by itself.",
+                "See what takes the space, then empty the caches.",
                 _commands(place, disks),
             ),
             severity=_severity(first),

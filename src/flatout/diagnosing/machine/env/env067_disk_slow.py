@@ -1,19 +1,19 @@
-"""The job's folder lies on a slow disk: a turning one, a network or a Windows drive in WSL.
+"""The job's folder is on a slow disk: a hard disk, a network share or a Windows drive in WSL.
 
 ## What it sees
 
-The current folder is on a turning disk or on a drive of Windows seen from WSL (9p, drvfs): a
-warning. On a network file system: a note.
+The current folder is on a hard disk or on a drive of Windows seen from WSL (9p, drvfs): a warning.
+On a network file system: a note.
 
 ## Why it matters
 
-Training reads thousands of small files per second in random order. A turning disk does about 100
-such reads per second, an SSD many thousands; through 9p and over a network each one waits for the
-other side.
+Training reads thousands of small files per second in random order. A hard disk does about 100 such
+reads per second, an SSD many thousands; through 9p and over a network each one waits for the other
+side.
 
 ## Evidence
 
-The folder, its file system, and whether the disk turns.
+The folder, its file system, and the kind of disk.
 
 ## Cure
 
@@ -63,7 +63,7 @@ def _reason(disk: Disk, machine: Machine) -> tuple[str, Severity] | None:
         return "a drive of Windows, reached through WSL", Severity.WARNING
     if disk.network:
         return "a network file system", Severity.NOTE
-    return ("a turning disk", Severity.WARNING) if disk.rotational else None
+    return ("a hard disk", Severity.WARNING) if disk.rotational else None
 
 
 def _commands(machine: Machine, disk: Disk) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ def _text(machine: Machine) -> str:
 def _commands(machine: Machine) -> tuple[str, ...]:
     if machine.container.kind is not None:
         return (
-            "# On the host, start the container anew with:",
+            "# On the host, start the container again with:",
             "# docker run --pids-limit=-1 --ulimit nproc=65536:65536 ...",
         )
     file = system_packages.sudo(target.of(machine), "tee /etc/security/limits.d/processes.conf")

@@ -1,4 +1,4 @@
-"""The folder for temporary files cannot be written.
+"""The folder for temporary files is not writable.
 
 ## What it sees
 
@@ -7,8 +7,8 @@ This user may not write into the temporary folder (TMPDIR, TEMP or /tmp).
 ## Why it matters
 
 torch.compile and Triton keep compiled kernels there, pip unpacks there, loader workers and ranks
-put their sockets there. Each fails in its own words: "No usable temporary directory found",
-"Permission denied".
+put their sockets there. The messages differ: "No usable temporary directory found", "Permission
+denied".
 
 ## Evidence
 
@@ -43,7 +43,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
             continue
         variable = (machine.environment or {}).get("TMPDIR")
         yield Diagnosis(
-            title=f"{disk.path[-60:]} for temporary files cannot be written",
+            title=f"{disk.path[-60:]} for temporary files is not writable",
             evidence=f"{disk.path}: not writable by this user"
             + (f", file system {disk.file_system}" if disk.file_system else "")
             + (f"; TMPDIR is {variable}" if variable else ""),

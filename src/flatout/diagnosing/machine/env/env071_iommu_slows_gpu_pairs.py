@@ -2,7 +2,7 @@
 
 ## What it sees
 
-Several GPUs of one maker, no NVLink between any two of them, on Linux on bare metal with an IOMMU
+Several GPUs of one vendor, no NVLink between any two of them, on Linux on bare metal with an IOMMU
 that translates.
 
 ## Why it matters

@@ -64,7 +64,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 def _text(spare: bool) -> str:
     text = (
-        "Look at state, cable and error counters of the port; until it is mended, leave it out of "
+        "Check the port's state, cable and error counters; until it is repaired, leave it out of "
         "NCCL_IB_HCA."
     )
     if spare:

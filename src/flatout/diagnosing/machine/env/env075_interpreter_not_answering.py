@@ -1,14 +1,15 @@
-"""The Python that is to run the training does not answer.
+"""The Python interpreter for the training does not answer.
 
 ## What it sees
 
-The interpreter could not be asked for its packages: it is no Python, is too old for the questions
-(older than 3.10), cannot be started, or ends with an error. One that was only slow is a note.
+The interpreter did not list its packages: it is not Python, is too old to be examined (older than
+3.10), cannot be started, or ends with an error. One that was only slow is a note.
 
 ## Why it matters
 
-Nothing about torch can be known then, and all findings about it are missing: "healthy" would say
-less than it seems. On Windows the file under WindowsApps is often no Python but a link to the shop.
+Nothing about torch can be known then, and all findings about it are missing: "healthy" means less
+than it seems. On Windows the file under WindowsApps is often not Python but a link to the Microsoft
+Store.
 
 ## Evidence
 
@@ -17,7 +18,7 @@ The interpreter's path, its version where it told one, and how it ended.
 ## Cure
 
 Name the interpreter that runs the training with --python; where it is too old, make an environment
-with a newer one. A slow one is waited for by --deep.
+with a newer one. With --deep a slow one gets more time.
 
 ## References
 
@@ -60,7 +61,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 def _cure(machine: Machine, python: Interpreter, slow: bool) -> tuple[str, tuple[str, ...]]:
     place = target.of(machine)
     if slow:
-        return "Ask again; with --deep it is given more time.", ("flatout doctor --deep",)
+        return "Try again; with --deep it gets more time.", ("flatout doctor --deep",)
     if python.version is not None or SHOP in (python.executable or ""):
         return "Make an environment with a supported Python.", software.new_environment(place)
     listed = "where.exe python" if place.system == "Windows" else "which -a python3 python"

@@ -2,10 +2,10 @@
 
 ## What it sees
 
-The PCIe link of a GPU is narrower than the card: x8 or x4 instead of x16. It is a note where
-nobody can change it from here: a laptop, a virtual machine, several cards that share the lanes of a
-consumer board at x8. GPUs that are joined to their processor chip to chip (GB10, GH200, GB200) are
-left out: what they tell of PCIe is a placeholder.
+The PCIe link of a GPU is narrower than the card: x8 or x4 instead of x16. It is a note where nobody
+can change it from here: a laptop, a virtual machine, several cards that share the lanes of a
+consumer board at x8. GPUs that are connected to their processor chip to chip (GB10, GH200, GB200)
+are left out: their PCIe figures are placeholders.
 
 ## Why it matters
 
@@ -20,7 +20,7 @@ overhead).
 ## Cure
 
 Put the card into a slot wired with all lanes (the board's manual says which, and which M.2 slots
-take lanes away), without a riser cable, and seat it anew. A cloud machine: ask for another one.
+take lanes away), without a riser cable, and reseat it. In the cloud, ask for another machine.
 
 ## References
 
@@ -90,13 +90,13 @@ def _facts(gpu: Gpu) -> str:
 
 def _text(narrow: list[Gpu], mild: bool, machine: Machine) -> str:
     if mild and devices.laptop(narrow[0]):
-        return "The laptop's maker wired it so: nothing to do but to copy less and earlier."
+        return "The laptop is wired this way: all you can do is copy less and earlier."
     if machine.container.virtual_machine is not None:
-        return "Of a virtual machine: the provider decides it; another type may have all lanes."
+        return "This is the provider's choice; another type of machine may have all lanes."
     if mild:
         return (
             "Consumer boards share 16 lanes between two cards: a board with more lanes is needed."
         )
     return (
-        "Shut down, seat the card anew or move it to a slot wired with all lanes; no riser cable."
+        "Shut down, reseat the card or move it to a slot wired with all lanes; use no riser cable."
     )

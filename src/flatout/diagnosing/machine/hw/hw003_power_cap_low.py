@@ -2,13 +2,13 @@
 
 ## What it sees
 
-The power limit is at least 5 % below the limit that the card has by default. Of a laptop it is a
+The power limit is at least 5 % below the limit that the card has by default. On a laptop it is a
 note: on battery, or in a quiet profile, the laptop lowers it by itself.
 
 ## Why it matters
 
-Under full load the clocks fall until the power fits. Somebody set the limit on purpose (heat,
-noise, a weak power supply) or forgot it; training pays with up to the same share of speed.
+Under full load the clocks fall until the power fits. The limit was set on purpose (heat, noise, a
+weak power supply) or forgotten; training loses up to the same share of speed.
 
 ## Evidence
 
@@ -16,7 +16,7 @@ The limit now, by default and at most, in watts.
 
 ## Cure
 
-Set the default again, unless the limit is meant. The setting is lost at a restart.
+Restore the default, unless the limit is intended. The setting does not survive a restart.
 
 ## References
 
@@ -51,7 +51,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         cure=Cure(
             LAPTOP
             if mobile
-            else "Set the default again, unless the limit is meant (heat, noise, power supply).",
+            else "Restore the default, unless the limit is intended (heat, noise, power supply).",
             () if mobile else devices.settings(machine, _lines(capped)),
         ),
         severity=Severity.NOTE if mobile else Severity.WARNING,

@@ -15,8 +15,8 @@ The reasons, the temperature and that of the slowdown, the clock now and at most
 
 ## Cure
 
-Dust, blocked or failed fans, a rack or a room too warm, cards without a gap between them. Until
-that is mended a lower power limit holds a steadier speed than throttling.
+Check for dust, blocked or failed fans, a rack or room that is too warm, and cards without a gap
+between them. Until that is fixed, a lower power limit holds a steadier speed than throttling.
 
 ## References
 

@@ -6,8 +6,8 @@ The driver names hw_power_brake_slowdown, or hw_slowdown without heat, as a reas
 
 ## Why it matters
 
-The server's power supply pulls an emergency brake: clocks fall to a half or less. Training runs on
-at half its speed, and nothing else tells of it.
+The server's power supply triggers an emergency brake: clocks fall to a half or less. Training
+continues at half its speed, and nothing else reports it.
 
 ## Evidence
 
@@ -15,8 +15,8 @@ The reasons, the clock now and at most, and the power now.
 
 ## Cure
 
-This is not of the GPU's making: look at the power supplies, their cables (each plug of its own) and
-the server's power cap in its management controller.
+The GPU is not the cause: check the power supplies, their cables (each plug of its own) and the
+server's power cap in its management controller.
 
 ## References
 

@@ -1,4 +1,4 @@
-"""A GPU's memory had errors that its error correction could not mend.
+"""A GPU's memory had errors that its error correction could not correct.
 
 ## What it sees
 

@@ -1,4 +1,4 @@
-"""A GPU's memory has broken rows or pages: some wait for a reset, or can no longer be replaced.
+"""A GPU's memory has broken rows or pages that wait for a reset or can no longer be replaced.
 
 ## What it sees
 

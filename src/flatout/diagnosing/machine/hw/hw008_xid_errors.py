@@ -2,7 +2,7 @@
 
 ## What it sees
 
-Lines "NVRM: Xid" in the kernel's log. Each number has its meaning, and most of them tell whether
+Lines "NVRM: Xid" in the kernel's log. Each number has its meaning, and most of them show whether
 the program or the hardware is at fault:
 
 - a fault of the program (notes): 13 and 31 illegal access or exception in a kernel, 32, 43 and 45
@@ -24,7 +24,7 @@ Each number with its count, GPU, meaning and the last message.
 
 ## Cure
 
-By number: mend the program (compute-sanitizer), reset the GPU, update the driver, or have the
+By number: fix the program (compute-sanitizer), reset the GPU, update the driver, or have the
 hardware checked and replaced.
 
 ## References

@@ -1,23 +1,23 @@
-"""A GPU is divided into slices (MIG): torch sees one slice of it.
+"""A GPU is divided into MIG instances: torch sees one of them.
 
 ## What it sees
 
-MIG mode is on. With slices it is a note; without any slice it is an error, because then there is
-nothing on this GPU that CUDA could use. A container or job that has its slice is not told so of
-others, whose slices it cannot see.
+MIG mode is on. With instances it is a note; without any it is an error, because CUDA then cannot
+use this GPU at all. In a container or job that has an instance, other GPUs are not reported,
+because it cannot see their instances.
 
 ## Why it matters
 
-A CUDA program uses exactly one slice, with its part of memory and cores, whatever the GPU has;
-several slices cannot be joined, and there is no direct exchange between them.
+A CUDA program uses exactly one instance, with its part of the memory and cores; several instances
+cannot be combined, and they cannot exchange data directly.
 
 ## Evidence
 
-The slices by profile, and the memory of the whole GPU.
+The instances by profile, and the memory of the whole GPU.
 
 ## Cure
 
-To train on the whole GPU: switch MIG off when nothing runs on it. To choose a slice: its UUID
+To train on the whole GPU: switch MIG off when nothing runs on it. To choose an instance: its UUID
 (nvidia-smi -L) in CUDA_VISIBLE_DEVICES.
 
 ## References
@@ -50,25 +50,26 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     sliced = [gpu for gpu in divided if gpu.mig_slices]
     if empty:
         yield Diagnosis(
-            title=f"{devices.subject(empty)}: MIG is on without any slice",
-            evidence=devices.facts(empty, lambda gpu: "MIG mode on, 0 slices"),
+            title=f"{devices.subject(empty)}: MIG is enabled but has no instances",
+            evidence=devices.facts(empty, lambda gpu: "MIG mode on, 0 instances"),
             cure=Cure(
-                "Switch MIG off to use the whole GPU; or make slices of it: the remark lists the "
+                "Switch MIG off to use the whole GPU; or create instances: the remark lists the "
                 "profiles.",
                 (
                     *devices.settings(machine, [devices.smi(empty, "-mig 0")]),
                     "# still on (pending)? End what runs there, then: nvidia-smi --gpu-reset",
-                    "# profiles for slices: nvidia-smi mig -lgip",
+                    "# profiles for instances: nvidia-smi mig -lgip",
                 ),
             ),
             severity=Severity.ERROR,
         )
     if sliced:
         yield Diagnosis(
-            title=f"{devices.subject(sliced)}: divided by MIG, torch sees one slice",
+            title=f"{devices.subject(sliced)}: divided by MIG, torch sees one instance",
             evidence=devices.facts(sliced, _facts),
             cure=Cure(
-                "To train on the whole GPU switch MIG off (this removes the slices of all users).",
+                "To train on the whole GPU, switch MIG off (this removes the instances of all "
+                "users).",
                 (
                     "nvidia-smi -L",
                     *devices.settings(machine, [devices.smi(sliced, "-mig 0")]),
@@ -79,4 +80,4 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 def _facts(gpu: Gpu) -> str:
     whole = f" of {units.size(gpu.memory_bytes)}" if gpu.memory_bytes is not None else ""
-    return f"slices {', '.join(gpu.mig_slices)}{whole}"
+    return f"instances {', '.join(gpu.mig_slices)}{whole}"

@@ -1,9 +1,9 @@
-"""Persistence mode is off: the driver lets go of an idle GPU, and every start takes longer.
+"""Persistence mode is off: the driver unloads an idle GPU, and every start takes longer.
 
 ## What it sees
 
 On Linux, a data-center GPU (a warning) or another one without a screen (a note) with persistence
-mode off; in a container, where only the host can mend it, always a note. Laptops are left out:
+mode off; in a container, where only the host can change it, always a note. Laptops are left out:
 there it costs battery.
 
 ## Why it matters

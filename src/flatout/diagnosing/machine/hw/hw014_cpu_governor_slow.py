@@ -7,8 +7,8 @@ the like). Under intel_pstate and amd-pstate-epp powersave is the ordinary, fast
 
 ## Why it matters
 
-The cores stay at their lowest clock, or climb slowly: Python, the launches of kernels and the
-loader's workers all run at a half or less of the speed, and the GPU waits.
+The cores stay at their lowest clock, or climb slowly: Python, kernel launches and loader workers
+all run at half the speed or less, and the GPU waits.
 
 ## Evidence
 

@@ -2,8 +2,8 @@
 
 ## What it sees
 
-Pairs of GPUs whose shortest way crosses the link between processors or between parts of one
-(nvidia-smi topo: SYS or NODE), and that no NVLink joins.
+Pairs of GPUs whose shortest path crosses the link between processors or between parts of one
+(nvidia-smi topo: SYS or NODE), and that have no NVLink.
 
 ## Why it matters
 
@@ -12,7 +12,7 @@ hundreds. Data-parallel training of large models is then bound by the exchange.
 
 ## Evidence
 
-The pairs by the way between them.
+The pairs by the path between them.
 
 ## Cure
 

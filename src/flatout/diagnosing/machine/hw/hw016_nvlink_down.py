@@ -2,8 +2,8 @@
 
 ## What it sees
 
-A GPU of which some NVLink connections are up and others down; or all down, where its sisters in the
-same machine have theirs up. Cards that only lack the bridge are left out.
+A GPU of which some NVLink connections are up and others down; or all down, while those of other
+GPUs in the same machine are up. Cards that only lack the bridge are left out.
 
 ## Why it matters
 

@@ -1,17 +1,17 @@
-"""Somebody fixed a GPU's clocks below what it can do.
+"""A GPU's clocks are limited to less than it can do.
 
 ## What it sees
 
-The driver names applications_clocks_setting as a reason for lower clocks; or one GPU may clock
-at least 5 % lower than its sisters of the same model.
+The driver names applications_clocks_setting as a reason for lower clocks; or one GPU's maximum
+clock is at least 5 % lower than that of other GPUs of the same model.
 
 ## Why it matters
 
-Compute falls with the clock. Fixed clocks are useful for measuring, and often forgotten afterwards.
+Speed falls with the clock. Locked clocks are useful for benchmarks, and often forgotten afterwards.
 
 ## Evidence
 
-The reason, the clock now and at most, and that of the sisters.
+The reason, the clock now and at most, and that of its peers.
 
 ## Cure
 
@@ -71,5 +71,5 @@ def _facts(gpu: Gpu, gpus: tuple[Gpu, ...]) -> str:
     if gpu.clock_sm_max_mhz is not None:
         parts.append(f"{gpu.clock_sm_max_mhz} MHz at most")
     if _behind(gpu, gpus):
-        parts.append(f"its sisters {_best(gpu, gpus)} MHz")
+        parts.append(f"its peers {_best(gpu, gpus)} MHz")
     return ", ".join(parts)

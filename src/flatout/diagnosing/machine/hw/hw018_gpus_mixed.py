@@ -7,8 +7,7 @@ GPUs of one maker, each with memory of its own, and of different models.
 ## Why it matters
 
 In data-parallel training all ranks wait for the slowest, and the batch must fit the smallest. torch
-counts GPUs from the fastest on, nvidia-smi by their place on the bus: the same number may mean
-different cards.
+numbers GPUs from the fastest, nvidia-smi by bus address: the same number may mean different cards.
 
 ## Evidence
 

@@ -2,7 +2,8 @@
 
 ## What it sees
 
-A screen hangs on the GPU, and more than 10 % of its memory is in use besides programs that compute.
+A display is connected to the GPU, and more than 10 % of its memory is in use besides programs that
+compute.
 
 ## Why it matters
 
@@ -55,7 +56,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         yield Diagnosis(
             title=f"{devices.label(gpu)}: the screen takes {units.size(used - computing)}",
             evidence=f"{units.size(used)} of {units.size(whole)} in use, {units.size(computing)} "
-            "of it by programs that compute; a screen hangs on it",
+            "of it by programs that compute; a display is connected to it",
             cure=Cure(
                 "Close browsers, use the processor's graphics for the screen, or stop the desktop "
                 "while training (this ends the session on the screen).",

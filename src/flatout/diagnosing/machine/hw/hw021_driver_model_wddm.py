@@ -1,4 +1,4 @@
-"""A professional card on Windows runs as a display card (WDDM) although no screen hangs on it.
+"""A professional card on Windows runs as a display card (WDDM) without a display.
 
 ## What it sees
 

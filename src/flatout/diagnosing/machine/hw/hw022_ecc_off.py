@@ -6,9 +6,9 @@ A data-center GPU with ECC off.
 
 ## Why it matters
 
-A flipped bit then changes a weight, a gradient or an index without a word. Over thousands of GPU
-hours that happens. On GPUs with HBM correction costs no memory and no speed; with GDDR6 it costs
-about 6 % of the memory.
+A flipped bit then silently changes a weight, a gradient or an index. Over thousands of GPU hours
+that happens. On GPUs with HBM correction costs no memory and no speed; with GDDR6 it costs about 6
+% of the memory.
 
 ## Evidence
 

@@ -14,7 +14,7 @@ from flatout.nouns.finding import Severity
 class Remedy(enum.Enum):
     """What helps."""
 
-    PROGRAM = "mend the program"
+    PROGRAM = "fix the program"
     RESET = "reset the GPU and test it"
     RESET_ALL = "reset all GPUs"
     RESTART = "restart the machine and check the hardware"
@@ -50,20 +50,20 @@ def _program(title: str, text: str) -> Meaning:
 
 
 KERNEL = (
-    "A kernel of the program reached outside of its memory or met an illegal instruction; find it "
+    "A kernel of the program accessed memory out of bounds or met an illegal instruction; find it "
     "with compute-sanitizer. Only if correct programs fail on this one GPU too, suspect hardware."
 )
 ROWS = "Save what runs, reset the GPU so that the row is replaced, and test it."
-MEMORY = f"The GPU's memory is damaged. {ROWS} If it comes again, have the card replaced."
-LINK = "Reset all GPUs of this machine; if it comes again, have NVLink (bridge, board) checked."
+MEMORY = f"The GPU's memory is damaged. {ROWS} If it happens again, have the card replaced."
+LINK = "Reset all GPUs of this machine; if it happens again, have NVLink (bridge, board) checked."
 GSP = (
-    "The GPU's own processor (GSP) no longer answers. Update the driver, restart; if it comes "
+    "The GPU's own processor (GSP) no longer answers. Update the driver, restart; if it happens "
     "again on one GPU only, have that GPU replaced."
 )
 MEANINGS = {
     8: Meaning(
         "the GPU stopped processing",
-        "A kernel ran too long or the GPU hung. Start the program again; if it comes again, test "
+        "A kernel ran too long or the GPU hung. Start the program again; if it happens again, test "
         "the GPU.",
         Severity.WARNING,
         Remedy.RESET,
@@ -79,7 +79,7 @@ MEANINGS = {
     48: Meaning("double-bit memory error", MEMORY, Severity.ERROR, Remedy.RESET),
     61: Meaning(
         "a microcontroller of the GPU stopped for debugging",
-        "Update the driver and restart; if it comes again, have the GPU tested.",
+        "Update the driver and restart; if it happens again, have the GPU tested.",
         Severity.WARNING,
         Remedy.DRIVER,
     ),
@@ -96,7 +96,7 @@ MEANINGS = {
     79: Meaning(
         "the GPU has fallen off the bus",
         "The machine lost the GPU: power cables, heat, seating, riser. Shut down, check them, "
-        "start again; if it comes again, have the card replaced.",
+        "start again; if it happens again, have the card replaced.",
         Severity.ERROR,
         Remedy.RESTART,
     ),
@@ -124,7 +124,7 @@ MEANINGS = {
     140: Meaning("memory error that was not recovered", MEMORY, Severity.ERROR, Remedy.RESET),
     143: Meaning(
         "the GPU could not be initialised",
-        "Update the driver, restart; if it comes again, have the GPU checked.",
+        "Update the driver, restart; if it happens again, have the GPU checked.",
         Severity.ERROR,
         Remedy.DRIVER,
     ),
