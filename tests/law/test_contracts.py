@@ -67,6 +67,10 @@ PLANTED = {
         "flatout/running/__init__.py",
         "import flatout_train.errors",
     ),
+    "The library shares engines with the boosts, and loads boosts for a plan alone": (
+        "flatout_train/step/precision.py",
+        "import flatout_agent.boosts.tf32",
+    ),
     "Commands do not know each other": (
         "flatout/commands/eject.py",
         "import flatout.commands.tune",

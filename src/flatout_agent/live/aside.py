@@ -20,6 +20,7 @@ from typing import Any
 
 from flatout_agent.limits import spare_memory, usable_cores
 from flatout_agent.live.blocks import Tick
+from flatout_agent.speedups.memory_counters import resident_bytes
 
 MOST_S = 300.0
 """A copy that takes longer is ended: what it has compiled by then stays in the cache."""
@@ -42,7 +43,7 @@ class Aside:
             return False
         if any(self._in_use(name) for name in ("cuda", "xpu")):
             return False
-        spare, own = spare_memory(), _resident_bytes()
+        spare, own = spare_memory(), resident_bytes()
         return spare is not None and own is not None and 2 * own < spare
 
     def _in_use(self, name: str) -> bool:
@@ -148,14 +149,3 @@ def _only_this(torch: Any, threads: int) -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("torch._inductor") and hasattr(module, "parallel_num_threads"):
             vars(module)["parallel_num_threads"] = lambda: threads
-
-
-def _resident_bytes() -> int | None:
-    """Memory of this process that a copy may come to need a second time."""
-    if sys.platform != "linux":
-        return None
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return None

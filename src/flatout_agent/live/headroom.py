@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from flatout_agent.live.calls import Recorded, differentiable
+from flatout_agent.speedups.memory_counters import unused_bytes
 
 TOO_LITTLE = "too little GPU memory to compare"
 LIMITED = ("cuda",)
@@ -20,13 +21,6 @@ OF_A_CALL = 4
 the call made again, both ways; weights that were put off, and the gradients of three calls."""
 OF_AN_UPDATE = 7
 """Copies of parameters: before and after the update they and two states each, and the updates."""
-
-
-def free_bytes(torch: Any, device: Any) -> int:
-    """What a CUDA device has left where the program takes the most that it has taken so far."""
-    cuda = torch.cuda
-    free: int = cuda.mem_get_info(device)[0]
-    return free + int(cuda.memory_reserved(device)) - int(cuda.max_memory_allocated(device))
 
 
 def lack_for_call(
@@ -53,5 +47,5 @@ def _lack(torch: Any, tensors: Iterable[Any], copies: int) -> str | None:
         if own.device.type in LIMITED:
             size = copies * own.numel() * own.element_size()
             needed[own.device] = needed.get(own.device, 0) + size
-    fits = all(free_bytes(torch, device) >= size for device, size in needed.items())
+    fits = all(unused_bytes(torch, device) >= size for device, size in needed.items())
     return None if fits else TOO_LITTLE

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups import forward_state, nests
+from flatout_agent.speedups.memory_counters import peak_resident_bytes
 
 if TYPE_CHECKING:
     from flatout_agent.job import Job
@@ -47,16 +48,5 @@ def peak_bytes(job: Job) -> int | None:
         devices = forward_state.devices(job.models) or [None]
         return sum(int(job.torch.cuda.max_memory_allocated(device)) for device in devices)
     if job.device == "cpu":
-        return _peak_resident_bytes()
+        return peak_resident_bytes()
     return None
-
-
-def _peak_resident_bytes() -> int | None:
-    import sys
-
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -5,19 +5,16 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from flatout_agent import limits
+from flatout_agent.speedups import memory_counters
 from flatout_train.errors import UsageError
-
-_PROCESS = Path("/proc/self/statm")
 
 
 @dataclass(frozen=True)
@@ -51,9 +48,7 @@ def read(device: torch.device) -> Counters:
 def live(device: torch.device) -> int | None:
     """Bytes in use now, cheap enough for each step."""
     if device.type == "cuda":
-        # Not memory_allocated: that flattens and sorts all counters of the allocator.
-        counters = torch.cuda.memory_stats_as_nested_dict(device)
-        return int(counters["allocated_bytes"]["all"]["current"]) if counters else 0
+        return memory_counters.allocated_bytes(torch, device)
     if device.type == "xpu":
         return int(torch.xpu.memory_allocated(device))
     if device.type == "cpu" and _malloc_counts():
@@ -157,23 +152,9 @@ def _process() -> Counters:
     sizes = (limits.meminfo().get("MemTotal"), limits.memory_limit())
     total = min((size for size in sizes if size is not None), default=None)
     free = limits.available_memory()
-    return Counters(allocated=_resident(), peak=_peak(), free=free, total=total)
-
-
-def _resident() -> int | None:
-    if sys.platform == "win32":
-        return None
-    try:
-        pages = int(_PROCESS.read_text(encoding="ascii").split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _peak() -> int | None:
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    return Counters(
+        allocated=memory_counters.resident_bytes(),
+        peak=memory_counters.peak_resident_bytes(),
+        free=free,
+        total=total,
+    )

@@ -8,6 +8,7 @@ from types import TracebackType
 
 import torch
 
+from flatout_agent.speedups.memory_counters import peak_resident_bytes
 from flatout_train.memory.counters import give_back
 
 STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -47,11 +48,7 @@ def _highest() -> int:
     """The highest count of this process's resident bytes; 0: not known."""
     if sys.platform == "linux":
         return _from_status("VmHWM")
-    if sys.platform == "win32":
-        return 0
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_resident_bytes() or 0
 
 
 def _from_status(name: str) -> int:

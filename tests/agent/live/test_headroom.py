@@ -34,7 +34,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Left:
 
     def has(free: int) -> None:
         monkeypatch.setattr(headroom, "LIMITED", ("cpu",))
-        monkeypatch.setattr(headroom, "free_bytes", lambda torch, device: free)
+        monkeypatch.setattr(headroom, "unused_bytes", lambda torch, device: free)
 
     return has
 
@@ -49,7 +49,7 @@ def test_what_is_free_at_the_programs_peak() -> None:
         mem_get_info=told((1000, 8000)), memory_reserved=told(500), max_memory_allocated=told(300)
     )
     device = torch.device("cuda", 1)
-    assert headroom.free_bytes(types.SimpleNamespace(cuda=cuda), device) == 1200
+    assert headroom.unused_bytes(types.SimpleNamespace(cuda=cuda), device) == 1200
     assert asked == [device] * 3, "the very device, not the current one"
 
 
@@ -77,7 +77,7 @@ def test_calls_that_wait_for_their_backward_pass_are_counted(left: Left) -> None
 
 
 def test_memory_of_the_host_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headroom, "free_bytes", lambda torch, device: pytest.fail("asked"))
+    monkeypatch.setattr(headroom, "unused_bytes", lambda torch, device: pytest.fail("asked"))
     assert headroom.lack_for_call(torch, mlp(), torch.ones(3)) is None
 
 

@@ -52,5 +52,7 @@ def test_a_cpu_is_not_waited_for() -> None:
 
 def test_memory_in_use_is_asked_for_after_each_step_so_it_must_be_cheap() -> None:
     nested = {"allocated_bytes": {"all": {"current": 7}}}
-    cuda = SimpleNamespace(memory_stats_as_nested_dict=lambda: nested)  # memory_stats is slow
+    cuda = SimpleNamespace(
+        memory_stats_as_nested_dict=lambda device: nested
+    )  # memory_stats is slow
     assert MemoryInUse(SimpleNamespace(cuda=cuda), "cuda").bytes() == 7

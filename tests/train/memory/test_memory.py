@@ -77,7 +77,6 @@ def test_on_the_cpu_the_process_and_the_machine_are_counted() -> None:
 def test_what_cannot_be_read_is_none_and_never_a_guess(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memory_counters, "_PROCESS", tmp_path / "absent")
     monkeypatch.setattr(limits, "ROOT", tmp_path)
     report = flatout.memory.report("cpu", model=nn.Linear(2, 2))
     assert (report.allocated, report.free, report.total) == (None, None, None)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from flatout_agent.speedups.memory_counters import allocated_bytes
+
 CPU_FIELDS = slice(13, 15)
 """User and system time in /proc/<pid>/stat, counted from 0 with the command's name as one."""
 
@@ -41,9 +43,7 @@ class MemoryInUse:
     def bytes(self) -> int | None:
         """Now; None: not known on this device or system."""
         if self._device == "cuda":
-            # Not memory_allocated: that flattens and sorts all counters of the allocator.
-            counters = self._torch.cuda.memory_stats_as_nested_dict()
-            return int(counters["allocated_bytes"]["all"]["current"]) if counters else 0
+            return allocated_bytes(self._torch)
         if sys.platform != "linux" or self._file is None:
             return None
         return int(os.pread(self._file, 128, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,47 @@
+"""Memory that is in use, as torch's allocator and the system count it.
+
+The watch on a program, live tuning and the library's memory reports share this.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from flatout_agent import limits
+
+
+def allocated_bytes(torch: Any, device: Any = None) -> int:
+    """Bytes of tensors on a CUDA device (None: the current one), cheap enough for each step."""
+    # Not memory_allocated: that flattens and sorts all counters of the allocator.
+    counters = torch.cuda.memory_stats_as_nested_dict(device)
+    return int(counters["allocated_bytes"]["all"]["current"]) if counters else 0
+
+
+def unused_bytes(torch: Any, device: Any) -> int:
+    """Bytes that a CUDA device has left where the program takes the most it has taken so far."""
+    cuda = torch.cuda
+    free: int = cuda.mem_get_info(device)[0]
+    return free + int(cuda.memory_reserved(device)) - int(cuda.max_memory_allocated(device))
+
+
+def resident_bytes() -> int | None:
+    """Bytes of main memory that this process holds; None: not known on this system."""
+    if sys.platform == "win32":
+        return None
+    try:
+        text = (limits.ROOT / "proc/self/statm").read_text(encoding="ascii")
+        return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def peak_resident_bytes() -> int | None:
+    """The most main memory that this process has held, in bytes; None: not known (Windows)."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
