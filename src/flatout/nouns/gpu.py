@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+Vendor = Literal["nvidia", "amd", "intel", "apple"]
+Link = Literal["nvlink", "internal", "single", "multiple", "hostbridge", "node", "system"]
+"""single: one PCIe switch; multiple: several."""
 
 
 @dataclass(frozen=True)
@@ -20,8 +25,7 @@ class Gpu:
     False).
     """
 
-    vendor: str
-    """nvidia, amd, intel or apple."""
+    vendor: Vendor
     name: str | None = None
     index: int | None = None
     """Number that the driver gives it."""
@@ -103,16 +107,14 @@ class GpuPair:
 
     first: int
     second: int
-    link: str
-    """nvlink, internal, single (one PCIe switch), multiple (several), hostbridge, node, system."""
+    link: Link
 
 
 @dataclass(frozen=True)
 class Driver:
     """One vendor's driver, kernel and user side."""
 
-    vendor: str
-    """nvidia, amd, intel or apple."""
+    vendor: Vendor
     version: str | None = None
     """Of the user side, as NVML or nvidia-smi tell it; AMD: the amdgpu or ROCm driver's."""
     kernel_version: str | None = None

@@ -7,7 +7,7 @@ import platform
 import re
 import sys
 
-from flatout.nouns.gpu import Driver, Gpu
+from flatout.nouns.gpu import Driver, Gpu, Vendor
 from flatout.probing import reading
 from flatout.probing.program_answer import Ask, ask
 
@@ -15,8 +15,19 @@ SYSCTL = "/usr/sbin/sysctl"
 PROFILER = ["/usr/sbin/system_profiler", "SPDisplaysDataType", "-json"]
 SYSCTL_LIMIT_S = 1.0
 PROFILER_LIMIT_S = 2.0
-VENDORS = {"0x1002": "amd", "0x10de": "nvidia", "0x8086": "intel", "0x106b": "apple"}
-NAMES = {"amd": "amd", "ati": "amd", "nvidia": "nvidia", "intel": "intel", "apple": "apple"}
+VENDORS: dict[str, Vendor] = {
+    "0x1002": "amd",
+    "0x10de": "nvidia",
+    "0x8086": "intel",
+    "0x106b": "apple",
+}
+NAMES: dict[str, Vendor] = {
+    "amd": "amd",
+    "ati": "amd",
+    "nvidia": "nvidia",
+    "intel": "intel",
+    "apple": "apple",
+}
 UNITS = {"MB": 2**20, "GB": 2**30}
 
 
@@ -67,7 +78,7 @@ def _profiled(entry: dict[str, object]) -> Gpu | None:
     )
 
 
-def _vendor(told: str, name: str) -> str | None:
+def _vendor(told: str, name: str) -> Vendor | None:
     """From "AMD (0x1002)", "sppci_vendor_Apple" or the first word of the name."""
     number = re.search(r"0x[0-9a-f]{4}", told.lower())
     if number:

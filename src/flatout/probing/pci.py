@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from flatout.nouns.gpu import Gpu
+from flatout.nouns.gpu import Gpu, Vendor
 from flatout.probing import reading
 
 DEVICES = Path("/sys/bus/pci/devices")
 NVIDIA = Path("/proc/driver/nvidia/gpus")
 
-VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
+VENDORS: dict[str, Vendor] = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 SCREENS = ("0x0300", "0x0302", "0x0380")
 """Classes VGA, 3D and display controller: so GPUs of data centres call themselves."""
 ACCELERATORS = ("0x1200",)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Literal
 
-from flatout.nouns.gpu import Gpu, GpuPair
+from flatout.nouns.gpu import Gpu, GpuPair, Link
 from flatout.probing.nvml.questions import Questions
 
 MAX_LINKS = 36
@@ -17,8 +17,8 @@ REMOTE_NPU = 1
 REMOTE_SWITCH = 2
 """NVML_NVLINK_DEVICE_TYPE_*."""
 SWITCH = "switch"
-UNKNOWN = "unknown"
-WAYS = {
+UNKNOWN: Final = "unknown"
+WAYS: dict[int, Link] = {
     0: "internal",
     10: "single",
     20: "multiple",
@@ -62,11 +62,11 @@ def pairs(
     ends = {index: _ends(ask, handle, of[index], places) for index, handle in handles.items()}
     found = []
     for first, second in possible:
-        link = _nvlink(first, second, ends)
+        link: Link | Literal["unknown"] | None = _nvlink(first, second, ends)
         if link is None:
             way = ask.number("nvmlDeviceGetTopologyCommonAncestor", handles[first], handles[second])
-            link = WAYS.get(way, UNKNOWN) if way is not None else UNKNOWN
-        if link != UNKNOWN:
+            link = WAYS.get(way) if way is not None else None
+        if link is not None and link != UNKNOWN:
             found.append(GpuPair(first, second, link))
     return tuple(found) or None
 
@@ -93,7 +93,9 @@ def _end(
     return None if elsewhere else UNKNOWN  # a GPU that is not ours; or a switch, or who knows
 
 
-def _nvlink(first: int, second: int, ends: Mapping[int, set[int | str | None]]) -> str | None:
+def _nvlink(
+    first: int, second: int, ends: Mapping[int, set[int | str | None]]
+) -> Literal["nvlink", "unknown"] | None:
     """`nvlink`, or `unknown` where an NVLink may lead from one to the other; None: none does."""
     one, other = ends[first], ends[second]
     if second in one or first in other or (SWITCH in one and SWITCH in other):
