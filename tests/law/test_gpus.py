@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -19,14 +20,23 @@ MODELS = gpus.models()
 IDS = [model.id for model in MODELS]
 VENDORS = ["nvidia", "amd", "intel", "apple"]
 DTYPES = {"fp64", "fp64_tensor", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8"}
-FEATURES = {"bf16", "tf32", "fp8", "fp4", "nvlink", "mig", "unified_memory", "tensor_cores"}
+FEATURES = {"bf16", "tf32", "fp8", "fp4", "nvlink", "nvlink_c2c", "mig", "unified_memory"}
+FEATURES |= {"tensor_cores"}
 FIELDS = {
-    *("id", "name", "vendor", "architecture", "names", "compute_capability", "gfx", "memory_gb"),
-    *("bandwidth_gb_per_s", "pcie_generation", "pcie_width", "nvlink_gb_per_s", "power_w"),
+    *("id", "name", "vendor", "architecture", "kind", "names", "compute_capability", "gfx"),
+    *(
+        "memory_gb",
+        "bandwidth_gb_per_s",
+        "pcie_generation",
+        "pcie_width",
+        "nvlink_gb_per_s",
+        "power_w",
+    ),
     *("peaks_tflop_per_s", "features", "sources", "checked"),
     "unverified",
 }
-NEEDED = {"id", "name", "vendor", "architecture", "names", "features", "sources", "checked"}
+NEEDED = {"id", "name", "vendor", "architecture", "kind", "names", "features", "sources"}
+NEEDED |= {"checked"}
 NOT_NUMBERS = NEEDED | {"peaks_tflop_per_s", "unverified"}
 """What cannot be told to be unverified: no number (a peak is named with its dtype)."""
 AGE = {
@@ -138,6 +148,7 @@ def test_words_are_known(model: GpuModel) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", model.id)
     assert set(model.peaks_tflop_per_s) <= DTYPES
     assert set(model.features) <= FEATURES
+    assert model.kind in get_args(gpus.Kind)
     assert (model.compute_capability is not None) == (model.vendor == "nvidia")
     assert (model.gfx is not None) == (model.vendor == "amd")
     if model.gfx:
