@@ -51,27 +51,6 @@ def test_engaged_says_what_the_cpu_really_computes(applied):
     assert "relative error" in detail
 
 
-def test_a_rounded_product_is_told_from_an_exact_one(monkeypatch):
-    assert float_math.rounding_error(torch) < 1e-6
-    real = torch.randn
-
-    def rounded(*shape, generator):
-        return Rounded(real(*shape, generator=generator))
-
-    class Rounded:
-        def __init__(self, full):
-            self.full = full
-
-        def double(self):
-            return self.full.double()
-
-        def __matmul__(self, other):
-            return (self.full.bfloat16().float()) @ (other.full.bfloat16().float())
-
-    monkeypatch.setattr(torch, "randn", rounded)
-    assert 1e-3 < float_math.rounding_error(torch) < 1e-2
-
-
 def test_the_scripts_own_setting_has_the_last_word(applied):
     torch.set_float32_matmul_precision("high")
     assert applied.engaged() == (False, "the script set the matmul precision itself")

@@ -1,0 +1,72 @@
+"""float_math: every setting comes back, and what products say of the precision."""
+
+import pytest
+import torch
+
+from flatout_agent.boost import Declined
+from flatout_agent.speedups import float_math
+
+
+def settings():
+    parts = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv]
+    named = [part.fp32_precision for part in parts if hasattr(part, "fp32_precision")]
+    return [torch.get_float32_matmul_precision(), *named]
+
+
+@pytest.mark.parametrize(("precision", "convolutions"), [("high", None), ("medium", "bf16")])
+def test_every_setting_comes_back(precision, convolutions):
+    before = settings()
+    undo = float_math.set_precision(torch, precision, convolutions)
+    try:
+        assert torch.get_float32_matmul_precision() == precision
+        assert settings() != before
+    finally:
+        undo()
+    assert settings() == before
+
+
+def test_a_choice_of_the_script_is_refused_by_name():
+    undo = float_math.set_precision(torch, "high")
+    try:
+        with pytest.raises(Declined, match=r"sets the matmul precision itself \(high\)"):
+            float_math.refuse_own_choice(torch)
+    finally:
+        undo()
+    float_math.refuse_own_choice(torch)
+
+
+def test_a_rounded_product_is_told_from_an_exact_one(monkeypatch):
+    assert float_math.rounding_error(torch) < 1e-6
+    real = torch.randn
+
+    def rounded(*shape, generator):
+        return Rounded(real(*shape, generator=generator))
+
+    class Rounded:
+        def __init__(self, full):
+            self.full = full
+
+        def double(self):
+            return self.full.double()
+
+        def __matmul__(self, other):
+            return (self.full.bfloat16().float()) @ (other.full.bfloat16().float())
+
+    monkeypatch.setattr(torch, "randn", rounded)
+    assert 1e-3 < float_math.rounding_error(torch) < 1e-2
+
+
+def test_rounded_factors_are_seen():
+    usual = float_math._products(torch)
+    rounded = [
+        left.bfloat16().float() @ right.bfloat16().float()
+        for left, right in float_math._factors(torch)
+    ]
+    assert "relative error 2e-03" in (float_math._why_not_kept(torch, usual, rounded) or "")
+
+
+def test_the_same_bits_and_other_bits_are_told_apart():
+    usual = float_math._products(torch)
+    assert "same to the last bit" in (float_math._why_not_kept(torch, usual, usual) or "")
+    other = [left.flip(1) @ right.flip(0) for left, right in float_math._factors(torch)]
+    assert float_math._why_not_kept(torch, usual, other) is None
