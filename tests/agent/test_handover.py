@@ -286,6 +286,7 @@ def children() -> list[Any]:
     return [child for child in multiprocessing.active_children() if child.is_alive()]
 
 
+@pytest.mark.slow
 @few
 @given(
     kind=st.sampled_from(sorted(set(LOADERS) - {"replacement"})),
@@ -307,6 +308,7 @@ def test_with_workers(kind: str, broken: int | None, leave: Any, plan: list[Any]
     assert not children()
 
 
+@pytest.mark.slow
 @few
 @given(
     kind=st.sampled_from(sorted(set(LOADERS) - {"replacement"})),
@@ -337,6 +339,7 @@ def paired(first: Any, second: Any, between: Callable[[], None]) -> list[Any]:
     return [*seen, torch.get_rng_state().tolist()]
 
 
+@pytest.mark.slow
 @few
 @given(plan=st.lists(st.sampled_from([None, None, None, False, 1, 2]), max_size=18))
 def test_two_loaders_side_by_side(plan: list[Any]) -> None:

@@ -50,12 +50,22 @@ def test_this_machine() -> None:
         assert machine["memory"]["total_bytes"] > 2**28
 
 
+# For one kernel, headers that are compiled first are most of a compiler's work.
+SMALL_KERNEL = {
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    "TORCHINDUCTOR_VEC_ISA_OK": "0",
+}
+
+
 @pytest.mark.slow
 def test_deep_tries_the_devices() -> None:
-    """All that --deep does in the user's Python, on this machine's own torch, and once."""
+    """All that --deep does in the user's Python, on this machine's own torch, and once.
+
+    What it tried is told with the same stand-ins as the machine.
+    """
     import torch
 
-    found = document("--python", sys.executable, "--deep")
+    found = document("--redact", "--python", sys.executable, "--deep", **SMALL_KERNEL)
     said = found["machine"]["interpreter"]["torch"]
     assert said["imported"] is True
     assert torch.__version__.startswith(said["version"])
@@ -69,6 +79,7 @@ def test_deep_tries_the_devices() -> None:
     assert names[:2] == ["import torch", "find devices"]
     assert {"matrix product float32, cpu", "training step, cpu", "torch.compile, cpu"} <= set(names)
     assert all(test["figure"] for test in tests if test["passed"])
+    assert str(Path(sys.executable).parent) not in json.dumps(found)
 
 
 def test_a_recording_is_read_again(tmp_path: Path) -> None:
@@ -90,24 +101,13 @@ def test_redacted() -> None:
             assert name not in text
 
 
-@pytest.mark.slow
-def test_redacted_tests_of_the_devices() -> None:
-    """What --deep tried is told with the same stand-ins as the machine."""
-    found = document("--redact", "--deep", "--python", sys.executable)
-    assert found["selftests"]
-    assert str(Path(sys.executable).parent) not in json.dumps(found)
-
-
 @pytest.mark.parametrize(
     ("machine", "options", "code"),
     [
-        ("workstation", [], 0),
         ("workstation", ["--fail-on", "warning"], 0),
-        ("nouveau", [], 1),
         ("nouveau", ["--fail-on", "error"], 1),
         ("container-small", [], 1),
         ("container-small", ["--fail-on", "warning"], 1),
-        ("container-small", ["--fail-on", "error"], 0),
         ("container-small", ["--fail-on", "error", "--json"], 0),
     ],
 )

@@ -65,9 +65,21 @@ def run(folder: Path, script: str, *before: str) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize(
     ("script", "own", "title"),
     [
-        pytest.param(OUT_OF_MEMORY, "alloc", "memory", id="out of memory in a loader worker"),
+        pytest.param(
+            OUT_OF_MEMORY,
+            "alloc",
+            "memory",
+            id="out of memory in a loader worker",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(KILLED, "killed by signal: Killed", "RAM", id="a killed loader worker"),
-        pytest.param(LABEL, "out of bounds", "label", id="a label out of range"),
+        pytest.param(
+            LABEL,
+            "out of bounds",
+            "label",
+            id="a label out of range",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(MISSING_FILE, "No such file", "does not exist", id="a missing file"),
     ],
 )

@@ -128,7 +128,12 @@ def test_wrong_usage_is_told_before_anything_runs(
     ("script", "options", "told"),
     [
         ("raises", ["--after", "4"], ["ValueError: step 4 went wrong (exit code 1)", "line 31"]),
-        ("eager_exit", ["--after", "4"], ["(exit code 3)", "| enough"]),
+        pytest.param(
+            "eager_exit",
+            ["--after", "4"],
+            ["(exit code 3)", "| enough"],
+            marks=pytest.mark.thorough,
+        ),
         ("few_steps", [], ["after 2 steps: too few", "| step 2"]),
         ("no_torch", [], ["never imported torch", "| sum 1.64"]),
         ("no_train", [], ["took no optimizer step", "| sum"]),

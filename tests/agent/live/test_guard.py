@@ -247,8 +247,8 @@ def call_of(model: nn.Module) -> tuple[calls.Recorded, calls.Recorded]:
     return found[1], found[0]
 
 
-@pytest.mark.parametrize("layers", [2, 20])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("layers", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.thorough)])
 def test_channels_last_passes_also_where_the_net_amplifies_reordering(layers, seed):
     torch.manual_seed(seed)
     model = conv(layers)
@@ -263,7 +263,7 @@ def test_bfloat16_passes_on_a_deep_net_at_its_first_weights_or_is_near():
     assert found.passed or found.near, found.reason
 
 
-@pytest.mark.parametrize("layers", [2, 8])
+@pytest.mark.parametrize("layers", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_channels_last_passes_where_the_program_itself_rounds(layers):
     torch.manual_seed(0)
     model = conv(layers)

@@ -302,7 +302,14 @@ def trial(tmp_path: Path, user: Path) -> Trial:
     return run
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(
+    "library",
+    [
+        # Its files are those of safetensors; its checkpoints are tested below.
+        pytest.param(name, marks=pytest.mark.thorough) if name == "transformers" else name
+        for name in LIBRARIES
+    ],
+)
 def test_a_program_sees_what_it_wrote_and_the_user_files_stay(
     library: str, user: Path, trial: Trial
 ) -> None:
@@ -367,7 +374,7 @@ DATA_SET = """
 """
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 2])
 def test_a_data_set_made_on_first_use_is_made_once(
     workers: int, user: Path, trial: Trial, tmp_path: Path
 ) -> None:

@@ -414,6 +414,7 @@ def run(folder: Path, workers: str, cost: float) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.slow
 def test_killed_at_any_instant_the_rest_is_the_same_bit_for_bit(tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     kills = 0

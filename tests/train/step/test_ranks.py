@@ -18,6 +18,7 @@ needs_gloo = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_gloo
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_ranks_with_unequal_batches_have_the_gradient_of_one_process(kind: str) -> None:
