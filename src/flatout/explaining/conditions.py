@@ -46,7 +46,7 @@ def _fragmented(captured: Captured) -> bool:
     return unused >= requested and unused >= GIB / 4 and unused >= (allocated + unused) / 10
 
 
-def _held_by_others(captured: Captured) -> bool:
+def _mostly_other_programs(captured: Captured) -> bool:
     """Groups total, free, and own or reserved: more than a quarter of the device is others'."""
     total, free = size_bytes(captured.get("total")), size_bytes(captured.get("free"))
     own = size_bytes(captured.get("own") or captured.get("reserved") or captured.get("allocated"))
@@ -63,7 +63,7 @@ def _larger_than_device(captured: Captured) -> bool:
 
 CAPTURED: dict[str, Callable[[Captured], bool]] = {
     "fragmented": _fragmented,
-    "held-by-others": _held_by_others,
+    "held-by-others": _mostly_other_programs,
     "larger-than-device": _larger_than_device,
 }
 

@@ -86,7 +86,7 @@ def _copied(profile: Profile, copy: Copy, place: Place) -> Iterator[Diagnosis]:
 
 
 def _on_cpu(profile: Profile) -> Iterator[Diagnosis]:
-    spent, sources = _made(profile)
+    spent, sources = _line_costs(profile)
     for where, ms in spent.items():
         saves = savings.within(profile, ms)
         if savings.worth(profile, saves):
@@ -108,7 +108,7 @@ def _on_cpu(profile: Profile) -> Iterator[Diagnosis]:
             )
 
 
-def _made(profile: Profile) -> tuple[dict[str, float], dict[str, str]]:
+def _line_costs(profile: Profile) -> tuple[dict[str, float], dict[str, str]]:
     """Milliseconds a step and text of the lines that make what may be the same each time."""
     spent: dict[str, float] = {}
     sources: dict[str, str] = {}

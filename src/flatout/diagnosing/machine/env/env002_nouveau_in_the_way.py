@@ -48,7 +48,7 @@ CHECK = Check(
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for the machine, however many GPUs nouveau holds."""
-    gpus = [gpu for gpu in machine.gpus_of("nvidia") if _held(gpu, machine)]
+    gpus = [gpu for gpu in machine.gpus_of("nvidia") if _bound_to_nouveau(gpu, machine)]
     if not gpus:
         return
     place = driver_state.place(machine)
@@ -72,7 +72,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _held(gpu: Gpu, machine: Machine) -> bool:
+def _bound_to_nouveau(gpu: Gpu, machine: Machine) -> bool:
     if gpu.kernel_driver is not None or gpu.driver_sees is not False:
         return gpu.kernel_driver == "nouveau"
     return "nouveau" in (machine.kernel.modules or ()) and driver_state.loaded(machine) is False

@@ -74,13 +74,13 @@ def _ways(machine: Machine, needed: str) -> list[tuple[str, tuple[str, ...]]]:
     place = driver_state.place(machine)
     driver_way = (f"install driver {needed} or newer", driver.commands(place, at_least=needed))
     release = machine.torch.version if machine.torch else None
-    torch_way = _other_torch(replace(place, release=release))
+    torch_way = _torch_for_driver(replace(place, release=release))
     return ([driver_way] if _gpu_allows(machine, needed) else []) + (
         [torch_way] if torch_way else []
     )
 
 
-def _other_torch(place: Target) -> tuple[str, tuple[str, ...]] | None:
+def _torch_for_driver(place: Target) -> tuple[str, tuple[str, ...]] | None:
     """The build that runs on the present driver; None: none does, or it is not known."""
     try:
         choice = pytorch.choose(place)

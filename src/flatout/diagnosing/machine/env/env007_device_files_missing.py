@@ -54,7 +54,7 @@ UVM = "/dev/nvidia-uvm"
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all the files together."""
-    paths = _missing(machine)
+    paths = _missing_files(machine)
     severity = _severity(machine, paths)
     if severity is None:
         return
@@ -74,7 +74,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _missing(machine: Machine) -> list[str]:
+def _missing_files(machine: Machine) -> list[str]:
     inside = machine.container.kind is not None
     names = re.compile(r"/dev/nvidia(ctl|-uvm)" if inside else r"/dev/nvidia(\d+|ctl|-uvm)")
     files = [file for file in machine.kernel.device_files or () if names.fullmatch(file.path)]

@@ -54,7 +54,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if len(lost) > len(driver_state.withheld(machine)) and driver_state.listed(machine):
         yield _lost(machine, lost)
     if passed_through:
-        yield _held(machine, passed_through)
+        yield _passed_through(machine, passed_through)
 
 
 def _lost(machine: Machine, lost: list[Gpu]) -> Diagnosis:
@@ -98,7 +98,7 @@ def _place(address: str | None) -> str:
     return (address or "").lower().partition(".")[0]
 
 
-def _held(machine: Machine, gpus: list[Gpu]) -> Diagnosis:
+def _passed_through(machine: Machine, gpus: list[Gpu]) -> Diagnosis:
     listed = len(driver_state.listed(machine))
     place = driver_state.place(machine)
     address = gpus[0].pci_address

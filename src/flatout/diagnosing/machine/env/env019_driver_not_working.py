@@ -121,7 +121,7 @@ def _way(machine: Machine, cards: tuple[Gpu, ...], idle: bool) -> Way:
     if _no_library(messages):
         text = "The module is there but the driver's libraries are missing: reinstall them."
         return text, driver_state.repair(place)
-    return _not_yet_loaded(place) if idle else _unknown(place)
+    return _not_yet_loaded(place) if idle else _other_cause(place)
 
 
 def _before_turing(cards: tuple[Gpu, ...]) -> bool:
@@ -186,7 +186,7 @@ def _not_yet_loaded(place: Target) -> Way:
     )
 
 
-def _unknown(place: Target) -> Way:
+def _other_cause(place: Target) -> Way:
     again = (line if line.startswith("#") else f"# {line}" for line in driver.commands(place))
     return (
         "Read the kernel's log and reload the module; if that does not help, restart, and then "

@@ -61,7 +61,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         return
     gpus = {_plain(gpu.gfx): gpu for gpu in software.capable(machine, "amd") if gpu.gfx}
     for gfx, gpu in gpus.items():
-        if not _held(gfx, archs):
+        if not _supported(gfx, archs):
             yield Diagnosis(
                 title=f"{software.label(torch)} has no kernels for {software.gpu_name(gpu)}",
                 evidence=f"{software.gpu_name(gpu)} is {gfx}; this torch holds {' '.join(archs)}",
@@ -74,7 +74,7 @@ def _plain(gfx: str) -> str:
     return gfx.partition(":")[0]
 
 
-def _held(gfx: str, archs: tuple[str, ...]) -> bool:
+def _supported(gfx: str, archs: tuple[str, ...]) -> bool:
     families = (GENERIC[arch] for arch in archs if arch in GENERIC)
     return gfx in archs or any(re.fullmatch(family, gfx) for family in families)
 

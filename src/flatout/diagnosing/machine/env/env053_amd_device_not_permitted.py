@@ -43,7 +43,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
         for file in machine.kernel.device_files or ()
         if file.exists and _amd(file) and False in (file.readable, file.writable)
     ]
-    if not closed or not _wanted(machine):
+    if not closed or not _rocm_expected(machine):
         return
     groups = sorted({file.group for file in closed if file.group} - {"root"}) or ["render", "video"]
     files = ", ".join(
@@ -65,7 +65,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _wanted(machine: Machine) -> bool:
+def _rocm_expected(machine: Machine) -> bool:
     """ROCm is to be used here: not where an integrated GPU stands beside NVIDIA's and its torch."""
     if not machine.gpus_of("amd"):
         return False

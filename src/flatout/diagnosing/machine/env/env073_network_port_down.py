@@ -55,7 +55,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     well = [port for port in active if port not in odd]
     spare = 0 < len(machine.gpus or ()) <= len(well)
     yield Diagnosis(
-        title=f"InfiniBand {names} {'are' if len(odd) > 1 else 'is'} {_what(odd)}"[:100],
+        title=f"InfiniBand {names} {'are' if len(odd) > 1 else 'is'} {_state(odd)}"[:100],
         evidence=f"{'; '.join(map(_facts, odd))}; {len(well)} of {len(ports)} ports active{most}",
         cure=Cure(_text(spare), _commands(machine, odd, well)),
         severity=Severity.NOTE if spare else None,
@@ -72,7 +72,7 @@ def _text(spare: bool) -> str:
     return text
 
 
-def _what(odd: list[NetworkPort]) -> str:
+def _state(odd: list[NetworkPort]) -> str:
     down = [port for port in odd if _down(port)]
     return "slow" if not down else "down" if len(down) == len(odd) else "down or slow"
 

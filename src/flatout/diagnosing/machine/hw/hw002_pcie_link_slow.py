@@ -43,7 +43,7 @@ CHECK = Check(code="HW002", severity=Severity.WARNING, since="0.2.0")
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for all GPUs in older slots."""
-    slow = [gpu for gpu in machine.gpus or () if devices.on_pcie(gpu) and _held_back(gpu)]
+    slow = [gpu for gpu in machine.gpus or () if devices.on_pcie(gpu) and _limited_by_slot(gpu)]
     if not slow:
         return
     first = slow[0]
@@ -59,7 +59,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _held_back(gpu: Gpu) -> bool:
+def _limited_by_slot(gpu: Gpu) -> bool:
     together, card = gpu.pcie_generation_max, _card(gpu)
     return together is not None and card is not None and together < card
 

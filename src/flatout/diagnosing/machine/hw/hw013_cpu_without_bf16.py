@@ -40,7 +40,7 @@ ARM = ("aarch64", "arm64")
 def check(machine: Machine) -> Iterator[Diagnosis]:
     """One finding for a machine known to have no GPU and no bfloat16."""
     cpu = machine.cpu
-    if machine.gpus is None or machine.gpus or not _known_without(cpu):
+    if machine.gpus is None or machine.gpus or not _lacks_bf16(cpu):
         return
     has = [name for name, there in (("AVX2", cpu.avx2), ("AVX512", cpu.avx512)) if there]
     yield Diagnosis(
@@ -51,7 +51,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _known_without(cpu: Cpu) -> bool:
+def _lacks_bf16(cpu: Cpu) -> bool:
     architecture = (cpu.architecture or "").lower()
     if architecture in X86:
         return cpu.avx512_bf16 is False and cpu.amx_bf16 is False
