@@ -26,7 +26,8 @@ ALIKE = [
     "saves",
 ]  # fmt: skip
 ENDING = ["few_steps", "no_train", "no_torch", "eager_exit", "raises"]
-FRAMEWORKS = ["hf_trainer", "lightning_fit", "accelerate_loop", "own_compile"]
+FRAMEWORKS = ["hf_trainer", "lightning_fit"]
+FRAMEWORKS_ALIKE = ["accelerate_loop", "own_compile"]
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +76,10 @@ def test_same_ending(run_agent, tmp_path, name):
     assert_same(*both(run_agent, [str(JOBS / f"{name}.py")], tmp_path, without))
 
 
-@pytest.mark.parametrize("name", FRAMEWORKS)
+@pytest.mark.parametrize(
+    "name",
+    [*FRAMEWORKS, *(pytest.param(name, marks=pytest.mark.thorough) for name in FRAMEWORKS_ALIKE)],
+)
 def test_same_losses_under_a_framework(run_agent, tmp_path, name):
     argv = [str(JOBS / f"{name}.py"), "--steps", "6"]
     without, run = both(run_agent, argv, tmp_path, light)

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a script for Linux")
-GROUPS = ("tests", "rates", "commands")
 
 
 @pytest.fixture
@@ -39,7 +38,11 @@ def harness(root: Path, *words: str, **more: Any) -> subprocess.CompletedProcess
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize(
+    "group",
+    # Their parts are the benchmarks themselves, which take minutes.
+    ["tests", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("rates", "commands"))],
+)
 def test_a_dry_run_walks_every_part(root: Path, tmp_path: Path, group: str) -> None:
     done = harness(root, group, "--dry", "--out", str(tmp_path), "--seconds", "880")
     assert done.returncode == 0, done.stdout + done.stderr

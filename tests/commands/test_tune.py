@@ -203,6 +203,7 @@ def test_what_is_faster_becomes_a_plan(tmp_path: Path) -> None:
     assert done.verdicts()["tf32"] == ("skipped", "not named by --only")
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder nobody can write to")
 def test_a_plan_that_cannot_be_written_there_is_kept(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SLOW_UNLESS_PAUSED)
@@ -214,21 +215,6 @@ def test_a_plan_that_cannot_be_written_there_is_kept(tmp_path: Path) -> None:
     assert "[boosts.gc-pause]" in (tmp_path / kept).read_text()
     assert "cannot write the plan to /proc/plan.toml" in done.err
     assert f"flatout run --plan {kept}" in done.err
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        pytest.param([job("plain"), "--steps", "60000"], marks=pytest.mark.thorough),
-        ["-m", "pkg_module.train", "--steps", "60000"],
-    ],
-)  # fmt: skip
-def test_each_way_to_name_a_program(tmp_path: Path, program: list[str]) -> None:
-    options = ["--json", "--budget", "90s", "--only", "gc-pause", "--steps", "8"]
-    done = tune(tmp_path, *options, *program, PYTHONPATH=str(JOBS))
-    check(done, tmp_path, tmp_path / "flatout.toml")
-    assert done.verdicts()["gc-pause"][0] in ("kept", "slower")
-    assert files(tmp_path) == set()
 
 
 def test_what_the_program_saves_is_listed_and_not_left_behind(tmp_path: Path) -> None:
@@ -264,18 +250,21 @@ def test_a_boost_that_breaks_the_program_is_a_row_and_the_search_goes_on(tmp_pat
     assert verdicts["gc-pause"][0] != "failed"
 
 
-def test_where_nothing_can_be_written_here_the_run_goes_elsewhere(tmp_path: Path) -> None:
+def test_a_module_by_its_name_where_nothing_can_be_written(tmp_path: Path) -> None:
     """As root a read-only folder cannot be had: a file stands where flatout's folder would be."""
     work, temporary = tmp_path / "work", tmp_path / "temporary"
     work.mkdir()
     temporary.mkdir()
     (work / ".flatout").write_text("")
-    (work / "train.py").write_text(PLAIN)
-    options = ["--json", "--budget", "60s", "--only", "gc-pause", "--steps", "4"]
-    done = tune(work, *options, "train.py", TMPDIR=str(temporary))
+    options = ["--json", "--budget", "90s", "--only", "gc-pause", "--steps", "8"]
+    program = ["-m", "pkg_module.train", "--steps", "60000"]
+    done = tune(work, *options, *program, PYTHONPATH=str(JOBS), TMPDIR=str(temporary))
     assert Path(done.document["run_folder"]).parent == temporary
     assert done.document["trials"][0]["verdict"] == "kept"
     check(done, work, work / "flatout.toml")
+    assert done.verdicts()["gc-pause"][0] in ("kept", "slower")
+    assert files(work) == set()
+    assert trial_processes(tmp_path) == []
 
 
 # Ctrl-C -----------------------------------------------------------------------------------------

@@ -51,12 +51,14 @@ def test_prints_trains(tmp_path: Path) -> None:
     assert_steps(out, 3)
 
 
+@pytest.mark.thorough
 def test_package_runs_as_a_module(tmp_path: Path) -> None:
     code, out, err = run(["-m", "pkg_module.train", "--steps", "6"], tmp_path)
     assert code == 0, err
     assert_steps(out, 6)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="torchrun needs libuv, which Windows lacks")
 def test_two_ranks(tmp_path: Path) -> None:
     # One after the other: two that start at once may choose the same free port.

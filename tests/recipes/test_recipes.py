@@ -22,6 +22,7 @@ TINY = {
     "gpt3_small": "layers=1, width=32, heads=2, context=32, batch=16, steps={steps}",
 }
 """The smallest form of each."""
+TRANSFORMERS = ("bert_large", "gpt3_small")
 CALL = {
     "resnet50": "recipe.train(tiny, data.pictures('pictures', 60), 'out')",
     "bert_large": "recipe.train(tiny, 'out', small=True)",
@@ -74,7 +75,9 @@ def test_recipe_is_short(root: Path, name: str) -> None:
     assert len(text.splitlines()) <= LINES
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize(
+    "name", ["resnet50", *(pytest.param(name, marks=pytest.mark.thorough) for name in TRANSFORMERS)]
+)
 def test_recipe_tells_its_options(recipes: Path, name: str) -> None:
     command = [sys.executable, f"{name}.py", "--help"]
     done = subprocess.run(command, cwd=recipes, capture_output=True, text=True)
@@ -95,7 +98,6 @@ def test_bert_learns(recipes: Path) -> None:
     assert accuracy > 0.1
 
 
-@pytest.mark.thorough
 def test_gpt_learns_and_goes_on_where_it_was(recipes: Path) -> None:
     first, printed = train(recipes, "gpt3_small", 100)
     assert list(losses(printed)) == [50, 100]
@@ -105,11 +107,13 @@ def test_gpt_learns_and_goes_on_where_it_was(recipes: Path) -> None:
     assert again == first
 
 
+@pytest.mark.thorough
 def test_resnet_trains_compiled(recipes: Path) -> None:
     _, printed = train(recipes, "resnet50", 50, compiled=True)
     assert losses(printed)[50] < 2.4
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGTERM")
 def test_gpt_is_the_same_when_it_is_stopped_on_the_way(recipes: Path) -> None:
     whole, printed = train(recipes, "gpt3_small", 200)
