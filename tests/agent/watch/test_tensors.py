@@ -52,7 +52,6 @@ def test_a_cpu_is_not_waited_for() -> None:
 
 def test_memory_in_use_is_asked_for_after_each_step_so_it_must_be_cheap() -> None:
     nested = {"allocated_bytes": {"all": {"current": 7}}}
-    cuda = SimpleNamespace(
-        memory_stats_as_nested_dict=lambda device: nested
-    )  # memory_stats is slow
+    # Not memory_stats, which is slow.
+    cuda = SimpleNamespace(memory_stats_as_nested_dict=lambda device: nested)
     assert MemoryInUse(SimpleNamespace(cuda=cuda), "cuda").bytes() == 7
