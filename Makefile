@@ -18,7 +18,7 @@ endif
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --no-input
 BUDGET ?= 210s
 PLATFORMS ?= linux win32 darwin
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal
 
 .PHONY: setup demo test check thorough lint types docs site dist bench gpu-wheels clean
 
