@@ -115,7 +115,7 @@ def test_without_torch_the_cure_is_told(tmp_path: Path) -> None:
     [
         (["--expect", "h1000"], "did you mean h100"),
         (["--cached", "--quick"], "--cached measures nothing"),
-        (["--cached"], "nothing was measured on this machine yet"),
+        (["--cached"], "nothing has been measured on this machine yet"),
         (["--python", "/no/python"], "no Python interpreter"),
     ],
 )

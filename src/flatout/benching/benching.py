@@ -17,7 +17,7 @@ from flatout.nouns.machine import Machine
 from flatout.probing import identity, machine
 
 BUSY_S = 0.4
-"""So long the cores are watched before anything of ours runs."""
+"""How long the cores are watched before anything of ours runs."""
 
 
 def bench(
@@ -47,7 +47,7 @@ def bench(
 
 
 def cores_busy(interval_s: float = BUSY_S) -> float | None:
-    """Share of the machine's cores that are in use now; None: the system does not tell."""
+    """Share of the machine's cores that are in use now; None: not known."""
     try:
         return float(psutil.cpu_percent(interval_s)) / 100
     except (psutil.Error, OSError, RuntimeError):
@@ -59,7 +59,7 @@ def last() -> Benched:
     machine_identity = identity.identity()
     stored = ceiling_store.load(machine_identity)
     if stored is None:
-        raise UserError("nothing was measured on this machine yet", "flatout bench --quick", 1)
+        raise UserError("nothing has been measured on this machine yet", "flatout bench --quick", 1)
     return Benched(
         machine=machine_identity,
         torch=stored.torch,
@@ -72,7 +72,7 @@ def last() -> Benched:
 
 
 def _check_asked(measured: Sequence[Ceiling], orders: Orders) -> None:
-    """What was named and is not there is a mistake on the command line."""
+    """A device or ceiling that does not exist is a mistake on the command line."""
     devices = {ceiling.device for ceiling in measured}
     for device in orders.devices:
         if device not in devices:
@@ -82,6 +82,6 @@ def _check_asked(measured: Sequence[Ceiling], orders: Orders) -> None:
         if name not in ids:
             raise UserError(
                 f"there is no ceiling {name!r} on this machine",
-                "flatout bench --quick lists those there are with --json",
+                "list them with: flatout bench --quick --json",
                 2,
             )

@@ -1,4 +1,4 @@
-"""Run the agent's kernels in the user's interpreter and hear what each gives.
+"""Run the agent's kernels in the user's interpreter and collect their results.
 
 A kernel that crashes or hangs costs its own row: the rest runs in a fresh process. What was
 measured before an interruption is kept.
@@ -28,17 +28,17 @@ before.
 LEAST_S = 3.0
 """For what is left after a crash, however late it is."""
 FURTHER_S = 40.0
-"""More for each further device, in full."""
+"""Extra time for each further device, without --quick."""
 START_S = 180.0
 """For torch to be imported, where that is slow."""
 LATE_S = {True: 10.0, False: 60.0}
-"""A kernel hangs when it is so much over its time: loading a device's libraries takes a while."""
+"""A kernel hangs when it exceeds its time by this; loading a device's libraries takes a while."""
 HANGS = 2
-"""After so many on one device no more is asked of it."""
+"""After this many on one device its other kernels are skipped."""
 
 
 class Listener(Protocol):
-    """Who is told how it goes."""
+    """Receives progress."""
 
     def planned(self, count: int) -> None: ...
 
@@ -76,7 +76,7 @@ class Orders:
 
 @dataclass
 class Measurements:
-    """All that the kernels told."""
+    """All results of the kernels."""
 
     torch: str | None = None
     python: str | None = None
@@ -101,7 +101,7 @@ class _Process:
         self.error: tuple[str, bool] | None = None
 
     def listen(self, command: Sequence[str], env: Mapping[str, str]) -> None:
-        """Hear all of it; what was under way when it ended is told as a row with its reason."""
+        """Read it to the end; a kernel that was running at its end gets a row with the reason."""
         deadline = time.monotonic() + START_S
         with Conversation(command, env) as talk:
             while (answer := talk.answer(deadline)) is not None:
@@ -222,7 +222,7 @@ def _run_process(
 def _leave(
     measurements: Measurements, keys: Sequence[tuple[str, str]], note: str, listener: Listener
 ) -> None:
-    """Rows without a value for what is not tried any more."""
+    """Rows without a value for what is no longer tried."""
     for kernel_id, device in keys:
         row = Ceiling(kernel_id, kernel_id, device, None, "", note=note)
         measurements.ceilings.append(row)
@@ -259,7 +259,7 @@ def _keys(measurements: Measurements) -> set[tuple[str, str]]:
 
 
 def with_point(ceiling: Ceiling, point: Point) -> Ceiling:
-    """The ceiling with one size more; its value is that of the best."""
+    """The ceiling with one more size; its value is that of the best size."""
     best = min if ceiling.unit in SHORTER_IS_BETTER else max
     curve = (*ceiling.curve, point)
     top = best(curve, key=lambda entry: entry.value)

@@ -62,7 +62,7 @@ def keep(
     quick: bool,
     environ: Mapping[str, str] | None = None,
 ) -> Path | None:
-    """Add what was measured to what is kept: of two figures the better one is the ceiling.
+    """Add the measured ceilings to the stored ones: of two figures the better one is the ceiling.
 
     The other was measured while something else ran, or with fewer sizes.
     """

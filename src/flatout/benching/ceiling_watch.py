@@ -1,4 +1,4 @@
-"""Watch the GPUs while kernels run: what holds a clock down is told only under load."""
+"""Watch the GPUs while kernels run: the driver says only under load what limits a clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flatout.probing import nvml
 
 PERIOD_S = 0.5
 BUSY = 0.5
-"""Of its limit in power, or of its time: from there on a sample tells of work."""
+"""Of its limit in power, or of its time: from there on a sample counts as busy."""
 
 
 def ask() -> tuple[Gpu, ...]:

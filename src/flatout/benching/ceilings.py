@@ -1,4 +1,4 @@
-"""Ceilings of this machine: measure them, or take those that were measured here before.
+"""Ceilings of this machine: measure them, or load those that were measured before.
 
 `measure` runs the agent's kernels in the user's interpreter and keeps what they gave in the user's
 cache folder, by machine, driver and torch. `cached` reads it, at once and without a process.
@@ -43,7 +43,7 @@ FOR_PROFILES = (
     "conv-cpu-nchw-bf16",
     "conv-cpu-nhwc-bf16",
 )
-"""What an anatomy is held against: with quick=True some ten seconds."""
+"""What an anatomy is compared with; about ten seconds with quick=True."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,10 @@ def cached(machine: Identity) -> tuple[Ceiling, ...]:
 def for_profiles(
     python: str, tell: Callable[[str], None], measure_missing: bool = True
 ) -> tuple[Ceiling, ...]:
-    """What a profile on this machine is held against: kept from before, else measured now.
+    """What a profile on this machine is compared with: stored ceilings, else measured now.
 
-    Nothing else may run meanwhile: beside it they would be wrong. `tell` hears what takes the time
-    and why there are none; that is no error.
+    Nothing else may run meanwhile, or the figures would be wrong. `tell` is called with what takes
+    the time, and with the reason where there are none; that is no error.
     """
     ceilings = cached(identity())
     if any(ceiling.id in FOR_PROFILES for ceiling in ceilings) or not measure_missing:
@@ -116,7 +116,7 @@ def run(
     listener: Listener | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> CeilingRun:
-    """As `measure`; an interruption is told and not raised."""
+    """As `measure`; an interruption is reported, not raised."""
     measurements = ceiling_run.run(python, orders, listener, environ)
     machine = identity(measurements.torch, measurements.python)
     ceilings = _complete(measurements)

@@ -231,7 +231,7 @@ def program(arguments: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
 
 
 def renamed(words: Sequence[str]) -> None:
-    """Say on stderr how what was typed is written now."""
+    """Print the new spelling of a command on stderr."""
     with suppress(OSError, AttributeError):  # stderr may be closed: no reason to stop
         sys.stderr.write(f"flatout: this is now written: flatout {shlex.join(words)}\n")
 
@@ -298,7 +298,7 @@ def _not_loaded() -> None:
 
 
 def look_here(python: str | None) -> Machine:
-    """What can be told quickly of this machine and of the Python that runs the script."""
+    """Quick facts of this machine and of the Python that runs the script."""
     from flatout.probing import machine
     from flatout.running.command import chosen_python
 
@@ -308,7 +308,7 @@ def look_here(python: str | None) -> Machine:
 def crash_explained(
     ended: foreground.Finished, stderr: bytes, python: str | None
 ) -> Explained | None:
-    """What ended the program, by its last words; None: it did not crash, or nobody knows."""
+    """What ended the program, from its last lines; None: it did not crash, or not recognised."""
     from flatout.running import last_words
 
     texts = last_words.collected(ended.records, ended.returncode, stderr)
@@ -329,7 +329,7 @@ def warn(line: str) -> None:
 
 @contextmanager
 def harmless(consequence: str) -> Iterator[None]:
-    """Trouble of flatout's own never changes what becomes of the user's program."""
+    """An error of flatout's own never affects the user's program."""
     try:
         yield
     except Exception as error:

@@ -55,7 +55,7 @@ def command(
     if limit is None:
         return 0
     if comparison.ratio is None:
-        raise UserError("the two have no step times to compare", "record them again")
+        raise UserError("the profiles have no step times to compare", "record them again")
     return int(1 / comparison.ratio - 1 > limit)
 
 

@@ -90,9 +90,8 @@ def command(
     from flatout.running.command import resolve
 
     target = resolve(*program(ctx.args), python)
-    settings = recording.Settings(
-        steps, duration("--skip", skip, zero=True), stop, not no_bench, as_json, **_planned(plan)
-    )
+    skip_s = duration("--skip", skip, zero=True)
+    settings = recording.Settings(steps, skip_s, stop, not no_bench, as_json, **_planned(plan))
     return _record(target, settings, limit, out)
 
 
@@ -179,7 +178,7 @@ def _limit(fail_above: str, fail_over: str | None, words: Sequence[str]) -> floa
 
 
 def _report(recorded: Recorded, most: float, as_json: bool, out: Path | None) -> int:
-    """Diagnose, write the report beside the run's records and tell; 1: a finding is worth more."""
+    """Diagnose, write the report and print it; 1: a finding saves more than `most`."""
     from flatout.diagnosing import checks
     from flatout.diagnosing.diagnose import diagnose_profile
     from flatout.nouns.profile import Profiled

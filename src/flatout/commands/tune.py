@@ -68,8 +68,7 @@ def command(
     resolved = command.resolve(*program(ctx.args), python)
     _check_place(plan)
     choice = candidates.Choice(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
-    budget_s = duration("--budget", budget)
-    settings = tune.Settings(budget_s, steps, seed, steps_left=steps_left)
+    settings = tune.Settings(duration("--budget", budget), steps, seed, steps_left=steps_left)
     run_folder = folder.fresh("tune")
     with TuneView() as observer:
         tuned = tune.tune(resolved, choice, settings, run_folder, observer)
@@ -78,7 +77,7 @@ def command(
 
 
 def _check_place(plan: Path) -> None:
-    """Raise UserError where the plan has no place: before the search, not after it."""
+    """Raise UserError where the plan cannot be written: before the search, not after it."""
     if plan.is_dir():
         raise UserError(f"--plan {plan} is a folder", f"name a file: --plan {plan / 'plan.toml'}")
     if not plan.absolute().parent.is_dir():

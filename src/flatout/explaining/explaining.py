@@ -40,7 +40,7 @@ def book() -> Book:
 def explain(
     sources: Iterable[Source], machine: Callable[[], Machine | None] = lambda: None
 ) -> Explained:
-    """What the sources say went wrong. `machine` is asked when something was recognised."""
+    """What the sources say went wrong. `machine` is called only if something was recognised."""
     scanner, names, ends = Scanner(book()), [], _Ends()
     for name, blocks in sources:
         scanner.read(ends.listen(blocks), name)
@@ -64,13 +64,13 @@ def explain_text(text: str, machine: Callable[[], Machine | None] = lambda: None
 
 
 def of_crash(texts: Sequence[bytes], machine: Callable[[], Machine | None]) -> Explained | None:
-    """What ended a program, from its last words; None: they are not recognised."""
+    """What ended a program, from its last lines; None: not recognised."""
     answer = explain([(None, [b"\n".join(texts)])], machine)
     return answer if answer.recognised else None
 
 
 class _Ends:
-    """The beginning and the end of what was read, kept aside."""
+    """Keeps the beginning and the end of what is read."""
 
     def __init__(self) -> None:
         self._head = self._tail = b""
@@ -127,7 +127,7 @@ def _unwrapped(rows: Sequence[str]) -> str:
 
 @cache
 def _constants() -> dict[str, str]:
-    """What placeholders stand for whatever was captured."""
+    """Placeholders that do not depend on the log."""
     return {signatures.WHEELS: pytorch.index_url("").rstrip("/")}
 
 

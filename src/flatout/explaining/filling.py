@@ -1,4 +1,4 @@
-"""Write what was captured into the texts and commands of a signature."""
+"""Fill the texts and commands of a signature with what was captured."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def wording(texts: Wording, captured: Mapping[str, str]) -> Wording:
 
 
 def text(template: str, captured: Mapping[str, str]) -> str:
-    """`template` with its placeholders filled; what captured nothing becomes its other text."""
+    """`template` with its placeholders filled, by their alternative where nothing was captured."""
     return _filled(template, captured, quoted=False)
 
 

@@ -1,4 +1,4 @@
-"""The one door to RE2, whose patterns take time in proportion to the text, whatever it holds."""
+"""The only access to RE2, whose patterns take linear time, whatever the text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAMED = re.compile(r"\(\?P<[a-z_0-9]+>")
 class PatternSet:
     """Many patterns, asked at once which of them may be found in a short text.
 
-    Loosened: none that is found is left out, and some that are not may be named.
+    Loosened: it never misses a pattern, but may name some that do not match.
     """
 
     def __init__(self, patterns: tuple[str, ...]) -> None:

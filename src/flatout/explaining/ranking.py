@@ -1,7 +1,7 @@
 """From hits to an order: the root cause first, then what follows from it, harmless ones last.
 
 1. Hits of one signature become one; its place is the earliest, its ranks are all that reported it.
-2. What a weightier one explains (`leads_to`, or near it and less particular) is its consequence.
+2. What a more specific one explains (`leads_to`, or near it and less specific) is a consequence.
 3. Of the others the one that comes first in time is the root; the rank that the launcher names as
    the first to fail goes before.
 """
@@ -51,7 +51,7 @@ class RankedCause:
 
 
 def ranked(hits: Iterable[Hit]) -> list[RankedCause]:
-    """All that was found, best first."""
+    """All causes, best first."""
     everything = list(hits)
     key = _time_key(everything, _root_rank(everything))
     causes = _together(sorted(everything, key=key))
@@ -176,7 +176,7 @@ def _same_incident(cause: RankedCause, other: RankedCause) -> bool:
 
 
 def _tie_up_echoes(causes: Sequence[RankedCause]) -> None:
-    """Reports that another one died follow from why it died, where that is known."""
+    """Reports that another process died are consequences of its error, where that is known."""
     root = next(
         (
             cause

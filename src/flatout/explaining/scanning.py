@@ -26,7 +26,7 @@ FURTHER = 600
 EVIDENCE = 400
 """Characters of evidence that are kept."""
 ALIKE = 4
-"""So often messages of one rank that differ in figures alone are looked into; then counted."""
+"""How many messages of one rank that differ only in figures are examined; more are counted."""
 KEPT = 20_000
 """Different messages that are remembered."""
 TIME_LINES = 12
@@ -49,7 +49,7 @@ class Hit:
 
 
 class Book:
-    """Signatures, ready to be looked for."""
+    """Signatures, compiled for searching."""
 
     def __init__(self, signatures: Iterable[Signature]) -> None:
         pairs = [(signature, pattern) for signature in signatures for pattern in signature.any]
@@ -83,7 +83,7 @@ class Scanner:
         self._scan(window, len(window.text))
 
     def _scan(self, window: _Window, limit: int) -> None:
-        """Look into what begins before `limit`."""
+        """Examine what begins before `limit`."""
         anywhere, text = self.book.anywhere, window.text
         while window.done < limit:
             match = anywhere.search(text, window.done)
