@@ -50,7 +50,7 @@ SIDE_KEYS = {
 TRIAL_KEYS = {
     "predicted",
     "boosts", "tried", "params", "verdict", "reason", "measured", "gain", "guard", "engaged",
-    "log", "wall_s", "retried", "step_ms", "interval", "pairs",
+    "log", "wall_s", "retried", "step_ms", "interval", "pairs", "why_untried",
 }  # fmt: skip
 GUARD_KEYS = {
     "passed", "reason", "gradient_error", "batch_noise", "own_noise", "loss_sigma", "finite",

@@ -96,7 +96,7 @@ class Trial:
 
     @property
     def left(self) -> bool:
-        """Nobody could try it: a longer run or another process may."""
+        """Nobody could try it to its end: a longer run or another process may."""
         return self.why_untried not in (None, "needs_start")
 
 
