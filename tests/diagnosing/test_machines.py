@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from every import for_every
 from flatout.diagnosing.diagnose import diagnose
 from flatout.nouns.finding import Finding, Severity
 from flatout.probing import recorded
@@ -16,7 +17,6 @@ from machines import compose
 
 FOLDER = Path(__file__).parents[1] / "machines"
 FILES = sorted(FOLDER.glob("*.json"))
-IDS = [path.stem for path in FILES]
 
 
 def found(path: Path) -> tuple[Finding, ...]:
@@ -34,7 +34,7 @@ def test_the_files_are_as_composed() -> None:
     assert stale == set(), "run python tests/machines/compose.py"
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
+@for_every(FILES, lambda path: path.stem)
 def test_exactly_the_expected_codes(path: Path) -> None:
     expected = json.loads(path.read_text(encoding="utf-8"))["expected"]
     findings = found(path)
@@ -42,7 +42,7 @@ def test_exactly_the_expected_codes(path: Path) -> None:
     assert sorted({item.code for item in findings}) == expected, told
 
 
-@pytest.mark.parametrize("path", FILES, ids=IDS)
+@for_every(FILES, lambda path: path.stem)
 def test_findings_can_be_believed_and_followed(path: Path) -> None:
     for item in found(path):
         assert item.severity is not Severity.UNCHECKED
