@@ -1,7 +1,7 @@
 """Checks: one problem per file; the folders are the table.
 
 `<kind>/<family>/<code>_<name>.py`: the kind says what is checked (`machine`, `job`, `ceilings`; the
-folder's docstring has what its checks are asked about), the family is the letters of the code, and
+folder's docstring has what its checks get), the family is the letters of the code, and
 the name (underscores for hyphens) is the check's id: it names the problem and reads well after
 "allow". Any other file beside the checks is what several of them share. A check module has
 
@@ -10,7 +10,7 @@ the name (underscores for hyphens) is the check's id: it names the problem and r
     def check(machine: Machine) -> Iterator[Diagnosis]
 
 `check` is pure: no file, no process, no clock. It yields nothing where a fact that it needs is
-None: what is not known is not claimed. It may be asked about any machine, also of another system.
+None: what is not known is not claimed. It may get any machine, also one of another system.
 The module docstring is the page that `flatout explain CODE` prints, with the headings What it sees
 / Why it matters / Evidence / Cure / References; its first line says the problem in one sentence.
 """
@@ -35,7 +35,7 @@ FOLDER = Path(__file__).parent
 FILE = re.compile(r"([a-z]+\d{3})_(\w+)")
 """A check's file: its code and its name."""
 Facts = ParamSpec("Facts")
-"""What a check is asked about."""
+"""The arguments of a check."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def subject(gpus: Sequence[Gpu]) -> str:
 
 
 def facts(gpus: Iterable[Gpu], tell: Callable[[Gpu], str]) -> str:
-    """The same fact of several GPUs, for the evidence; GPUs that are alike are told together."""
+    """The same fact of several GPUs, for the evidence; identical GPUs are grouped."""
     alike: dict[str, list[Gpu]] = {}
     for gpu in gpus:
         alike.setdefault(tell(gpu), []).append(gpu)

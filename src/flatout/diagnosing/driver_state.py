@@ -57,7 +57,7 @@ def on_metal(machine: Machine) -> bool:
 
 
 def on_bus(machine: Machine) -> tuple[Gpu, ...]:
-    """NVIDIA GPUs on the PCI bus (a Jetson's is not; Windows tells no addresses)."""
+    """NVIDIA GPUs on the PCI bus (a Jetson's is not; Windows reports no addresses)."""
     windows = machine.system.name == "Windows"
     return tuple(gpu for gpu in machine.gpus_of("nvidia") if windows or gpu.pci_address is not None)
 
@@ -139,7 +139,7 @@ def errors(driver: Driver | None) -> str:
 
 
 def torch_says(machine: Machine) -> str:
-    """What CUDA told torch, for the evidence; empty: nothing."""
+    """CUDA's error as torch reports it, for the evidence; empty: none."""
     message = machine.torch.cuda_error if machine.torch else None
     return f"torch says: {_short(message)}" if message else ""
 
@@ -175,7 +175,7 @@ def _by_number(pci_id: str | None) -> tuple[int, int] | None:
 
 
 def place(machine: Machine) -> Target:
-    """What to install for: where no driver tells the GPU's architecture, its number does."""
+    """What to install for; by PCI number where the driver does not report the architecture."""
     place = target.of(machine)
     capabilities = [card for gpu in machine.gpus_of("nvidia") if (card := capability(gpu))]
     if place.vendor != "nvidia" or place.compute_capability is not None or not capabilities:

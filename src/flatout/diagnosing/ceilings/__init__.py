@@ -6,7 +6,7 @@ Beside the Machine, as it was under load, stands what it gave:
 
     def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]
 
-A shortfall is told once for each device, with the cause that the driver names; only where it names
-none is the shortfall itself the finding. What was not measured, or has no data sheet, is not
+A shortfall is reported once for each device, with the cause that the driver names; only where it
+names none is the shortfall itself the finding. What was not measured, or has no data sheet, is not
 claimed.
 """

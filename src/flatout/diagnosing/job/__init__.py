@@ -1,12 +1,12 @@
 """Checks of a training job.
 
-They are asked about a Profile:
+They get a Profile:
 
     CHECK = Check(code="SYNC001", severity=Severity.WARNING, since="0.2.0")
 
     def check(profile: Profile) -> Iterator[Diagnosis]
 
-A diagnosis tells the line of the user's code (`where`), the boost that cures it without an edit,
+A diagnosis has the line of the user's code (`where`), the boost that cures it without an edit,
 and what a step would save, with the arithmetic in words (`saves_ms`, `reason`). What the profile
 does not hold (None, empty) is not claimed.
 """

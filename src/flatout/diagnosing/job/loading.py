@@ -42,7 +42,7 @@ def waited_ms(profile: Profile) -> float:
 
 
 def restarting_ms(profile: Profile) -> float:
-    """For workers that are started anew in each epoch, spread over its steps."""
+    """Restarting workers in each epoch, spread over its steps."""
     facts, watched = loader(profile), profile.seen
     if facts is None or watched is None or facts.num_workers < 1 or facts.persistent_workers:
         return 0.0

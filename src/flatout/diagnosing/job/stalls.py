@@ -31,7 +31,7 @@ class Stall(enum.Enum):
     PRINT = "print"
     LOGGING = "logging"
     UPLOAD = "upload"
-    """A blocking copy to the device: what the checks of copies tell of."""
+    """A blocking copy to the device, which the checks of copies report."""
     NONZERO = "nonzero"
     BRANCH = "branch"
     HOST_COPY = "host copy"
@@ -198,7 +198,7 @@ def _placed(profile: Profile, sync: Sync) -> Sync:
 
 
 def _by_line(syncs: list[Sync]) -> list[Sync]:
-    """The calls of one line together: each is told once. Those of no known line are one."""
+    """The calls of each line as one Sync; those without a known line are one as well."""
     together: dict[Place | None, Sync] = {}
     for sync in syncs:
         old = together.get(sync.where)

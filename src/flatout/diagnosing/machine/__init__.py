@@ -1,6 +1,6 @@
 """Checks of a machine: its devices, drivers, limits, and the Python and torch on it.
 
-They are asked about a Machine:
+They get a Machine:
 
     CHECK = Check(code="ENV014", severity=Severity.WARNING, since="0.2.0")
 

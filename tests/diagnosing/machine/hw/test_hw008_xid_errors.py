@@ -48,7 +48,7 @@ def test_an_unknown_number_says_where_to_look_it_up() -> None:
     finding = only(ID, logged(Xid(999)))
     assert finding.severity is Severity.WARNING
     assert "https://docs.nvidia.com/deploy/xid-errors/" in finding.cure.text
-    assert "an address not told" in finding.evidence
+    assert "an unknown address" in finding.evidence
 
 
 def test_one_finding_per_number() -> None:

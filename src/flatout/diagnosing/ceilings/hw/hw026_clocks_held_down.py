@@ -47,7 +47,7 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
         gpu = shortfall.gpu
         reasons = causes.reasons(gpu, (*throttles.SETTINGS, *throttles.BRAKE))
         if gpu is None or not reasons or causes.reasons(gpu, throttles.HEAT):
-            continue  # hw_slowdown is told beside heat as well
+            continue  # hw_slowdown is also reported with heat
         yield Diagnosis(
             title=f"{devices.label(gpu)}: {units.share(shortfall.share)} of its peak, clocks held "
             "down",

@@ -31,10 +31,10 @@ class Shortfall:
     """One device that gives far less than its data sheet says."""
 
     ceiling: Ceiling
-    """The best of those that tell it."""
+    """The best of those that show it."""
     share: float
     gpu: Gpu | None
-    """As it was under load; None: the driver does not tell, or not of this one."""
+    """As it was under load; None: not known."""
     name: str
 
     @property

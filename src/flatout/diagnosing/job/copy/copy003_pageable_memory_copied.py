@@ -46,7 +46,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     unpinned_loader = loader is not None and not loader.pin_memory and not loader.batch_on_device
     for copy in copies.pageable(profile):
         if copies.built_here(copy) or (unpinned_loader and copies.of_batches(copy)):
-            continue  # other checks tell of tensors made on the line, and of the loader's batches
+            continue  # other checks report tensors made on the line, and the loader's batches
         yield from _line(profile, copy)
 
 

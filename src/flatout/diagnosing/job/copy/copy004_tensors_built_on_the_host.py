@@ -47,7 +47,7 @@ MAKING = re.compile(
 )
 """Operators that such a line consists of: others on it compute."""
 FUNCTIONS = ("__getitem__", "__iter__", "__next__", "collate_fn", "collate")
-"""In which tensors are made for each sample; the checks of the loader tell of those."""
+"""These create tensors for each sample; the checks of the loader report them."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

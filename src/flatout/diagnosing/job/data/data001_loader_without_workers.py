@@ -52,7 +52,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     wait, workers = loading.waited_ms(profile), loading.room(profile)
     if profile.job is None:
-        workers = workers or 8  # a trace alone does not tell the cores
+        workers = workers or 8  # a trace alone does not say how many cores there are
     if workers < 1:
         return
     if wait < LEAST_SHARE * profile.anatomy.step_ms:

@@ -47,7 +47,7 @@ FILES = re.compile(r"(\d+) files\b")
 """Of several; else the detail names the file."""
 IN_WORKER = "in a worker"
 LEAST = 2.0
-"""Calls a step for each file from which it is opened anew."""
+"""Calls a step for each file from which it counts as reopened."""
 MOST = 16
 """Files; a data set of more that are all opened again is small, and not at fault."""
 

@@ -42,7 +42,7 @@ CHECK = Check(code="HOST004", severity=Severity.WARNING, since="0.2.0")
 BELIEVED = 0.25
 """Of the operators' time of threads without a core; OpenMP lets them sleep where it knows."""
 MORE = 1.25
-"""Threads for each core from which it is told."""
+"""Threads for each core from which it is reported."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -92,7 +92,7 @@ def _drawing(profile: Profile) -> list[Operator]:
 
 
 def _compiled(profile: Profile) -> bool:
-    """It is, or nothing tells that it is not."""
+    """It is compiled, or that is not known."""
     if profile.job is not None and any(model.compiled for model in profile.job.models):
         return True
     names = [operator.name for operator in profile.operators]

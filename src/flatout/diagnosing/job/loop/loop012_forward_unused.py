@@ -38,7 +38,7 @@ CHECK = Check(code="LOOP012", severity=Severity.WARNING, since="0.2.0")
 LEAST = 0.5
 """Calls a step."""
 FORWARD = 0.3
-"""Share of computing that forward passes take, where operators do not tell."""
+"""Share of computing that forward passes take, where operators do not show it."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -76,7 +76,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 def _not_given(machine: Machine, files: list[DeviceFile]) -> Iterator[Diagnosis]:
     """The files are open to everyone and closed to this process. Silent where it has other GPUs,
-    and in Docker, where a container loses its devices in that way: what NVML says tells that.
+    and in Docker, where a container loses its devices that way: NVML's error shows it.
     """
     lost = machine.container.kind not in (None, "singularity")
     if lost or driver_state.listed(machine) or driver_state.cuda_works(machine):

@@ -13,7 +13,7 @@ nothing: a warning. Without nvidia-smi only scripts that call it are affected: a
 
 ## Evidence
 
-The error of the one that fails, and the driver's version as the other tells it.
+The error of the one that fails, and the driver's version as the other reports it.
 
 ## Cure
 

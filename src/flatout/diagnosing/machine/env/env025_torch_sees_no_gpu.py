@@ -60,7 +60,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 
 def _explained(machine: Machine, built_for: str) -> bool:
-    """Whether something that another check tells hides the GPU."""
+    """Whether a cause that another check reports hides the GPU."""
     driver_facts = machine.driver("nvidia")
     version = driver_facts.version if driver_facts else None
     too_old = (

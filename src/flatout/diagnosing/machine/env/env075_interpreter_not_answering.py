@@ -13,7 +13,7 @@ Store.
 
 ## Evidence
 
-The interpreter's path, its version where it told one, and how it ended.
+The interpreter's path, its version if it reported one, and how it ended.
 
 ## Cure
 
@@ -43,7 +43,7 @@ SHOP = "WindowsApps"
 
 
 def check(machine: Machine) -> Iterator[Diagnosis]:
-    """One finding where nothing is known of its packages, and why is told."""
+    """One finding where its packages are not known, but the reason is."""
     python = machine.interpreter
     if python is None or python.error is None or python.packages is not None:
         return

@@ -183,7 +183,7 @@ def to_install(machine: Machine, stay: bool = True) -> Target:
 
 
 def same_torch_again(machine: Machine) -> tuple[str, ...]:
-    """Lines that install the torch that is here anew, or the right one where it is not of pip."""
+    """Lines that reinstall this torch, or install the right one where it is not from pip."""
     torch, place = machine.torch, torch_target(machine)
     if torch is None or not torch.version or not torch.build or place.manager == "conda":
         return install_torch(machine)
@@ -248,7 +248,7 @@ def differ(first: str | None, second: str | None) -> bool:
 
 
 def foreign_libraries(machine: Machine, name: str) -> tuple[tuple[Library, str], ...]:
-    """Libraries that the loader is told to take before its own folders, and the variable's name."""
+    """Libraries that the loader takes before its own folders, and the variable that causes it."""
     preloaded = re.split(r"[:\s]+", variable(machine, "LD_PRELOAD") or "")
     return tuple(
         (library, "LD_PRELOAD" if library.path in preloaded else "LD_LIBRARY_PATH")

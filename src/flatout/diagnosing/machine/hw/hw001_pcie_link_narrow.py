@@ -64,7 +64,7 @@ def _lost(gpu: Gpu) -> bool:
 
 
 def _most(gpu: Gpu) -> int | None:
-    """Lanes of the card. The driver may tell those of card and slot together."""
+    """Lanes of the card. The driver may report those of card and slot together."""
     sheet = devices.model(gpu)
     widths = (gpu.pcie_width_max, sheet.pcie_width if sheet else None)
     return max((lanes for lanes in widths if lanes is not None), default=None)

@@ -68,7 +68,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
 
 def _facts(error: Xid, machine: Machine) -> str:
     gpu = _gpu(error, machine)
-    where = devices.label(gpu) if gpu else f"GPU at {error.pci_address or 'an address not told'}"
+    where = devices.label(gpu) if gpu else f"GPU at {error.pci_address or 'an unknown address'}"
     text = f": {' '.join(error.text.split())[:160]}" if error.text else ""
     return f"{where}, {error.count} x{text}"
 
