@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-PARENT = """
+PARENT = """# of tests/forked.py
 import json, os, runpy, sys
 import torch, torch._dynamo
 

@@ -17,17 +17,15 @@ from job_steps import assert_steps
 pytestmark = pytest.mark.slow
 
 JOBS = Path(__file__).parent.parent / "jobs"
-TRAINING = [
-    "plain", "gan", "workers", "closure", "no_loader", "scaler", "checkpointing", "unguarded",
-]  # fmt: skip
+TRAINING = ["plain", "workers", "closure", "checkpointing", "unguarded"]
 ALIKE = [
-    "accumulation", "custom_optimizer", "dynamic_shapes", "several_losses", "methods", "iterable",
-    "dropout", "eval_with_grad", "augment", "sched", "frozen", "ema_copy", "float64", "rnn",
-    "saves",
+    "gan", "no_loader", "scaler", "accumulation", "custom_optimizer", "dynamic_shapes",
+    "several_losses", "methods", "iterable", "dropout", "eval_with_grad", "augment", "sched",
+    "frozen", "ema_copy", "float64", "rnn", "saves",
 ]  # fmt: skip
 ENDING = ["few_steps", "no_train", "no_torch", "eager_exit", "raises"]
-FRAMEWORKS = ["hf_trainer", "lightning_fit"]
-FRAMEWORKS_ALIKE = ["accelerate_loop", "own_compile"]
+FRAMEWORKS = ["hf_trainer"]
+FRAMEWORKS_ALIKE = ["lightning_fit", "accelerate_loop", "own_compile"]
 
 
 @pytest.fixture(autouse=True)

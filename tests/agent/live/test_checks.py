@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import forked
 from agent_paths import INJECT
 from flatout_agent import wire
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
@@ -505,9 +506,8 @@ def live(folder: Path, text: str, steps: int) -> tuple[Any, list[wire.Record]]:
 def bare(folder: Path, steps: int, text: str = BARE) -> str:
     script = folder / "bare.py"
     script.write_text(text)
-    done = subprocess.run([sys.executable, str(script), str(steps)], capture_output=True,
-                          text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-                          timeout=100, check=True)  # fmt: skip
+    done = forked.bare([str(script), str(steps)], folder, folder)
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

@@ -31,7 +31,7 @@ print(json.dumps(seen))
     [
         ("hf_trainer", [5, 4, 3, 2, 1]),  # it counts a step once its optimizer is through
         ("lightning_fit", [5, 4, 3, 2, 1]),
-        ("plain", [None] * 5),
+        pytest.param("plain", [None] * 5, marks=pytest.mark.thorough),
     ],
 )
 def test_steps_left_at_each_step(job: str, left: list[int | None], tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ needs_gloo = pytest.mark.skipif(
 
 @pytest.mark.slow
 @needs_gloo
-@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+@pytest.mark.parametrize("kind", ["ddp", pytest.param("fsdp", marks=pytest.mark.thorough)])
 def test_ranks_with_unequal_batches_have_the_gradient_of_one_process(kind: str) -> None:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
