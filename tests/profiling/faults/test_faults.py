@@ -47,7 +47,7 @@ def test_faults_are_named_with_their_lines(faults: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("harmless", ["", "item"])
+@pytest.mark.parametrize("harmless", [pytest.param("", marks=pytest.mark.thorough), "item"])
 def test_a_sound_script_has_no_finding(harmless: str, tmp_path: Path) -> None:
     """Reading a value and printing it in each step stalls no CPU."""
     document = profiled.run(SCRIPT, tmp_path, "--fault", harmless)
