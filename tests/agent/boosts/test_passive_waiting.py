@@ -82,6 +82,7 @@ def _child(switch: str, **environ: str) -> tuple[float, str]:
     sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2,
     reason="GNU's OpenMP turns in a loop where there is a core for each thread",
 )
+@pytest.mark.slow
 def test_waiting_threads_take_no_cpu_time() -> None:
     usual, _ = _child("off", OMP_WAIT_POLICY="ACTIVE")
     spent, told = _child("on", **boost.environment(FACTS, {}))

@@ -39,7 +39,7 @@ def native_bf16() -> bool:
     torch = pytest.importorskip("torch")
     from flatout_agent.speedups.precision import native_bf16
 
-    return native_bf16(torch, "cpu")[0]
+    return native_bf16("cpu")[0]
 
 
 def profiled(*faults: str, half: bool = True) -> Told:
@@ -71,6 +71,7 @@ def line(fault: str) -> str:
     raise AssertionError(fault)
 
 
+@pytest.mark.slow
 def test_without_a_fault_nothing_is_found() -> None:
     if not native_bf16():
         pytest.skip("in float32 without native bfloat16 nothing is found either, but slowly")
@@ -78,6 +79,7 @@ def test_without_a_fault_nothing_is_found() -> None:
     assert any(profiled().lines == {} for _ in range(3))
 
 
+@pytest.mark.slow
 def test_faults_of_the_loop() -> None:
     told = profiled("forward-unused", "retain-graph", "checkpoint", "losses-kept", "zeros")
     assert told.lines["LOOP012"] == line("forward-unused")
