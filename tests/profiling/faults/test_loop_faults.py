@@ -36,7 +36,7 @@ class Told:
 
 
 def native_bf16() -> bool:
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     from flatout_agent.speedups.precision import native_bf16
 
     return native_bf16("cpu")[0]
