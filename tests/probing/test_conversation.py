@@ -77,9 +77,11 @@ raise KeyboardInterrupt
 
 def test_all_that_a_program_says() -> None:
     command = [sys.executable, "-c", "print('release 12.4')"]
-    assert (conversation.said(command, os.environ, ENOUGH_S) or "").strip() == "release 12.4"
-    assert conversation.said([*command[:2], "import time; time.sleep(9)"], os.environ, 0.1) is None
-    assert conversation.said(["./no-such-program"], os.environ, 1.0) is None
+    assert (conversation.output(command, os.environ, ENOUGH_S) or "").strip() == "release 12.4"
+    assert (
+        conversation.output([*command[:2], "import time; time.sleep(9)"], os.environ, 0.1) is None
+    )
+    assert conversation.output(["./no-such-program"], os.environ, 1.0) is None
 
 
 def test_no_orders_and_no_traces() -> None:

@@ -141,7 +141,7 @@ def test_no_such_interpreter(tmp_path: Path) -> None:
         ("echo 'Fatal Python error: init' >&2; exit 1", None, "Fatal Python error: init"),
         ("exit 0", None, "ended with exit code 0"),
         ("kill -9 $$", None, "ended by signal 9 (SIGKILL)"),
-        ("printf 2.7.18", "2.7.18", "Python 2.7.18 is too old to be asked, the oldest is 3.7"),
+        ("printf 2.7.18", "2.7.18", "Python 2.7.18 is too old to be queried; the oldest is 3.7"),
         ("printf 3.12.1", "3.12.1", "ended with exit code 0"),
         ("echo 'flatout-answer {\"version\": 3}'", None, "ended with exit code 0"),
         ("sleep 60", None, "no answer within 0.4 s"),
@@ -208,7 +208,7 @@ def test_any_values_are_facts_of_their_type_or_none(
 ) -> None:
     given = raw if torch is None else {**raw, "torch": torch}
     heard = told_in([f"flatout-answer {json.dumps(given)}"])
-    told = interpreter._told(heard)
+    told = interpreter._decoded(heard)
     assert isinstance(told, Interpreter)
     assert told.version is None or isinstance(told.version, str)
     assert told.bits is None or type(told.bits) is int

@@ -198,7 +198,7 @@ def test_a_driver_that_hangs_is_told(places: Places, monkeypatch: pytest.MonkeyP
     found = nvidia.nvidia(library, Programs(), with_smi(places), limit_s=0.4)
     assert found.driver is not None
     assert found.driver.nvml_error == "did not answer within 0.3 s"
-    assert found.driver.smi_error == "not asked: NVML hangs"
+    assert found.driver.smi_error == "not run: NVML hangs"
 
 
 def test_modinfo_is_asked_on_linux_alone(places: Places) -> None:

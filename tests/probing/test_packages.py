@@ -75,9 +75,9 @@ def test_conda_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("echo broken >&2; exit 3", "cannot be asked: broken"),
-        ("echo no json", "cannot be asked"),
-        ("echo '{}'", "cannot be asked"),
+        ("echo broken >&2; exit 3", "cannot list its packages: broken"),
+        ("echo no json", "cannot list its packages"),
+        ("echo '{}'", "cannot list its packages"),
         ("exec sleep 20", "did not answer within 0 s"),
     ],
 )
@@ -87,5 +87,5 @@ def test_an_interpreter_that_does_not_answer(tmp_path: Path, body: str, said: st
     program.chmod(0o755)
     with pytest.raises(UserError, match=said):
         packages.look(str(program), limit_s=0.4 if "sleep" in body else 20)
-    with pytest.raises(UserError, match="cannot be asked"):
+    with pytest.raises(UserError, match="cannot list its packages"):
         packages.look(str(tmp_path / "none"))

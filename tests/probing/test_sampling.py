@@ -36,7 +36,7 @@ def sampled(library: Any, pids: list[int], environ: dict[str, str]) -> tuple[Dev
     with Sampler(library, every_s=0.01) as sampler:
         sampler.on.set()
         deadline = time.monotonic() + 10
-        while len(sampler._seen) < 2 and time.monotonic() < deadline and library.gpus:
+        while len(sampler._snapshots) < 2 and time.monotonic() < deadline and library.gpus:
             time.sleep(0.01)
         sampler.on.clear()
     return sampler.samples(pids, environ)
@@ -76,7 +76,7 @@ def test_nothing_is_asked_before_it_is_on() -> None:
 
 def test_without_the_driver_there_are_no_samples() -> None:
     library = Nvml([], system={"nvmlInit": RuntimeError("no library")})
-    with nvml.asking(library) as ask:
+    with nvml.session(library) as ask:
         assert ask is None
     with Sampler(library, every_s=0.01) as sampler:
         sampler.on.set()

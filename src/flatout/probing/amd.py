@@ -1,6 +1,6 @@
 """AMD's GPUs as the amdgpu driver shows them in /sys, and the ROCm that is installed.
 
-AMD's own programs are asked for nothing but a name that is found nowhere else: they are slow.
+AMD's own programs are slow, so they are asked only for a name that no file gives.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class Node:
     index: int
 
 
-def from_sysfs(root: Path, asking: Ask = ask) -> tuple[Gpu, ...] | None:
-    """The GPUs that amdgpu holds; None: /sys cannot be read."""
+def from_sysfs(root: Path, runner: Ask = ask) -> tuple[Gpu, ...] | None:
+    """The GPUs bound to amdgpu; None: /sys cannot be read."""
     cards = reading.entries(root / "sys/class/drm")
     if cards is None:
         absent = reading.exists(root / "sys/class/drm") is False
         return () if absent and reading.entries(root / "sys/class") else None
     by_address = {node.address: node for node in reversed(nodes(root))}
-    devices = [card / "device" for card in cards if re.fullmatch(r"card[0-9]+", card.name)]
-    found = [_gpu(root, device, by_address) for device in devices if _ours(device)]
-    return _with_names(tuple(found), asking)
+    folders = [card / "device" for card in cards if re.fullmatch(r"card[0-9]+", card.name)]
+    devices = [_gpu(root, device, by_address) for device in folders if _is_amd(device)]
+    return _with_names(tuple(devices), runner)
 
 
-def _ours(device: Path) -> bool:
+def _is_amd(device: Path) -> bool:
     driver = reading.link_name(device / "driver")
     return reading.text(device / "vendor") == "0x1002" and driver == "amdgpu"
 
@@ -70,7 +70,9 @@ def _gpu(root: Path, device: Path, by_address: Mapping[str, Node]) -> Gpu:
         memory_used_bytes=_not_negative(reading.number(device / "mem_info_vram_used")),
     )
     asleep = reading.text(device / "power/runtime_status") == "suspended"
-    return base if asleep else _with_sensors(base, device)  # asking would wake it, slowly
+    return (
+        base if asleep else _with_sensors(base, device)
+    )  # reading the sensors would wake it, which is slow
 
 
 def _with_sensors(gpu: Gpu, device: Path) -> Gpu:
@@ -96,14 +98,14 @@ def _with_sensors(gpu: Gpu, device: Path) -> Gpu:
 
 
 def _temperatures(monitor: Path) -> tuple[int | None, int | None]:
-    """Now, and where that same sensor makes it slow down; MI300 has no sensor at the edge."""
+    """Current value and slowdown limit of the same sensor; an MI300 has no edge sensor."""
     sensors = {reading.text(monitor / f"temp{index}_label"): index for index in (3, 2, 1)}
     for label in ("edge", "junction"):
         if label in sensors:
             now = reading.number(monitor / f"temp{sensors[label]}_input")
-            most = reading.number(monitor / f"temp{sensors[label]}_crit")
+            limit = reading.number(monitor / f"temp{sensors[label]}_crit")
             if now is not None:
-                return _degrees(now), _degrees(most)
+                return _degrees(now), _degrees(limit)
     return None, None
 
 
@@ -123,7 +125,7 @@ def _not_negative(value: int | None) -> int | None:
 
 
 def _clocks(path: Path) -> tuple[int | None, int | None]:
-    """Of the lines "1: 2100Mhz *": the one with the star, and the highest."""
+    """From lines such as "1: 2100Mhz *": the current clock (starred) and the highest."""
     lines = re.findall(
         r"^(?:[0-9]+|S): ([0-9]{1,5})Mhz ?(\*?)$", reading.text(path) or "", re.I | re.M
     )
@@ -137,22 +139,22 @@ def _pci_id(device: Path) -> str | None:
 
 
 def nodes(root: Path) -> tuple[Node, ...]:
-    """GPUs of the compute driver (KFD); one that a container may not use is not among them."""
+    """GPUs of the compute driver (KFD), without those that a container may not use."""
     folder = root / "sys/class/kfd/kfd/topology/nodes"
     numbered = [entry for entry in reading.entries(folder) or () if entry.name.isdecimal()]
-    found: list[Node] = []
+    gpu_nodes: list[Node] = []
     for entry in sorted(numbered, key=lambda entry: int(entry.name)):
         facts = properties(reading.text(entry / "properties") or "")
         if facts.get("simd_count") and "location_id" in facts:
             address = pci_address(facts.get("domain", 0), facts["location_id"])
-            found.append(Node(address, gfx(facts.get("gfx_target_version")), len(found)))
-    return tuple(found)
+            gpu_nodes.append(Node(address, gfx(facts.get("gfx_target_version")), len(gpu_nodes)))
+    return tuple(gpu_nodes)
 
 
 def properties(text: str) -> dict[str, int]:
-    """The lines "name number" of a node."""
-    found = re.findall(r"^(\w+) ([0-9]{1,20})$", text, re.ASCII | re.MULTILINE)
-    return {name: int(value) for name, value in found}
+    """The "name number" lines of a node."""
+    pairs = re.findall(r"^(\w+) ([0-9]{1,20})$", text, re.ASCII | re.MULTILINE)
+    return {name: int(value) for name, value in pairs}
 
 
 def pci_address(domain: int, location: int) -> str:
@@ -171,14 +173,14 @@ def gfx(version: int | None) -> str | None:
 
 def _name(root: Path, device: Path) -> str | None:
     """The board's own name (servers), or libdrm's for its device and revision."""
-    own = reading.text(device / "product_name")
-    if own:
-        return own
+    product = reading.text(device / "product_name")
+    if product:
+        return product
     number = (reading.text(device / "device") or "").removeprefix("0x")
     revision = (reading.text(device / "revision") or "").removeprefix("0x")
     lists = (reading.text(root / name) for name in NAMES)
-    named = (from_list(text, number, revision) for text in lists if text)
-    return next((name for name in named if name), None)
+    candidates = (from_list(text, number, revision) for text in lists if text)
+    return next((name for name in candidates if name), None)
 
 
 def from_list(text: str, number: str, revision: str) -> str | None:
@@ -194,44 +196,46 @@ def from_list(text: str, number: str, revision: str) -> str | None:
     return None
 
 
-def _with_names(found: tuple[Gpu, ...], asking: Ask) -> tuple[Gpu, ...]:
-    if all(gpu.name is not None for gpu in found):
-        return found
-    names = from_amd_smi(asking(AMD_SMI, LIMIT_S).text)
-    names = names or from_rocm_smi(asking(ROCM_SMI, LIMIT_S).text)
-    return tuple(replace(gpu, name=gpu.name or names.get(gpu.pci_address or "")) for gpu in found)
+def _with_names(devices: tuple[Gpu, ...], runner: Ask) -> tuple[Gpu, ...]:
+    if all(gpu.name is not None for gpu in devices):
+        return devices
+    names = from_amd_smi(runner(AMD_SMI, LIMIT_S).text)
+    names = names or from_rocm_smi(runner(ROCM_SMI, LIMIT_S).text)
+    return tuple(replace(gpu, name=gpu.name or names.get(gpu.pci_address or "")) for gpu in devices)
 
 
 def from_amd_smi(text: str) -> dict[str, str]:
     """Bus address -> name; releases before 7 write a list, later ones {"gpu_data": [...]}."""
-    told = _json(text)
-    if isinstance(told, dict):
-        told = told.get("gpu_data")
-    found: dict[str, str] = {}
-    for entry in told if isinstance(told, list) else ():
+    document = _json(text)
+    if isinstance(document, dict):
+        document = document.get("gpu_data")
+    names: dict[str, str] = {}
+    for entry in document if isinstance(document, list) else ():
         if isinstance(entry, dict):
             bus, asic = entry.get("bus"), entry.get("asic")
             if isinstance(bus, dict) and isinstance(asic, dict):
-                found |= _named(bus.get("bdf"), asic.get("market_name"))
-    return found
+                names |= _name_by_address(bus.get("bdf"), asic.get("market_name"))
+    return names
 
 
 def from_rocm_smi(text: str) -> dict[str, str]:
     """The same from {"card0": {"Card Series": ..., "PCI Bus": ...}}."""
-    told = _json(text)
-    found: dict[str, str] = {}
-    for card in told.values() if isinstance(told, dict) else ():
+    document = _json(text)
+    names: dict[str, str] = {}
+    for card in document.values() if isinstance(document, dict) else ():
         if isinstance(card, dict):
-            found |= _named(card.get("PCI Bus"), card.get("Card Series", card.get("Card series")))
-    return found
+            names |= _name_by_address(
+                card.get("PCI Bus"), card.get("Card Series", card.get("Card series"))
+            )
+    return names
 
 
-def _named(address: object, name: object) -> dict[str, str]:
-    """Nothing where the name is a number or stands for several cards: Navi 31 [RX 7900 XT/XTX]."""
+def _name_by_address(address: object, name: object) -> dict[str, str]:
+    """Empty where the name is a number or covers several cards: Navi 31 [RX 7900 XT/XTX]."""
     if not isinstance(address, str) or not isinstance(name, str):
         return {}
-    within = re.fullmatch(r"[^\[]*\[([^\]]+)\]", name)
-    name = (within[1] if within else name).strip()
+    bracketed = re.fullmatch(r"[^\[]*\[([^\]]+)\]", name)
+    name = (bracketed[1] if bracketed else name).strip()
     if not ADDRESS.fullmatch(address.lower()) or not name or "/" in name or name.startswith("0x"):
         return {}
     return {address.lower(): name}
@@ -256,11 +260,11 @@ def driver_in(root: Path, environment: Mapping[str, str]) -> Driver | None:
 
 def rocm(root: Path, environment: Mapping[str, str]) -> str | None:
     """Release of the ROCm on disk: where ROCM_PATH points, /opt/rocm, or the newest beside it."""
-    own = environment.get("ROCM_PATH", "").lstrip("/")
-    folders = [root / own] if own else []
+    configured = environment.get("ROCM_PATH", "").lstrip("/")
+    folders = [root / configured] if configured else []
     folders.append(root / "opt/rocm")
-    beside = [entry for entry in reading.entries(root / "opt") or () if _release(entry.name[5:])]
-    folders += sorted(beside, key=lambda folder: _parts(folder.name[5:]), reverse=True)
+    numbered = [entry for entry in reading.entries(root / "opt") or () if _release(entry.name[5:])]
+    folders += sorted(numbered, key=lambda folder: _parts(folder.name[5:]), reverse=True)
     for folder in folders:
         text = reading.text(folder / ".info/version") or ""
         if _release(text.split("-")[0]):
@@ -278,20 +282,20 @@ def _parts(release: str) -> list[int]:
 
 if sys.platform == "linux":
 
-    def gpus(root: Path = ROOT, asking: Ask = ask) -> tuple[Gpu, ...] | None:
+    def gpus(root: Path = ROOT, runner: Ask = ask) -> tuple[Gpu, ...] | None:
         """AMD's GPUs; None: not readable."""
-        return from_sysfs(root, asking)
+        return from_sysfs(root, runner)
 
-    def driver(found: tuple[Gpu, ...] | None = None) -> Driver | None:
-        """AMD's driver; None: no trace of it. found: its GPUs (they add nothing)."""
+    def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:
+        """AMD's driver; None: no trace of it. devices: its GPUs (unused)."""
         return driver_in(ROOT, os.environ)
 
 else:
 
-    def gpus(root: Path = ROOT, asking: Ask = ask) -> tuple[Gpu, ...] | None:
-        """None: torch reaches AMD's GPUs on Linux; elsewhere nothing is asked."""
+    def gpus(root: Path = ROOT, runner: Ask = ask) -> tuple[Gpu, ...] | None:
+        """None: torch reaches AMD's GPUs on Linux; elsewhere nothing is queried."""
         return None
 
-    def driver(found: tuple[Gpu, ...] | None = None) -> Driver | None:
-        """Nothing is asked outside of Linux."""
+    def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:
+        """None outside Linux."""
         return None

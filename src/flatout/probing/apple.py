@@ -51,69 +51,69 @@ def from_sysctl(brand: str, memory: str) -> tuple[Gpu, ...]:
 def from_profiler(text: str) -> tuple[Gpu, ...] | None:
     """The GPUs of an older Mac, from system_profiler's JSON."""
     try:
-        listed = json.loads(text)["SPDisplaysDataType"]
+        entries = json.loads(text)["SPDisplaysDataType"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
-    if not isinstance(listed, list):
+    if not isinstance(entries, list):
         return None
-    found = (_profiled(entry) for entry in listed if isinstance(entry, dict))
-    return tuple(gpu for gpu in found if gpu is not None)
+    candidates = (_display_gpu(entry) for entry in entries if isinstance(entry, dict))
+    return tuple(gpu for gpu in candidates if gpu is not None)
 
 
-def _profiled(entry: dict[str, object]) -> Gpu | None:
+def _display_gpu(entry: dict[str, object]) -> Gpu | None:
     model = entry.get("sppci_model")
     name = model if isinstance(model, str) and model else None
     vendor = _vendor(str(entry.get("spdisplays_vendor", "")), name or "")
     if vendor is None:
         return None
-    own, shared = entry.get("spdisplays_vram"), entry.get("spdisplays_vram_shared")
-    either = entry.get("_spdisplays_vram")
-    divided = vendor == "apple" or (own is None and shared is not None)
+    dedicated, shared = entry.get("spdisplays_vram"), entry.get("spdisplays_vram_shared")
+    unspecified = entry.get("_spdisplays_vram")
+    is_shared = vendor == "apple" or (dedicated is None and shared is not None)
     return Gpu(
         vendor=vendor,
         name=name,
         driver_sees=True if vendor == "apple" else None,
-        memory_bytes=_size(own) or _size(shared) or _size(either),
-        shared_memory=True if divided else False if own is not None else None,
+        memory_bytes=_size(dedicated) or _size(shared) or _size(unspecified),
+        shared_memory=True if is_shared else False if dedicated is not None else None,
     )
 
 
-def _vendor(told: str, name: str) -> Vendor | None:
+def _vendor(description: str, name: str) -> Vendor | None:
     """From "AMD (0x1002)", "sppci_vendor_Apple" or the first word of the name."""
-    number = re.search(r"0x[0-9a-f]{4}", told.lower())
+    number = re.search(r"0x[0-9a-f]{4}", description.lower())
     if number:
         return VENDORS.get(number[0])
-    words = f"{told.removeprefix('sppci_vendor_')} {name}".lower().split()
+    words = f"{description.removeprefix('sppci_vendor_')} {name}".lower().split()
     return next((NAMES[word] for word in words if word in NAMES), None)
 
 
-def _size(told: object) -> int | None:
-    """Out of "8 GB" or "1536 MB" the bytes."""
-    found = re.fullmatch(r"([0-9]{1,7}) (MB|GB)", told) if isinstance(told, str) else None
-    return int(found[1]) * UNITS[found[2]] or None if found else None
+def _size(text: object) -> int | None:
+    """Bytes from "8 GB" or "1536 MB"."""
+    match = re.fullmatch(r"([0-9]{1,7}) (MB|GB)", text) if isinstance(text, str) else None
+    return int(match[1]) * UNITS[match[2]] or None if match else None
 
 
 if sys.platform == "darwin":
 
-    def gpus(asking: Ask = ask) -> tuple[Gpu, ...] | None:
+    def gpus(runner: Ask = ask) -> tuple[Gpu, ...] | None:
         """The GPUs of this Mac; None: neither tool answered."""
-        name = asking([SYSCTL, "-n", "machdep.cpu.brand_string"], SYSCTL_LIMIT_S).text
-        size = asking([SYSCTL, "-n", "hw.memsize"], SYSCTL_LIMIT_S).text
+        name = runner([SYSCTL, "-n", "machdep.cpu.brand_string"], SYSCTL_LIMIT_S).text
+        size = runner([SYSCTL, "-n", "hw.memsize"], SYSCTL_LIMIT_S).text
         chip = from_sysctl(name, size)
-        return chip or from_profiler(asking(PROFILER, PROFILER_LIMIT_S).text)
+        return chip or from_profiler(runner(PROFILER, PROFILER_LIMIT_S).text)
 
-    def driver(found: tuple[Gpu, ...] | None = None) -> Driver | None:
-        """Metal is part of macOS and has its version. found: this Mac's GPUs."""
-        if not any(gpu.vendor == "apple" for gpu in found or ()):
+    def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:
+        """Metal is part of macOS and has its version. devices: this Mac's GPUs."""
+        if not any(gpu.vendor == "apple" for gpu in devices or ()):
             return None
         return Driver(vendor="apple", version=platform.mac_ver()[0] or None)
 
 else:
 
-    def gpus(asking: Ask = ask) -> tuple[Gpu, ...] | None:
-        """None: only Macs have Apple's GPUs, and nothing was asked."""
+    def gpus(runner: Ask = ask) -> tuple[Gpu, ...] | None:
+        """None: only Macs have Apple GPUs."""
         return None
 
-    def driver(found: tuple[Gpu, ...] | None = None) -> Driver | None:
+    def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:
         """No trace of Apple's driver on other systems."""
         return None

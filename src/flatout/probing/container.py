@@ -23,22 +23,22 @@ INITIAL_NAMESPACES = {
     "ipc": 4026531839,
     "cgroup": 4026531835,
 }
-"""Numbers of the namespaces that the machine itself runs in: the same in every kernel since 3.8
+"""Inode numbers of the host's own namespaces: the same in every kernel since 3.8
 (include/linux/proc_ns.h)."""
 
-GROUPS = (  # container engine, by the group's path
+GROUPS = (  # container engine, by the cgroup's path
     ("kubernetes", r"/kubepods"),
     ("podman", r"/libpod-"),
     ("docker", r"/docker[/-][0-9a-f]{12}"),
     ("containerd", r"/cri-containerd-|/nerdctl-"),
     ("lxc", r"/lxc/|/lxc\.payload"),
 )
-ROOT_MOUNTS = (  # the same by where the layers of the root folder lie
+ROOT_MOUNTS = (  # container engine, by the location of the root folder's layers
     ("docker", r"/docker/overlay2/"),
     ("podman", r"/containers/storage/overlay"),
     ("containerd", r"/io\.containerd\.snapshotter"),
 )
-MAKERS = (  # hypervisor, by DMI's maker and product
+MAKERS = (  # hypervisor, by DMI vendor and product
     ("vmware", r"VMware"),
     ("microsoft", r"Microsoft Corporation Virtual Machine"),
     ("virtualbox", r"innotek GmbH|VirtualBox"),
@@ -46,11 +46,11 @@ MAKERS = (  # hypervisor, by DMI's maker and product
     ("kvm", r"\bQEMU\b|\bKVM\b|RHEV|oVirt"),
 )
 CLOUDS = r"Google Compute Engine|OpenStack|Alibaba Cloud ECS"
-"""They run KVM, and also rent out the metal itself under the same name."""
+"""They run KVM, and also rent out bare metal under the same name."""
 
 
 def container(environment: Mapping[str, str] | None = None, root: Path = ROOT) -> Container:
-    """Where this process runs. root: where /proc, /sys and /dev stand."""
+    """Where this process runs. root: the folder that holds /proc, /sys and /dev."""
     variables = os.environ if environment is None else environment
     wsl = wsl_version(root)
     kind = _kind(variables, root, wsl is not None)
@@ -64,7 +64,7 @@ def container(environment: Mapping[str, str] | None = None, root: Path = ROOT) -
 
 
 def isolated(root: Path = ROOT) -> bool | None:
-    """Whether it has namespaces of its own, as containers have; None: not told."""
+    """Whether it has namespaces of its own, as containers do; None: unknown."""
     links = {name: reading.link_name(root / "proc/self/ns" / name) for name in INITIAL_NAMESPACES}
     if all(link is None for link in links.values()):
         return None
@@ -75,7 +75,7 @@ def isolated(root: Path = ROOT) -> bool | None:
 
 
 def wsl_version(root: Path = ROOT) -> int | None:
-    """1 or 2, by the kernel's own release; None: not WSL."""
+    """1 or 2, from the kernel's release; None: not WSL."""
     release = _kernel_release(root).lower()
     if "microsoft" in release:
         first = "wsl2" not in release and "standard" not in release
@@ -102,18 +102,18 @@ class _Traces:
 
 def _kind(environment: Mapping[str, str], root: Path, wsl: bool) -> str | None:
     if any(name in environment for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER")):
-        return "singularity"  # it shares all namespaces with the machine but one
+        return "singularity"  # it shares all namespaces but one with the machine
     traces = _traces(root)
-    by_group = _named(GROUPS, traces.groups)
-    own = isolated(root)
-    if own is False and by_group is None:
+    by_group = _first_match(GROUPS, traces.groups)
+    is_isolated = isolated(root)
+    if is_isolated is False and by_group is None:
         return None
     if wsl and by_group is None and not traces.overlay:
         return None  # the distribution itself: WSL gives it namespaces of its own
-    return _marked(environment, root) or by_group or _named(ROOT_MOUNTS, traces.root_mount)
+    return _engine(environment, root) or by_group or _first_match(ROOT_MOUNTS, traces.root_mount)
 
 
-def _marked(environment: Mapping[str, str], root: Path) -> str | None:
+def _engine(environment: Mapping[str, str], root: Path) -> str | None:
     account = root / "var/run/secrets/kubernetes.io/serviceaccount"
     if "KUBERNETES_SERVICE_HOST" in environment or reading.exists(account):
         return "kubernetes"
@@ -129,7 +129,7 @@ def _marked(environment: Mapping[str, str], root: Path) -> str | None:
 
 
 def _traces(root: Path) -> _Traces:
-    """Groups of this process and of the first one, and what is mounted as the root folder."""
+    """Cgroups of this process and of process 1, and what is mounted as the root folder."""
     groups = "\n".join(
         reading.text(root / "proc" / process / "cgroup") or "" for process in ("1", "self")
     )
@@ -138,7 +138,7 @@ def _traces(root: Path) -> _Traces:
     return _Traces(groups, first, " - overlay " in first)
 
 
-def _named(table: Iterable[tuple[str, str]], text: str) -> str | None:
+def _first_match(table: Iterable[tuple[str, str]], text: str) -> str | None:
     return next((name for name, words in table if re.search(words, text)), None)
 
 
@@ -153,14 +153,14 @@ def _gpu_files(devices: Path) -> bool | None:
 
 
 def _virtual_machine(root: Path) -> str | None:
-    """By the firmware's tables and the hypervisor's clocks; None: the metal, or not told."""
-    told = [
+    """From the firmware's tables and the hypervisor's clocks; None: bare metal, or unknown."""
+    descriptions = [
         reading.text(root / "sys/class/dmi/id" / name) for name in ("sys_vendor", "product_name")
     ]
-    maker = " ".join(filter(None, told))
-    named = _named(MAKERS, maker)
-    if named is not None:
-        return named
+    maker = " ".join(filter(None, descriptions))
+    hypervisor = _first_match(MAKERS, maker)
+    if hypervisor is not None:
+        return hypervisor
     if maker.startswith("Amazon EC2"):
         return None if "metal" in maker else "kvm"
     if not _hypervisor(root):
@@ -172,22 +172,22 @@ def _virtual_machine(root: Path) -> str | None:
 
 def _by_clock(root: Path) -> str | None:
     clocks = root / "sys/devices/system/clocksource/clocksource0/available_clocksource"
-    known = {"kvm-clock": "kvm", "hyperv_clocksource_tsc_page": "microsoft", "xen": "xen"}
+    hypervisors = {"kvm-clock": "kvm", "hyperv_clocksource_tsc_page": "microsoft", "xen": "xen"}
     words = (reading.text(clocks) or "").split()
-    return next((known[word] for word in words if word in known), None)
+    return next((hypervisors[word] for word in words if word in hypervisors), None)
 
 
 def _hypervisor(root: Path) -> bool:
-    """The processor says so (x86), or the device tree (ARM)."""
+    """As reported by the processor (x86) or the device tree (ARM)."""
     cpuinfo = reading.text(root / "proc/cpuinfo", 2**15) or ""
     flags = next((line for line in cpuinfo.splitlines() if line.startswith("flags")), "")
     if "hypervisor" in flags.split():
         return True
-    told = ("proc/device-tree/hypervisor", "sys/hypervisor/type")
-    return any(reading.exists(root / path) for path in told)
+    signs = ("proc/device-tree/hypervisor", "sys/hypervisor/type")
+    return any(reading.exists(root / path) for path in signs)
 
 
 def _firecracker(root: Path) -> bool:
-    """Its ACPI tables carry its name (root may read them), or its boot line does."""
+    """Its ACPI tables (readable by root) or its kernel command line carry its name."""
     table = reading.text(root / "sys/firmware/acpi/tables/FACP", 64) or ""
     return "FIRECK" in table or "firecracker" in (reading.text(root / "proc/cmdline") or "")

@@ -1,4 +1,4 @@
-"""A program in the user's interpreter, heard answer by answer, and ended for sure."""
+"""A program in the user's interpreter, read answer by answer and always ended."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from flatout_programs.tell import MARK
 OWN = "FLATOUT_"
 POLL_S = 0.05
 LAST_WORDS_S = 0.3
-"""A program that has ended may have left lines in the pipe; for so long they are waited for."""
+"""How long to wait for lines that a program left in the pipe when it ended."""
 
 _left_behind: list[subprocess.Popen[bytes]] = []
-"""Programs that not even a kill ended: stuck in a driver. Waiting for them could take for ever."""
+"""Programs that survived a kill, stuck in a driver. Waiting for them could take forever."""
 
 
 def program(name: str) -> Path:
@@ -42,22 +42,22 @@ def program(name: str) -> Path:
 
 
 def environment(base: Mapping[str, str], scratch: str | None = None) -> dict[str, str]:
-    """The user's environment, in which no orders of ours stand and nothing is written to folders.
+    """The user's environment without flatout's orders, and with no files written beside the code.
 
-    scratch: where compilers may keep what they make.
+    scratch: the folder for compilers' caches.
     """
-    kept = {name: value for name, value in base.items() if not name.startswith(OWN)}
-    kept["PYTHONDONTWRITEBYTECODE"] = "1"
+    variables = {name: value for name, value in base.items() if not name.startswith(OWN)}
+    variables["PYTHONDONTWRITEBYTECODE"] = "1"
     if scratch is not None:
         caches = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
-        kept.update({name: str(Path(scratch, name.lower())) for name in caches})
-        kept.update(MIOPEN_USER_DB_PATH=scratch, MIOPEN_CUSTOM_CACHE_DIR=scratch)
-        kept["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of processes for one small kernel
-    return kept
+        variables.update({name: str(Path(scratch, name.lower())) for name in caches})
+        variables.update(MIOPEN_USER_DB_PATH=scratch, MIOPEN_CUSTOM_CACHE_DIR=scratch)
+        variables["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool for one small kernel
+    return variables
 
 
-def said(command: Sequence[str], env: Mapping[str, str], limit_s: float) -> str | None:
-    """All that the program printed; None: it cannot be started, or it took longer."""
+def output(command: Sequence[str], env: Mapping[str, str], limit_s: float) -> str | None:
+    """Everything that the program printed; None: it cannot be started, or it took longer."""
     deadline = time.monotonic() + limit_s
     try:
         with Conversation(command, env) as talk:
@@ -68,20 +68,20 @@ def said(command: Sequence[str], env: Mapping[str, str], limit_s: float) -> str 
 
 
 def answer(line: str) -> dict[str, Any]:
-    """What one of our programs says in the line; empty for what somebody else printed.
+    """The content of a line that one of our programs printed; empty for any other line.
 
-    NaN and infinities are no facts: they are None.
+    NaN and infinities are read as None.
     """
     _, mark, text = line.partition(MARK)
     try:
-        content = json.loads(text, parse_constant=_no_number, parse_float=_number) if mark else {}
+        content = json.loads(text, parse_constant=_none, parse_float=_number) if mark else {}
     except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
 
 class Conversation:
-    """A running program. Use it in a `with` statement: leaving that ends all that it started.
+    """A running program. Use it in a `with` statement: leaving it ends the program's whole tree.
 
     Raises OSError where the program cannot be started.
     """
@@ -116,26 +116,26 @@ class Conversation:
         while not self._over:
             try:
                 wait_s = min(POLL_S, max(0.0, deadline - time.monotonic()))
-                found = self._lines.get(timeout=wait_s)
+                line = self._lines.get(timeout=wait_s)
             except queue.Empty:
                 now = time.monotonic()
                 if self.running:
                     ended_at = None
                 elif ended_at is None:
                     ended_at = now
-                # What it started may hold the pipe open for ever.
+                # Its children may hold the pipe open forever.
                 if now >= deadline or (ended_at is not None and now - ended_at > LAST_WORDS_S):
                     return None
                 continue
-            self._over = found is None
-            if self._over:  # the end of its output comes just before its own
+            self._over = line is None
+            if self._over:  # its output ends just before it does
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(LAST_WORDS_S)
-            return found
+            return line
         return None
 
     def answer(self, deadline: float) -> dict[str, Any] | None:
-        """What the next line says, see `answer`; None as in `line`."""
+        """The content of the next line, see `answer`; None as in `line`."""
         line = self.line(deadline)
         return None if line is None else answer(line)
 
@@ -155,7 +155,7 @@ class Conversation:
         return last or f"ended with exit code {code}"
 
     def end(self) -> None:
-        """Kill it with all that it started, without waiting for what cannot be killed."""
+        """Kill it and its children, without waiting for what cannot be killed."""
         _running.discard(self)
         children: list[psutil.Process] = []
         with contextlib.suppress(psutil.Error, OSError):
@@ -197,13 +197,13 @@ _running: weakref.WeakSet[Conversation] = weakref.WeakSet()
 
 
 @atexit.register
-def _end_all() -> None:
-    """Nobody may have come to the end of a conversation: a key that interrupts, an error."""
+def _end_running() -> None:
+    """A keyboard interrupt or an error may have left conversations open."""
     for talk in list(_running):
         talk.end()
 
 
-def _no_number(name: str) -> None:
+def _none(name: str) -> None:
     return None
 
 

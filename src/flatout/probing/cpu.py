@@ -1,4 +1,4 @@
-"""The processor: its name as sold, what it can do, and the cores that this process may use."""
+"""The processor: its product name, its features, and the cores that this process may use."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from flatout_agent import limits  # host and agent must count alike
 CPUINFO = Path("/proc/cpuinfo")
 CPUFREQ = Path("/sys/devices/system/cpu/cpu0/cpufreq")
 FIRST_PROCESSOR_BYTES = 2**15
-"""Enough of /proc/cpuinfo for the first processor: the whole costs milliseconds on large ones."""
+"""Enough of /proc/cpuinfo for the first processor; the whole file takes milliseconds to read."""
 LIMIT_S = 1.0
 
 
 def cpu() -> Cpu:
-    """All that is told of the processor."""
+    """Everything known about the processor."""
     return Cpu(
         name=name(),
         architecture=platform.machine() or None,
@@ -40,7 +40,7 @@ def cpu() -> Cpu:
 
 
 def cores() -> int | None:
-    """Cores by affinity and cgroup quota; None where the system does not tell."""
+    """Cores by affinity and cgroup quota; None where the system does not report them."""
     try:
         return limits.usable_cores()
     except OSError:
@@ -48,16 +48,16 @@ def cores() -> int | None:
 
 
 def name() -> str | None:
-    """The processor's name as its maker sells it, such as "AMD EPYC 9B45"."""
+    """The processor's product name, such as "AMD EPYC 9B45"."""
     try:
-        found = _name()
+        label = _name()
     except (OSError, subprocess.SubprocessError):
         return None
-    return " ".join(found.split()) if found else None
+    return " ".join(label.split()) if label else None
 
 
 def from_flags(text: str) -> dict[str, bool | None]:
-    """What the first processor of /proc/cpuinfo can do; nothing where it does not say."""
+    """Features of the first processor in /proc/cpuinfo; empty where it lists none."""
     for line in text.splitlines():
         key, _, value = line.partition(":")
         words = set(value.split())
@@ -76,28 +76,28 @@ def from_flags(text: str) -> dict[str, bool | None]:
 
 def from_sysctl(text: str, arm: bool) -> dict[str, bool | None]:
     """The same from the lines of `sysctl hw.optional`."""
-    said = dict(re.findall(r"^hw\.optional\.(\S+): ([01])$", text, re.MULTILINE))
-    if not said:
+    features = dict(re.findall(r"^hw\.optional\.(\S+): ([01])$", text, re.MULTILINE))
+    if not features:
         return {}
     if arm:
-        return {**_NO_X86, "arm_bf16": said.get("arm.FEAT_BF16", "0") == "1"}
+        return {**_NO_X86, "arm_bf16": features.get("arm.FEAT_BF16", "0") == "1"}
     return {
-        "avx2": said.get("avx2_0", "0") == "1",
-        "avx512": said.get("avx512f", "0") == "1",
+        "avx2": features.get("avx2_0", "0") == "1",
+        "avx512": features.get("avx512f", "0") == "1",
         "arm_bf16": False,
     }
 
 
 def from_windows(avx2: bool, avx512: bool, machine: str, build: int) -> dict[str, bool | None]:
-    """The same from IsProcessorFeaturePresent; older builds do not know AVX and say no to it."""
+    """The same from IsProcessorFeaturePresent; older builds do not know AVX and answer no."""
     if machine.lower() not in ("amd64", "x86"):
         return dict(_NO_X86)
-    knows = build >= 19041
+    knows_avx = build >= 19041
     return {
-        "avx2": avx2 or (False if knows else None),
-        "avx512": avx512 or (False if knows else None),
-        "avx512_bf16": False if knows and not avx512 else None,
-        "amx_bf16": False if knows and not avx512 else None,
+        "avx2": avx2 or (False if knows_avx else None),
+        "avx512": avx512 or (False if knows_avx else None),
+        "avx512_bf16": False if knows_avx and not avx512 else None,
+        "amx_bf16": False if knows_avx and not avx512 else None,
         "arm_bf16": False,
     }
 
@@ -145,8 +145,8 @@ elif sys.platform == "darwin":
         ).stdout.strip()
 
     def _features() -> dict[str, bool | None]:
-        said = ask(["/usr/sbin/sysctl", "hw.optional"], LIMIT_S).text
-        return from_sysctl(said, arm=platform.machine() == "arm64")
+        output = ask(["/usr/sbin/sysctl", "hw.optional"], LIMIT_S).text
+        return from_sysctl(output, arm=platform.machine() == "arm64")
 
     def _affinity() -> int | None:
         return None

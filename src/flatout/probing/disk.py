@@ -86,7 +86,7 @@ LOCAL = frozenset(
         "fat32",
     )
 )
-"""The others may be either (9p, virtiofs, fuse): not told."""
+"""The others may be either (9p, virtiofs, fuse): unknown."""
 VIRTUAL = re.compile(r"/(virtio[0-9]+|vmbus|VMBUS:[0-9A-F]+|xen|vbd-[0-9]+)/", re.IGNORECASE)
 VIRTUAL_MAKERS = re.compile(r"QEMU|VBOX|VMware|Msft|Google|Amazon|Virtual", re.IGNORECASE)
 
@@ -103,14 +103,14 @@ class Mount:
 
 
 def disks(environment: Mapping[str, str] | None = None) -> tuple[Disk, ...] | None:
-    """Where the program works, what it writes in passing, where compilers keep their results."""
-    mounted = mounts()
+    """The working folder, the temporary folder, and the folders of compilers' caches."""
+    mount_points = mounts()
     places = _places(os.environ if environment is None else environment)
-    return tuple(_disk(use, path, mounted) for use, path in places)
+    return tuple(_disk(use, path, mount_points) for use, path in places)
 
 
 def _places(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Use and folder; without a current folder (it was removed) or a home, what is left."""
+    """Use and folder; a current folder that was removed, or a missing home, is left out."""
     places = []
     with contextlib.suppress(OSError):
         places.append(("work", str(Path.cwd())))
@@ -121,7 +121,7 @@ def _places(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _temporary(environment: Mapping[str, str]) -> str:
-    """As Python chooses it; where it finds none that it can write, the one that is meant."""
+    """As Python chooses it; where none is writable, the one that the environment names."""
     try:
         return tempfile.gettempdir()
     except OSError:
@@ -135,10 +135,10 @@ def _home_cache() -> str | None:
         return None
 
 
-def _disk(use: str, path: str, mounted: Iterable[Mount]) -> Disk:
-    """Facts about the folder, or about the nearest one above it that is there."""
+def _disk(use: str, path: str, mount_points: Iterable[Mount]) -> Disk:
+    """Facts about the folder, or about its nearest ancestor that exists."""
     folder = _nearest(Path(path))
-    mount = mount_of(os.path.realpath(folder), mounted)
+    mount = mount_of(os.path.realpath(folder), mount_points)
     total, free = _sizes(folder)
     return Disk(
         path=path,
@@ -158,7 +158,7 @@ def _nearest(path: Path) -> Path:
 
 
 def _sizes(folder: Path) -> tuple[int | None, int | None]:
-    """All of it, and what this user may still write; some network file systems tell 0 and 0."""
+    """Total, and free for this user; some network file systems report 0 and 0."""
     try:
         usage = shutil.disk_usage(folder)
     except (OSError, ValueError):
@@ -167,41 +167,41 @@ def _sizes(folder: Path) -> tuple[int | None, int | None]:
 
 
 def network(file_system: str) -> bool | None:
-    """Whether the files lie on another machine; None: the kind of file system does not say."""
+    """Whether the files lie on another machine; None: the kind of file system does not show it."""
     name = file_system.lower()
     return True if name in NETWORK else False if name in LOCAL else None
 
 
-def mount_of(path: str, mounted: Iterable[Mount]) -> Mount | None:
-    """The mount with the longest folder that holds `path`; of two at one place the later one."""
-    found = None
-    for mount in mounted:
+def mount_of(path: str, mount_points: Iterable[Mount]) -> Mount | None:
+    """The mount with the longest folder that holds `path`; the later of two at one folder."""
+    best = None
+    for mount in mount_points:
         folder = mount.folder.rstrip("/\\")
         holds = path == folder or path.startswith((folder + "/", folder + "\\")) or not folder
-        if holds and (found is None or len(folder) >= len(found.folder.rstrip("/\\"))):
-            found = mount
-    return found
+        if holds and (best is None or len(folder) >= len(best.folder.rstrip("/\\"))):
+            best = mount
+    return best
 
 
 def from_mountinfo(text: str) -> tuple[Mount, ...]:
-    """The lines of /proc/self/mountinfo; those of another form are left out."""
-    found = []
+    """The lines of /proc/self/mountinfo; malformed ones are left out."""
+    entries = []
     for line in text.splitlines():
         first, separator, last = line.partition(" - ")
         left, right = first.split(" "), last.split(" ")
         if separator and len(left) >= 6 and len(right) >= 2:
-            found.append(Mount(left[2], _unescaped(left[4]), right[0], _unescaped(right[1])))
-    return tuple(found)
+            entries.append(Mount(left[2], _unescaped(left[4]), right[0], _unescaped(right[1])))
+    return tuple(entries)
 
 
 def _unescaped(text: str) -> str:
     r"""Space, tab, line end and backslash stand as \040, \011, \012, \134."""
-    return re.sub(r"\\(040|011|012|134)", lambda found: chr(int(found[1], 8)), text)
+    return re.sub(r"\\(040|011|012|134)", lambda match: chr(int(match[1], 8)), text)
 
 
 def rotational(mount: Mount) -> bool | None:
-    """A turning disk. Virtual machines call every disk turning: there only "no" is an answer."""
-    return _turns(_block(mount), depth=0)
+    """A spinning disk. Virtual machines report every disk as spinning: there only "no" counts."""
+    return _is_rotational(_block(mount), depth=0)
 
 
 def _block(mount: Mount) -> Path | None:
@@ -216,15 +216,15 @@ def _block(mount: Mount) -> Path | None:
         return None
 
 
-def _turns(block: Path | None, depth: int) -> bool | None:
+def _is_rotational(block: Path | None, depth: int) -> bool | None:
     if block is None or depth > 4 or not reading.exists(block):
         return None
-    here = block.resolve()
-    below = reading.entries(here / "slaves")
-    if below:  # LVM, encryption, RAID: what they lie on decides
-        answers = {_turns(part, depth + 1) for part in below}
+    device = block.resolve()
+    parts = reading.entries(device / "slaves")
+    if parts:  # LVM, encryption, RAID: the underlying disks decide
+        answers = {_is_rotational(part, depth + 1) for part in parts}
         return True if True in answers else None if None in answers else False
-    disk = here.parent if reading.exists(here / "partition") else here
+    disk = device.parent if reading.exists(device / "partition") else device
     flag = {"0": False, "1": True}.get(reading.text(disk / "queue/rotational") or "")
     return None if flag and _virtual(disk) else flag
 

@@ -12,13 +12,13 @@ CLASSES = Path("/sys/class")
 
 
 def network_ports() -> tuple[NetworkPort, ...] | None:
-    """Every port; None: this system does not list any (not Linux, /sys not mounted)."""
+    """Every port; None: this system lists none (not Linux, or /sys is not mounted)."""
     if not reading.entries(CLASSES):
         return None
     cards = reading.entries(CLASSES / "infiniband")
     if cards is None:
-        there = reading.exists(CLASSES / "infiniband")
-        return () if there is False else None
+        present = reading.exists(CLASSES / "infiniband")
+        return () if present is False else None
     return tuple(
         _port(card.name, port)
         for card in cards
@@ -38,12 +38,12 @@ def _port(card: str, folder: Path) -> NetworkPort:
 
 
 def state(text: str | None) -> str | None:
-    """Out of "4: ACTIVE": active."""
-    found = re.fullmatch(r"[0-9]+: ([A-Z_]+)", text or "")
-    return found[1].lower() if found else None
+    """From "4: ACTIVE": active."""
+    match = re.fullmatch(r"[0-9]+: ([A-Z_]+)", text or "")
+    return match[1].lower() if match else None
 
 
 def rate(text: str | None) -> float | None:
-    """Out of "400 Gb/sec (4X NDR)": 400.0; 0 is what a port says that does not know."""
-    found = re.match(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec\b", text or "")
-    return float(found[1]) or None if found else None
+    """From "400 Gb/sec (4X NDR)": 400.0; a port that does not know its rate reports 0."""
+    match = re.match(r"([0-9]{1,6}(?:\.[0-9]{1,3})?) Gb/sec\b", text or "")
+    return float(match[1]) or None if match else None

@@ -1,4 +1,4 @@
-"""Intel's GPUs as the i915 and xe drivers show them in /sys; xpu-smi, where it is, knows names."""
+"""Intel's GPUs as the i915 and xe drivers show them in /sys; xpu-smi, if installed, names them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ DRIVERS = ("i915", "xe")
 XPU_SMI = ("xpu-smi", "discovery", "-j")
 LIMIT_S = 1.0
 LEAST_BYTES = 1 << 20
-"""Of a card's memory; what tells less tells something else."""
+"""Least plausible size of a card's memory; a smaller number means something else."""
 INTEGRATED = "0000:00:02.0"
 """Where Intel's processors have had their own GPU for two decades."""
 
 
-def from_sysfs(root: Path, asking: Ask = ask) -> tuple[Gpu, ...] | None:
-    """The GPUs that one of Intel's drivers holds; None: /sys cannot be read."""
+def from_sysfs(root: Path, runner: Ask = ask) -> tuple[Gpu, ...] | None:
+    """The GPUs bound to one of Intel's drivers; None: /sys cannot be read."""
     cards = reading.entries(root / "sys/class/drm")
     if cards is None:
         absent = reading.exists(root / "sys/class/drm") is False
         return () if absent and reading.entries(root / "sys/class") else None
-    found = [_gpu(card) for card in cards if re.fullmatch(r"card[0-9]+", card.name)]
-    return _with_names(tuple(gpu for gpu in found if gpu is not None), asking)
+    candidates = [_gpu(card) for card in cards if re.fullmatch(r"card[0-9]+", card.name)]
+    return _with_names(tuple(gpu for gpu in candidates if gpu is not None), runner)
 
 
 def _gpu(card: Path) -> Gpu | None:
@@ -53,12 +53,12 @@ def _gpu(card: Path) -> Gpu | None:
 
 
 def own_memory(card: Path) -> int | None:
-    """Memory on the card: xe tells it for each tile, i915 only as Intel packages it (not as it is
-    in the kernel itself).
+    """Memory on the card: xe lists it for each tile; i915 only in Intel's own packages, not in
+    the kernel's version.
     """
-    whole = reading.number(card / "lmem_total_bytes")
-    if whole is not None and whole >= LEAST_BYTES:
-        return whole
+    total = reading.number(card / "lmem_total_bytes")
+    if total is not None and total >= LEAST_BYTES:
+        return total
     tiles = [
         reading.number(entry / "physical_vram_size_bytes")
         for entry in reading.entries(card / "device") or ()
@@ -68,31 +68,31 @@ def own_memory(card: Path) -> int | None:
     return sum(sizes) if sizes and len(sizes) == len(tiles) else None
 
 
-def _with_names(found: tuple[Gpu, ...], asking: Ask) -> tuple[Gpu, ...]:
-    if all(gpu.shared_memory for gpu in found):  # xpu-smi is about cards, and takes its time
-        return found
-    names = from_xpu_smi(asking(XPU_SMI, LIMIT_S).text)
-    return tuple(replace(gpu, name=names.get(gpu.pci_address or "")) for gpu in found)
+def _with_names(devices: tuple[Gpu, ...], runner: Ask) -> tuple[Gpu, ...]:
+    if all(gpu.shared_memory for gpu in devices):  # xpu-smi knows only cards, and is slow
+        return devices
+    names = from_xpu_smi(runner(XPU_SMI, LIMIT_S).text)
+    return tuple(replace(gpu, name=names.get(gpu.pci_address or "")) for gpu in devices)
 
 
 def from_xpu_smi(text: str) -> dict[str, str]:
     """Bus address -> name."""
     try:
-        told = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    listed = told.get("device_list") if isinstance(told, dict) else None
-    found = {}
-    for entry in listed if isinstance(listed, list) else ():
+    entries = document.get("device_list") if isinstance(document, dict) else None
+    names = {}
+    for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict):
             address, name = entry.get("pci_bdf_address"), entry.get("device_name")
             if isinstance(address, str) and isinstance(name, str) and name:
-                found[address.lower()] = name
-    return found
+                names[address.lower()] = name
+    return names
 
 
 def driver_in(root: Path) -> Driver | None:
-    """The driver that holds a GPU, or else is loaded; one of the kernel's own has no version."""
+    """The loaded driver; the kernel's own has no version."""
     versions = [
         reading.text(root / f"sys/module/{name}/version") or None
         for name in DRIVERS
@@ -106,20 +106,20 @@ def driver_in(root: Path) -> Driver | None:
 
 if sys.platform == "linux":
 
-    def gpus(root: Path = ROOT, asking: Ask = ask) -> tuple[Gpu, ...] | None:
+    def gpus(root: Path = ROOT, runner: Ask = ask) -> tuple[Gpu, ...] | None:
         """Intel's GPUs; None: not readable."""
-        return from_sysfs(root, asking)
+        return from_sysfs(root, runner)
 
-    def driver(found: tuple[Gpu, ...] | None = None) -> Driver | None:
-        """Intel's driver; None: no trace of it. found: its GPUs (they add nothing)."""
+    def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:
+        """Intel's driver; None: no trace of it. devices: its GPUs (unused)."""
         return driver_in(ROOT)
 
 else:
 
-    def gpus(root: Path = ROOT, asking: Ask = ask) -> tuple[Gpu, ...] | None:
-        """None: outside of Linux the bus (Windows' registry) tells what is known."""
+    def gpus(root: Path = ROOT, runner: Ask = ask) -> tuple[Gpu, ...] | None:
+        """None: outside Linux, GPUs come from the bus (Windows' registry)."""
         return None
 
-    def driver(found: tuple[Gpu, ...] | None = None) -> Driver | None:
-        """Nothing is asked outside of Linux."""
+    def driver(devices: tuple[Gpu, ...] | None = None) -> Driver | None:
+        """None outside Linux."""
         return None

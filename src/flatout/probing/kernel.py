@@ -63,7 +63,7 @@ MODULE_PLACES = (
 MODULE_FILE = re.compile(
     r"nvidia(-current|-tesla|-legacy)?(-open)?(-[0-9]+(xx)?)?\.ko(\.(xz|zst|gz))?"
 )
-"""Debian writes nvidia-current.ko, nvidia-tesla-470.ko; everybody else nvidia.ko."""
+"""Debian ships nvidia-current.ko, nvidia-tesla-470.ko; all others nvidia.ko."""
 DEVICES = re.compile(r"nvidia[0-9]+|nvidiactl|nvidia-uvm|kfd|dxg|nvmap|nvhost-gpu|nvhost-ctrl-gpu")
 FABRIC_MANAGER = "nv-fabricmanage"
 """The kernel keeps 15 letters of a process's name."""
@@ -72,7 +72,7 @@ FABRIC_MANAGER = "nv-fabricmanage"
 if sys.platform == "linux":
 
     def kernel(inside: Container | None = None, root: Path = ROOT) -> Kernel:
-        """What the kernel tells. inside: the container, where it is known already."""
+        """Facts about the kernel. inside: the container, where it is already known."""
         inside = surroundings.container(root=root) if inside is None else inside
         release = platform.release()
         loaded = modules(root)
@@ -94,7 +94,7 @@ if sys.platform == "linux":
         )
 
     def _groups() -> tuple[str, ...] | None:
-        """Those of this process: a group given to the user later counts after the next login."""
+        """Groups of this process: one added to the user takes effect at the next login."""
         import grp
 
         names = []
@@ -128,7 +128,7 @@ else:
 
 
 def modules(root: Path) -> tuple[str, ...] | None:
-    """Loaded modules that matter here; a kernel without /proc/modules has none."""
+    """Loaded modules that matter for training; a kernel without /proc/modules has none."""
     if not reading.exists(root / "proc/version"):
         return None
     text = reading.text(root / "proc/modules")
@@ -140,30 +140,30 @@ def modules(root: Path) -> tuple[str, ...] | None:
 
 def nvidia_releases(root: Path) -> tuple[str, ...] | None:
     """Kernel releases with an NVIDIA module on disk."""
-    found: list[str] = []
+    names: list[str] = []
     for place in MODULE_FOLDERS:
         releases = reading.entries(root / place)
         if releases is None and reading.exists(root / place) is not False:
             return None
-        found += [folder.name for folder in releases or () if _has_nvidia(folder)]
-    return tuple(sorted(set(found)))
+        names += [folder.name for folder in releases or () if _has_nvidia(folder)]
+    return tuple(sorted(set(names)))
 
 
 def _has_nvidia(release: Path) -> bool:
-    """In a usual place, or in the list from which modprobe reads where the modules are."""
+    """In a usual folder, or in modules.dep, from which modprobe reads where modules are."""
     for place in MODULE_PLACES:
         folders = release.glob(place) if "*" in place else (release / place,)
         for folder in folders:
             files = reading.entries(folder) or ()
             if any(MODULE_FILE.fullmatch(file.name) for file in files):
                 return True
-    listed = reading.text(release / "modules.dep", 2**23) or ""
-    files_listed = re.findall(r"^[^:\n]*?([^/:\n]+):", listed, re.MULTILINE)
-    return any(MODULE_FILE.fullmatch(name) for name in files_listed)
+    dependencies = reading.text(release / "modules.dep", 2**23) or ""
+    names = re.findall(r"^[^:\n]*?([^/:\n]+):", dependencies, re.MULTILINE)
+    return any(MODULE_FILE.fullmatch(name) for name in names)
 
 
 def headers(root: Path, release: str) -> bool | None:
-    """What modules are built with: the link in the kernel's folder leads somewhere."""
+    """Whether the headers for building modules are installed."""
     if not release:
         return None
     places = (
@@ -171,14 +171,14 @@ def headers(root: Path, release: str) -> bool | None:
         f"usr/src/kernels/{release}/Makefile",
         f"usr/src/linux-headers-{release}/Makefile",
     )
-    there = [reading.exists(root / place) for place in places]
-    return True if any(there) else None if None in there else False
+    present = [reading.exists(root / place) for place in places]
+    return True if any(present) else None if None in present else False
 
 
 def iommu(root: Path) -> bool | None:
-    """Whether an IOMMU translates what the GPUs read and write; without a GPU, what any card does.
+    """Whether an IOMMU translates the GPUs' memory accesses; without a GPU, any device's.
 
-    "identity" is passthrough; the group says so itself, and older kernels only on their boot line.
+    "identity" is passthrough; the group's type says so, on old kernels only the command line.
     """
     units = reading.entries(root / "sys/class/iommu")
     if units is None:
@@ -198,31 +198,31 @@ def iommu(root: Path) -> bool | None:
 
 
 def _gpu_domains(root: Path) -> set[str | None]:
-    found: set[str | None] = set()
+    domains: set[str | None] = set()
     for device in reading.entries(root / "sys/bus/pci/devices") or ():
         kind = reading.text(device / "class") or ""
         accelerator = kind.startswith(("0x0300", "0x0302", "0x0380", "0x1200"))
         if accelerator and (domain := reading.text(device / "iommu_group/type")):
-            found.add(domain)
-    return found
+            domains.add(domain)
+    return domains
 
 
 def huge_pages(root: Path) -> int | None:
-    """Pages set aside, of the kernel's usual huge size."""
+    """Reserved pages of the kernel's default huge size."""
     text = reading.text(root / "proc/meminfo") or ""
-    found = re.search(r"^HugePages_Total: +([0-9]{1,15})$", text, re.MULTILINE)
-    return int(found[1]) if found else None
+    match = re.search(r"^HugePages_Total: +([0-9]{1,15})$", text, re.MULTILINE)
+    return int(match[1]) if match else None
 
 
 def transparent_huge_pages(root: Path) -> str | None:
-    """The word in brackets."""
+    """The selected mode: the word in brackets."""
     text = reading.text(root / "sys/kernel/mm/transparent_hugepage/enabled") or ""
-    found = re.search(r"\[(always|madvise|never)\]", text)
-    return found[1] if found else None
+    match = re.search(r"\[(always|madvise|never)\]", text)
+    return match[1] if match else None
 
 
 def numa_nodes(root: Path) -> int | None:
-    """Nodes that have processors: the memory of some GPUs is a node too."""
+    """Nodes that have processors: some GPUs' memory is a node too."""
     folder = root / "sys/devices/system/node"
     text = reading.text(folder / "has_cpu") or reading.text(folder / "online")
     return count_of_ranges(text or "")
@@ -232,25 +232,25 @@ def count_of_ranges(text: str) -> int | None:
     """How many numbers "0-3,8" stands for: 5."""
     count = 0
     for part in text.split(","):
-        found = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
-        if not found or int(found[2] or found[1]) < int(found[1]):
+        match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
+        if not match or int(match[2] or match[1]) < int(match[1]):
             return None
-        count += int(found[2] or found[1]) - int(found[1]) + 1
+        count += int(match[2] or match[1]) - int(match[1]) + 1
     return count
 
 
 def fabric_manager(root: Path) -> bool | None:
-    """Whether NVSwitch's manager runs; None without a switch, or where not all processes show."""
+    """Whether Fabric Manager runs; None without an NVSwitch, or where processes are hidden."""
     processes = reading.entries(root / "proc") or []
     names = {reading.text(entry / "comm") for entry in processes if entry.name.isdecimal()}
     if FABRIC_MANAGER in names:
         return True
-    all_shown = surroundings.isolated(root) is False and reading.text(root / "proc/1/comm")
-    return False if all_shown and _switches(root) else None
+    sees_all_processes = surroundings.isolated(root) is False and reading.text(root / "proc/1/comm")
+    return False if sees_all_processes and _switches(root) else None
 
 
 def _switches(root: Path) -> bool:
-    """NVSwitches on the bus: bridges of NVIDIA's."""
+    """Whether NVSwitches (NVIDIA bridges) are on the bus."""
     return any(
         (reading.text(device / "class") or "").startswith("0x0680")
         and reading.text(device / "vendor") == "0x10de"
@@ -261,41 +261,41 @@ def _switches(root: Path) -> bool:
 def device_files(
     root: Path, loaded: Iterable[str], wsl: bool = False
 ) -> tuple[DeviceFile, ...] | None:
-    """The files through which GPUs are reached; also those that the loaded drivers should make."""
-    listed = reading.entries(root / "dev")
-    if listed is None:
+    """The device files of GPUs; also those that the loaded drivers should have created."""
+    entries = reading.entries(root / "dev")
+    if entries is None:
         return None
-    present = [f"/dev/{file.name}" for file in listed if DEVICES.fullmatch(file.name)]
+    present = [f"/dev/{file.name}" for file in entries if DEVICES.fullmatch(file.name)]
     renders = reading.entries(root / "dev/dri") or ()
     present += [f"/dev/dri/{file.name}" for file in renders if file.name.startswith("renderD")]
-    missing = [path for path in _expected(root, set(loaded), wsl) if path not in present]
-    found = (_device_file(root, path) for path in present)
+    missing = [path for path in _expected_paths(root, set(loaded), wsl) if path not in present]
+    files = (_device_file(root, path) for path in present)
     return (
-        *(file for file in found if file is not None),
+        *(file for file in files if file is not None),
         *(DeviceFile(path, exists=False) for path in missing),
     )
 
 
-def _expected(root: Path, loaded: set[str], wsl: bool) -> list[str]:
-    expected = []
+def _expected_paths(root: Path, loaded: set[str], wsl: bool) -> list[str]:
+    paths = []
     if "nvidia" in loaded:
         for card in reading.entries(root / "proc/driver/nvidia/gpus") or ():
-            told = reading.text(card / "information") or ""
-            minor = re.search(r"^Device Minor:\s*([0-9]{1,3})\s*$", told, re.MULTILINE)
-            expected += [f"/dev/nvidia{minor[1]}"] if minor else []
-        expected.append("/dev/nvidiactl")
+            information = reading.text(card / "information") or ""
+            minor = re.search(r"^Device Minor:\s*([0-9]{1,3})\s*$", information, re.MULTILINE)
+            paths += [f"/dev/nvidia{minor[1]}"] if minor else []
+        paths.append("/dev/nvidiactl")
     if "nvidia_uvm" in loaded:
-        expected.append("/dev/nvidia-uvm")
+        paths.append("/dev/nvidia-uvm")
     if "amdgpu" in loaded:
-        expected.append("/dev/kfd")
-    return [*expected, "/dev/dxg"] if wsl else expected
+        paths.append("/dev/kfd")
+    return [*paths, "/dev/dxg"] if wsl else paths
 
 
 def _device_file(root: Path, path: str) -> DeviceFile | None:
-    """Its permissions, and what this very process may do; None: it is a folder."""
-    here = root / path.lstrip("/")
+    """Its permissions, and what this process may do with it; None: it is a folder."""
+    file = root / path.lstrip("/")
     try:
-        status = here.stat()
+        status = file.stat()
     except OSError:
         return DeviceFile(path, exists=True)
     if stat.S_ISDIR(status.st_mode):
@@ -303,8 +303,8 @@ def _device_file(root: Path, path: str) -> DeviceFile | None:
     return DeviceFile(
         path,
         exists=True,
-        readable=os.access(here, os.R_OK),
-        writable=os.access(here, os.W_OK),
+        readable=os.access(file, os.R_OK),
+        writable=os.access(file, os.W_OK),
         group=_group_name(status.st_gid),
         mode=f"{stat.S_IMODE(status.st_mode):04o}",
     )

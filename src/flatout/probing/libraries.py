@@ -1,4 +1,4 @@
-"""CUDA's shared libraries that the loader finds by itself, before or beside those in wheels."""
+"""CUDA's shared libraries that the loader finds on its own, before or besides those in wheels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOLDERS = (
     "/usr/lib",
     "/usr/local/lib",
 )
-"""Where the loader looks that has no cache to be asked for."""
+"""Where a loader without a cache looks."""
 
 
 def libraries(
@@ -43,31 +43,31 @@ def libraries(
     cached: Callable[[Mapping[str, str]], str | None] | None = None,
     folders: Iterable[str] = FOLDERS,
 ) -> tuple[Library, ...]:
-    """The libraries in the order in which they are met. cached: what `ldconfig -p` says."""
+    """The libraries in search order. cached: the output of `ldconfig -p`."""
     environ = os.environ if environ is None else environ
     if system == "win32":
         return _distinct(_in_folders(_split(environ.get("PATH")), "library_path", WINDOWS))
     if system != "linux":
         return ()
-    named = _in_folders(_split(environ.get("LD_LIBRARY_PATH")), "library_path", LINUX)
+    configured = _in_folders(_split(environ.get("LD_LIBRARY_PATH")), "library_path", LINUX)
     text = (cached or _cache)(environ)
-    standing = _in_folders(folders, "loader", LINUX) if text is None else _in_cache(text)
-    return _distinct([*named, *standing])
+    default = _in_folders(folders, "loader", LINUX) if text is None else _in_cache(text)
+    return _distinct([*configured, *default])
 
 
 def _cache(environ: Mapping[str, str]) -> str | None:
-    # musl's loader has no cache; its ldconfig, where there is one, prints nothing of use.
-    said = conversation.said(CACHE, environ, CACHE_S)
-    return said if said and "=>" in said else None
+    # musl's loader has no cache; its ldconfig, if any, prints nothing useful.
+    output = conversation.output(CACHE, environ, CACHE_S)
+    return output if output and "=>" in output else None
 
 
 def _in_cache(text: str) -> Iterator[Library]:
     """Lines such as `libcudnn.so.9 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcudnn.so.9`."""
-    found = re.findall(r"^\s*(\S+) \(([^)]*)\) => (\S.*?)\s*$", text, flags=re.MULTILINE)
-    wide = any("," in flags for _, flags, _ in found)
-    for _, flags, path in found:
-        if wide and "," not in flags:
-            continue  # the 32-bit one of a 64-bit system
+    entries = re.findall(r"^\s*(\S+) \(([^)]*)\) => (\S.*?)\s*$", text, flags=re.MULTILINE)
+    has_64_bit = any("," in flags for _, flags, _ in entries)
+    for _, flags, path in entries:
+        if has_64_bit and "," not in flags:
+            continue  # the 32-bit library of a 64-bit system
         if (library := _library(Path(path), "loader", LINUX)) is not None:
             yield library
 
@@ -80,23 +80,23 @@ def _in_folders(folders: Iterable[str], source: str, shape: re.Pattern[str]) -> 
 
 
 def _library(path: Path, source: str, shape: re.Pattern[str]) -> Library | None:
-    """The library of this file; its version stands in the name of the file that links lead to."""
+    """The library in this file; its version is in the name of the file that links lead to."""
     if shape.fullmatch(path.name) is None:
         return None
     try:
         real = path.resolve(strict=True)
     except (OSError, RuntimeError):
         return None  # a link to nothing
-    found = shape.fullmatch(real.name) or shape.fullmatch(path.name)
-    if found is None:
+    match = shape.fullmatch(real.name) or shape.fullmatch(path.name)
+    if match is None:
         return None
-    version = _windows_version(found[2]) if shape is WINDOWS else found[2]
-    # `libcuda.so` itself and `libcuda.so.1` tell the interface's version, not the driver's.
-    vague = found[1] == "libcuda" and "." not in (version or "")
+    version = _windows_version(match[2]) if shape is WINDOWS else match[2]
+    # `libcuda.so` and `libcuda.so.1` name the interface's version, not the driver's.
+    is_interface = match[1] == "libcuda" and "." not in (version or "")
     return Library(
-        name=NAMES.get(found[1].lower(), found[1].lower()),
+        name=NAMES.get(match[1].lower(), match[1].lower()),
         path=str(real),
-        version=None if vague else version,
+        version=None if is_interface else version,
         source=source,
     )
 
@@ -108,13 +108,13 @@ def _windows_version(digits: str) -> str:
     return f"{digits[:-1]}.{digits[-1]}"
 
 
-def _distinct(found: Iterable[Library]) -> tuple[Library, ...]:
-    """Each file once, where it is met first."""
+def _distinct(libraries_in_order: Iterable[Library]) -> tuple[Library, ...]:
+    """Each file once, at its first place."""
     first: dict[str, Library] = {}
-    for library in found:
+    for library in libraries_in_order:
         first.setdefault(library.path, library)
     return tuple(first.values())
 
 
 def _split(value: str | None) -> list[str]:
-    return [item for item in (value or "").split(os.pathsep) if item]
+    return [folder for folder in (value or "").split(os.pathsep) if folder]

@@ -9,14 +9,14 @@ from flatout.nouns.machine import Limits
 if sys.platform == "win32":
 
     def limits() -> Limits:
-        """Windows knows no such limits."""
+        """Windows has no such limits."""
         return Limits()
 
 else:
     import resource
 
     def limits() -> Limits:
-        """The limits as they hold now; the hard one is what the process may raise its own to."""
+        """The limits now in force; the hard limit is how far the process may raise its own."""
         files = _limit("RLIMIT_NOFILE")
         return Limits(
             open_files=files[0],

@@ -1,4 +1,4 @@
-"""Logs as people have them: files (also compressed, also UTF-16), folders of ranks, a pipe."""
+"""Logs as users have them: files (also compressed or UTF-16), folders of ranks, a pipe."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from flatout.nouns.errors import UserError
 BLOCK = 1 << 20
 SUFFIXES = {".log", ".txt", ".out", ".err", ".stderr", ".stdout", ".gz", ""}
 MEANT_AS_PATH = re.compile(r"\S+[/\\]\S*|\S+\.(log|txt|out|err|gz)", re.IGNORECASE)
-"""Also where there is no such file."""
+"""Words that mean a path even where there is no such file."""
 FILES = 10_000
-"""A folder's further files are left out."""
+"""Most files read from one folder."""
 _NUMBERED = re.compile(r"\.[eo]?\d+")
 """job.o123 of a batch system, train.err.4."""
 _BINARY_SAMPLE = 4096
@@ -26,7 +26,7 @@ _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def named(words: Sequence[str]) -> Iterator[tuple[str | None, Iterator[bytes]]]:
-    """Name and content of each file, and of each log in each folder; else the words as a text.
+    """Name and content of each file, and of each log in each folder; else the words as text.
 
     Raises UserError where a path leads to no log.
     """
@@ -35,10 +35,10 @@ def named(words: Sequence[str]) -> Iterator[tuple[str | None, Iterator[bytes]]]:
         yield None, iter([" ".join(words).encode("utf-8", "replace")])
         return
     for path in filter(None, paths):
-        found = files(path) if path.is_dir() else [path]
-        if not found:
+        logs = files(path) if path.is_dir() else [path]
+        if not logs:
             raise UserError(f"{path} holds no logs", "give the files themselves")
-        yield from ((str(file), blocks(file)) for file in found)
+        yield from ((str(file), blocks(file)) for file in logs)
 
 
 def _path(word: str) -> Path | None:
@@ -56,19 +56,19 @@ def _path(word: str) -> Path | None:
 def blocks(path: Path) -> Iterator[bytes]:
     """The file's text in UTF-8, block by block; raises OSError."""
     with path.open("rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
+        is_gzip = file.read(2) == b"\x1f\x8b"
         file.seek(0)
-        if not packed:
+        if not is_gzip:
             yield from of_stream(file)
             return
-        with gzip.open(file) as unpacked, suppress(EOFError):  # cut off: what there is of it
-            yield from of_stream(cast("BinaryIO", unpacked))
+        with gzip.open(file) as content, suppress(EOFError):  # truncated: read what there is
+            yield from of_stream(cast("BinaryIO", content))
 
 
 def of_stream(stream: BinaryIO) -> Iterator[bytes]:
     """The same for an open stream; a pipe is read as it comes."""
     first = _read(stream, BLOCK)
-    if first[:2] in _UTF16:  # PowerShell writes so when it redirects
+    if first[:2] in _UTF16:  # PowerShell redirects in UTF-16
         decoder = codecs.getincrementaldecoder("utf-16")("replace")
         while first:
             yield decoder.decode(first).encode()
@@ -81,13 +81,13 @@ def of_stream(stream: BinaryIO) -> Iterator[bytes]:
 
 def files(folder: Path) -> list[Path]:
     """The logs in a folder and those below it, by name; files of other kinds are left out."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for root, folders, names in os.walk(folder):
         folders.sort()
-        found += (Path(root) / name for name in sorted(names) if _may_be_log(Path(root) / name))
-        if len(found) >= FILES:
+        paths += (Path(root) / name for name in sorted(names) if _may_be_log(Path(root) / name))
+        if len(paths) >= FILES:
             break
-    return found[:FILES]
+    return paths[:FILES]
 
 
 def _may_be_log(path: Path) -> bool:
@@ -103,6 +103,6 @@ def _may_be_log(path: Path) -> bool:
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:
-    """Up to `size` bytes: what is there now, at least one; empty at the end."""
+    """Up to `size` bytes of what is available, at least one; empty at the end."""
     read1 = getattr(stream, "read1", None)
     return bytes(read1(size) if read1 is not None else stream.read(size))

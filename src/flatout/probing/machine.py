@@ -1,7 +1,7 @@
-"""The whole Machine here, from every source; each may fail alone.
+"""All facts about this machine, from every source; each may fail on its own.
 
-The slow ones (the user's Python, NVIDIA's driver, the kernel's log) are asked while the others are
-read. What is not there in time is None.
+The slow ones (the user's Python, NVIDIA's driver, the kernel's log) run while the others are read.
+What does not answer in time is None.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from flatout.probing import (
 
 T = TypeVar("T")
 QUICK_S = 1.5
-"""For all of it, where a person waits; starting Python and drawing the answer come on top."""
+"""For all sources, while a person waits; starting Python and drawing the screen come on top."""
 NVIDIA_S = 8.0
-"""A GPU that nobody uses may take seconds to wake where persistence mode is off."""
+"""An idle GPU may take seconds to wake where persistence mode is off."""
 DEEP_S = interpreter.DEEP_S
 ALLOCATED = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 """A batch system may show a job fewer GPUs than are on the bus."""
 
 
 class _Sources:
-    """Asks every source at once, each in a thread of its own, and remembers those that failed.
+    """Queries all sources at once, each in a thread of its own, and records those that failed.
 
     A hanging file system or driver would keep an ordinary pool of threads, and with it this
     program, from ending.
@@ -61,31 +61,31 @@ class _Sources:
         self.unread: list[str] = []
 
     def left_s(self) -> float:
-        """Time for who is asked now."""
+        """Seconds left for a source that is started now."""
         return max(self.deadline - time.monotonic(), 0.05)
 
     def begin(
         self, name: str, ask: Callable[[], T], limit_s: float = 0.0
     ) -> Callable[[], T | None]:
-        """Start to ask; the result waits for the answer, None where there is none in time.
+        """Start a query; the returned function waits for its answer, None where it is late.
 
-        limit_s: it may have so long from now on, even beyond the time for all.
+        limit_s: the query may take this long from now, even beyond the common deadline.
         """
-        until = time.monotonic() + limit_s
-        asked: Future[T] = Future()
+        deadline = time.monotonic() + limit_s
+        future: Future[T] = Future()
 
         def work() -> None:
             try:
-                asked.set_result(ask())
+                future.set_result(ask())
             except Exception as error:
-                asked.set_exception(error)
+                future.set_exception(error)
 
         threading.Thread(target=work, daemon=True, name=f"flatout-{name}").start()
-        return lambda: self._answer(name, asked, until)
+        return lambda: self._answer(name, future, deadline)
 
-    def _answer(self, name: str, asked: Future[T], until: float) -> T | None:
+    def _answer(self, name: str, future: Future[T], deadline: float) -> T | None:
         try:
-            return asked.result(max(self.left_s(), until - time.monotonic()))
+            return future.result(max(self.left_s(), deadline - time.monotonic()))
         except TimeoutError:
             self.unread.append(f"{name}: no answer in time")
         except Exception as error:
@@ -96,43 +96,47 @@ class _Sources:
 def look(python: str, deep: bool = False, limit_s: float | None = None) -> Machine:
     """The Machine as it is now. python: the interpreter that runs the training.
 
-    deep: wait for torch, and let it use the devices. limit_s: for all of it.
+    deep: wait for torch, and let it use the devices. limit_s: for all sources.
     """
     sources = _Sources(limit_s or (DEEP_S if deep else QUICK_S))
     question = sources.begin("python", lambda: interpreter.start(python, deep))()
-    inside = sources.begin("container", container.container)() or Container()
-    begun = _begin(sources, python, inside)
+    surroundings = sources.begin("container", container.container)() or Container()
+    answers = _begin_system(sources, python, surroundings)
     gpus = _begin_gpus(sources)
-    machine = Machine(container=inside, **{name: answer() for name, answer in begun.items()})
+    machine = Machine(
+        container=surroundings, **{name: answer() for name, answer in answers.items()}
+    )
     machine = _with_gpus(machine, gpus)
     cards = gpus.nvidia()
     if cards is not None and cards.late:
         sources.unread.append(f"nvidia: {cards.late}")
     left_s = sources.left_s()
-    answered = sources.begin(
+    interpreter_answer = sources.begin(
         "python", lambda: question.answer(left_s) if question else None, left_s + 1.0
     )
     return dataclasses.replace(
         machine,
-        interpreter=answered(),
+        interpreter=interpreter_answer(),
         unread=tuple(dict.fromkeys(sources.unread)),
         recorded=datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
 
 
-def _begin(sources: _Sources, python: str, inside: Container) -> dict[str, Callable[[], Any]]:
-    """What the operating system, its files and its folders tell, by the Machine's fields."""
+def _begin_system(
+    sources: _Sources, python: str, surroundings: Container
+) -> dict[str, Callable[[], Any]]:
+    """Queries of the operating system, its files and folders, by field of Machine."""
 
-    def known(name: str, ask: Callable[[], T], unknown: Callable[[], T]) -> Callable[[], T]:
+    def source(name: str, ask: Callable[[], T], unknown: Callable[[], T]) -> Callable[[], T]:
         answer = sources.begin(name, ask)
         return lambda: answer() or unknown()
 
     return {
-        "system": known("system", system.system, System),
-        "cpu": known("cpu", cpu.cpu, Cpu),
-        "memory": known("memory", memory.memory, Memory),
-        "limits": known("limits", limits.limits, Limits),
-        "kernel": known("kernel", lambda: kernel.kernel(inside), Kernel),
+        "system": source("system", system.system, System),
+        "cpu": source("cpu", cpu.cpu, Cpu),
+        "memory": source("memory", memory.memory, Memory),
+        "limits": source("limits", limits.limits, Limits),
+        "kernel": source("kernel", lambda: kernel.kernel(surroundings), Kernel),
         "disks": sources.begin("disks", disk.disks),
         "network_ports": sources.begin("network", infiniband.network_ports),
         "environment": sources.begin("environment", variables.environment),
@@ -144,7 +148,7 @@ def _begin(sources: _Sources, python: str, inside: Container) -> dict[str, Calla
 
 @dataclass(frozen=True)
 class _Gpus:
-    """What drivers and the bus were asked."""
+    """Pending answers of the drivers and the bus."""
 
     nvidia: Callable[[], nvidia.Nvidia | None]
     bus: Callable[[], tuple[Gpu, ...] | None]
@@ -170,60 +174,60 @@ def _begin_gpus(sources: _Sources) -> _Gpus:
     )
 
 
-def _with_gpus(machine: Machine, asked: _Gpus) -> Machine:
+def _with_gpus(machine: Machine, answers: _Gpus) -> Machine:
     """The machine with the GPUs of all vendors, their drivers, and the errors in the log."""
-    cards, bus = asked.nvidia(), asked.bus()
-    others = [answer for ask in asked.others if (answer := ask()) is not None]
+    cards, bus = answers.nvidia(), answers.bus()
+    others = [answer for ask in answers.others if (answer := ask()) is not None]
     lists = [cards.gpus if cards else None, *(gpus for gpus, _ in others)]
-    told = [gpu for gpus in lists for gpu in gpus or ()]
+    devices = [gpu for gpus in lists for gpu in gpus or ()]
     drivers = [cards.driver if cards else None, *(driver for _, driver in others)]
-    answered = {"nvidia"} if cards is not None and cards.gpus is not None else set()
+    answering_vendors = {"nvidia"} if cards is not None and cards.gpus is not None else set()
     allocated = any(name in (machine.environment or {}) for name in ALLOCATED)
     partial = allocated or machine.container.kind is not None
     nothing = bus is None and all(gpus is None for gpus in lists)
     return dataclasses.replace(
         machine,
-        gpus=None if nothing else merged(told, bus, answered, partial),
+        gpus=None if nothing else merged(devices, bus, answering_vendors, partial),
         gpu_pairs=cards.pairs if cards else None,
         drivers=tuple(driver for driver in drivers if driver is not None),
-        kernel=dataclasses.replace(machine.kernel, xids=asked.xids()),
+        kernel=dataclasses.replace(machine.kernel, xids=answers.xids()),
     )
 
 
 def merged(
-    told: Sequence[Gpu], bus: Iterable[Gpu] | None, asked: set[str], partial: bool
+    devices: Sequence[Gpu], bus: Iterable[Gpu] | None, answering_vendors: set[str], partial: bool
 ) -> tuple[Gpu, ...]:
-    """The GPUs that drivers tell of, completed by what the bus shows, and those it shows alone.
+    """The GPUs that drivers list, completed from the bus, and those that only the bus shows.
 
-    asked: vendors whose driver answered, so that what it leaves out it does not see. partial: this
-    process may be given fewer GPUs than there are; those that only the bus shows are then others'.
+    answering_vendors: vendors whose driver answered: it does not see the GPUs that it leaves out.
+    partial: this process may be given only some GPUs; those on the bus alone then belong to others.
     """
-    found = list(told)
+    merged_devices = list(devices)
     for card in bus or ():
-        match = next((n for n, gpu in enumerate(found) if _same(gpu, card)), None)
+        match = next((n for n, gpu in enumerate(merged_devices) if _same(gpu, card)), None)
         if match is not None:
-            found[match] = _completed(found[match], card)
+            merged_devices[match] = _completed(merged_devices[match], card)
             continue
-        seen = any(gpu.vendor == card.vendor for gpu in told)
-        if partial and seen:
+        driver_lists_vendor = any(gpu.vendor == card.vendor for gpu in devices)
+        if partial and driver_lists_vendor:
             continue
-        sees = False if card.vendor in asked else card.driver_sees
-        found.append(dataclasses.replace(card, driver_sees=sees))
-    return tuple(found)
+        sees = False if card.vendor in answering_vendors else card.driver_sees
+        merged_devices.append(dataclasses.replace(card, driver_sees=sees))
+    return tuple(merged_devices)
 
 
 def _same(gpu: Gpu, card: Gpu) -> bool:
     if gpu.pci_address is not None and card.pci_address is not None:
         return gpu.pci_address == card.pci_address
-    # Windows' list of adapters has no addresses: there a name stands for one card.
+    # Windows' list of adapters has no addresses: there a name identifies one card.
     return gpu.vendor == card.vendor and gpu.name is not None and gpu.name == card.name
 
 
 def _completed(gpu: Gpu, card: Gpu) -> Gpu:
-    """What the driver does not tell, from the bus."""
+    """The GPU, with fields that the driver leaves open filled in from the bus."""
     missing: dict[str, Any] = {
-        item.name: getattr(card, item.name)
-        for item in dataclasses.fields(Gpu)
-        if getattr(gpu, item.name) is None
+        field.name: getattr(card, field.name)
+        for field in dataclasses.fields(Gpu)
+        if getattr(gpu, field.name) is None
     }
     return dataclasses.replace(gpu, **missing)

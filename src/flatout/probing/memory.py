@@ -1,4 +1,4 @@
-"""Main memory: what the machine has, what is free, and the limits of this process's groups."""
+"""Main memory: the machine's total, what is free, and the limits of this process's cgroups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHARED = Path("/dev/shm")
 
 
 def usable_bytes() -> int | None:
-    """The smaller of the machine's memory and the tightest limit of this process's groups."""
+    """The smaller of the machine's memory and the tightest limit of this process's cgroups."""
     try:
         total = int(psutil.virtual_memory().total)
     except (OSError, RuntimeError):
@@ -43,14 +43,14 @@ if sys.platform == "linux":
         )
 
     def _shared() -> tuple[int | None, int | None]:
-        """Size of /dev/shm and what is free; a size of 0 is a tmpfs without limit."""
+        """Size of /dev/shm and what is free; a size of 0 means a tmpfs without a limit."""
         try:
-            here = os.statvfs(SHARED)
+            status = os.statvfs(SHARED)
         except (OSError, ValueError):
             return None, None
-        if here.f_blocks == 0:
+        if status.f_blocks == 0:
             return None, None
-        return here.f_blocks * here.f_frsize, here.f_bavail * here.f_frsize
+        return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
 
 else:
 

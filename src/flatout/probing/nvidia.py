@@ -1,7 +1,7 @@
-"""All about NVIDIA here: its library first, its program where the library fails, and the kernel.
+"""NVIDIA's GPUs and driver: from its library, from its program where that fails, and the kernel.
 
-The program takes up to a second to start: where the library answers, only its being there is
-looked at. That one of the two works and the other does not is a fact of its own.
+The program takes up to a second to start: where the library answers, it is only searched for, not
+run. That one of the two works and the other does not is a fact of its own.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from flatout.probing import nvidia_smi, nvml, program_answer, reading
 
 LIMIT_S = 12.0
 SHARE_OF_LIBRARY = 0.75
-"""Of the limit: when the library hangs, that must still be told in time."""
+"""Part of the limit for the library: when it hangs, that must still be reported in time."""
 HANGS_AFTER_S = 8.0
-"""Without persistence mode the driver first wakes every GPU, seconds each. Less proves nothing."""
+"""Without persistence mode the driver first wakes every GPU, which takes seconds each."""
 MODINFO_LIMIT_S = 0.5
 MODINFO = ("modinfo", "/usr/sbin/modinfo", "/sbin/modinfo")
-"""Debian keeps the folder of administrators' programs out of users' PATH."""
+"""Debian leaves the folders of administrators' programs out of users' PATH."""
 
 LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 LIBRARY_FOLDERS = (
@@ -43,15 +43,15 @@ Asked = tuple[tuple[Gpu, ...] | None, tuple[GpuPair, ...] | None, Driver]
 
 @dataclass(frozen=True)
 class Nvidia:
-    """What there is of NVIDIA."""
+    """NVIDIA's GPUs and driver."""
 
     gpus: tuple[Gpu, ...] | None
-    """None: there is a trace of the driver, and it could not be asked."""
+    """None: there is a trace of the driver, but it could not be queried."""
     pairs: tuple[GpuPair, ...] | None
     driver: Driver | None
     """None: no trace of it."""
     late: str | None = None
-    """The library had not answered when time was up, too early to call that an error."""
+    """The library did not answer in time, but too little time has passed to call it an error."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,15 @@ def nvidia(
     places: Places | None = None,
     limit_s: float = LIMIT_S,
 ) -> Nvidia:
-    """The GPUs, how they are joined, and the driver.
+    """The GPUs, how they are connected, and the driver.
 
     library: pynvml, or a fake of it. limit_s: for all of it.
     """
     places = places or Places()
     deadline = time.monotonic() + limit_s
 
-    def left_s(most: float) -> float:
-        return min(most, max(deadline - time.monotonic(), 0.05))
+    def left_s(limit: float) -> float:
+        return min(limit, max(deadline - time.monotonic(), 0.05))
 
     for_library_s = limit_s * SHARE_OF_LIBRARY
     answer = _library_in_time(library, for_library_s)
@@ -92,9 +92,9 @@ def nvidia(
         return Nvidia((), (), None)
     if program is None:
         driver = dataclasses.replace(driver, smi_error=nvidia_smi.NOT_ON_PATH)
-    elif gpus is None and answer is not None:  # where one hangs, so does the other
-        gpus, told = nvidia_smi.facts(program, ask, left_s(nvidia_smi.LIMIT_S))
-        driver = _with_program(driver, told)
+    elif gpus is None and answer is not None:  # if one hangs, so does the other
+        gpus, reported = nvidia_smi.facts(program, ask, left_s(nvidia_smi.LIMIT_S))
+        driver = _with_program(driver, reported)
     if places.linux:
         driver = dataclasses.replace(
             driver, installed_version=_installed(ask, left_s(MODINFO_LIMIT_S))
@@ -106,15 +106,15 @@ def nvidia(
 
 
 def trace(places: Places | None = None) -> bool:
-    """Whether there is anything of NVIDIA's driver here; quick, and asks nobody."""
+    """Whether there is a trace of NVIDIA's driver; quick, from files alone."""
     places = places or Places()
     files = (
         places.kernel,
         places.module,
         *(folder / file for folder in places.libraries for file in LIBRARIES),
     )
-    found = any(reading.exists(file) for file in files)
-    return found or nvidia_smi.find(places.path, places.programs) is not None
+    has_file = any(reading.exists(file) for file in files)
+    return has_file or nvidia_smi.find(places.path, places.programs) is not None
 
 
 def _library_in_time(library: Any, limit_s: float) -> Asked | None:
@@ -124,7 +124,7 @@ def _library_in_time(library: Any, limit_s: float) -> Asked | None:
     def ask() -> None:
         try:
             answers.append(nvml.facts(library))
-        except Exception as error:  # told as a reason: the other facts are worth having
+        except Exception as error:  # reported as the reason: the other facts are worth having
             reason = f"{type(error).__name__}: {error}"
             answers.append((None, None, Driver(vendor="nvidia", nvml_error=reason)))
 
@@ -137,31 +137,31 @@ def _library_in_time(library: Any, limit_s: float) -> Asked | None:
 _SILENT = "did not answer within"
 
 
-def _silent(waited_s: float) -> Driver:
+def _silent(limit_s: float) -> Driver:
     """The driver that has not answered yet."""
-    if waited_s < HANGS_AFTER_S:
+    if limit_s < HANGS_AFTER_S:
         return Driver(vendor="nvidia")
-    reason = f"{_SILENT} {waited_s:.2g} s"
-    return Driver(vendor="nvidia", nvml_error=reason, smi_error="not asked: NVML hangs")
+    reason = f"{_SILENT} {limit_s:.2g} s"
+    return Driver(vendor="nvidia", nvml_error=reason, smi_error="not run: NVML hangs")
 
 
-def _with_program(driver: Driver, told: Driver) -> Driver:
-    """The driver with what the program tells where the library does not."""
+def _with_program(driver: Driver, reported: Driver) -> Driver:
+    """The driver, completed with what the program reports."""
     return dataclasses.replace(
         driver,
-        version=driver.version or told.version,
-        cuda=driver.cuda or told.cuda,
-        smi_error=told.smi_error,
+        version=driver.version or reported.version,
+        cuda=driver.cuda or reported.cuda,
+        smi_error=reported.smi_error,
     )
 
 
 def _no_trace(driver: Driver) -> bool:
-    found = driver.kernel_version or driver.library_version
-    return driver.nvml_error == nvml.NOT_FOUND and found is None
+    version = driver.kernel_version or driver.library_version
+    return driver.nvml_error == nvml.NOT_FOUND and version is None
 
 
 def _with_kernel(driver: Driver, places: Places) -> Driver:
-    """The driver with the versions that files tell."""
+    """The driver with the versions found in files."""
     text = reading.text(places.kernel)
     version = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)", text or "")
     loaded = _version(reading.text(places.module))
@@ -198,5 +198,5 @@ def _installed(ask: program_answer.Ask, limit_s: float) -> str | None:
 
 
 def _version(text: str | None) -> str | None:
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)+)\s*", text or "")
-    return found[1] if found else None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)+)\s*", text or "")
+    return match[1] if match else None

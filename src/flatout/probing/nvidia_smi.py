@@ -1,6 +1,6 @@
-"""NVIDIA's own program: the facts where its library cannot be asked, and why the program fails.
+"""NVIDIA's own program: the facts where its library cannot be used, and why the program fails.
 
-It is asked for XML (`nvidia-smi -q -x`), the one form whose names have stayed the same for years.
+Its XML output (`nvidia-smi -q -x`) is read, the one format whose names have been stable for years.
 Whatever cannot be understood is None.
 """
 
@@ -38,15 +38,15 @@ def find(path: str | None = None, places: Sequence[str] = OTHER_PLACES) -> str |
 def facts(
     program: str, ask: program_answer.Ask = program_answer.ask, limit_s: float = LIMIT_S
 ) -> tuple[tuple[Gpu, ...] | None, Driver]:
-    """The GPUs, None where it does not tell them, and the driver with the reason why not.
+    """The GPUs (None where it does not list them), and the driver with the reason why not.
 
     limit_s: for each of its at most two runs.
     """
     answer = ask([program, "-q", "-x"], limit_s)
     log = _parsed(answer.text)
     if log is None or (answer.code != 0 and log.find("gpu") is None):
-        none = () if answer.text.strip().startswith(NO_DEVICES) else None
-        return none, Driver(vendor="nvidia", smi_error=_reason(answer))
+        no_gpus = () if answer.text.strip().startswith(NO_DEVICES) else None
+        return no_gpus, Driver(vendor="nvidia", smi_error=_reason(answer))
     gpus = tuple(nvidia_smi_gpu.gpu(part, index) for index, part in enumerate(log.findall("gpu")))
     if any(gpu.mig for gpu in gpus):
         gpus = nvidia_smi_gpu.with_slices(gpus, ask([program, "-L"], limit_s).text)
@@ -60,8 +60,8 @@ def facts(
 
 
 def _parsed(text: str) -> ElementTree.Element | None:
-    """The log; None where the text is none."""
-    # The names of other programs stand in it as they are, with whatever characters they hold.
+    """The log; None where the text is not one."""
+    # It contains the names of other programs unescaped, with whatever characters they hold.
     clean = re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)
     start = clean.find("<?xml")
     try:
@@ -72,21 +72,21 @@ def _parsed(text: str) -> ElementTree.Element | None:
 
 
 def _version(text: str | None) -> str | None:
-    found = re.fullmatch(r"\s*(\d{1,4}(?:\.\d{1,4}){1,3})\s*", text or "")
-    return found[1] if found else None
+    match = re.fullmatch(r"\s*(\d{1,4}(?:\.\d{1,4}){1,3})\s*", text or "")
+    return match[1] if match else None
 
 
 def _reason(answer: program_answer.Answer) -> str:
     """Why there are no facts, in one line."""
     if answer.problem is not None:
         return answer.problem
-    said = "" if answer.text.lstrip().startswith("<") else answer.text
-    words = " ".join((said.strip() or answer.errors).split())
+    output = "" if answer.text.lstrip().startswith("<") else answer.text
+    words = " ".join((output.strip() or answer.errors).split())
     if answer.code:
         words = words or f"ended with exit code {answer.code}"
     else:
-        unclear = (
+        failure = (
             "its answer could not be understood" if answer.text.strip() else "answered nothing"
         )
-        words = f"{unclear}: {words}" if words else unclear
+        words = f"{failure}: {words}" if words else failure
     return words[:LONGEST_REASON]

@@ -43,12 +43,12 @@ def gpu(part: Element, index: int) -> Gpu:
 def with_slices(gpus: Iterable[Gpu], listing: str) -> tuple[Gpu, ...]:
     """The GPUs with the MIG slices that `nvidia-smi -L` lists below each."""
     slices: dict[int, list[str]] = {}
-    below = -1
+    index = -1
     for line in listing.splitlines():
         if heading := re.match(r"GPU (\d{1,4}): ", line):
-            below = int(heading[1])
-        elif one := re.match(r"\s+MIG (\d\S{0,30})\s+Device\s+\d+: ", line):
-            slices.setdefault(below, []).append(one[1])
+            index = int(heading[1])
+        elif entry := re.match(r"\s+MIG (\d\S{0,30})\s+Device\s+\d+: ", line):
+            slices.setdefault(index, []).append(entry[1])
     return tuple(
         dataclasses.replace(gpu, mig_slices=tuple(slices.get(gpu.index, ())))
         if gpu.mig and gpu.index is not None
@@ -69,9 +69,9 @@ def _matching(part: Element, path: str, pattern: str) -> str | None:
 
 
 def _number(part: Element, path: str, unit: str = "") -> float | None:
-    """A number with that unit behind it (a pattern), else None."""
-    found = re.fullmatch(rf"([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?){unit}", _text(part, path) or "")
-    return float(found[1]) if found else None
+    """A number followed by that unit (a pattern), else None."""
+    match = re.fullmatch(rf"([0-9]{{1,12}}(?:\.[0-9]{{1,6}})?){unit}", _text(part, path) or "")
+    return float(match[1]) if match else None
 
 
 def _whole(part: Element, path: str, unit: str = "") -> int | None:
@@ -88,17 +88,19 @@ def _flag(part: Element, path: str) -> bool | None:
 
 
 def _bus(part: Element) -> dict[str, Any]:
-    place = re.fullmatch(
+    address = re.fullmatch(
         r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])",
         (_text(part, "pci/pci_bus_id") or "").lower(),
     )
-    both = (_matching(part, "pci/pci_device_id", r"(?:0x)?[0-9a-fA-F]{8}") or "").lower()[-8:]
+    device_vendor = (_matching(part, "pci/pci_device_id", r"(?:0x)?[0-9a-fA-F]{8}") or "").lower()[
+        -8:
+    ]
     generation, width = "pci/pci_gpu_link_info/pcie_gen/", "pci/pci_gpu_link_info/link_widths/"
     return {
-        "pci_address": f"{int(place[1], 16):04x}:{place[2]}:{place[3]}.{place[4]}"
-        if place
+        "pci_address": f"{int(address[1], 16):04x}:{address[2]}:{address[3]}.{address[4]}"
+        if address
         else None,
-        "pci_id": f"{both[4:]}:{both[:4]}" if both else None,
+        "pci_id": f"{device_vendor[4:]}:{device_vendor[:4]}" if device_vendor else None,
         "pcie_generation": _whole(part, f"{generation}current_link_gen"),
         "pcie_generation_max": _whole(part, f"{generation}max_link_gen"),
         "pcie_generation_card": _whole(part, f"{generation}max_device_link_gen"),
@@ -117,10 +119,10 @@ def _memory(part: Element) -> dict[str, Any]:
 
 def _power_and_heat(part: Element) -> dict[str, Any]:
     def watts(*names: str) -> float | None:
-        """The first of the names that is told; the section and the names changed with time."""
+        """The first of the names that has a value; the section and the names changed over time."""
         paths = [f"{section}/{name}" for section in sections for name in names]
-        told = [_number(part, path, " ?W") for path in paths]
-        return next((number for number in told if number is not None), None)
+        readings = [_number(part, path, " ?W") for path in paths]
+        return next((number for number in readings if number is not None), None)
 
     sections = ("gpu_power_readings", "power_readings")
     return {
@@ -146,9 +148,9 @@ def _throttles(part: Element) -> tuple[str, ...] | None:
     active: dict[str, bool] = {}
     for kind in ("throttle", "event"):
         for name in THROTTLES.values():
-            said = part.findtext(f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}", "").strip()
-            if said in ("Active", "Not Active"):
-                active[name] = said == "Active"
+            state = part.findtext(f"clocks_{kind}_reasons/clocks_{kind}_reason_{name}", "").strip()
+            if state in ("Active", "Not Active"):
+                active[name] = state == "Active"
     return tuple(name for name, now in active.items() if now) if active else None
 
 
@@ -157,7 +159,7 @@ def _errors(part: Element) -> dict[str, Any]:
         _whole(part, f"retired_pages/{cause}/retired_count")
         for cause in ("multiple_single_bit_retirement", "double_bit_retirement")
     ]
-    waiting = [
+    pending = [
         _flag(part, path)
         for path in (
             "retired_pages/pending_retirement",
@@ -165,13 +167,13 @@ def _errors(part: Element) -> dict[str, Any]:
             "remapped_rows/remapped_row_pending",
         )
     ]
-    known = [answer for answer in waiting if answer is not None]
+    answers = [answer for answer in pending if answer is not None]
     return {
         "ecc": _flag(part, "ecc_mode/current_ecc"),
         "ecc_uncorrected": _uncorrected(part.find("ecc_errors/volatile")),
         "ecc_uncorrected_lifetime": _uncorrected(part.find("ecc_errors/aggregate")),
         "retired_pages": _sum(pages),
-        "retirement_pending": any(known) if known else None,
+        "retirement_pending": any(answers) if answers else None,
         "row_remap_failed": _flag(part, "remapped_rows/remapped_row_failure"),
     }
 
@@ -182,14 +184,14 @@ def _uncorrected(counters: Element | None) -> int | None:
         return None
     if counters.find("double_bit") is not None:
         return _whole(counters, "double_bit/total")
-    parts = [each.tag for each in counters if "_uncorrectable" in each.tag]
-    return _sum([_whole(counters, tag) for tag in parts]) if parts else None
+    tags = [counter.tag for counter in counters if "_uncorrectable" in counter.tag]
+    return _sum([_whole(counters, tag) for tag in tags]) if tags else None
 
 
 def _sum(numbers: list[int | None]) -> int | None:
-    """Their sum; None where one is missing."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+    """Their sum; None where a number is missing."""
+    values = [number for number in numbers if number is not None]
+    return sum(values) if len(values) == len(numbers) else None
 
 
 def _modes(part: Element) -> dict[str, Any]:
@@ -209,11 +211,11 @@ def _modes(part: Element) -> dict[str, Any]:
 def _processes(section: Element | None) -> tuple[GpuProcess, ...] | None:
     if section is None or (section.text or "").strip():
         return None  # text instead of a list: N/A
-    found = []
-    for each in section.findall("process_info"):
-        pid = _whole(each, "pid")
+    processes = []
+    for entry in section.findall("process_info"):
+        pid = _whole(entry, "pid")
         if pid is not None:
-            memory = _whole(each, "used_memory", " ?MiB")
+            memory = _whole(entry, "used_memory", " ?MiB")
             used = None if memory is None else memory * MIB
-            found.append(GpuProcess(pid, _text(each, "process_name"), used))
-    return tuple(found)
+            processes.append(GpuProcess(pid, _text(entry, "process_name"), used))
+    return tuple(processes)

@@ -1,4 +1,4 @@
-"""Every package in the user's interpreter, asked of that interpreter itself."""
+"""Every package in the user's interpreter, as that interpreter reports it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def look(python: str, limit_s: float = LIMIT_S) -> Listing:
                     return _listing(answer)
             if talk.running:
                 raise UserError(f"{python} did not answer within {limit_s:.0f} s", _hint(), 1)
-            raise UserError(f"{python} cannot be asked: {talk.how_it_ended()}", _hint(), 1)
+            raise UserError(f"{python} cannot list its packages: {talk.how_it_ended()}", _hint(), 1)
     except (OSError, KeyError, TypeError) as error:
-        raise UserError(f"{python} cannot be asked: {error}", _hint(), 1) from None
+        raise UserError(f"{python} cannot list its packages: {error}", _hint(), 1) from None
 
 
 def _hint() -> str:
@@ -40,18 +40,18 @@ def _listing(answer: dict[str, Any]) -> Listing:
         python=answer["python"],
         system=answer["system"],
         machine=answer["machine"],
-        packages=tuple(_package(item) for item in answer["packages"]),
-        conda=None if conda is None else tuple(CondaPackage(**item) for item in conda),
+        packages=tuple(_package(entry) for entry in answer["packages"]),
+        conda=None if conda is None else tuple(CondaPackage(**entry) for entry in conda),
     )
 
 
-def _package(item: dict[str, Any]) -> InstalledPackage:
-    direct = item["direct_url"] or {}
+def _package(entry: dict[str, Any]) -> InstalledPackage:
+    direct = entry["direct_url"] or {}
     vcs = direct.get("vcs_info") or {}
     return InstalledPackage(
-        name=item["name"],
-        version=item["version"],
-        installer=item["installer"],
+        name=entry["name"],
+        version=entry["version"],
+        installer=entry["installer"],
         url=direct.get("url"),
         editable=bool((direct.get("dir_info") or {}).get("editable")),
         folder="dir_info" in direct,

@@ -15,24 +15,24 @@ NVIDIA = Path("/proc/driver/nvidia/gpus")
 
 VENDORS: dict[str, Vendor] = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel"}
 SCREENS = ("0x0300", "0x0302", "0x0380")
-"""Classes VGA, 3D and display controller: so GPUs of data centres call themselves."""
+"""Classes VGA, 3D and display controller: data-centre GPUs use them too."""
 ACCELERATORS = ("0x1200",)
 """Processing accelerator: AMD's MI300. Intel's devices of this class are NPUs and FPGAs."""
 OWN_DRIVERS = {"nvidia": {"nvidia"}, "amd": {"amdgpu"}, "intel": {"i915", "xe"}}
 GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
-"""Kernels before 5.10 leave the .0 away."""
+"""Kernels before 5.10 omit the .0."""
 WIDTHS = frozenset((1, 2, 4, 8, 12, 16, 32))
 EMULATED = "0x1b36"
-"""Red Hat's vendor number: the slots of virtual machines; their speed is an invention."""
+"""Red Hat's vendor number: the slots of virtual machines, whose speed is made up."""
 
 
 def from_sysfs(devices: Path, nvidia: Path) -> tuple[Gpu, ...] | None:
     """The GPUs among the devices of the bus; None: the bus cannot be listed."""
-    listed = reading.entries(devices)
-    if listed is None:
+    folders = reading.entries(devices)
+    if folders is None:
         return None
-    found = (_gpu(device, nvidia) for device in listed)
-    return tuple(gpu for gpu in found if gpu is not None)
+    candidates = (_gpu(device, nvidia) for device in folders)
+    return tuple(gpu for gpu in candidates if gpu is not None)
 
 
 def _gpu(device: Path, nvidia: Path) -> Gpu | None:
@@ -42,7 +42,7 @@ def _gpu(device: Path, nvidia: Path) -> Gpu | None:
     vendor = VENDORS.get(reading.text(device / "vendor") or "")
     if vendor is None or (vendor == "intel" and kind.startswith(ACCELERATORS)):
         return None
-    if reading.exists(device / "physfn"):  # a virtual function of a GPU that is listed itself
+    if reading.exists(device / "physfn"):  # a virtual function of a GPU that is itself listed
         return None
     driver = reading.link_name(device / "driver")
     node = reading.number(device / "numa_node")
@@ -71,37 +71,37 @@ def _pci_id(device: Path) -> str | None:
 
 
 def _name(device: Path, vendor: str, nvidia: Path) -> str | None:
-    """As the vendor's own driver tells it; numbers alone are no name."""
+    """As the vendor's own driver reports it."""
     if vendor == "nvidia":
-        told = reading.text(nvidia / device.name / "information") or ""
-        found = re.search(r"^Model:[ \t]*(\S.*?)\s*$", told, re.MULTILINE)
-        return found[1] if found and found[1] != "Unknown" else None
+        information = reading.text(nvidia / device.name / "information") or ""
+        match = re.search(r"^Model:[ \t]*(\S.*?)\s*$", information, re.MULTILINE)
+        return match[1] if match and match[1] != "Unknown" else None
     if vendor == "amd":
         return reading.text(device / "product_name") or None
     return None
 
 
 def _link(device: Path, vendor: str) -> Path:
-    """The end of the slot's link: many cards of AMD and Intel hold a switch of their own, and the
-    GPU behind it tells the link inside the card (Intel Arc: always 2.5 GT/s x1).
+    """The end of the slot's link: many AMD and Intel cards have a switch of their own, and the
+    GPU behind it reports the link inside the card (Intel Arc: always 2.5 GT/s x1).
     """
-    here = device.resolve()
+    slot_end = device.resolve()
     if vendor == "nvidia":
-        return here
-    downstream, upstream = here.parent, here.parent.parent
-    own = reading.text(device / "vendor")
+        return slot_end
+    downstream, upstream = slot_end.parent, slot_end.parent.parent
+    card_vendor = reading.text(device / "vendor")
     for bridge in (downstream, upstream):
-        bridges = (reading.text(bridge / "class") or "").startswith("0x0604")
-        if not bridges or reading.text(bridge / "vendor") != own:
-            return here
+        is_bridge = (reading.text(bridge / "class") or "").startswith("0x0604")
+        if not is_bridge or reading.text(bridge / "vendor") != card_vendor:
+            return slot_end
     if upstream.parent.name.startswith("pci"):  # a root port: the slot's side, not the card's
-        return here
+        return slot_end
     return upstream
 
 
 def _generation(link: Path, name: str) -> int | None:
-    found = re.match(r"([0-9.]+) GT/s", reading.text(link / name) or "")
-    return GENERATIONS.get(found[1]) if found else None
+    match = re.match(r"([0-9.]+) GT/s", reading.text(link / name) or "")
+    return GENERATIONS.get(match[1]) if match else None
 
 
 def _width(link: Path, name: str) -> int | None:
@@ -110,30 +110,34 @@ def _width(link: Path, name: str) -> int | None:
 
 
 def _generation_max(link: Path) -> int | None:
-    """What card and slot can do together; None where the slot is a virtual one."""
+    """The highest that card and slot both support; None where the slot is virtual."""
     card, slot = _generation(link, "max_link_speed"), _generation(link.parent, "max_link_speed")
     if card is None or slot is None or reading.text(link.parent / "vendor") == EMULATED:
         return None
-    now = _generation(link, "current_link_speed")
-    together = min(card, slot)
-    return None if now is not None and now > together else together
+    current = _generation(link, "current_link_speed")
+    highest = min(card, slot)
+    return None if current is not None and current > highest else highest
 
 
 def from_registry(
     entries: Iterable[Mapping[str, object]], present: Iterable[str] | None = None
 ) -> tuple[Gpu, ...]:
-    """GPUs from Windows' list of display adapters. The registry also keeps cards that were taken
-    out: `present` are the device identifiers of those that are there; None: not known.
+    """GPUs from Windows' list of display adapters. The registry also lists removed cards:
+    `present` holds the device identifiers of those that are there; None: unknown.
     """
-    here = None if present is None else {_windows_id(identifier) for identifier in present}
-    found = []
+    present_ids = None if present is None else {_windows_id(identifier) for identifier in present}
+    gpus_found = []
     for entry in entries:
         number = _windows_id(str(entry.get("MatchingDeviceId", "")))
         vendor = VENDORS.get(f"0x{number[:4]}") if number else None
-        if number is None or vendor is None or (here is not None and number not in here):
+        if (
+            number is None
+            or vendor is None
+            or (present_ids is not None and number not in present_ids)
+        ):
             continue
         name = entry.get("DriverDesc")
-        found.append(
+        gpus_found.append(
             Gpu(
                 vendor=vendor,
                 name=name if isinstance(name, str) and name else None,
@@ -141,23 +145,25 @@ def from_registry(
                 memory_bytes=_memory(entry.get("HardwareInformation.qwMemorySize")),
             )
         )
-    # Under "Microsoft Basic Display Adapter" the entry names a class of devices and no card.
-    told = {gpu.pci_id for gpu in found}
-    left = sorted(number for number in here or () if number and number not in told)
-    vendors = ((VENDORS.get(f"0x{number[:4]}"), number) for number in left)
-    found += [
+    # With "Microsoft Basic Display Adapter" the entry names a class of devices, not a card.
+    listed_ids = {gpu.pci_id for gpu in gpus_found}
+    unlisted_ids = sorted(
+        number for number in present_ids or () if number and number not in listed_ids
+    )
+    vendors = ((VENDORS.get(f"0x{number[:4]}"), number) for number in unlisted_ids)
+    gpus_found += [
         Gpu(vendor=name, pci_id=number, driver_sees=False) for name, number in vendors if name
     ]
-    return tuple(found)
+    return tuple(gpus_found)
 
 
 def _windows_id(identifier: str) -> str | None:
-    found = re.search(r"VEN_([0-9A-F]{4})&DEV_([0-9A-F]{4})", identifier.upper())
-    return f"{found[1]}:{found[2]}".lower() if found else None
+    match = re.search(r"VEN_([0-9A-F]{4})&DEV_([0-9A-F]{4})", identifier.upper())
+    return f"{match[1]}:{match[2]}".lower() if match else None
 
 
 def _memory(value: object) -> int | None:
-    """A number, or its eight bytes; 0 stands for a memory that is shared with the host."""
+    """A number, or its eight bytes; 0 means memory that is shared with the host."""
     if isinstance(value, bytes) and len(value) == 8:
         value = int.from_bytes(value, "little")
     return value if isinstance(value, int) and 0 < value < 2**48 else None
@@ -170,41 +176,41 @@ if sys.platform == "win32":
     def gpus() -> tuple[Gpu, ...] | None:
         """GPUs among the display adapters."""
         entries = _adapters()
-        return None if entries is None else from_registry(entries, _present())
+        return None if entries is None else from_registry(entries, _present_adapters())
 
     def _adapters() -> list[dict[str, object]] | None:
         import winreg
 
         path = rf"SYSTEM\CurrentControlSet\Control\Class\{ADAPTERS}"
-        found = []
+        adapters = []
         try:
             with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
                 for index in range(winreg.QueryInfoKey(key)[0]):
                     name = winreg.EnumKey(key, index)
                     if re.fullmatch(r"[0-9]{4}", name):
-                        found.append(_values(rf"{path}\{name}"))
+                        adapters.append(_values(rf"{path}\{name}"))
         except OSError:
             return None
-        return found
+        return adapters
 
     def _values(path: str) -> dict[str, object]:
         import winreg
 
-        found: dict[str, object] = {}
+        values: dict[str, object] = {}
         names = ("DriverDesc", "HardwareInformation.qwMemorySize", "MatchingDeviceId")
         try:
             with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, path) as key:
                 for name in names:
                     try:
-                        found[name] = winreg.QueryValueEx(key, name)[0]
+                        values[name] = winreg.QueryValueEx(key, name)[0]
                     except OSError:
                         continue
         except OSError:
             pass
-        return found
+        return values
 
-    def _present() -> list[str] | None:
-        """Identifiers of the display adapters that are there now."""
+    def _present_adapters() -> list[str] | None:
+        """Identifiers of the display adapters that are present."""
         import ctypes
 
         of_class_and_present = 0x200 | 0x100  # CM_GETIDLIST_FILTER_CLASS, ..._PRESENT
@@ -219,13 +225,13 @@ if sys.platform == "win32":
                 return None
         except (AttributeError, OSError, ValueError):
             return None
-        listed = "".join(buffer[: size.value])
-        return [identifier for identifier in listed.split("\0") if identifier]
+        text = "".join(buffer[: size.value])
+        return [identifier for identifier in text.split("\0") if identifier]
 
 elif sys.platform == "darwin":
 
     def gpus() -> tuple[Gpu, ...] | None:
-        """Nothing: macOS lists no bus in files; its GPUs come from Apple's own tools."""
+        """None: macOS lists no bus in files; its GPUs come from Apple's own tools."""
         return None
 
 else:

@@ -1,4 +1,4 @@
-"""Ask an outside program. That it is missing, fails or hangs are ordinary answers."""
+"""Run an outside program. That it is missing, fails or hangs is an ordinary answer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Answer:
-    """What a program said."""
+    """What a program printed, and how it ended."""
 
     text: str
-    """Its output; bytes that are no text are replaced."""
+    """Its output; bytes that are not valid UTF-8 are replaced."""
     code: int | None
     """Its exit code; None: it could not be started, or did not end in time."""
     problem: str | None = None
@@ -29,7 +29,7 @@ Ask = Callable[[Sequence[str], float], Answer]
 """command, limit in seconds."""
 
 _left_behind: list[subprocess.Popen[bytes]] = []
-"""Programs that not even a kill ended: stuck in a driver. Waiting for them could take for ever."""
+"""Programs that survived a kill, stuck in a driver. Waiting for them could take forever."""
 
 
 def ask(command: Sequence[str], limit_s: float) -> Answer:
@@ -57,7 +57,7 @@ def ask(command: Sequence[str], limit_s: float) -> Answer:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With all that it started; without waiting for what cannot be killed."""
+    """Kill it and its children, without waiting for what cannot be killed."""
     with contextlib.suppress(OSError):
         if sys.platform == "win32":
             process.kill()
@@ -69,5 +69,5 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         _left_behind.append(process)
 
 
-def _decoded(written: bytes) -> str:
-    return written.decode("utf-8", errors="replace")
+def _decoded(output: bytes) -> str:
+    return output.decode("utf-8", errors="replace")

@@ -1,4 +1,4 @@
-"""The other Pythons in play, from files alone: none is started."""
+"""The other Pythons of this machine, from files alone: none is started."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ LIMIT_S = 0.2
 WINDOWS = sys.platform == "win32"
 COMMANDS = ("python.exe", "python3.exe") if WINDOWS else ("python", "python3")
 FOLDER = "" if WINDOWS else "bin"
-"""Where in its folder an interpreter lies; those of Windows' virtual environments in Scripts."""
+"""The interpreter's folder in an installation; Windows' virtual environments use Scripts."""
 SHIM = "shims"
 
 
-class _Around(NamedTuple):
-    """Where to look from."""
+class _Surroundings(NamedTuple):
+    """Where to start looking."""
 
     environ: Mapping[str, str]
     working: Path
@@ -37,26 +37,28 @@ def pythons(
     working: Path | None = None,
     home: Path | None = None,
 ) -> tuple[OtherPython, ...]:
-    """At most ten: those on PATH in its order, then environments and versions near at hand.
+    """At most ten: those on PATH in its order, then environments and versions nearby.
 
-    besides: the interpreter that is asked itself, and so is left out.
+    besides: the interpreter that reports on itself, and is left out.
     """
-    around = _Around(
+    around = _Surroundings(
         os.environ if environ is None else environ,
         Path.cwd() if working is None else working,
         Path(os.path.expanduser("~")) if home is None else home,  # noqa: PTH111  # never raises
     )
-    until = time.monotonic() + LIMIT_S
-    on_path = [each for path in _on_path(around.environ) if (each := _identity(path, around))]
-    seen = {_identity(Path(besides), around)} if besides else set()
-    found: list[OtherPython] = []
+    deadline = time.monotonic() + LIMIT_S
+    on_path = [
+        identity for path in _on_path(around.environ) if (identity := _identity(path, around))
+    ]
+    identities = {_identity(Path(besides), around)} if besides else set()
+    interpreters: list[OtherPython] = []
     for identity in chain(on_path, (_identity(path, around) for path in _near(around))):
-        if len(found) == MOST or time.monotonic() > until:
+        if len(interpreters) == MOST or time.monotonic() > deadline:
             break
-        if identity is not None and identity not in seen:
-            seen.add(identity)
-            found.append(_python(identity[0], identity in on_path[:1], around.home))
-    return tuple(found)
+        if identity is not None and identity not in identities:
+            identities.add(identity)
+            interpreters.append(_python(identity[0], identity in on_path[:1], around.home))
+    return tuple(interpreters)
 
 
 def _on_path(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -64,38 +66,38 @@ def _on_path(environ: Mapping[str, str]) -> Iterator[Path]:
         yield from (Path(folder, name) for name in COMMANDS if folder and _is_file(folder, name))
 
 
-def _near(around: _Around) -> Iterator[Path]:
+def _near(around: _Surroundings) -> Iterator[Path]:
     """Interpreters of environments and versions that PATH does not lead to."""
     active = [around.environ.get(name) for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
     folders = [Path(folder) for folder in active if folder]
     folders += [around.working / ".venv", around.working / "venv"]
-    listed = reading.text(around.home / ".conda/environments.txt") or ""
-    folders += [Path(line.strip()) for line in listed.splitlines() if line.strip()]
+    environments = reading.text(around.home / ".conda/environments.txt") or ""
+    folders += [Path(line.strip()) for line in environments.splitlines() if line.strip()]
     folders += reversed(reading.entries(_pyenv(around) / "versions") or [])
     folders += reading.entries(around.home / ".local/share/uv/python") or []
-    for folder in [*folders, *_registered()]:
-        yield from _inside(folder)
+    for folder in [*folders, *_registered_folders()]:
+        yield from _interpreters_in(folder)
 
 
-def _inside(folder: Path) -> Iterator[Path]:
+def _interpreters_in(folder: Path) -> Iterator[Path]:
     """The interpreter of an environment or an installation."""
     places = ("Scripts", "") if WINDOWS else ("bin",)
-    found = (Path(folder, place, name) for place in places for name in COMMANDS)
-    yield from (path for path in found if _is_file(path.parent, path.name))
+    candidates = (Path(folder, place, name) for place in places for name in COMMANDS)
+    yield from (path for path in candidates if _is_file(path.parent, path.name))
 
 
-def _identity(path: Path, around: _Around) -> tuple[Path, Path] | None:
-    """(the interpreter, the file that it is in the end): the same for two names of one Python.
+def _identity(path: Path, around: _Surroundings) -> tuple[Path, Path] | None:
+    """(interpreter, its real file): the same for two names of one Python.
 
-    The first is not followed to its end, since a link is all that a virtual environment has.
+    The interpreter's own links are not followed: in a virtual environment it is only a link.
     """
     if path.parent.name == SHIM:
-        chosen = _behind_shim(path, around)
-        if chosen is None:
+        target = _behind_shim(path, around)
+        if target is None:
             return None
-        path = chosen
+        path = target
     try:
-        if path.stat().st_size == 0:  # Windows' offer to install one from its store
+        if path.stat().st_size == 0:  # Windows' stub that offers to install one from its store
             return None
         return path.parent.resolve() / _plain(path), path.resolve()
     except (OSError, RuntimeError):
@@ -103,7 +105,7 @@ def _identity(path: Path, around: _Around) -> tuple[Path, Path] | None:
 
 
 def _plain(path: Path) -> str:
-    """`python` and `python3` of one folder are one, where they lead to the same file."""
+    """One name for `python` and `python3` in one folder, where they are the same file."""
     plain = path.with_name(COMMANDS[0])
     try:
         same = plain.samefile(path)
@@ -112,16 +114,16 @@ def _plain(path: Path) -> str:
     return plain.name if same else path.name
 
 
-def _behind_shim(path: Path, around: _Around) -> Path | None:
-    """The Python that pyenv's stand-in starts: the version in a variable or a file."""
+def _behind_shim(path: Path, around: _Surroundings) -> Path | None:
+    """The Python that pyenv's shim starts: the version from a variable or a file."""
     root = _pyenv(around)
     folders = (around.working, *around.working.parents)
     files = [*(folder / ".python-version" for folder in folders), root / "version"]
-    told = [around.environ.get("PYENV_VERSION"), *map(reading.text, files)]
-    for version in re.split(r"[:\s]+", next((text for text in told if text), "")):
-        found = root / "versions" / version / FOLDER / path.name
-        if version and _is_file(found.parent, found.name):
-            return found
+    requested = [around.environ.get("PYENV_VERSION"), *map(reading.text, files)]
+    for version in re.split(r"[:\s]+", next((text for text in requested if text), "")):
+        interpreter = root / "versions" / version / FOLDER / path.name
+        if version and _is_file(interpreter.parent, interpreter.name):
+            return interpreter
     return None
 
 
@@ -152,35 +154,37 @@ def _kind(folder: Path, real: Path, settings: str | None, home: Path) -> str | N
 
 
 def _version(folder: Path, real: Path, settings: str | None) -> str | None:
-    """From what each kind leaves behind; at worst its first two parts, from the file's name."""
-    told = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", settings or "", re.MULTILINE)
-    if told:
-        return told[1]
+    """From the files of each kind; at worst major and minor, from the file's name."""
+    configured = re.search(
+        r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", settings or "", re.MULTILINE
+    )
+    if configured:
+        return configured[1]
     for record in _entries(folder / "conda-meta", r"python-\d+\.\d+\.\d+-\w+\.json"):
         return record.name.split("-")[1]
-    installed = re.search(r"(?:versions[/\\]|cpython-)(\d+\.\d+\.\d+)", str(real))
-    if installed:
-        return installed[1]
+    install_folder = re.search(r"(?:versions[/\\]|cpython-)(\d+\.\d+\.\d+)", str(real))
+    if install_folder:
+        return install_folder[1]
     name = re.fullmatch(r"python(\d+\.\d+)t?", real.name)
     headers = (real.parent.parent / f"include/{real.name}", real.parent / "include")
     for header in headers:
         text = reading.text(header / "patchlevel.h") or ""
-        if defined := re.search(r'#define PY_VERSION\s+"(\d+\.\d+\.\d+)', text):
-            return defined[1]
+        if definition := re.search(r'#define PY_VERSION\s+"(\d+\.\d+\.\d+)', text):
+            return definition[1]
     return name[1] if name else None
 
 
 def _torch(folder: Path, real: Path, home: Path | None) -> str | None:
-    """The version of torch in its folders of packages, with the build; None: none is there."""
+    """The version of torch in its package folders, with the build; None: there is none."""
     for site in _sites(folder, real, home):
         text = reading.text(site / "torch/version.py") or ""
-        if told := re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", text, flags=re.MULTILINE):
-            return told[1]
+        if match := re.search(r"^__version__\s*=\s*['\"]([^'\"]+)", text, flags=re.MULTILINE):
+            return match[1]
     return None
 
 
 def _sites(folder: Path, real: Path, home: Path | None) -> Iterable[Path]:
-    """Folders of packages; home: where the user's own packages are visible to it as well."""
+    """Package folders; home: set where the user's own packages are visible to it too."""
     if WINDOWS:
         return [folder / "Lib/site-packages"]
     name = re.fullmatch(r"python3(\.\d+)?t?", real.name)
@@ -189,19 +193,19 @@ def _sites(folder: Path, real: Path, home: Path | None) -> Iterable[Path]:
     libraries = _entries(folder / "lib", shape) + _entries(folder / "lib64", shape)
     sites = [library / "site-packages" for library in libraries]
     if home is not None and exact is not None:
-        own = [folder / "local/lib" / exact, folder / "lib/python3"]
-        sites += [library / "dist-packages" for library in own]  # Debian's
+        debian_folders = [folder / "local/lib" / exact, folder / "lib/python3"]
+        sites += [library / "dist-packages" for library in debian_folders]  # Debian's
         sites.append(home / ".local/lib" / exact / "site-packages")
     return sites
 
 
-def _registered() -> list[Path]:
-    """Installations that Windows' own list of Pythons names."""
+def _registered_folders() -> list[Path]:
+    """Installations in Windows' registry of Pythons."""
     if sys.platform != "win32":
         return []
     import winreg
 
-    found = []
+    folders = []
     for hive in (winreg.HKEY_CURRENT_USER, winreg.HKEY_LOCAL_MACHINE):
         try:
             with winreg.OpenKey(hive, r"Software\Python\PythonCore") as core:
@@ -209,11 +213,11 @@ def _registered() -> list[Path]:
                 paths = [winreg.QueryValue(core, rf"{name}\InstallPath") for name in names]
         except OSError:
             continue
-        found += [Path(path) for path in paths if path]
-    return found
+        folders += [Path(path) for path in paths if path]
+    return folders
 
 
-def _pyenv(around: _Around) -> Path:
+def _pyenv(around: _Surroundings) -> Path:
     root = around.environ.get("PYENV_ROOT")
     return Path(root) if root else around.home / ".pyenv"
 

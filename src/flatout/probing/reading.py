@@ -1,4 +1,4 @@
-"""The small files in which a kernel tells of itself (/proc, /sys): what cannot be read is None."""
+"""The small files of the kernel (/proc, /sys): what cannot be read is None."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOST_BYTES = 2**20
 
 
 def text(path: Path, most_bytes: int = MOST_BYTES) -> str | None:
-    """The file's content without the space around it; None: it may not or cannot be read."""
+    """The file's content without surrounding whitespace; None: it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(most_bytes).decode(errors="replace").strip("\0 \t\r\n")
@@ -22,15 +22,15 @@ def number(path: Path) -> int | None:
     return whole(text(path))
 
 
-def whole(written: str | None) -> int | None:
+def whole(digits: str | None) -> int | None:
     """A whole number in decimal digits; None for anything else."""
-    if written is None or not re.fullmatch(r"-?[0-9]{1,20}", written):
+    if digits is None or not re.fullmatch(r"-?[0-9]{1,20}", digits):
         return None
-    return int(written)
+    return int(digits)
 
 
 def entries(folder: Path) -> list[Path] | None:
-    """What lies in the folder, by name; None: there is none, or it may not be listed."""
+    """The folder's entries, by name; None: it does not exist, or may not be listed."""
     try:
         return sorted(folder.iterdir())
     except (OSError, ValueError):
@@ -38,7 +38,7 @@ def entries(folder: Path) -> list[Path] | None:
 
 
 def link_name(path: Path) -> str | None:
-    """The last part of what a symbolic link points to."""
+    """The last part of a symbolic link's target."""
     try:
         return path.readlink().name or None
     except (OSError, ValueError):
@@ -46,7 +46,7 @@ def link_name(path: Path) -> str | None:
 
 
 def exists(path: Path) -> bool | None:
-    """Whether it is there; None: a folder on the way may not be searched."""
+    """Whether it exists; None: a folder on the path may not be searched."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -25,8 +25,8 @@ def _machine(document: Any, path: str) -> Machine:
     schema = document.get("schema")
     if schema != SCHEMA:
         raise UserError(f"{path} is of schema {schema!r}; this flatout reads {SCHEMA!r}", HOW)
-    wrong: list[str] = []
-    machine = decode(Machine, document["machine"], lambda place, value: wrong.append(place))
-    if machine is None or wrong:
-        raise UserError(f"{path}: machine.{', machine.'.join(wrong[:3])} cannot be read", HOW)
+    bad_fields: list[str] = []
+    machine = decode(Machine, document["machine"], lambda place, value: bad_fields.append(place))
+    if machine is None or bad_fields:
+        raise UserError(f"{path}: machine.{', machine.'.join(bad_fields[:3])} cannot be read", HOW)
     return machine

@@ -1,10 +1,10 @@
-r"""A Machine without what tells whose it is.
+r"""A Machine without anything that identifies its owner.
 
-Hidden are names of users, hosts and their groups, paths of their own, network addresses (IPv4,
+Hidden are names of users, hosts and their groups, personal paths, network addresses (IPv4,
 IPv6, MAC), serial numbers and UUIDs.
 
-The same name becomes the same stand-in wherever it stands, so that the checks still see which
-paths are equal. Paths of the system (/usr, /dev, C:\Windows, ...) say nothing of anybody and stay.
+The same name becomes the same stand-in everywhere, so that the checks still see which paths are
+equal. System paths (/usr, /dev, C:\Windows, ...) identify nobody and stay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KNOWN = (
     "c:\\program files",
 )
 ANYBODYS = ("/", "/tmp", "/var/tmp", "/dev/shm")
-"""Themselves they say nothing, what lies in them may."""
+"""The folders themselves identify nobody, but the paths in them may."""
 SYSTEM = (*(f"/{name}" for name in UNIX.split()), *KNOWN)
 PATH = re.compile(
     r"""(?<![\w.:/\\~])(?:
@@ -47,15 +47,15 @@ TELLING_NOTHING = re.compile(
     | lib[\w+-]*\.(so|dylib)[\w.]* | [\w.+-]+\.(so|dll|pyd) | cuda[\d.-]*""",
     re.VERBOSE | re.I,
 )
-"""Last parts of paths that may stay: they say which software it is."""
+"""Last parts of paths that may stay: they only name the software."""
 SERIAL = re.compile(
     r"\b(?:(GPU|MIG)-[0-9a-fA-F]{6,}(?:-[0-9a-fA-F]+)*|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\b"
 )
-"""Also shortened, as CUDA_VISIBLE_DEVICES allows: GPU-8932f937."""
+"""Also in short form, as CUDA_VISIBLE_DEVICES allows: GPU-8932f937."""
 ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
 MAC = re.compile(r"(?<![\w:-])[0-9a-fA-F]{2}(?:[:-][0-9a-fA-F]{2}){5,7}(?![\w:-])")
 IPV6 = re.compile(r"(?<![\w:])(?:[23f][0-9a-fA-F]{3}:)[0-9a-fA-F:]*:[0-9a-fA-F]*(?:%\w+)?(?![\w:])")
-"""Of a network: those that begin with 2, 3 or f; ::1 tells nothing."""
+"""Addresses that identify a network begin with 2, 3 or f; ::1 identifies nothing."""
 SERIAL_FIELDS = ("uuid", "serial")
 GROUP_FIELDS = ("group", "user_groups")
 GROUPS = """
@@ -63,43 +63,43 @@ adm admin audio cdrom dialout dip disk docker everyone floppy input kvm libvirt 
 nobody nogroup nvidia plugdev podman render root sambashare staff sudo systemd-journal users video
 wheel
 """
-"""Groups of the system."""
+"""The system's own groups."""
 NAMES_A_HOST = re.compile(r"ADDR|HOST|NODELIST|ENDPOINT|PROXY|URL")
 
 
 def redacted(machine: Machine, words: Iterable[str] | None = None) -> Machine:
     """The Machine with stand-ins. words: the names to hide; None: this user's and this host's."""
-    return _Hide(list(_own_names() if words is None else words)).noun(machine)
+    return _Redactor(list(_own_names() if words is None else words)).noun(machine)
 
 
 def with_tests(
     machine: Machine, tests: tuple[SelfTest, ...]
 ) -> tuple[Machine, tuple[SelfTest, ...]]:
-    """The Machine and what was tried on it, with the same stand-ins."""
-    hide = _Hide(list(_own_names()))
-    return hide.noun(machine), tuple(map(hide.noun, tests))
+    """The Machine and its self-tests, with the same stand-ins."""
+    redactor = _Redactor(list(_own_names()))
+    return redactor.noun(machine), tuple(map(redactor.noun, tests))
 
 
 def _own_names() -> Iterable[str]:
-    for ask in (getpass.getuser, socket.gethostname, socket.getfqdn, lambda: Path.home().name):
+    for source in (getpass.getuser, socket.gethostname, socket.getfqdn, lambda: Path.home().name):
         try:
-            yield ask()
+            yield source()
         except (OSError, KeyError, ImportError, RuntimeError):
             continue
 
 
-class _Hide:
+class _Redactor:
     def __init__(self, words: list[str]) -> None:
-        useful = sorted({word for word in words if len(word) > 1 and word != "root"}, key=len)
-        listed = "|".join(re.escape(word) for word in reversed(useful))
+        names = sorted({word for word in words if len(word) > 1 and word != "root"}, key=len)
+        listed = "|".join(re.escape(word) for word in reversed(names))
         self.words = re.compile(rf"(?<![\w-])(?:{listed})(?![\w-])", re.I) if listed else None
-        self.seen: dict[str, str] = {}
+        self.stand_ins: dict[str, str] = {}
 
     def noun(self, noun: T) -> T:
-        """The same noun with every text in it made harmless."""
+        """The same noun with every text in it redacted."""
         values = {
-            item.name: self.field(item.name, getattr(noun, item.name))
-            for item in dataclasses.fields(noun)  # type: ignore[arg-type]
+            field.name: self.field(field.name, getattr(noun, field.name))
+            for field in dataclasses.fields(noun)  # type: ignore[arg-type]
         }
         return dataclasses.replace(noun, **values)  # type: ignore[type-var]
 
@@ -109,16 +109,16 @@ class _Hide:
         if name in GROUP_FIELDS and isinstance(value, str):
             return value if value in GROUPS.split() else self.stand_in("group", value)
         if name in GROUP_FIELDS and isinstance(value, tuple):
-            return tuple(self.field(name, item) for item in value)
+            return tuple(self.field(name, element) for element in value)
         return self.value(value)
 
     def value(self, value: Any) -> Any:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, tuple):
-            return tuple(self.value(item) for item in value)
+            return tuple(self.value(element) for element in value)
         if isinstance(value, dict):
-            return {key: self.variable(key, item) for key, item in value.items()}
+            return {key: self.variable(key, element) for key, element in value.items()}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self.noun(value)
         return value
@@ -130,17 +130,17 @@ class _Hide:
         if ONE_PATH.fullmatch(text):
             text = self.path(text)
         else:
-            text = PATH.sub(lambda found: self.path(found[0]), text)
-        text = SERIAL.sub(lambda found: self.stand_in(found[1] or "serial", found[0]), text)
-        text = MAC.sub(lambda found: self.stand_in("address", found[0]), text)
-        text = IPV6.sub(lambda found: self.stand_in("address", found[0]), text)
+            text = PATH.sub(lambda match: self.path(match[0]), text)
+        text = SERIAL.sub(lambda match: self.stand_in(match[1] or "serial", match[0]), text)
+        text = MAC.sub(lambda match: self.stand_in("address", match[0]), text)
+        text = IPV6.sub(lambda match: self.stand_in("address", match[0]), text)
         if not text.replace(".", "").isdigit():
-            text = ADDRESS.sub(lambda found: self.stand_in("address", found[0]), text)
+            text = ADDRESS.sub(lambda match: self.stand_in("address", match[0]), text)
         return self.words.sub("redacted", text) if self.words else text
 
     def path(self, path: str) -> str:
         lower = path.lower()
-        if lower in ANYBODYS or _is_systems(lower):
+        if lower in ANYBODYS or _is_system_path(lower):
             return path
         separator = "\\" if "\\" in path else "/"
         folder, _, last = path.rstrip("/\\").rpartition(separator)
@@ -148,13 +148,13 @@ class _Hide:
             return separator + self.stand_in("path", path)
         return f"{separator}{self.stand_in('path', folder)}{separator}{last}"
 
-    def stand_in(self, kind: str, what: str) -> str:
-        return self.seen.setdefault(what, f"{kind}-{len(self.seen) + 1}")
+    def stand_in(self, kind: str, text: str) -> str:
+        return self.stand_ins.setdefault(text, f"{kind}-{len(self.stand_ins) + 1}")
 
 
-def _is_systems(path: str) -> bool:
-    anybodys = any(_below(path, top) for top in ANYBODYS[1:])
-    return not anybodys and any(_below(path, top.lower()) for top in SYSTEM)
+def _is_system_path(path: str) -> bool:
+    is_shared = any(_below(path, top) for top in ANYBODYS[1:])
+    return not is_shared and any(_below(path, top.lower()) for top in SYSTEM)
 
 
 def _below(path: str, top: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the driver says of the GPUs again and again while a program runs: means over the samples."""
+"""The driver's readings of the GPUs, sampled while a program runs: means over the samples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVERY_S = 0.25
 
 @dataclass
 class Sampler:
-    """Asks the driver from a thread of its own, in a `with` statement, while it is `on`.
+    """Polls the driver from a thread of its own, in a `with` statement, while `on` is set.
 
     Without NVML there are no samples. library: pynvml, or a fake of it.
     """
@@ -29,11 +29,11 @@ class Sampler:
     library: Any = None
     every_s: float = EVERY_S
     on: threading.Event = field(default_factory=threading.Event)
-    _seen: list[tuple[Gpu, ...]] = field(default_factory=list)
+    _snapshots: list[tuple[Gpu, ...]] = field(default_factory=list)
     _end: threading.Event = field(default_factory=threading.Event)
 
     def __enter__(self) -> Self:
-        self._thread = threading.Thread(target=self._ask, daemon=True)
+        self._thread = threading.Thread(target=self._poll, daemon=True)
         self._thread.start()
         return self
 
@@ -46,51 +46,51 @@ class Sampler:
         self._end.set()
         self._thread.join()
 
-    def _ask(self) -> None:
-        with nvml.asking(self.library) as ask:
+    def _poll(self) -> None:
+        with nvml.session(self.library) as ask:
             while ask is not None and not self._end.is_set():
                 if self.on.wait(self.every_s) and not self._end.is_set():
-                    self._seen.append(_look(ask))
+                    self._snapshots.append(_snapshot(ask))
                     self._end.wait(self.every_s)
 
     def samples(
         self, pids: Collection[int], environ: Mapping[str, str]
     ) -> tuple[DeviceSample, ...]:
-        """One for each GPU that these processes use, as far as that can be told."""
+        """A sample for each GPU that these processes use, as far as that can be determined."""
         gpus: dict[int, list[Gpu]] = {}
-        for look in list(self._seen):
-            for gpu in look:
+        for snapshot in list(self._snapshots):
+            for gpu in snapshot:
                 gpus.setdefault(gpu.index or 0, []).append(gpu)
-        used = _used(gpus, pids, environ)
-        return tuple(_sample(index, gpus[index]) for index in sorted(used))
+        used_gpus = _used_gpus(gpus, pids, environ)
+        return tuple(_sample(index, gpus[index]) for index in sorted(used_gpus))
 
 
-def _look(ask: Questions) -> tuple[Gpu, ...]:
-    nothing = Links(None, None)
-    return tuple(read_gpu(ask, index, handle, nothing) for index, handle in ask.handles().items())
+def _snapshot(ask: Questions) -> tuple[Gpu, ...]:
+    no_links = Links(None, None)
+    return tuple(read_gpu(ask, index, handle, no_links) for index, handle in ask.handles().items())
 
 
-def _used(
+def _used_gpus(
     gpus: Mapping[int, Sequence[Gpu]], pids: Collection[int], environ: Mapping[str, str]
 ) -> set[int]:
-    """Where the driver lists the program's processes; else the visible ones that were busy.
+    """The GPUs that the driver lists for the program's processes; else the visible busy ones.
 
-    In a container the driver's process numbers are those outside of it.
+    In a container the driver's process numbers are those of the host.
     """
     listed = {
         index
-        for index, looks in gpus.items()
-        if any(process.pid in pids for gpu in looks for process in gpu.processes or ())
+        for index, snapshots in gpus.items()
+        if any(process.pid in pids for gpu in snapshots for process in gpu.processes or ())
     }
     if listed:
         return listed
     visible = environ.get("CUDA_VISIBLE_DEVICES")
-    names = [item.strip() for item in visible.split(",")] if visible is not None else None
+    names = [name.strip() for name in visible.split(",")] if visible is not None else None
     return {
         index
-        for index, looks in gpus.items()
-        if (names is None or str(index) in names or _by_uuid(looks[0].uuid, names))
-        and any(gpu.utilization for gpu in looks)
+        for index, snapshots in gpus.items()
+        if (names is None or str(index) in names or _by_uuid(snapshots[0].uuid, names))
+        and any(gpu.utilization for gpu in snapshots)
     }
 
 
@@ -98,22 +98,22 @@ def _by_uuid(uuid: str | None, names: Iterable[str]) -> bool:
     return uuid is not None and any(name and uuid.startswith(name) for name in names)
 
 
-def _sample(index: int, looks: Sequence[Gpu]) -> DeviceSample:
+def _sample(index: int, snapshots: Sequence[Gpu]) -> DeviceSample:
     return DeviceSample(
         index=index,
-        name=looks[0].name,
-        utilisation=_mean(gpu.utilization for gpu in looks),
-        power_w=_mean(gpu.power_w for gpu in looks),
-        power_limit_w=looks[-1].power_limit_w,
-        clock_mhz=_mean(gpu.clock_sm_mhz for gpu in looks),
-        clock_max_mhz=looks[-1].clock_sm_max_mhz,
-        temperature_c=_mean(gpu.temperature_c for gpu in looks),
-        throttled=throttles.words(name for gpu in looks for name in gpu.throttles or ()),
-        memory_used_bytes=max((gpu.memory_used_bytes or 0 for gpu in looks), default=0) or None,
-        memory_bytes=looks[-1].memory_bytes,
+        name=snapshots[0].name,
+        utilisation=_mean(gpu.utilization for gpu in snapshots),
+        power_w=_mean(gpu.power_w for gpu in snapshots),
+        power_limit_w=snapshots[-1].power_limit_w,
+        clock_mhz=_mean(gpu.clock_sm_mhz for gpu in snapshots),
+        clock_max_mhz=snapshots[-1].clock_sm_max_mhz,
+        temperature_c=_mean(gpu.temperature_c for gpu in snapshots),
+        throttled=throttles.words(name for gpu in snapshots for name in gpu.throttles or ()),
+        memory_used_bytes=max((gpu.memory_used_bytes or 0 for gpu in snapshots), default=0) or None,
+        memory_bytes=snapshots[-1].memory_bytes,
     )
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None

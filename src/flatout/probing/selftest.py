@@ -1,6 +1,6 @@
 """What `doctor --deep` tries on the devices, in the user's interpreter.
 
-A test that hangs, or that takes its process with it, has failed; the others still run.
+A test that hangs, or that crashes its process, has failed; the others still run.
 """
 
 from __future__ import annotations
@@ -16,61 +16,61 @@ from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
 
 FIRST = ("import torch", "find devices")
-"""Without these there is nothing else to try."""
+"""Without these, no other test can run."""
 LIMIT_S = 60.0
 SLOW_S = 180.0
-"""For what reads or makes a lot of code."""
+"""For tests that load or generate a lot of code."""
 SLOW = ("import torch", "torch.compile")
 
 
 def run(
     executable: str, limit_s: float | None = None, environ: Mapping[str, str] | None = None
 ) -> tuple[SelfTest, ...]:
-    """Every test with its outcome. limit_s: for each of them; None: what is usual."""
+    """Every test with its outcome. limit_s: for each test; None: the default."""
     base = os.environ if environ is None else environ
-    done: list[SelfTest] = []
+    tests: list[SelfTest] = []
     prefix = "flatout-selftest-"
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as scratch:
         env = conversation.environment(base, scratch)
         script = str(conversation.program("selftest"))
         while True:
-            command = [executable, script, *(test.name for test in done)]
-            found, finished = _one_process(command, env, limit_s)
-            done += found
-            stuck = not found or any(
-                test.name in FIRST and test.passed is not True for test in found
+            command = [executable, script, *(test.name for test in tests)]
+            new_tests, finished = _run_process(command, env, limit_s)
+            tests += new_tests
+            is_stuck = not new_tests or any(
+                test.name in FIRST and test.passed is not True for test in new_tests
             )
-            if finished or stuck:
-                return tuple(done)
+            if finished or is_stuck:
+                return tuple(tests)
 
 
-def _one_process(
+def _run_process(
     command: list[str], env: Mapping[str, str], limit_s: float | None
 ) -> tuple[list[SelfTest], bool]:
-    """The tests of one process, until one fails; whether it came to the end of them all."""
-    found: list[SelfTest] = []
-    running, began = FIRST[0], time.monotonic()
+    """The tests of one process, until it ends; and whether it ran all of them."""
+    tests: list[SelfTest] = []
+    running, started_at = FIRST[0], time.monotonic()
     try:
         with Conversation(command, env) as talk:
-            while (said := talk.answer(began + _limit_s(running, limit_s))) is not None:
-                if "done" in said:
-                    return found, True
-                if isinstance(said.get("begin"), str):
-                    running, began = said["begin"], time.monotonic()
-                elif (test := decode(SelfTest, said)) is not None:
-                    found.append(test)
-                    running, began = "", time.monotonic()
-            late = talk.running
-            spent = time.monotonic() - began
-            ending = f"no end within {spent:.3g} s" if late else talk.how_it_ended()
+            while (answer := talk.answer(started_at + _limit_s(running, limit_s))) is not None:
+                if "done" in answer:
+                    return tests, True
+                if isinstance(answer.get("begin"), str):
+                    running, started_at = answer["begin"], time.monotonic()
+                elif (test := decode(SelfTest, answer)) is not None:
+                    tests.append(test)
+                    running, started_at = "", time.monotonic()
+            is_late = talk.running
+            seconds = time.monotonic() - started_at
+            ending = f"no end within {seconds:.3g} s" if is_late else talk.how_it_ended()
     except OSError as error:
-        running, spent = FIRST[0], 0.0
+        running, seconds = FIRST[0], 0.0
         ending = f"{command[0]} cannot be started: {error.strerror or error}"
     if running and running not in command:
-        found.append(SelfTest(running, False, message=ending, seconds=round(spent, 3)))
-    return found, False
+        tests.append(SelfTest(running, False, message=ending, seconds=round(seconds, 3)))
+    return tests, False
 
 
 def _limit_s(name: str, limit_s: float | None) -> float:
-    usual = SLOW_S if name.startswith(SLOW) else LIMIT_S
-    return usual if limit_s is None else limit_s
+    default_s = SLOW_S if name.startswith(SLOW) else LIMIT_S
+    return default_s if limit_s is None else limit_s

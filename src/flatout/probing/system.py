@@ -25,8 +25,8 @@ SERVERS = {14393: "2016", 17763: "2019", 20348: "2022", 25398: "23H2", 26100: "2
 
 
 def os_release(text: str) -> dict[str, str]:
-    """The assignments of an os-release file; lines that are none are left out."""
-    found = {}
+    """The assignments of an os-release file; other lines are left out."""
+    assignments = {}
     for line in text.splitlines():
         name, separator, value = line.strip().partition("=")
         if not separator or not re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
@@ -36,12 +36,12 @@ def os_release(text: str) -> dict[str, str]:
         except ValueError:
             continue
         if len(words) == 1:
-            found[name] = words[0]
-    return found
+            assignments[name] = words[0]
+    return assignments
 
 
 def windows_version(build: int, server: bool) -> str | None:
-    """10 or 11, which Windows itself tells apart by the build alone; for a server its year."""
+    """10 or 11, which only the build tells apart; for a server its year."""
     if server:
         return SERVERS.get(build)
     if build < 10240:  # the first build of Windows 10
@@ -50,16 +50,16 @@ def windows_version(build: int, server: bool) -> str | None:
 
 
 def windows_name(product: str | None, version: str | None) -> str | None:
-    """The name for people: the registry of Windows 11 still says "Windows 10 Pro"."""
+    """The display name: the registry of Windows 11 still says "Windows 10 Pro"."""
     if product and version == "11":
         return product.replace("Windows 10", "Windows 11")
     return product
 
 
 def firmware_secure_boot(firmware: Path) -> bool | None:
-    """What the firmware says; a machine without EFI has no secure boot."""
+    """As the firmware reports it; a machine without EFI has no secure boot."""
     present = reading.entries(firmware)
-    if not present:  # container engines hide the folder's content
+    if not present:  # container engines hide the folder's contents
         return None
     if all(entry.name != "efi" for entry in present):
         return False
@@ -72,40 +72,40 @@ def firmware_secure_boot(firmware: Path) -> bool | None:
     return variable[4] == 1
 
 
-def musl(said: str) -> str | None:
-    """The version in what musl's loader says when it is started without a program."""
-    found = re.search(r"^musl libc.*\nVersion ([0-9]+\.[0-9]+(?:\.[0-9]+)?)", said, re.MULTILINE)
-    return f"musl {found[1]}" if found else None
+def musl(output: str) -> str | None:
+    """The version that musl's loader prints when it is started without a program."""
+    match = re.search(r"^musl libc.*\nVersion ([0-9]+\.[0-9]+(?:\.[0-9]+)?)", output, re.MULTILINE)
+    return f"musl {match[1]}" if match else None
 
 
-def libc(asking: Ask = ask) -> str | None:
+def libc(runner: Ask = ask) -> str | None:
     """The C library that this Python runs on: glibc 2.36, musl 1.2.4."""
     confstr = getattr(os, "confstr", None)
     try:
-        said = confstr("CS_GNU_LIBC_VERSION") if confstr else None
+        version = confstr("CS_GNU_LIBC_VERSION") if confstr else None
     except (OSError, ValueError):
-        said = None
-    if said:
-        return str(said)
+        version = None
+    if version:
+        return str(version)
     loader = next(iter(sorted(LIBRARIES.glob("ld-musl-*.so.1"))), None)
-    return musl(asking([str(loader)], LIMIT_S).errors) if loader else None
+    return musl(runner([str(loader)], LIMIT_S).errors) if loader else None
 
 
 def linux_distribution() -> dict[str, str]:
-    """The os-release file that counts: the first that is there."""
+    """The assignments of the first os-release file that exists."""
     texts = (reading.text(path) for path in OS_RELEASE)
     return os_release(next((text for text in texts if text), ""))
 
 
 if sys.platform == "win32":
 
-    def system(asking: Ask = ask) -> System:
-        """What Windows tells of itself."""
-        here = sys.getwindowsversion()
-        version = windows_version(here.build, server=here.product_type != 1)
+    def system(runner: Ask = ask) -> System:
+        """Facts about Windows."""
+        windows = sys.getwindowsversion()
+        version = windows_version(windows.build, server=windows.product_type != 1)
         return System(
             name="Windows",
-            release=f"{here.major}.{here.minor}.{here.build}",
+            release=f"{windows.major}.{windows.minor}.{windows.build}",
             architecture=platform.machine() or None,
             distribution="windows",
             distribution_version=version,
@@ -141,10 +141,10 @@ if sys.platform == "win32":
 
 elif sys.platform == "darwin":
 
-    def system(asking: Ask = ask) -> System:
-        """What macOS tells of itself."""
+    def system(runner: Ask = ask) -> System:
+        """Facts about macOS."""
         version = platform.mac_ver()[0] or None
-        translated = asking(["/usr/sbin/sysctl", "-n", "sysctl.proc_translated"], LIMIT_S)
+        translated = runner(["/usr/sbin/sysctl", "-n", "sysctl.proc_translated"], LIMIT_S)
         return System(
             name="Darwin",
             release=platform.release() or None,
@@ -158,18 +158,18 @@ elif sys.platform == "darwin":
 
 else:
 
-    def system(asking: Ask = ask) -> System:
-        """What Linux tells of itself."""
-        told = linux_distribution()
+    def system(runner: Ask = ask) -> System:
+        """Facts about this Linux system."""
+        distribution = linux_distribution()
         return System(
             name=platform.system() or None,
             release=platform.release() or None,
             architecture=platform.machine() or None,
-            distribution=told.get("ID"),
-            distribution_like=tuple(told.get("ID_LIKE", "").split()),
-            distribution_version=told.get("VERSION_ID"),
-            distribution_name=told.get("PRETTY_NAME"),
-            libc=libc(asking),
+            distribution=distribution.get("ID"),
+            distribution_like=tuple(distribution.get("ID_LIKE", "").split()),
+            distribution_version=distribution.get("VERSION_ID"),
+            distribution_name=distribution.get("PRETTY_NAME"),
+            libc=libc(runner),
             secure_boot=firmware_secure_boot(FIRMWARE),
             root=os.geteuid() == 0,
         )

@@ -15,7 +15,7 @@ from flatout.probing import conversation, reading
 
 NVCC = "nvcc.exe" if sys.platform == "win32" else "nvcc"
 SIGNS = (f"bin/{NVCC}", "version.json", "version.txt", "include/cuda.h")
-"""A folder with one of these is a toolkit; one with libraries alone is not."""
+"""A folder with one of these is a toolkit; a folder with libraries alone is not."""
 WINDOWS = "NVIDIA GPU Computing Toolkit/CUDA"
 STARTING_S = 1.0
 SCRIPT_BYTES = 4096
@@ -23,7 +23,7 @@ SCRIPT_BYTES = 4096
 
 @dataclass(frozen=True)
 class Places:
-    """Where toolkits are looked for beside what variables name."""
+    """Where to look for toolkits, besides the folders that variables name."""
 
     root: Path = Path("/")
     programs: Path | None = None
@@ -33,13 +33,19 @@ class Places:
 def toolkits(
     environ: Mapping[str, str] | None = None, places: Places | None = None
 ) -> tuple[CudaToolkit, ...]:
-    """Every toolkit here, those on PATH first and in their order there."""
+    """Every toolkit on this machine, those on PATH first and in its order."""
     environ = os.environ if environ is None else environ
     on_path = list(_on_path(environ))
-    named = [Path(value) for name in ("CUDA_HOME", "CUDA_PATH") if (value := environ.get(name))]
-    roots = [*(root for root, _ in on_path), *named, *_usual(places or _here(environ), environ)]
-    found = list(dict.fromkeys(_real(root) for root in roots if _is_toolkit(root)))
-    libraries = [_real(Path(item)) for item in _split(environ.get("LD_LIBRARY_PATH"))]
+    configured = [
+        Path(value) for name in ("CUDA_HOME", "CUDA_PATH") if (value := environ.get(name))
+    ]
+    roots = [
+        *(root for root, _ in on_path),
+        *configured,
+        *_usual_folders(places or _default_places(environ), environ),
+    ]
+    folders = list(dict.fromkeys(_real(root) for root in roots if _is_toolkit(root)))
+    libraries = [_real(Path(folder)) for folder in _split(environ.get("LD_LIBRARY_PATH"))]
     starters = {_real(root): nvcc for root, nvcc in reversed(on_path)}
     positions = {
         root: number for number, root in enumerate(dict.fromkeys(map(_real, _roots(on_path))))
@@ -47,36 +53,37 @@ def toolkits(
     return tuple(
         CudaToolkit(
             path=str(root),
-            version=version(root) or _told(starters.get(root, root / "bin" / NVCC), environ),
+            version=version(root)
+            or _nvcc_version(starters.get(root, root / "bin" / NVCC), environ),
             on_path=positions.get(root),
-            cuda_home=any(_real(item) == root for item in named),
-            on_library_path=any(root == item or root in item.parents for item in libraries),
+            cuda_home=any(_real(folder) == root for folder in configured),
+            on_library_path=any(root == folder or root in folder.parents for folder in libraries),
         )
-        for root in found
+        for root in folders
     )
 
 
 def version(root: Path) -> str | None:
     """The toolkit's version, major and minor, from its files or the name of its folder."""
-    told = reading.text(root / "version.json")
-    if told is not None:
+    record = reading.text(root / "version.json")
+    if record is not None:
         try:
-            return _short(str(json.loads(told)["cuda"]["version"]))
+            return _short(str(json.loads(record)["cuda"]["version"]))
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
-    older = re.search(r"CUDA Version (\S+)", reading.text(root / "version.txt") or "")
-    if older:
-        return _short(older[1])
+    match = re.search(r"CUDA Version (\S+)", reading.text(root / "version.txt") or "")
+    if match:
+        return _short(match[1])
     for header in (root / "include/cuda.h", root / "targets/x86_64-linux/include/cuda.h"):
-        defined = re.search(r"#define CUDA_VERSION (\d+)", reading.text(header) or "")
-        if defined:
-            return f"{int(defined[1]) // 1000}.{int(defined[1]) % 1000 // 10}"
+        definition = re.search(r"#define CUDA_VERSION (\d+)", reading.text(header) or "")
+        if definition:
+            return f"{int(definition[1]) // 1000}.{int(definition[1]) % 1000 // 10}"
     name = re.fullmatch(r"(?:cuda-|v)(\d+\.\d+).*", root.name)
     return name[1] if name else None
 
 
 def _on_path(environ: Mapping[str, str]) -> Iterator[tuple[Path, Path]]:
-    """(its toolkit, the program) for every nvcc on PATH."""
+    """(toolkit, program) for every nvcc on PATH."""
     for folder in _split(environ.get("PATH")):
         nvcc = Path(folder, NVCC)
         if _is_file(nvcc) and os.access(nvcc, os.X_OK):
@@ -84,22 +91,22 @@ def _on_path(environ: Mapping[str, str]) -> Iterator[tuple[Path, Path]]:
 
 
 def _toolkit_of(nvcc: Path) -> Path:
-    """Distributions put a link or a small script in /usr/bin that starts the real one."""
+    """Its toolkit. Distributions put a link or a small script in /usr/bin that starts nvcc."""
     real = _real(nvcc)
     try:
         script = real.read_bytes()[:SCRIPT_BYTES] if real.stat().st_size < SCRIPT_BYTES else b""
     except OSError:
         script = b""
-    started = re.search(rb"(/[^\s\"']+/bin/nvcc)\b", script) if script[:2] == b"#!" else None
-    if started and _is_file(target := Path(os.fsdecode(started[1]))) and target != real:
+    target_match = re.search(rb"(/[^\s\"']+/bin/nvcc)\b", script) if script[:2] == b"#!" else None
+    if target_match and _is_file(target := Path(os.fsdecode(target_match[1]))) and target != real:
         real = _real(target)
     return real.parent.parent if real.parent.name == "bin" else real.parent
 
 
-def _usual(places: Places, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Where installers put them."""
+def _usual_folders(places: Places, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Folders in which installers put toolkits."""
     local = places.root / "usr/local"
-    yield from (item for item in _entries(local)[::-1] if re.match("cuda(-|$)", item.name))
+    yield from (folder for folder in _entries(local)[::-1] if re.match("cuda(-|$)", folder.name))
     yield places.root / "opt/cuda"
     yield places.root / "usr/lib/nvidia-cuda-toolkit"
     if prefix := environ.get("CONDA_PREFIX"):
@@ -109,17 +116,17 @@ def _usual(places: Places, environ: Mapping[str, str]) -> Iterator[Path]:
         yield from _entries(places.programs / WINDOWS)[::-1]
 
 
-def _here(environ: Mapping[str, str]) -> Places:
+def _default_places(environ: Mapping[str, str]) -> Places:
     programs = environ.get("PROGRAMFILES") if sys.platform == "win32" else None
     return Places(programs=Path(programs) if programs else None)
 
 
-def _told(nvcc: Path, environ: Mapping[str, str]) -> str | None:
-    """What nvcc itself says: only where no file tells."""
+def _nvcc_version(nvcc: Path, environ: Mapping[str, str]) -> str | None:
+    """The version that nvcc prints: only where no file has it."""
     if not _is_file(nvcc):
         return None
-    said = conversation.said([str(nvcc), "--version"], environ, STARTING_S)
-    release = re.search(r"release (\d+\.\d+)", said or "")
+    output = conversation.output([str(nvcc), "--version"], environ, STARTING_S)
+    release = re.search(r"release (\d+\.\d+)", output or "")
     return release[1] if release else None
 
 
@@ -128,18 +135,18 @@ def _roots(on_path: list[tuple[Path, Path]]) -> list[Path]:
 
 
 def _is_toolkit(root: Path) -> bool:
-    """Folders such as /usr hold all kinds of headers: there nvcc alone makes a toolkit."""
+    """Whether it is a toolkit; in general folders such as /usr only nvcc proves one."""
     signs = SIGNS if re.match(r"cuda|v\d", _real(root).name) else SIGNS[:1]
     return any(_is_file(root / sign) for sign in signs)
 
 
 def _short(text: str) -> str | None:
-    found = re.match(r"\d+\.\d+", text)
-    return found[0] if found else None
+    match = re.match(r"\d+\.\d+", text)
+    return match[0] if match else None
 
 
 def _split(value: str | None) -> list[str]:
-    return [item for item in (value or "").split(os.pathsep) if item]
+    return [folder for folder in (value or "").split(os.pathsep) if folder]
 
 
 def _real(path: Path) -> Path:

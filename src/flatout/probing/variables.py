@@ -20,19 +20,19 @@ MATTERS = re.compile(
     r"|LOCAL_WORLD_SIZE"
 )
 PRESENCE = ("KUBERNETES_SERVICE_HOST",)
-"""Only that they are set matters; their values name somebody's network."""
+"""Only whether they are set matters; their values identify somebody's network."""
 SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH")
 CREDENTIALS = re.compile(r"(://)[^/@\s]+@")
-"""The part of an address that lets one in."""
+"""The user and password in an address."""
 
 
 def environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Those of the variables that matter which are set, in order of their names."""
+    """The variables that matter and are set, in order of name."""
     environ = os.environ if environ is None else environ
-    found = {
+    variables = {
         name: CREDENTIALS.sub(r"\1***@", value)
         for name, value in environ.items()
         if MATTERS.fullmatch(name) and not SECRET.search(name.upper())
     }
-    found.update({name: "set" for name in PRESENCE if name in environ})
-    return dict(sorted(found.items()))
+    variables.update({name: "set" for name in PRESENCE if name in environ})
+    return dict(sorted(variables.items()))

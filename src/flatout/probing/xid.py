@@ -1,6 +1,6 @@
-"""Xid errors: what NVIDIA's driver wrote into the kernel's log since the machine was started.
+"""Xid errors: what NVIDIA's driver has written to the kernel's log since boot.
 
-The log may often not be read by an ordinary user; the answer is None then.
+An ordinary user often may not read the log; the answer is then None.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flatout.probing import program_answer
 
 KERNEL_LOG = Path("/dev/kmsg")
 LIMIT_S = 0.3
-"""For all ways together."""
+"""For all ways of reading the log together."""
 LONGEST_TEXT = 300
 LONGEST_RECORD = 8192
 
@@ -36,7 +36,7 @@ def xids(
 ) -> tuple[Xid, ...] | None:
     """The errors by number and GPU; None: the log may not be read.
 
-    trace: there is something of NVIDIA here at all; without it nothing is read.
+    trace: whether there is a trace of NVIDIA's driver; without it nothing is read.
     """
     if not trace or sys.platform != "linux":
         return None
@@ -50,21 +50,21 @@ def xids(
 
 
 def parse(lines: Iterable[str]) -> tuple[Xid, ...]:
-    """The errors in these lines, in the order of their first coming, with the last one's text."""
-    found: dict[tuple[int, str | None], Xid] = {}
+    """The errors in these lines, in order of first occurrence, with the last one's text."""
+    errors: dict[tuple[int, str | None], Xid] = {}
     for line in lines:
         match = _LINE.search(line)
         if match is None:
             continue
         number, place = int(match["number"]), _address(match["place"])
         text = (match["text"] or "").strip()[:LONGEST_TEXT] or None
-        before = found.get((number, place))
-        found[number, place] = Xid(number, place, before.count + 1 if before else 1, text)
-    return tuple(found.values())
+        previous = errors.get((number, place))
+        errors[number, place] = Xid(number, place, previous.count + 1 if previous else 1, text)
+    return tuple(errors.values())
 
 
 def _address(text: str | None) -> str | None:
-    """0000:3b:00 as every other source writes it: 0000:3b:00.0."""
+    """0000:3b:00 in the form of all other sources: 0000:3b:00.0."""
     place = _PLACE.fullmatch((text or "").lower())
     if place is None:
         return None
@@ -72,7 +72,7 @@ def _address(text: str | None) -> str | None:
 
 
 def _records(log: Path, deadline: float) -> list[str] | None:
-    """The kernel's own records, one for each read, up to the newest; None: not allowed."""
+    """The kernel's own records, one per read, up to the newest; None: not permitted."""
     if sys.platform == "win32":
         return None
     try:
@@ -86,7 +86,7 @@ def _records(log: Path, deadline: float) -> list[str] | None:
                 record = os.read(handle, LONGEST_RECORD)
             except BlockingIOError:  # the newest has been read
                 return lines
-            except BrokenPipeError:  # overwritten while reading: the next read goes on behind it
+            except BrokenPipeError:  # overwritten while reading: the next read continues after it
                 continue
             except OSError:
                 return None
@@ -100,23 +100,25 @@ def _records(log: Path, deadline: float) -> list[str] | None:
 
 
 def _dmesg(ask: program_answer.Ask, deadline: float) -> list[str] | None:
-    answer = _within(ask, ["dmesg"], deadline)
+    answer = _answer_within(ask, ["dmesg"], deadline)
     return answer.text.splitlines() if answer.code == 0 and answer.text.strip() else None
 
 
 def _journal(ask: program_answer.Ask, deadline: float) -> list[str] | None:
     journal = ["journalctl", "-k", "-b", "--no-pager", "-q", "-o", "cat"]
-    answer = _within(ask, [*journal, "-g", "NVRM: Xid"], deadline)
+    answer = _answer_within(ask, [*journal, "-g", "NVRM: Xid"], deadline)
     if answer.code not in (0, 1):  # 1: nothing matches
         return None
     if answer.text.strip():
         return answer.text.splitlines()
-    # Nothing found, or nothing of the kernel's may be seen: a user without rights gets both alike.
-    any_line = _within(ask, [*journal, "-n", "1"], deadline)
-    seen = any_line.code == 0 and any_line.text.strip()
-    return [] if seen and not answer.errors.strip() else None
+    # Either there are no such lines, or this user may not read the log: the output is the same.
+    any_line = _answer_within(ask, [*journal, "-n", "1"], deadline)
+    is_readable = any_line.code == 0 and any_line.text.strip()
+    return [] if is_readable and not answer.errors.strip() else None
 
 
-def _within(ask: program_answer.Ask, command: list[str], deadline: float) -> program_answer.Answer:
+def _answer_within(
+    ask: program_answer.Ask, command: list[str], deadline: float
+) -> program_answer.Answer:
     left = deadline - time.monotonic()
     return ask(command, left) if left > 0.01 else program_answer.Answer("", None, "no time left")

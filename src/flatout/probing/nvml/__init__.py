@@ -1,4 +1,4 @@
-"""NVIDIA's own management library: the only place that talks to it.
+"""NVIDIA's own management library: the only package that calls it.
 
 No library, no driver or no device is an ordinary state: there are no GPUs then. A fact that the
 driver refuses is None.
@@ -36,8 +36,10 @@ def gpus(library: Any = None) -> tuple[GpuIdentity, ...]:
     try:
         driver = _ask(library, lambda: _text(library.nvmlSystemGetDriverVersion()))
         count = _ask(library, library.nvmlDeviceGetCount) or 0
-        asked = [_ask(library, partial(_gpu, library, index, driver)) for index in range(count)]
-        return tuple(gpu for gpu in asked if gpu is not None)
+        identities = [
+            _ask(library, partial(_gpu, library, index, driver)) for index in range(count)
+        ]
+        return tuple(gpu for gpu in identities if gpu is not None)
     finally:
         _ask(library, library.nvmlShutdown)
 
@@ -45,11 +47,11 @@ def gpus(library: Any = None) -> tuple[GpuIdentity, ...]:
 def facts(
     library: Any = None,
 ) -> tuple[tuple[Gpu, ...] | None, tuple[GpuPair, ...] | None, Driver]:
-    """All that the library tells: the GPUs, how they talk to each other, and the driver.
+    """Everything that the library reports: the GPUs, how they are connected, and the driver.
 
-    GPUs and pairs are None where it could not be asked; the driver then says why.
+    GPUs and pairs are None where it could not be queried; the driver then says why.
     """
-    # Here, because `run` asks for the identity alone, and at once.
+    # Imported here because `run` needs the identity alone, and quickly.
     from flatout.nouns.gpu import Driver
     from flatout.probing.nvml import links
     from flatout.probing.nvml.gpu import read_gpu
@@ -58,26 +60,26 @@ def facts(
     library = _library(library)
     try:
         library.nvmlInit()
-    except Exception as error:  # also of a library that is broken, or far older than pynvml
+    except Exception as error:  # also from a library that is broken, or far older than pynvml
         return None, None, Driver(vendor="nvidia", nvml_error=_reason(error))
     ask = Questions(library)
     try:
         handles = ask.handles()
-        joined = {index: links.links(ask, handle) for index, handle in handles.items()}
-        found = tuple(
-            read_gpu(ask, index, handle, joined[index]) for index, handle in handles.items()
+        connections = {index: links.links(ask, handle) for index, handle in handles.items()}
+        devices = tuple(
+            read_gpu(ask, index, handle, connections[index]) for index, handle in handles.items()
         )
-        known = ask.count is not None
-        pairs = links.pairs(ask, handles, found, joined) if known else None
+        has_count = ask.count is not None
+        pairs = links.pairs(ask, handles, devices, connections) if has_count else None
         driver = Driver(vendor="nvidia", version=ask.driver_version(), cuda=ask.cuda_version())
-        return (found if known else None), pairs, driver
+        return (devices if has_count else None), pairs, driver
     finally:
         ask("nvmlShutdown")
 
 
 @contextmanager
-def asking(library: Any = None) -> Iterator[Questions | None]:
-    """The library, ready to be asked many times; None where it cannot be asked."""
+def session(library: Any = None) -> Iterator[Questions | None]:
+    """The library, initialised for many questions; None where it cannot be used."""
     from flatout.probing.nvml.questions import Questions
 
     library = _library(library)

@@ -1,4 +1,4 @@
-"""All facts about one GPU that NVML tells. The numbers are NVML's own, fixed for all versions."""
+"""All facts about one GPU from NVML. The numbers are NVML's own, the same in all versions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FABRIC_STATES = {0: "not_supported", 1: "not_started", 2: "in_progress", 3: "com
 
 
 def read_gpu(ask: Questions, index: int, handle: Any, links: Links) -> Gpu:
-    """One GPU, with its NVLink connections as found before."""
+    """One GPU, with its NVLink connections as read before."""
     return Gpu(
         vendor="nvidia",
         name=ask.text("nvmlDeviceGetName", handle),
@@ -86,7 +86,7 @@ def _bus(ask: Questions, handle: Any) -> dict[str, Any]:
 
 
 def _numa_node(ask: Questions, handle: Any) -> int | None:
-    """The node whose memory is near. nvmlDeviceGetNumaNodeId is about GPUs that are nodes."""
+    """The nearest node. (nvmlDeviceGetNumaNodeId is for GPUs that are nodes themselves.)"""
     words = ask("nvmlDeviceGetMemoryAffinity", handle, 16, AFFINITY_OF_NODE)
     nodes = [
         64 * position + bit
@@ -140,7 +140,7 @@ def _clocks(ask: Questions, handle: Any) -> dict[str, Any]:
 
 def _throttles(ask: Questions, handle: Any) -> tuple[str, ...] | None:
     mask = ask.number("nvmlDeviceGetCurrentClocksEventReasons", handle)
-    if mask is None:  # drivers before 535 know it by its older name
+    if mask is None:  # drivers before 535 use the older name
         mask = ask.number("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     if mask is None:
         return None
@@ -150,12 +150,12 @@ def _throttles(ask: Questions, handle: Any) -> tuple[str, ...] | None:
 def _errors(ask: Questions, handle: Any) -> dict[str, Any]:
     pages = [ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in RETIREMENT_CAUSES]
     rows = ask("nvmlDeviceGetRemappedRows", handle)
-    # Older GPUs retire pages, newer ones remap rows; each refuses to tell of the other.
-    waiting = [
+    # Older GPUs retire pages, newer ones remap rows; each refuses questions about the other.
+    pending = [
         ask.flag("nvmlDeviceGetRetiredPagesPendingStatus", handle),
         bool(rows[2]) if rows else None,
     ]
-    known = [answer for answer in waiting if answer is not None]
+    answers = [answer for answer in pending if answer is not None]
     return {
         "ecc": ask.flag("nvmlDeviceGetEccMode", handle),
         "ecc_uncorrected": ask.number("nvmlDeviceGetTotalEccErrors", handle, UNCORRECTED, VOLATILE),
@@ -163,7 +163,7 @@ def _errors(ask: Questions, handle: Any) -> dict[str, Any]:
             "nvmlDeviceGetTotalEccErrors", handle, UNCORRECTED, AGGREGATE
         ),
         "retired_pages": None if None in pages else sum(map(len, pages)),
-        "retirement_pending": any(known) if known else None,
+        "retirement_pending": any(answers) if answers else None,
         "row_remap_failed": bool(rows[3]) if rows else None,
     }
 
@@ -183,10 +183,10 @@ def _modes(ask: Questions, handle: Any) -> dict[str, Any]:
 
 
 def _slices(ask: Questions, handle: Any) -> tuple[str, ...]:
-    """The slices' profiles: their names end in it, "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""
-    most = ask.number("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
-    slices = [ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(most)]
-    names = [ask.text("nvmlDeviceGetName", part) for part in slices if part is not None]
+    """The slices' profiles, the ends of their names: "NVIDIA A100-SXM4-40GB MIG 1g.5gb"."""
+    count = ask.number("nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+    devices = [ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(count)]
+    names = [ask.text("nvmlDeviceGetName", device) for device in devices if device is not None]
     profiles = [re.search(r"\bMIG (\S+)$", name or "") for name in names]
     return tuple(profile[1] for profile in profiles if profile)
 
@@ -211,7 +211,7 @@ def _processes(ask: Questions, handle: Any) -> tuple[GpuProcess, ...] | None:
         return None
     memory: dict[int, int | None] = {}
     for process in [process for processes in lists for process in processes or ()]:
-        # One that computes and draws stands in both lists, with the same memory.
+        # A process that computes and draws is in both lists, with the same memory.
         memory[process.pid] = process.usedGpuMemory or memory.get(process.pid)
     return tuple(
         GpuProcess(pid, ask.text("nvmlSystemGetProcessName", pid), used)

@@ -1,4 +1,4 @@
-"""How NVIDIA's GPUs are joined: NVLink connections and the shortest way of each pair."""
+"""How NVIDIA's GPUs are connected: NVLinks and the shortest path of each pair."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAYS: dict[int, Link] = {
 
 @dataclass(frozen=True)
 class Links:
-    """The NVLink connections of one GPU, by number; both None: it has none, or does not tell."""
+    """The NVLink connections of one GPU, by number; None: it has none, or does not report them."""
 
     up: tuple[int, ...] | None
     down: tuple[int, ...] | None
@@ -52,32 +52,37 @@ def links(ask: Questions, handle: Any) -> Links:
 
 
 def pairs(
-    ask: Questions, handles: Mapping[int, Any], gpus: Sequence[Gpu], of: Mapping[int, Links]
+    ask: Questions,
+    handles: Mapping[int, Any],
+    gpus: Sequence[Gpu],
+    connections: Mapping[int, Links],
 ) -> tuple[GpuPair, ...] | None:
-    """The shortest way of each pair. One that is not known is left out; None: none is known."""
+    """The shortest path of each pair. Unknown ones are left out; None: all are unknown."""
     possible = list(itertools.combinations(handles, 2))
     if not possible:
         return ()
     places = {gpu.pci_address: gpu.index for gpu in gpus}
-    ends = {index: _ends(ask, handle, of[index], places) for index, handle in handles.items()}
-    found = []
+    ends = {
+        index: _ends(ask, handle, connections[index], places) for index, handle in handles.items()
+    }
+    pairs_found = []
     for first, second in possible:
         link: Link | Literal["unknown"] | None = _nvlink(first, second, ends)
         if link is None:
             way = ask.number("nvmlDeviceGetTopologyCommonAncestor", handles[first], handles[second])
             link = WAYS.get(way) if way is not None else None
         if link is not None and link != UNKNOWN:
-            found.append(GpuPair(first, second, link))
-    return tuple(found) or None
+            pairs_found.append(GpuPair(first, second, link))
+    return tuple(pairs_found) or None
 
 
 def _ends(
-    ask: Questions, handle: Any, of: Links, places: Mapping[str | None, int | None]
+    ask: Questions, handle: Any, connections: Links, places: Mapping[str | None, int | None]
 ) -> set[int | str | None]:
-    """What is at the other ends: GPUs' numbers, a switch, something that is not known."""
-    if of.up is None:
-        return set() if of.absent else {UNKNOWN}
-    return {_end(ask, handle, link, places) for link in of.up}
+    """What is at the other ends: GPUs' numbers, a switch, or unknown."""
+    if connections.up is None:
+        return set() if connections.absent else {UNKNOWN}
+    return {_end(ask, handle, link, places) for link in connections.up}
 
 
 def _end(
@@ -90,14 +95,18 @@ def _end(
     if address is not None and address in places:
         return places[address]
     elsewhere = kind == REMOTE_GPU and address is not None and None not in places
-    return None if elsewhere else UNKNOWN  # a GPU that is not ours; or a switch, or who knows
+    return None if elsewhere else UNKNOWN  # a GPU outside this list; else a switch or anything
 
 
 def _nvlink(
     first: int, second: int, ends: Mapping[int, set[int | str | None]]
 ) -> Literal["nvlink", "unknown"] | None:
-    """`nvlink`, or `unknown` where an NVLink may lead from one to the other; None: none does."""
-    one, other = ends[first], ends[second]
-    if second in one or first in other or (SWITCH in one and SWITCH in other):
+    """`nvlink`, or `unknown` where an NVLink may connect the two; None: there is none."""
+    first_ends, second_ends = ends[first], ends[second]
+    if (
+        second in first_ends
+        or first in second_ends
+        or (SWITCH in first_ends and SWITCH in second_ends)
+    ):
         return "nvlink"
-    return UNKNOWN if UNKNOWN in one | other else None
+    return UNKNOWN if UNKNOWN in first_ends | second_ends else None

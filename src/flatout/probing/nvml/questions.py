@@ -1,4 +1,4 @@
-"""NVML asked one question at a time: a question that is refused, or not known to it, is None."""
+"""NVML, one question at a time: the answer is None where it refuses or does not know it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Questions:
         """What the function named `question` answers; None where it refuses."""
         try:
             return getattr(self.library, question)(*arguments)
-        except Exception:  # NVMLError; no such function in an older library; names in no encoding
+        except Exception:  # NVMLError; no such function in an older library; undecodable names
             return None
 
     def has_no_such_part(self, question: str, *arguments: Any) -> bool:
-        """The GPU answers that it has no such part, which is not the same as refusing to tell."""
+        """Whether the GPU answers that it has no such part, which is not the same as refusing."""
         try:
             getattr(self.library, question)(*arguments)
         except Exception as error:
@@ -31,7 +31,7 @@ class Questions:
         return False
 
     def text(self, question: str, *arguments: Any) -> str | None:
-        """The answer as text; an empty one is none."""
+        """The answer as text; None where it is empty."""
         answer = self(question, *arguments)
         if isinstance(answer, bytes):
             answer = answer.decode(errors="replace")
@@ -43,7 +43,7 @@ class Questions:
         return answer if isinstance(answer, int) else None
 
     def flag(self, question: str, *arguments: Any) -> bool | None:
-        """The answer as yes or no. Of a pair (now, after the next restart) the first counts."""
+        """The answer as a bool; of a pair (now, after the next restart) the first counts."""
         answer = self(question, *arguments)
         if isinstance(answer, list | tuple) and answer:
             answer = answer[0]
@@ -59,11 +59,11 @@ class Questions:
         return self.number("nvmlDeviceGetCount")
 
     def handles(self) -> dict[int, Any]:
-        """The GPUs that can be asked, by index: one that is lost cannot."""
-        asked = {
+        """The GPUs that answer, by index: a lost one does not."""
+        handles = {
             index: self("nvmlDeviceGetHandleByIndex", index) for index in range(self.count or 0)
         }
-        return {index: handle for index, handle in asked.items() if handle is not None}
+        return {index: handle for index, handle in handles.items() if handle is not None}
 
     def driver_version(self) -> str | None:
         """The version of the driver's user side."""
@@ -77,12 +77,12 @@ class Questions:
     def pci(self, question: str, *arguments: Any) -> tuple[str | None, str | None]:
         """Bus address (0000:3b:00.0) and vendor:device (10de:2330) in such an answer."""
         info = self(question, *arguments)
-        domain, bus, device, both = (
+        domain, bus, device, device_vendor = (
             getattr(info, name, None) for name in ("domain", "bus", "device", "pciDeviceId")
         )
         address = identity = None
         if isinstance(domain, int) and isinstance(bus, int) and isinstance(device, int):
             address = f"{domain:04x}:{bus:02x}:{device:02x}.0"
-        if isinstance(both, int) and both:
-            identity = f"{both & 0xFFFF:04x}:{both >> 16:04x}"
+        if isinstance(device_vendor, int) and device_vendor:
+            identity = f"{device_vendor & 0xFFFF:04x}:{device_vendor >> 16:04x}"
         return address, identity
