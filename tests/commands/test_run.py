@@ -63,7 +63,7 @@ def test_the_plan_here_is_applied(flatout: Flatout) -> None:
     assert boosts_ordered(flatout) == ["channels-last", "loader-workers"]
     (line,) = lines(done)
     assert "engaged: channels-last" in line
-    assert "loader-workers (the agent did not come to it)" in line
+    assert "loader-workers (the agent did not get to it)" in line
 
 
 def test_another_plan_or_none(flatout: Flatout) -> None:

@@ -253,7 +253,7 @@ def test_a_full_disk_costs_the_boosts_and_not_the_run(flatout: Flatout) -> None:
     )
     assert (done.returncode, done.stdout.strip()) == (6, b"False")
     assert only_ours(done.stderr)
-    assert b"flatout could write nowhere" in done.stderr
+    assert b"flatout found no folder" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_boosts_are_told_with_their_last_word() -> None:
     assert end.not_engaged == {
         "b": "idle: bf16 is emulated here",
         "c": "declined: no Conv2d",
-        "d": "the agent did not come to it",
+        "d": "the agent did not get to it",
     }
 
 

@@ -180,7 +180,7 @@ def test_values_that_tune_would_not_try_are_the_users_choice(tmp_path: Path) -> 
         ("version = 1\n[measured]\ninterval = [1]\n", "is not two numbers", "[1.5, 1.7]"),
         ("version = 1\n[machine]\ncores = 2.5\n", "machine.cores = 2.5", "a whole number"),
         ("version = 1\n[machine]\ngpus = [1]\n", "is not a list of tables", "list"),
-        ("version = 1\n[job]\ntorch = '2'\n", "[job] cannot be used", "take the table [job] out"),
+        ("version = 1\n[job]\ntorch = '2'\n", "[job] cannot be used", "remove the table [job]"),
         ("version = 1\ncommand = 'train.py'\n", "is not a list of texts", "list of texts"),
         ("version = 1\n[boosts\n", "line 2", "correct line 2"),
         ("version = 1\nversion = 1\n", "version", "correct"),

@@ -73,7 +73,7 @@ def test_what_a_whole_run_does_not_win_back_is_not_kept(steps: int | None, kept:
         assert left.now_ms == pytest.approx(9.7)
         assert left.trials[0].verdict is Verdict.SLOWER
         assert left.trials[0].reason == (
-            "compiling takes 10 s, which a run of 900 steps does not win back"
+            "compiling takes 10 s, more than a run of 900 steps saves"
         )
 
 

@@ -93,18 +93,18 @@ class _Player:
             self.program.suspend()
 
     def end(self, deadline: float) -> None:
-        """Let it end at its gate: no more windows are wanted."""
+        """Let it end at its gate: no more windows are needed."""
         self.program.resume()
         for process in self.processes.training:
             if process.gate is not None:
                 gate = Path(process.gate.path)
                 text = gate.with_suffix(".text")
                 text.write_text(wire.LAST_GATE, encoding="utf-8")
-                text.replace(gate)  # it is there at once, with what stands in it
+                text.replace(gate)  # appears at once, content included
         self.reach(0, True, deadline)
 
     def side(self, count: int | None = None) -> Side:
-        """What its windows show, the first `count` of them."""
+        """The figures of its first `count` windows; None: of all."""
         leading = self.processes.leading
         if leading is None:
             raise DuelFailedError("no step was taken")
@@ -125,7 +125,7 @@ def fight(
     facts: wire.JobFacts | None,
     pairs: int,
     limit_s: float,
-    done: PairDone = lambda pair, ratio: None,
+    on_pair: PairDone = lambda pair, ratio: None,
     against: tuple[PlannedBoost, ...] = (),
     most: int | None = None,
     unclear: Callable[[tuple[float, ...]], bool] = lambda ratios: False,
@@ -139,20 +139,21 @@ def fight(
     a process of its own. Raises DuelFailedError when one of them fails.
     """
     if bench.crowded:
-        return _apart(bench, name, (against, boosts), facts, pairs, limit_s, done, {})
+        plans = (against, boosts)
+        return _one_after_another(bench, name, plans, facts, pairs, limit_s, on_pair, {})
     deadline = time.monotonic() + limit_s
     most = max(pairs, most or pairs)
     ratios: list[float] = []
     with ExitStack() as stack:
         players: list[_Player] = []
-        for side, chosen in (("without", against), ("with", boosts)):
-            program = bench.program(f"{name}-{side}", chosen, facts, None, gates=most)
+        for side, plan in (("without", against), ("with", boosts)):
+            program = bench.program(f"{name}-{side}", plan, facts, None, gates=most)
             players.append(_Player(stack.enter_context(program)))
-        for player in players:  # both start at once: most of that is one thread's work
+        for player in players:  # both start at once: most of a start is single-threaded
             player.reach(0, False, deadline)
             player.program.suspend()
         try:
-            _windows(players, ratios, pairs, most, deadline, done, unclear)
+            _windows(players, ratios, pairs, most, deadline, on_pair, unclear)
         except EndedEarlyError:
             if len(ratios) < pairs:
                 raise
@@ -165,20 +166,20 @@ def _windows(
     pairs: int,
     most: int,
     deadline: float,
-    done: PairDone,
+    on_pair: PairDone,
     unclear: Callable[[tuple[float, ...]], bool],
 ) -> None:
     """Add the ratio of each pair of windows, until there are enough."""
     for number in range(most):
         began = time.monotonic()
-        done(number + 1, None)
+        on_pair(number + 1, None)
         for player in players:
             player.play(number, number == most - 1, deadline)
         untouched, plan = (player.side().windows_ms[number] for player in players)
         ratios.append(untouched / plan)
-        done(number + 1, ratios[-1])
-        late = deadline - time.monotonic() < 2 * (time.monotonic() - began)
-        if pairs <= number + 1 < most and (late or not unclear(tuple(ratios))):
+        on_pair(number + 1, ratios[-1])
+        out_of_time = deadline - time.monotonic() < 2 * (time.monotonic() - began)
+        if pairs <= number + 1 < most and (out_of_time or not unclear(tuple(ratios))):
             for player in players:
                 player.end(deadline)
             return
@@ -190,7 +191,7 @@ def whole_runs(
     facts: wire.JobFacts | None,
     pairs: int,
     limit_s: float,
-    done: PairDone = lambda pair, ratio: None,
+    on_pair: PairDone = lambda pair, ratio: None,
     enough_s: float = math.inf,
 ) -> tuple[Side, Side]:
     """For programs too short for windows: whole runs in turn, as many pairs as `enough_s` holds.
@@ -198,40 +199,42 @@ def whole_runs(
     What is compared is the mean step of each run beyond its warm-up. limit_s: what the first pair
     may take (it may compile). Raises DuelFailedError.
     """
-    both = (), boosts
-    return _apart(bench, "whole", both, facts, pairs, limit_s, done, WHOLE, enough_s)
+    plans = (), boosts
+    return _one_after_another(
+        bench, "whole", plans, facts, pairs, limit_s, on_pair, WHOLE, enough_s
+    )
 
 
-def _apart(
+def _one_after_another(
     bench: Bench,
     name: str,
     plans: tuple[tuple[PlannedBoost, ...], tuple[PlannedBoost, ...]],
     facts: wire.JobFacts | None,
     pairs: int,
     limit_s: float,
-    done: PairDone,
+    on_pair: PairDone,
     orders: dict[str, Any],
     enough_s: float = math.inf,
 ) -> tuple[Side, Side]:
     """One process after the other, each measured once; as many pairs as the time allows."""
     deadline = time.monotonic() + limit_s
-    enough = time.monotonic() + min(limit_s, enough_s)
+    stop_at = time.monotonic() + min(limit_s, enough_s)
     sides: tuple[list[Outcome], list[Outcome]] = ([], [])
     for number in range(pairs):
         began = time.monotonic()
-        done(number + 1, None)
-        for outcomes, side, chosen in zip(sides, ("without", "with"), plans, strict=True):
+        on_pair(number + 1, None)
+        for outcomes, side, plan in zip(sides, ("without", "with"), plans, strict=True):
             left_s = deadline - time.monotonic()
             folder = f"{name}-{side}-{number + 1}"
-            outcome = trial.run(bench, folder, chosen, facts, left_s, **orders)
+            outcome = trial.run(bench, folder, plan, facts, left_s, **orders)
             if outcome.measured is None:
                 raise DuelFailedError(outcome.error or "no step was measured")
             outcomes.append(outcome)
         ratio = _step_ms(sides[0][-1]) / _step_ms(sides[1][-1])
-        done(number + 1, ratio)
-        if enough - time.monotonic() < 1.2 * (time.monotonic() - began):
+        on_pair(number + 1, ratio)
+        if stop_at - time.monotonic() < 1.2 * (time.monotonic() - began):
             break
-    return _together(sides[0]), _together(sides[1])
+    return _combined(sides[0]), _combined(sides[1])
 
 
 WHOLE: dict[str, Any] = {"min_steps": 10**9, "max_steps": 10**9}
@@ -242,7 +245,7 @@ def _step_ms(outcome: Outcome) -> float:
     return outcome.measured.step_ms
 
 
-def _together(outcomes: list[Outcome]) -> Side:
+def _combined(outcomes: list[Outcome]) -> Side:
     last = outcomes[-1]
     assert last.measured is not None
     assert last.process is not None

@@ -1,4 +1,4 @@
-"""What the agent of a live tuning tells, put together while the program runs or afterwards."""
+"""The records of a live tuning, put together while the program runs or afterwards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VERDICTS = {
 
 
 class LiveRun:
-    """One process that was tuned while it trained, as far as it has told."""
+    """One process that was tuned while it trained, as far as it has recorded."""
 
     def __init__(self) -> None:
         self.processes = Processes()
@@ -53,9 +53,9 @@ class LiveRun:
 
     @property
     def facts(self) -> wire.JobFacts | None:
-        """What is known of the program, by the process that decides where it has said so."""
-        known = [item.facts for item in self.processes.all if item.facts is not None]
-        return self._deciding.facts or next(iter(known), None)
+        """The facts of the program: those of the deciding process where it has recorded them."""
+        candidates = [process.facts for process in self.processes.all if process.facts is not None]
+        return self._deciding.facts or next(iter(candidates), None)
 
     @property
     def decisions(self) -> list[wire.Decided]:
@@ -69,7 +69,7 @@ class LiveRun:
 
     @property
     def summary(self) -> wire.LiveSummary | None:
-        """Where the tuning stands, as last told."""
+        """Where the tuning stands, as last recorded."""
         return self._deciding.live
 
     @property
@@ -99,68 +99,72 @@ def planned(run: LiveRun, before: Sequence[PlannedBoost] = ()) -> tuple[PlannedB
 
     before: those that were kept in earlier processes of the same tuning.
     """
-    kept = {boost.id: boost for boost in before}
-    for decided in run.decisions:
-        known_before = (
-            kept.pop(decided.id, None) if decided.verdict in ("kept", "dropped") else None
+    boosts_by_id = {boost.id: boost for boost in before}
+    for decision in run.decisions:
+        earlier = (
+            boosts_by_id.pop(decision.id, None) if decision.verdict in ("kept", "dropped") else None
         )
-        if decided.verdict == "kept":
-            gain = decided.gain or (known_before.gain if known_before is not None else None)
-            risk = known.get(decided.id).risk.value
-            kept[decided.id] = PlannedBoost(decided.id, decided.params, gain, risk)
-    if run.summary is not None and run.summary.settled:  # the plan did not hold: nothing was told
-        still = {order.id for order in run.summary.kept}
-        kept = {boost_id: boost for boost_id, boost in kept.items() if boost_id in still}
-    return tuple(kept.values())
+        if decision.verdict == "kept":
+            gain = decision.gain or (earlier.gain if earlier is not None else None)
+            risk = known.get(decision.id).risk.value
+            boosts_by_id[decision.id] = PlannedBoost(decision.id, decision.params, gain, risk)
+    if (
+        run.summary is not None and run.summary.settled
+    ):  # a plan that no longer holds is not recorded
+        kept_ids = {order.id for order in run.summary.kept}
+        boosts_by_id = {
+            boost_id: boost for boost_id, boost in boosts_by_id.items() if boost_id in kept_ids
+        }
+    return tuple(boosts_by_id.values())
 
 
-def trial(decided: wire.Decided, on: Sequence[str]) -> Trial:
+def trial(decision: wire.Decided, on: Sequence[str]) -> Trial:
     """The row of one decision. on: what was kept then."""
     guard = None
-    if decided.gradient_error is not None:
+    if decision.gradient_error is not None:
         guard = Guard(
-            decided.verdict != "different",
-            decided.reason,
-            gradient_error=decided.gradient_error,
-            batch_noise=decided.batch_noise,
-            own_noise=decided.own_noise,
+            decision.verdict != "different",
+            decision.reason,
+            gradient_error=decision.gradient_error,
+            batch_noise=decision.batch_noise,
+            own_noise=decision.own_noise,
         )
     measured = None
-    if decided.step_ms is not None:
-        measured = Measured(decided.step_ms, None, (), (), compile_s=decided.compile_s)
-    known_interval = decided.low is not None and decided.high is not None
+    if decision.step_ms is not None:
+        measured = Measured(decision.step_ms, None, (), (), compile_s=decision.compile_s)
+    has_interval = decision.low is not None and decision.high is not None
     return Trial(
-        boosts=(*(boost for boost in on if boost != decided.id), decided.id),
-        tried=decided.id,
-        params=decided.params,
-        verdict=VERDICTS.get(decided.verdict, Verdict.SKIPPED),
-        reason=decided.reason,
+        boosts=(*(boost for boost in on if boost != decision.id), decision.id),
+        tried=decision.id,
+        params=decision.params,
+        verdict=VERDICTS.get(decision.verdict, Verdict.SKIPPED),
+        reason=decision.reason,
         measured=measured,
-        gain=decided.gain,
+        gain=decision.gain,
         guard=guard,
-        wall_s=decided.cost_s,
-        retried=decided.again,
-        interval=(decided.low or 0.0, decided.high or 0.0) if known_interval else None,
-        pairs=decided.pairs,
-        why_untried=decided.why_untried,
+        wall_s=decision.cost_s,
+        retried=decision.again,
+        interval=(decision.low or 0.0, decision.high or 0.0) if has_interval else None,
+        pairs=decision.pairs,
+        why_untried=decision.why_untried,
     )
 
 
 def rows(run: LiveRun, before: Sequence[str] = ()) -> list[Trial]:
     """A row for each decision, in the order in which they fell."""
     on = list(before)
-    found = []
-    for decided in run.decisions:
-        found.append(trial(decided, on))
-        if decided.verdict == "kept" and decided.id not in on:
-            on.append(decided.id)
-        if decided.verdict == "dropped" and decided.id in on:
-            on.remove(decided.id)
-    return found
+    trials = []
+    for decision in run.decisions:
+        trials.append(trial(decision, on))
+        if decision.verdict == "kept" and decision.id not in on:
+            on.append(decision.id)
+        if decision.verdict == "dropped" and decision.id in on:
+            on.remove(decision.id)
+    return trials
 
 
 def guard(run: LiveRun) -> Guard | None:
-    """The guard's word on all that is kept together."""
+    """The guard's verdict on all kept boosts together."""
     summary = run.summary
     if summary is None or summary.guard_passed is None:
         return None
@@ -203,12 +207,12 @@ class Tried:
 
     run: LiveRun
     error: str | None
-    """Why it told nothing; None: it did."""
+    """Why it gave no measurement; None: it gave one."""
     returncode: int | None
     log: str
     wall_s: float
     late: bool = False
-    """It told nothing because it was stopped at its time limit."""
+    """It gave no measurement because it was stopped at its time limit."""
     start_s: float = 0.0
     """From the process's start to its first step."""
 
@@ -235,48 +239,48 @@ def run(
     facts: wire.JobFacts | None,
     orders: wire.LiveOrders,
     limit_s: float,
-    found: LiveRun,
-    told: Callable[[wire.Record], None] = lambda record: None,
+    live_run: LiveRun,
+    on_record: Callable[[wire.Record], None] = lambda record: None,
 ) -> Tried:
     """Tune in a process of its own until all is decided, it ends, or the limit is reached.
 
-    What it tells is put into `found` at once, so that an interrupt loses nothing.
+    What it records is put into `live_run` at once, so that an interrupt loses nothing.
     """
     began = time.monotonic()
     with bench.program(name, tuple(boosts), facts, live=orders) as program:
-        late = _follow(program, found, told, began + limit_s)
+        late = _follow(program, live_run, on_record, began + limit_s)
         returncode = program.returncode
         program.stop()
         for pid, record in program.records():
-            found.add(pid, record)
-        error = _error(found, program, late, limit_s, returncode)
+            live_run.add(pid, record)
+        error = _error(live_run, program, late, limit_s, returncode)
     return Tried(
-        found,
+        live_run,
         error,
         returncode,
         str(bench.folder / name / LOG),
         time.monotonic() - began,
         late=late and error is not None,
-        start_s=max(0.0, (found.processes.first_step_at or began) - began),
+        start_s=max(0.0, (live_run.processes.first_step_at or began) - began),
     )
 
 
 def _follow(
     program: Program,
-    found: LiveRun,
-    told: Callable[[wire.Record], None],
+    live_run: LiveRun,
+    on_record: Callable[[wire.Record], None],
     deadline: float,
 ) -> bool:
-    """Read records until the process has ended; True: it was still at it at the deadline."""
+    """Read records until the process has ended; True: it was still running at the deadline."""
 
     def collect() -> None:
         for pid, record in program.records():
-            found.add(pid, record)
-            if pid == found.pid:
-                told(record)
+            live_run.add(pid, record)
+            if pid == live_run.pid:
+                on_record(record)
 
     sampled = 0.0
-    while program.alive and found.ended is None:
+    while program.alive and live_run.ended is None:
         collect()
         now = time.monotonic()
         if now > deadline:
@@ -285,19 +289,19 @@ def _follow(
             program.memory_bytes()
             sampled = now
         time.sleep(POLL_S)
-    settled = found.summary is not None and found.summary.settled
+    settled = live_run.summary is not None and live_run.summary.settled
     program.wait(QUIET_EXIT_S if settled else min(OWN_EXIT_S, deadline - time.monotonic()))
     collect()
     return False
 
 
 def _error(
-    found: LiveRun, program: Program, late: bool, limit_s: float, returncode: int | None
+    live_run: LiveRun, program: Program, late: bool, limit_s: float, returncode: int | None
 ) -> str | None:
     """Why the program as written is not known; None: it is."""
-    if found.facts is not None:
+    if live_run.facts is not None:
         return None
-    steps = max((process.step_count for process in found.processes.all), default=0)
+    steps = max((process.step_count for process in live_run.processes.all), default=0)
     return why_unmeasured(program, late, limit_s, returncode, steps)
 
 

@@ -75,7 +75,7 @@ class Bench:
         """Start the user's program as the trial `name`.
 
         `record`: to be profiled, not timed; `live`: to be tuned while it trains. Raises ValueError
-        where there was a trial of that name: what it told would be taken for this one's.
+        where there is a trial of that name: its records would be mistaken for this one's.
         """
         folder = self.folder / name
         if any(folder.glob("*.jsonl")):
@@ -87,11 +87,11 @@ class Bench:
             profile=record,
             live=live,
         )
-        asked: dict[str, str] = {}
+        variables: dict[str, str] = {}
         for boost in boosts:
             if facts is not None:
-                asked.update(known.get(boost.id).environment(facts, boost.params))
-        return start_trial(self.command, orders, folder, self.compile_cache, asked)
+                variables.update(known.get(boost.id).environment(facts, boost.params))
+        return start_trial(self.command, orders, folder, self.compile_cache, variables)
 
 
 def run(
@@ -100,14 +100,14 @@ def run(
     boosts: tuple[PlannedBoost, ...],
     facts: wire.JobFacts | None,
     limit_s: float,
-    seen: StepSeen = lambda step: None,
+    on_step: StepSeen = lambda step: None,
     **changes: object,
 ) -> Outcome:
-    """One trial from start to end. A crash, a hang, a lack of memory is an outcome, no error."""
+    """One trial from start to end. A crash, a hang, a lack of memory is an outcome too."""
     began = time.monotonic()
     processes = Processes()
     with bench.program(name, boosts, facts, **changes) as program:  # type: ignore[arg-type]
-        late = _follow(program, processes, seen, began + limit_s)
+        late = _follow(program, processes, on_step, began + limit_s)
         returncode, peak = program.returncode, program.memory_bytes()
         program.stop()
         error = _error(processes.leading, program, late, limit_s, returncode)
@@ -128,11 +128,11 @@ def run(
     )
 
 
-def _follow(program: Program, processes: Processes, seen: StepSeen, deadline: float) -> bool:
-    """Read records until the trial is complete or the program ends; True: too late for either."""
+def _follow(program: Program, processes: Processes, on_step: StepSeen, deadline: float) -> bool:
+    """Read records until the trial is complete or the program ends; True: the deadline passed."""
     sampled = 0.0
     while program.alive and not processes.complete:
-        _collect(program, processes, seen)
+        _collect(program, processes, on_step)
         now = time.monotonic()
         if now > deadline:
             return True
@@ -140,17 +140,19 @@ def _follow(program: Program, processes: Processes, seen: StepSeen, deadline: fl
             program.memory_bytes()
             sampled = now
         time.sleep(POLL_S)
-    by_order = all(item.ended.reason == "window" for item in processes.all if item.ended)
-    program.wait(QUIET_EXIT_S if by_order else min(OWN_EXIT_S, deadline - time.monotonic()))
-    _collect(program, processes, seen)
+    stopped_by_order = all(
+        process.ended.reason == "window" for process in processes.all if process.ended
+    )
+    program.wait(QUIET_EXIT_S if stopped_by_order else min(OWN_EXIT_S, deadline - time.monotonic()))
+    _collect(program, processes, on_step)
     return False
 
 
-def _collect(program: Program, processes: Processes, seen: StepSeen) -> None:
+def _collect(program: Program, processes: Processes, on_step: StepSeen) -> None:
     for pid, record in program.records():
         process = processes.add(pid, record)
         if isinstance(record, wire.StepTaken) and process is processes.leading:
-            seen(record)
+            on_step(record)
 
 
 def _error(
@@ -173,13 +175,13 @@ def why_unmeasured(
         return f"stopped after {limit_s:.0f} s with {steps} steps taken"
     tail = next(reversed(list(_meaningful(program.log_tail(20)))), "")
     if returncode:
-        how = f"killed by signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
-        return f"{tail} ({how})" if tail else how
+        ending = f"killed by signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+        return f"{tail} ({ending})" if tail else ending
     return f"the program ended by itself after {steps} steps: too few to measure"
 
 
 def _measured_to_the_end(process: Process, returncode: int | None) -> bool:
-    """The window is complete, or the program came to its own good end with enough of it."""
+    """The window is complete, or the program ended well with enough of it."""
     if process.ended is None:
         return False
     if process.ended.reason == "window":

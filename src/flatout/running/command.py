@@ -83,9 +83,9 @@ def default_python(environ: Mapping[str, str] | None = None) -> str:
     if environ.get("CONDA_DEFAULT_ENV") != "base" or not _torch_is_here():
         environments.append(environ.get("CONDA_PREFIX"))
     for folder in environments:
-        found = _python_in(Path(folder)) if folder else None
-        if found and not _is_own(Path(folder or "")):
-            return found
+        python = _python_in(Path(folder)) if folder else None
+        if python and not _is_own(Path(folder or "")):
+            return python
     if _torch_is_here():
         return sys.executable
     path = environ.get("PATH")
@@ -114,13 +114,13 @@ def _python_in(environment: Path) -> str | None:
         candidates = [environment / "Scripts" / "python.exe", environment / "python.exe"]
     else:
         candidates = [environment / "bin" / "python", environment / "bin" / "python3"]
-    return next((str(item) for item in candidates if os.access(item, os.X_OK)), None)
+    return next((str(path) for path in candidates if os.access(path, os.X_OK)), None)
 
 
 def _named_python(name: str) -> str:
-    found = shutil.which(name)
-    if found is not None:
-        return str(Path(found).absolute())
+    path = shutil.which(name)
+    if path is not None:
+        return str(Path(path).absolute())
     inside = _python_in(Path(name))
     hint = f"did you mean --python {inside}?" if inside else "check the path after --python"
     raise UserError(f"no Python interpreter at {name}", hint, 2)
@@ -132,8 +132,8 @@ def _find(name: str, python: str) -> str | None:
     # conda on Windows keeps python.exe one level above the commands of its packages.
     folders = [beside, beside / "Scripts"] if sys.platform == "win32" else [beside]
     searched = os.pathsep.join([*map(str, folders), os.environ.get("PATH", os.defpath)])
-    found = shutil.which(name, path=searched)
-    return str(Path(found).absolute()) if found else None
+    path = shutil.which(name, path=searched)
+    return str(Path(path).absolute()) if path else None
 
 
 def _script(name: str) -> Path:
@@ -158,15 +158,16 @@ def _list_command(path: Path) -> str:
 
 def _near_scripts(path: Path) -> list[str]:
     """Scripts here or below with the same name, or beside it with almost the same."""
-    elsewhere = [str(item) for item in _scripts_below(Path()) if item.name == path.name]
-    beside = {item.name: str(item) for item in _scripts_in(path.parent)}
-    close = difflib.get_close_matches(path.name, beside, n=2, cutoff=0.7)
-    return [*dict.fromkeys([*(beside[name] for name in close), *sorted(elsewhere, key=len)])][:3]
+    namesakes = [str(script) for script in _scripts_below(Path()) if script.name == path.name]
+    neighbours = {script.name: str(script) for script in _scripts_in(path.parent)}
+    close = difflib.get_close_matches(path.name, neighbours, n=2, cutoff=0.7)
+    similar = [neighbours[name] for name in close]
+    return [*dict.fromkeys([*similar, *sorted(namesakes, key=len)])][:3]
 
 
 def _scripts_in(folder: Path) -> list[Path]:
     try:
-        return [item for item in folder.iterdir() if item.suffix in SCRIPT_SUFFIXES]
+        return [path for path in folder.iterdir() if path.suffix in SCRIPT_SUFFIXES]
     except OSError:
         return []
 
@@ -177,11 +178,11 @@ def _scripts_below(folder: Path) -> Iterator[Path]:
     def walk() -> Iterator[Path]:
         for root, folders, files in os.walk(folder):
             deep = len(Path(root).parts) >= 3
-            kept = [name for name in folders if not deep and not name.startswith((".", "__"))]
-            folders[:] = [] if "site-packages" in root else kept
+            names = [name for name in folders if not deep and not name.startswith((".", "__"))]
+            folders[:] = [] if "site-packages" in root else names
             yield from (Path(root, name) for name in files)
 
-    return (item for item in islice(walk(), LOOKED_AT) if item.suffix in SCRIPT_SUFFIXES)
+    return (path for path in islice(walk(), LOOKED_AT) if path.suffix in SCRIPT_SUFFIXES)
 
 
 def _no_command(words: Sequence[str]) -> str:
@@ -215,7 +216,7 @@ def _commands_on_path() -> list[str]:
     names: dict[str, None] = {}
     for folder in folders:
         try:
-            names.update(dict.fromkeys(item.name for item in folder.iterdir()))
+            names.update(dict.fromkeys(path.name for path in folder.iterdir()))
         except OSError:
             continue
     return list(names)

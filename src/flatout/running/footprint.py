@@ -33,59 +33,59 @@ class Footprint:
 def take(folder: Path, limit_entries: int = LIMIT_ENTRIES, limit_s: float = LIMIT_S) -> Footprint:
     """The footprint of `folder`, outer folders first so that a limit costs the innermost ones."""
     entries: dict[str, tuple[int, int]] = {}
-    seen: set[str] = set()
-    waiting = deque([""])
-    until, own = time.monotonic() + limit_s, _own_output()
-    while waiting:
-        if len(entries) > limit_entries or time.monotonic() > until:
-            return Footprint(entries, frozenset(seen), complete=False)
-        inner = waiting.popleft()
-        found = _list(folder / inner, inner, own)
-        if found is None:
+    folders: set[str] = set()
+    pending = deque([""])
+    deadline, own_files = time.monotonic() + limit_s, _own_output()
+    while pending:
+        if len(entries) > limit_entries or time.monotonic() > deadline:
+            return Footprint(entries, frozenset(folders), complete=False)
+        inner = pending.popleft()
+        listing = _list(folder / inner, inner, own_files)
+        if listing is None:
             continue
-        seen.add(inner)
-        for path, (size, changed_ns) in found.items():
+        folders.add(inner)
+        for path, (size, changed_ns) in listing.items():
             entries[path] = (size, changed_ns)
             if size == -1:
-                waiting.append(path)
-    return Footprint(entries, frozenset(seen), complete=True)
+                pending.append(path)
+    return Footprint(entries, frozenset(folders), complete=True)
 
 
 def _own_output() -> frozenset[tuple[int, int]]:
     """The files that our own stdout and stderr go to: `flatout tune train.py > log`."""
-    found = set()
+    files = set()
     for descriptor in (1, 2):
         with contextlib.suppress(OSError):
             status = os.fstat(descriptor)
-            found.add((status.st_dev, status.st_ino))
-    return frozenset(found)
+            files.add((status.st_dev, status.st_ino))
+    return frozenset(files)
 
 
 def _list(
-    folder: Path, inner: str, own: frozenset[tuple[int, int]]
+    folder: Path, inner: str, own_files: frozenset[tuple[int, int]]
 ) -> dict[str, tuple[int, int]] | None:
     """Entries of one folder; None: it cannot be read."""
-    found = {}
+    entries = {}
     try:
         with os.scandir(folder) as listing:
             for entry in listing:
                 if entry.name in IGNORED:
                     continue
                 path = f"{inner}/{entry.name}" if inner else entry.name
-                found[path] = _measure(entry, own)
+                entries[path] = _measure(entry, own_files)
     except OSError:
         return None
-    return found
+    return entries
 
 
-def _measure(entry: os.DirEntry[str], own: frozenset[tuple[int, int]]) -> tuple[int, int]:
+def _measure(entry: os.DirEntry[str], own_files: frozenset[tuple[int, int]]) -> tuple[int, int]:
     try:
         if entry.is_dir(follow_symlinks=False):
             return (-1, 0)
         status = entry.stat(follow_symlinks=False)
     except OSError:
         return (0, 0)  # gone between the listing and the look: not there in the other footprint
-    if (status.st_dev, status.st_ino) in own:
+    if (status.st_dev, status.st_ino) in own_files:
         return (0, 0)
     return (status.st_size, status.st_mtime_ns)
 

@@ -110,7 +110,7 @@ def _die(number: int) -> NoReturn:
     if sys.platform != "win32":
         import resource
 
-        # The program has left its core already; ours would tell nobody anything.
+        # The program has dumped its core already; one of ours would be of no use.
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         with suppress(OSError, ValueError):  # SIGKILL has no handler to put back
             signal.signal(number, signal.SIG_DFL)
@@ -126,24 +126,24 @@ def _prepare(
 ) -> Path | None:
     """Write the orders; None where nothing can be written, and the program runs without us."""
     try:
-        here = folder.fresh("run" if profile is None else "profile")
-        orders = wire.Orders(str(here / "records"), tuple(boosts), profile=profile, live=live)
-        return write_orders(orders, here)
+        run_folder = folder.fresh("run" if profile is None else "profile")
+        orders = wire.Orders(str(run_folder / "records"), tuple(boosts), profile=profile, live=live)
+        return write_orders(orders, run_folder)
     except OSError as error:
-        warn(f"the program runs as written: flatout could write nowhere ({error})")
+        warn(f"the program runs as written: flatout found no folder that it can write to ({error})")
         return None
 
 
 def _collect(records: Path, warn: Warn) -> tuple[tuple[int, wire.Record], ...]:
     tail = Tail(records)
     try:
-        found = tuple(tail.new())
+        entries = tuple(tail.new())
     except OSError as error:
         warn(f"what the agent recorded cannot be read: {error}")
         return ()
     if tail.skipped:
         warn(f"{tail.skipped} damaged lines in {records} were left out")
-    return found
+    return entries
 
 
 class _Signals:

@@ -21,7 +21,7 @@ TAIL_BYTES = 256 << 10
 F_GETPATH = 50
 """macOS: the path of an open file."""
 BY_USER = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGPIPE", "SIGBREAK")
-"""Whoever ended the program so knows why."""
+"""Whoever ended the program this way knows why."""
 AS_A_SHELL_SAYS = {
     "SIGKILL": "Killed",
     "SIGSEGV": "Segmentation fault (core dumped)",
@@ -33,7 +33,7 @@ AS_A_SHELL_SAYS = {
 
 
 OF_WINDOWS = {0xC0000005: "SIGSEGV", 0xC000001D: "SIGILL", 0xC0000409: "SIGABRT"}
-"""Exit codes by which Windows tells the like."""
+"""Exit codes by which Windows reports the same."""
 
 
 class StderrFile:

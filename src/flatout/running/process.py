@@ -155,7 +155,7 @@ def write_orders(orders: wire.Orders, folder: Path) -> Path:
 def start(
     argv: tuple[str, ...], env: Mapping[str, str] | None, **options: Any
 ) -> subprocess.Popen[bytes]:
-    """`subprocess.Popen`, with the system's refusal told as the user's next step."""
+    """`subprocess.Popen`, with a refusal of the system turned into a UserError."""
     try:
         return subprocess.Popen(argv, env=env, **options)
     except OSError as error:

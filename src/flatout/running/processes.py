@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from flatout_agent import wire
 
 TOOK_HOLD = ("applied", "engaged")
-"""`applied` is the last word where a boost cannot tell whether it took hold."""
+"""`applied` is the final state of a boost that cannot know whether it took hold."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Process:
     """Those that are recorded one by one: all of a trial, some of a profile."""
     losses: tuple[float | None, ...] = ()
     notes: dict[str, wire.BoostNote] = field(default_factory=dict)
-    """What became of each boost, by id: the last word."""
+    """The last note of each boost, by id."""
     redirected: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
@@ -94,7 +94,7 @@ class Processes:
         """records: (process id, record), in the order in which `Tail` gives them."""
         self._by_pid: dict[int, Process] = {}
         self.first_step_at: float | None = None
-        """When the first step was heard of, by `time.monotonic` of this process."""
+        """When the first step was read, by `time.monotonic` of this process."""
         for pid, record in records:
             self.add(pid, record)
 
@@ -108,7 +108,7 @@ class Processes:
 
     @property
     def all(self) -> list[Process]:
-        """In the order in which they were first heard of."""
+        """In the order of their first records."""
         return list(self._by_pid.values())
 
     @property

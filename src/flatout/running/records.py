@@ -26,19 +26,19 @@ class Tail:
         for path in sorted(self.folder.glob("*.jsonl")):
             if path.stem.isdecimal():
                 for line in self._lines(path):
-                    found = self._parse(line)
-                    if found is not None:
-                        yield int(path.stem), found
+                    record = self._parse(line)
+                    if record is not None:
+                        yield int(path.stem), record
 
     def _lines(self, path: Path) -> list[bytes]:
         try:
             with path.open("rb") as file:
                 file.seek(self._offsets.get(path, 0))
-                fresh = file.read()
+                data = file.read()
         except OSError:
             return []
-        self._offsets[path] = self._offsets.get(path, 0) + len(fresh)
-        *lines, rest = (self._partial.get(path, b"") + fresh).split(b"\n")
+        self._offsets[path] = self._offsets.get(path, 0) + len(data)
+        *lines, rest = (self._partial.get(path, b"") + data).split(b"\n")
         self._partial[path] = rest  # a line still being written
         return lines
 

@@ -1,4 +1,4 @@
-"""What the records of one finished run say, put together over its processes."""
+"""The figures of one finished run, put together from the records of its processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_AGENT = (
 )
 NO_TORCH = "the program never imported torch: there was nothing to speed up or to measure"
 NO_STEP = "no training step was seen: no optimizer of the program took a step"
-NOT_FOLLOWED = "flatout could write nowhere: the program ran as written"
+NOT_FOLLOWED = "flatout found no folder that it can write to: the program ran as written"
 CUT_SHORT = "the program ended before the agent could report (killed, or os._exit): no figures"
 
 
@@ -26,10 +26,10 @@ def run_end(
         return RunEnd(steps=0, notes=(NOT_FOLLOWED,))
     processes = Processes(records)
     everyone = processes.all
-    trained = [item for item in everyone if item.ended is not None and item.ended.steps]
-    ended = [item.ended for item in trained if item.ended is not None]
-    peaks = [item.peak_bytes for item in ended if item.peak_bytes is not None]
-    waits = [item.wait_s / item.train_s for item in ended if item.train_s > 0]
+    trained = [process for process in everyone if process.ended is not None and process.ended.steps]
+    endings = [process.ended for process in trained if process.ended is not None]
+    peaks = [ending.peak_bytes for ending in endings if ending.peak_bytes is not None]
+    waits = [ending.wait_s / ending.train_s for ending in endings if ending.train_s > 0]
     engaged, not_engaged = _boosts(trained or everyone, ordered)
     return RunEnd(
         steps=_steps(trained),
@@ -54,15 +54,15 @@ def _by_rank(trained: Iterable[Process]) -> dict[int, list[wire.Ended]]:
 
 def _steps(trained: Sequence[Process]) -> int:
     ranks = _by_rank(trained)
-    return sum(item.steps for item in ranks[min(ranks)]) if ranks else 0
+    return sum(part.steps for part in ranks[min(ranks)]) if ranks else 0
 
 
 def _samples_per_s(trained: Sequence[Process]) -> float | None:
     """Ranks work at the same time, so their rates add up."""
     total = 0.0
     for parts in _by_rank(trained).values():
-        seconds = sum(item.train_s for item in parts)
-        samples = sum(item.samples for item in parts)
+        seconds = sum(part.train_s for part in parts)
+        samples = sum(part.samples for part in parts)
         if seconds > 0:
             total += samples / seconds
     return total or None
@@ -75,12 +75,12 @@ def _boosts(
     engaged: list[str] = []
     reasons: dict[str, str] = {}
     for boost in ordered:
-        notes = [item.notes[boost] for item in processes if boost in item.notes]
+        notes = [process.notes[boost] for process in processes if boost in process.notes]
         if any(note.state in TOOK_HOLD for note in notes):
             engaged.append(boost)
         else:
-            told = (f"{note.state}: {note.reason}".rstrip(": ") for note in notes)
-            reasons[boost] = "; ".join(dict.fromkeys(told)) or "the agent did not come to it"
+            messages = (f"{note.state}: {note.reason}".rstrip(": ") for note in notes)
+            reasons[boost] = "; ".join(dict.fromkeys(messages)) or "the agent did not get to it"
     return tuple(engaged), reasons
 
 
@@ -89,7 +89,7 @@ def _notes(everyone: Sequence[Process], trained: Sequence[Process]) -> tuple[str
         return ()
     if not everyone:
         return (NO_AGENT,)
-    if not any(item.torch for item in everyone):
+    if not any(process.torch for process in everyone):
         return (NO_TORCH,)
-    cut = any(item.torch and item.ended is None for item in everyone)
-    return (CUT_SHORT if cut else NO_STEP,)
+    cut_short = any(process.torch and process.ended is None for process in everyone)
+    return (CUT_SHORT if cut_short else NO_STEP,)

@@ -22,13 +22,15 @@ def family(root: psutil.Process, session: bool) -> list[psutil.Process]:
 
     The session holds those whose parent has died already. Zombies are not counted.
     """
-    found: dict[int, psutil.Process] = {}
+    by_pid: dict[int, psutil.Process] = {}
     with suppress(psutil.Error):
         if root.is_running():
-            found = {item.pid: item for item in [root, *root.children(recursive=True)]}
+            by_pid = {process.pid: process for process in [root, *root.children(recursive=True)]}
     if session:
-        found |= {item.pid: item for item in _session(root.pid) if item.pid not in found}
-    return [item for item in found.values() if is_alive(item)]
+        by_pid |= {
+            process.pid: process for process in _session(root.pid) if process.pid not in by_pid
+        }
+    return [process for process in by_pid.values() if is_alive(process)]
 
 
 def marked(variable: str, value: str) -> list[psutil.Process]:
@@ -36,12 +38,12 @@ def marked(variable: str, value: str) -> list[psutil.Process]:
 
     Finds those that left both their parent and their session. An empty `value` marks nothing.
     """
-    found = []
+    processes = []
     for process in psutil.process_iter() if value else ():
         with suppress(psutil.Error, OSError):
             if process.environ().get(variable, "").startswith(value) and is_alive(process):
-                found.append(process)
-    return [process for process in found if process.pid != os.getpid()]
+                processes.append(process)
+    return [process for process in processes if process.pid != os.getpid()]
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -54,11 +56,11 @@ def is_alive(process: psutil.Process) -> bool:
 def suspend(find: Find) -> None:
     """Stop every process in its tracks, also those started meanwhile."""
     stopped: set[psutil.Process] = set()
-    while fresh := [item for item in find() if item not in stopped]:
-        for process in fresh:
+    while running := [item for item in find() if item not in stopped]:
+        for process in running:
             with suppress(psutil.Error):
                 process.suspend()
-        stopped.update(fresh)
+        stopped.update(running)
 
 
 def resume(find: Find) -> None:
@@ -70,28 +72,28 @@ def resume(find: Find) -> None:
 
 def end(find: Find, grace_s: float) -> None:
     """Ask every process to end; after `grace_s` kill what is left."""
-    known: set[psutil.Process] = set()
+    processes: set[psutil.Process] = set()
 
-    def left() -> list[psutil.Process]:
-        known.update(find())  # once seen, a process is followed even when its parent is gone
-        return [item for item in known if is_alive(item)]
+    def remaining() -> list[psutil.Process]:
+        processes.update(find())  # once seen, a process is followed even when its parent is gone
+        return [item for item in processes if is_alive(item)]
 
-    for process in left():
+    for process in remaining():
         with suppress(psutil.Error):
             process.terminate()
             process.resume()  # a stopped process takes note of nothing but SIGKILL
-    if _gone(left, grace_s):
+    if _gone(remaining, grace_s):
         return
     for _ in range(KILL_ROUNDS):
-        for process in left():
+        for process in remaining():
             with suppress(psutil.Error):
                 process.kill()
-        if _gone(left, 1.0):
+        if _gone(remaining, 1.0):
             return
 
 
 def memory_bytes(processes: Iterable[psutil.Process]) -> int:
-    """Resident memory now; what a child shares with the others is counted once, where told."""
+    """Resident memory now; memory shared with a child counts once, where the system reports it."""
     total = 0
     for index, process in enumerate(processes):
         with suppress(psutil.Error):
@@ -109,9 +111,9 @@ def _session(leader: int) -> Iterator[psutil.Process]:
                 yield psutil.Process(pid)
 
 
-def _gone(left: Find, within_s: float) -> bool:
-    deadline = time.monotonic() + within_s
-    while left():
+def _gone(remaining: Find, limit_s: float) -> bool:
+    deadline = time.monotonic() + limit_s
+    while remaining():
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_S)

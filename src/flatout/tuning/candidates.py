@@ -28,11 +28,11 @@ class Choice:
     def __post_init__(self) -> None:
         for name in (*self.allow, *self.only, *self.skip):
             if name not in known.ids():
-                near = " or ".join(known.nearest(name)) or ", ".join(known.ids())
-                raise UserError(f"there is no boost {name!r}", f"did you mean {near}?")
-        both = set(self.only) & set(self.skip)
-        if both:
-            name = sorted(both)[0]
+                suggestion = " or ".join(known.nearest(name)) or ", ".join(known.ids())
+                raise UserError(f"there is no boost {name!r}", f"did you mean {suggestion}?")
+        contradictions = set(self.only) & set(self.skip)
+        if contradictions:
+            name = sorted(contradictions)[0]
             raise UserError(f"{name} is named by --only and by --skip", "name it once")
 
     def refuses(self, boost: known.KnownBoost) -> str | None:
@@ -55,7 +55,7 @@ class Candidate:
     boost: known.KnownBoost
     variants: list[PlannedBoost]
     promise: float
-    """Likely speed-up, for the order: predicted from the profile, else by the boost's own rule."""
+    """Expected speed-up, for the order: from the profile, else by the boost's own rule."""
     retried: bool = field(default=False)
 
 
@@ -67,20 +67,23 @@ def candidates(
     `predicted`: speed-up of a boost that a finding of the program's profile asks for; what compiles
     and is not asked for comes last, since it takes the longest.
     """
-    found: list[Candidate] = []
+    applicable: list[Candidate] = []
     skipped: list[Trial] = []
     for boost in known.every():
         reason = choice.refuses(boost)
         if reason is None:
             variants, reason = _variants(boost, facts)
             if variants:
-                rule = max(boost.promise(facts, item.params) for item in variants)
+                rule = max(boost.promise(facts, candidate.params) for candidate in variants)
                 promise = (predicted or {}).get(boost.id, rule)
-                found.append(Candidate(boost, variants, promise))
+                applicable.append(Candidate(boost, variants, promise))
                 continue
         skipped.append(skip((), boost.id, reason or "does not apply"))
-    found.sort(key=lambda item: (_late(item.boost, predicted), -item.promise, item.boost.id))
-    return found, skipped
+
+    def order(candidate: Candidate) -> tuple[bool, float, str]:
+        return _late(candidate.boost, predicted), -candidate.promise, candidate.boost.id
+
+    return sorted(applicable, key=order), skipped
 
 
 def _late(boost: known.KnownBoost, predicted: Mapping[str, float] | None) -> bool:
@@ -92,7 +95,7 @@ def skip(
 ) -> Trial:
     """The row of a boost that gets no trial."""
     return Trial(
-        boosts=(*(item.id for item in on), boost),
+        boosts=(*(other.id for other in on), boost),
         tried=boost,
         verdict=Verdict.SKIPPED,
         reason=reason,
@@ -111,12 +114,12 @@ def _variants(
 ) -> tuple[list[PlannedBoost], str | None]:
     """Every combination of the parameters that applies; else why the default does not."""
     names = list(boost.params)
-    found: list[PlannedBoost] = []
+    variants: list[PlannedBoost] = []
     reason = None
     for values in itertools.product(*(boost.params[name] for name in names)):
         params = dict(zip(names, values, strict=True))
         refusal = boost.applies(facts, params)
         if refusal is None:
-            found.append(PlannedBoost(boost.id, params, risk=boost.risk.value))
+            variants.append(PlannedBoost(boost.id, params, risk=boost.risk.value))
         reason = reason or refusal
-    return found, reason
+    return variants, reason

@@ -1,4 +1,4 @@
-"""The last word: the untouched program against the plan, in turn, with an interval on the ratio."""
+"""The confirmation: the program as written and the plan in turn, an interval on their ratio."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from flatout.tuning.losses import SIGMAS, loss_sigma
 RESAMPLES = 2000
 LEVEL = 0.95
 PROCESS_NOISE = 0.1
-"""Standard deviation of the log-ratio of two processes, where a single pair tells none: on shared
-machines two runs of one program differ by 2 to 30 %."""
+"""Standard deviation of the log-ratio of two processes, used for a single pair: on shared machines
+two runs of one program differ by 2 to 30 %."""
 
 
 def confirmation(untouched: Side, plan: Side, guard: Guard, semantics: bool) -> Confirmation:
@@ -43,7 +43,7 @@ def confirmation(untouched: Side, plan: Side, guard: Guard, semantics: bool) -> 
 def _with_losses(guard: Guard, untouched: Side, plan: Side) -> Guard:
     sigma = loss_sigma(plan.losses, untouched.losses, 0)
     pairs = zip(plan.losses, untouched.losses, strict=False)
-    if any(mine is None and theirs is not None for mine, theirs in pairs):
+    if any(loss is None and untouched_loss is not None for loss, untouched_loss in pairs):
         reason = "NaN or Inf in the confirmation where the untouched program has none"
         return dataclasses.replace(guard, passed=False, finite=False, reason=reason)
     if sigma is None:
@@ -56,21 +56,21 @@ def _with_losses(guard: Guard, untouched: Side, plan: Side) -> Guard:
 
 
 def unclear(ratios: tuple[float, ...]) -> bool:
-    """Whether more pairs may confirm what these cannot: faster in the middle, not beyond doubt."""
+    """Whether more pairs may settle it: the median is faster, but the interval includes 1."""
     return statistics.median(ratios) > 1.01 and interval(ratios)[0] <= 1.0
 
 
 def interval(ratios: tuple[float, ...], level: float = LEVEL) -> tuple[float, float]:
     """Bootstrap interval of the median over the pairs; the same for the same ratios.
 
-    Of a single pair: what two processes usually differ by.
+    Of a single pair: the usual difference between two processes.
     """
     if len(ratios) < 2:
-        far = math.exp(statistics.NormalDist().inv_cdf((1 + level) / 2) * PROCESS_NOISE)
-        return ratios[0] / far, ratios[0] * far
-    draw = random.Random(0)  # the interval must not differ from one report to the next
+        factor = math.exp(statistics.NormalDist().inv_cdf((1 + level) / 2) * PROCESS_NOISE)
+        return ratios[0] / factor, ratios[0] * factor
+    generator = random.Random(0)  # the interval must not differ from one report to the next
     medians = sorted(
-        statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES)
+        statistics.median(generator.choices(ratios, k=len(ratios))) for _ in range(RESAMPLES)
     )
     tail = (1 - level) / 2
     return medians[int(tail * RESAMPLES)], medians[int((1 - tail) * RESAMPLES) - 1]

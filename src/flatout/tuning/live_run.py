@@ -1,4 +1,4 @@
-"""A run of the user's that is tuned while it trains: what is ordered, told, and kept of it."""
+"""A run of the user's that is tuned while it trains: orders, decisions as they fall, result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLL_S = 0.2
 INTERRUPTED = (-signal.SIGINT, 128 + signal.SIGINT, 0xC000013A)
 """Exit codes after Ctrl-C: by the signal, by Python's or a shell's own way, on Windows."""
 FAIRLY = (Verdict.DIFFERENT, Verdict.FAILED)
-"""Verdicts that need no pairs: the Guard's."""
+"""Verdicts of the Guard, which need no pairs."""
 
 
 class LiveTuning:
@@ -35,16 +35,16 @@ class LiveTuning:
     def __init__(
         self,
         plan: Plan,
-        wanted: tuple[bool, Sequence[str], Sequence[str]],
+        selection: tuple[bool, Sequence[str], Sequence[str]],
         steps_left: int | None,
         tell: Callable[[Trial], None],
     ) -> None:
-        """plan: what it begins with. wanted: (exact alone, these alone, not these).
+        """plan: what it begins with. selection: (exact alone, these alone, not these).
 
-        tell: called with each decision, as it falls. Raises UserError for a boost that is unknown.
+        tell: called with each decision, as it falls. Raises UserError for an unknown boost.
         """
         self.plan, self.tell = plan, tell
-        exact, only, skip = wanted
+        exact, only, skip = selection
         choice = Choice(exact, (), tuple(only), tuple(skip))
         allowed = [boost.id for boost in known.every() if choice.refuses(boost) is None]
         self.boosts = tuple(boost for boost in plan.boosts if boost.id in allowed)
@@ -55,18 +55,18 @@ class LiveTuning:
         self._began = time.monotonic()
 
     def __call__(self, records: Path, process: subprocess.Popen[bytes]) -> None:
-        """Until the program has ended."""
-        tail, told = Tail(records), 0
+        """Follow the program until it has ended."""
+        tail, reported = Tail(records), 0
         while True:
-            ended = process.poll() is not None
+            has_ended = process.poll() is not None
             self.interrupted = process.returncode in INTERRUPTED
             for pid, record in tail.new():
                 self.run.add(pid, record)
             rows = live.rows(self.run, [boost.id for boost in self.boosts])
-            for row in rows[told:]:
+            for row in rows[reported:]:
                 self.tell(row)
-            told = len(rows)
-            if ended:
+            reported = len(rows)
+            if has_ended:
                 return
             time.sleep(POLL_S)
 
@@ -86,7 +86,7 @@ class LiveTuning:
             return None
         rows = tuple(live.rows(run, [boost.id for boost in self.boosts]))
         now_ms = summary.now_ms if summary.kept else None
-        left = [str(row.tried) for row in rows if row.left]
+        untried = [str(row.tried) for row in rows if row.left]
         return Tuned(
             command=command.display,
             machine=machine,
@@ -98,30 +98,30 @@ class LiveTuning:
             noise=summary.noise or 0.0,
             wall_s=time.monotonic() - self._began,
             faults=run.processes.faults,
-            notes=tuple(_notes(summary, left)),
+            notes=tuple(_notes(summary, untried)),
             blocks=tuple(run.blocks),
             live_guard=live.guard(run),
             live=True,
             saved_s=summary.saved_s,
             lost_s=summary.lost_s,
             lost_late_s=summary.lost_late_s,
-            tried=bool(summary.kept) or any(map(_tried, rows)) or not left,
+            tried=bool(summary.kept) or any(map(_had_fair_try, rows)) or not untried,
             interrupted=self.interrupted,
             micro_steps=summary.micro_steps,
         )
 
 
-def _tried(row: Trial) -> bool:
+def _had_fair_try(row: Trial) -> bool:
     return bool(row.pairs) or row.verdict in FAIRLY
 
 
-def _notes(summary: wire.LiveSummary, left: list[str]) -> list[str]:
+def _notes(summary: wire.LiveSummary, untried: list[str]) -> list[str]:
     notes = []
-    if left:
+    if untried:
         notes.append(
-            f"not tried: {', '.join(left)}: this run was too short for them; `flatout tune` tries"
-            " them in runs of its own"
+            f"not tried, since this run was too short: {', '.join(untried)}; `flatout tune` tries"
+            " them in separate runs"
         )
     if summary.micro_steps:
-        notes.append("measured by micro-step: a step of this program is made of many")
+        notes.append("measured per micro-step: an optimizer step of this program takes several")
     return notes

@@ -1,7 +1,7 @@
 """Do two loss curves of the same seeds agree, step by step?
 
-The gradient is the Guard's affair (see docs/guard.md); this is its second witness, in fresh
-processes and with the program's own loss function.
+The Guard compares gradients (see docs/guard.md); this second test runs in fresh processes, with
+the program's own loss function.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ def loss_sigma(
     """Mean paired difference of two loss curves in units of its standard error; None: no losses.
 
     The spread is that of the untouched curve about its own trend: successive differences carry
-    twice the variance of one loss. `skip`: first steps that are left out.
+    twice the variance of one loss. `skip`: number of first steps to leave out.
     """
     pairs = [
-        (mine, theirs)
-        for mine, theirs in zip(losses[skip:], untouched[skip:], strict=False)
-        if mine is not None and theirs is not None
+        (loss, untouched_loss)
+        for loss, untouched_loss in zip(losses[skip:], untouched[skip:], strict=False)
+        if loss is not None and untouched_loss is not None
     ]
     if len(pairs) < 3:
         return None
-    curve = [theirs for _, theirs in pairs]
+    curve = [untouched_loss for _, untouched_loss in pairs]
     steps = [b - a for a, b in itertools.pairwise(curve)]
     spread = math.sqrt(statistics.fmean(step * step for step in steps) / 2)
     level = statistics.fmean(abs(value) for value in curve)
     spread = max(spread, LEAST_SPREAD * level, 1e-12)
-    mean = statistics.fmean(mine - theirs for mine, theirs in pairs)
+    mean = statistics.fmean(loss - untouched_loss for loss, untouched_loss in pairs)
     return mean / (spread * math.sqrt(2 / len(pairs)))

@@ -23,14 +23,14 @@ from flatout.knowledge import jobs
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import GpuIdentity, Identity
 from flatout.nouns.plan import Plan, PlannedBoost
-from flatout_agent import plan as written
+from flatout_agent import plan as plan_reader
 from flatout_agent.plan import VERSION, PlanError, PlanTable, WrittenPlan
 
 DIGITS = 4
 """Measured figures are written with so many decimals: more would be noise."""
 HEADER = """\
 The plan of `flatout tune`; `flatout run` applies it, `flatout eject` prints it as PyTorch lines.
-Edit it as you like: take a boost out, change its params. All but [boosts] is for the reader.\
+Edit it as you like: remove a boost, change its params. Everything but [boosts] is for the reader.\
 """
 JOB_NOTE = "The program as it was without any boost; `flatout eject` fits its lines to it."
 
@@ -38,29 +38,29 @@ JOB_NOTE = "The program as it was without any boost; `flatout eject` fits its li
 def read(path: Path) -> Plan:
     """The plan in the file. Raises UserError, with the next step, for one that cannot be used."""
     try:
-        plan = written.read(tomlkit.parse(written.text(path)).unwrap(), path)
-        with written.naming(path):
+        plan = plan_reader.read(tomlkit.parse(plan_reader.text(path)).unwrap(), path)
+        with plan_reader.naming(path):
             return _plan(plan)
     except ParseError as error:
         raise UserError(
             f"{path}, line {error.line}: {_first_sentence(error)}", f"correct line {error.line}"
         ) from None
     except TOMLKitError as error:
-        raise UserError(f"{path}: {error}", "correct it, or make it anew: flatout tune") from None
+        raise UserError(f"{path}: {error}", "correct it, or make a new one: flatout tune") from None
     except PlanError as error:
         raise UserError(error.message, error.next_step) from None
 
 
 def write(plan: Plan, path: Path) -> None:
-    """Replace the file at once, so that no reader ever sees half a plan. Raises UserError."""
+    """Replace the file atomically, so that no reader ever sees half a plan. Raises UserError."""
     text = render(plan)
     path = path.resolve()
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.new")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        fresh.write_text(text, encoding="utf-8", newline="\n")
-        fresh.replace(path)
+        draft.write_text(text, encoding="utf-8", newline="\n")
+        draft.replace(path)
     except OSError as error:
-        fresh.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise UserError(
             f"cannot write the plan to {path}: {error.strerror}",
             "free some space or choose a folder that you may write to",
@@ -92,29 +92,29 @@ def render(plan: Plan) -> str:
 
 
 def differences(plan: Plan, machine: Identity, script_sha256: str | None) -> list[str]:
-    """What differs here from where the plan was measured; what is unknown on a side does not."""
-    found = []
+    """What differs here from where the plan was measured; an unknown value differs from none."""
+    changes = []
     if _differ(plan.script_sha256, script_sha256):
-        found.append("the script has changed")
-    then = plan.machine
-    if then is None:
-        return found
-    if _differ(then.torch, machine.torch):
-        found.append(f"torch {machine.torch} instead of {then.torch}")
-    before, now = _devices(then), _devices(machine)
-    if before != now:
-        found.append(f"{now} instead of {before}")
-    elif _differ(then.cpu, machine.cpu):
-        found.append(f"{machine.cpu} instead of {then.cpu}")
-    if _differ(then.cores, machine.cores):
-        found.append(f"{machine.cores} cores instead of {then.cores}")
-    if then.system != machine.system:
-        found.append(f"{machine.system} instead of {then.system}")
-    return found
+        changes.append("the script has changed")
+    recorded = plan.machine
+    if recorded is None:
+        return changes
+    if _differ(recorded.torch, machine.torch):
+        changes.append(f"torch {machine.torch} instead of {recorded.torch}")
+    recorded_devices, devices = _devices(recorded), _devices(machine)
+    if recorded_devices != devices:
+        changes.append(f"{devices} instead of {recorded_devices}")
+    elif _differ(recorded.cpu, machine.cpu):
+        changes.append(f"{machine.cpu} instead of {recorded.cpu}")
+    if _differ(recorded.cores, machine.cores):
+        changes.append(f"{machine.cores} cores instead of {recorded.cores}")
+    if recorded.system != machine.system:
+        changes.append(f"{machine.system} instead of {recorded.system}")
+    return changes
 
 
-def _differ(then: object, now: object) -> bool:
-    return then is not None and now is not None and then != now
+def _differ(recorded: object, current: object) -> bool:
+    return recorded is not None and current is not None and recorded != current
 
 
 def _devices(machine: Identity) -> str:
@@ -140,10 +140,10 @@ def _plan(plan: WrittenPlan) -> Plan:
 
 
 def _machine(values: PlanTable) -> Identity:
-    values.only(*(item.name for item in dataclasses.fields(Identity)))
+    values.only(*(field.name for field in dataclasses.fields(Identity)))
     gpus = []
     for gpu in values.tables("gpus"):
-        gpu.only(*(item.name for item in dataclasses.fields(GpuIdentity)))
+        gpu.only(*(field.name for field in dataclasses.fields(GpuIdentity)))
         gpus.append(
             GpuIdentity(gpu.text("name") or "", gpu.whole("memory_bytes"), gpu.text("driver"))
         )
@@ -164,7 +164,7 @@ def _job(values: PlanTable) -> dict[str, Any] | None:
     try:
         return dataclasses.asdict(jobs.facts(values.raw))
     except (TypeError, ValueError, AttributeError) as error:
-        raise PlanError(f"[job] cannot be used: {error}", "take the table [job] out") from None
+        raise PlanError(f"[job] cannot be used: {error}", "remove the table [job]") from None
 
 
 def _measured(plan: Plan) -> Table:
@@ -181,7 +181,7 @@ def _measured(plan: Plan) -> Table:
         "interval": "95 % confidence",
         "pairs": "runs in turn: as written, with the plan, as written ...",
         "compile_s": "seconds spent compiling before the first fast step",
-        "pays_after_steps": "from then on the time spent compiling is won back",
+        "pays_after_steps": "from this step on, the run is ahead in spite of compiling",
     }
     _fill(table, figures)
     for name, comment in comments.items():
@@ -212,15 +212,15 @@ def _item(value: Any) -> Any:
         return _fill(tomlkit.inline_table(), value)
     if isinstance(value, list | tuple):
         array = tomlkit.array()
-        array.extend(_item(item) for item in value)
+        array.extend(_item(element) for element in value)
         return array.multiline(_has_tables(value))
     return value
 
 
 def _has_tables(values: Iterable[Any]) -> bool:
-    return any(isinstance(item, Mapping) for item in values)
+    return any(isinstance(value, Mapping) for value in values)
 
 
 def _first_sentence(error: ParseError) -> str:
-    """The parser's own words, without the position that is told already."""
+    """The parser's own words, without the position, which the message already names."""
     return str(error).partition(" at line ")[0]

@@ -14,12 +14,12 @@ Warn = Callable[[str], None]
 
 
 def variables(
-    plan: Plan, boosts: Sequence[PlannedBoost], what: Command, warn: Warn
+    plan: Plan, boosts: Sequence[PlannedBoost], command: Command, warn: Warn
 ) -> dict[str, str]:
     """The variables that its boosts need; warns where this is not what it was measured on."""
     if not plan.boosts:
         return {}
-    here = identity()
-    if found := plan_file.differences(plan, here, script_sha256(what.script)):
-        warn(f"not what the plan was measured on: {'; '.join(found)}")
-    return chosen.environment(boosts, plan.job, here)
+    machine = identity()
+    if differences := plan_file.differences(plan, machine, script_sha256(command.script)):
+        warn(f"not what the plan was measured on: {'; '.join(differences)}")
+    return chosen.environment(boosts, plan.job, machine)

@@ -1,4 +1,4 @@
-"""From what was kept and confirmed to a plan: never one that is not faster or not the same."""
+"""From kept and confirmed boosts to a plan: never one that is slower or learns differently."""
 
 from __future__ import annotations
 
@@ -20,108 +20,112 @@ from flatout.tuning.trials import Found
 
 def plan(
     command: Command,
-    found: Found,
-    confirmed: Confirmation | None,
+    search: Found,
+    confirmation: Confirmation | None,
     machine: Identity,
     steps_left: int | None = None,
 ) -> Plan | None:
-    """The plan; None where nothing was kept, or the confirmation speaks against it.
+    """The plan; None where nothing was kept, or the confirmation contradicts it.
 
     Without a confirmation (the program is too short for one, or was interrupted), and where it
-    cannot tell, the plan tells the gain of the pairs.
+    is inconclusive, the plan states the gain of the pairs.
     """
-    if not found.kept:
+    if not search.kept:
         return None
-    if confirmed is not None and not confirmed.guard.passed:
+    if confirmation is not None and not confirmation.guard.passed:
         return None
-    clear = confirmed if confirmed is not None and confirmed.faster else None
-    if confirmed is not None and clear is None and not agrees(confirmed, found.speedup):
+    proof = confirmation if confirmation is not None and confirmation.faster else None
+    if confirmation is not None and proof is None and not agrees(confirmation, search.speedup):
         return None
-    pays, compile_s = _pays_after(found.trials, found.kept, found.written.step_ms, found.now_ms)
+    pays_after, compile_s = _pays_after(
+        search.trials, search.kept, search.written.step_ms, search.now_ms
+    )
     return Plan(
-        boosts=found.kept,
+        boosts=search.kept,
         command=command.display,
         script_sha256=script_sha256(command.script),
-        job=dataclasses.asdict(found.facts),
+        job=dataclasses.asdict(search.facts),
         machine=machine,
-        speedup=clear.speedup if clear is not None else found.speedup,
-        speedup_interval=clear.interval if clear is not None else None,
-        pairs=clear.pairs if clear is not None else None,
+        speedup=proof.speedup if proof is not None else search.speedup,
+        speedup_interval=proof.interval if proof is not None else None,
+        pairs=proof.pairs if proof is not None else None,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        pays_after_steps=pays,
+        pays_after_steps=pays_after,
         compile_s=compile_s,
     )
 
 
-def paying(found: Found, steps: int | None) -> Found:
-    """Without what is compiled, where a run of so many steps would not win its time back."""
-    written_ms, now_ms = found.written.step_ms, found.now_ms
-    pays, compile_s = _pays_after(found.trials, found.kept, written_ms, now_ms)
-    if steps is None or pays is None or pays <= steps:
-        return found
-    dear = {boost.id: boost.gain or 1.0 for boost in found.kept if known.get(boost.id).compiles}
-    reason = f"compiling takes {compile_s:.0f} s, which a run of {steps:,} steps does not win back"
+def paying(search: Found, steps: int | None) -> Found:
+    """Without the compiled boosts, where compiling costs more than a run of `steps` steps saves."""
+    written_ms, now_ms = search.written.step_ms, search.now_ms
+    pays_after, compile_s = _pays_after(search.trials, search.kept, written_ms, now_ms)
+    if steps is None or pays_after is None or pays_after <= steps:
+        return search
+    compiled_gains = {
+        boost.id: boost.gain or 1.0 for boost in search.kept if known.get(boost.id).compiles
+    }
+    reason = f"compiling takes {compile_s:.0f} s, more than a run of {steps:,} steps saves"
     rows = tuple(
         dataclasses.replace(row, verdict=Verdict.SLOWER, reason=reason)
-        if row.tried in dear and row.verdict is Verdict.KEPT
+        if row.tried in compiled_gains and row.verdict is Verdict.KEPT
         else row
-        for row in found.trials
+        for row in search.trials
     )
     return dataclasses.replace(
-        found,
+        search,
         trials=rows,
-        kept=tuple(boost for boost in found.kept if boost.id not in dear),
-        now_ms=now_ms * math.prod(dear.values()) if now_ms is not None else None,
+        kept=tuple(boost for boost in search.kept if boost.id not in compiled_gains),
+        now_ms=now_ms * math.prod(compiled_gains.values()) if now_ms is not None else None,
     )
 
 
-def agrees(confirmed: Confirmation, gain: float | None) -> bool:
-    """Whether fresh processes, which cannot tell a small gain from none, do not deny this one.
+def agrees(confirmation: Confirmation, gain: float | None) -> bool:
+    """Whether fresh processes, too noisy to confirm a small gain, are consistent with this one.
 
-    Two processes differ by more than two neighbouring blocks of one. What was kept there was faster
-    beyond doubt, each boost by itself.
+    Two processes differ by more than two neighbouring blocks of one process do, and there each kept
+    boost was faster beyond doubt.
     """
-    low, high = confirmed.interval
-    return gain is not None and low <= gain <= high and confirmed.speedup >= 1.0
+    low, high = confirmation.interval
+    return gain is not None and low <= gain <= high and confirmation.speedup >= 1.0
 
 
 def of_run(command: Command, run: LiveRun, machine: Identity, before: Plan) -> Plan | None:
     """The plan that a run found while it trained; None where nothing is kept.
 
-    before: the plan that it began with. The facts of the program as written are that one's.
+    before: the plan that it began with; its facts of the program as written are carried over.
     """
-    kept = live.planned(run, before.boosts)
-    if not kept or run.summary is None:
+    boosts = live.planned(run, before.boosts)
+    if not boosts or run.summary is None:
         return None
     written_ms, now_ms = run.summary.written_ms, run.summary.now_ms
-    pays, compile_s = _pays_after(live.rows(run), kept, written_ms, now_ms)
+    pays_after, compile_s = _pays_after(live.rows(run), boosts, written_ms, now_ms)
     return Plan(
-        boosts=kept,
+        boosts=boosts,
         command=command.display,
         script_sha256=script_sha256(command.script),
         job=before.job or (dataclasses.asdict(run.facts) if run.facts is not None else None),
         machine=machine,
         speedup=run.speedup,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        pays_after_steps=pays,
+        pays_after_steps=pays_after,
         compile_s=compile_s,
     )
 
 
 def _pays_after(
     rows: Sequence[Trial],
-    kept: Sequence[PlannedBoost],
+    boosts: Sequence[PlannedBoost],
     written_ms: float | None,
     now_ms: float | None,
 ) -> tuple[int | None, float | None]:
-    """(steps until the compile time is won back, that time); None where nothing is compiled."""
-    compiled = {boost.id for boost in kept if known.get(boost.id).compiles}
+    """(steps after which compiling pays off, compile seconds); None where nothing is compiled."""
+    compiled_ids = {boost.id for boost in boosts if known.get(boost.id).compiles}
     times = [
         row.measured.compile_s
         for row in rows
-        if row.tried in compiled and row.verdict is Verdict.KEPT and row.measured is not None
+        if row.tried in compiled_ids and row.verdict is Verdict.KEPT and row.measured is not None
     ]
     if not times or written_ms is None or now_ms is None:
         return None, None
-    won_ms = written_ms - now_ms
-    return (math.ceil(1000 * sum(times) / won_ms) if won_ms > 0 else None), sum(times)
+    saved_ms = written_ms - now_ms
+    return (math.ceil(1000 * sum(times) / saved_ms) if saved_ms > 0 else None), sum(times)

@@ -1,4 +1,4 @@
-"""Boosts that take hold only when a process starts: each in a duel of fresh processes."""
+"""Boosts that take effect only when a process starts: each gets a duel of fresh processes."""
 
 from __future__ import annotations
 
@@ -18,82 +18,84 @@ from flatout_agent.live import paired
 
 PAIRS = 4
 WORTH = 1.03
-"""A boost that promises less is tried only where the time for it is plentiful."""
+"""A boost that promises less is tried only where there is plenty of time."""
 PLENTIFUL = 6.0
 WARM_STEPS = 12
-"""Steps that each side of a duel takes beside those that are measured."""
+"""Steps of each side of a duel that are not measured."""
 
 
 def try_starts(
     bench: Bench,
-    found: Found,
+    search: Found,
     choice: Choice,
     observer: Observer,
     deadline: float,
     limit_s: float,
 ) -> tuple[list[Trial], tuple[PlannedBoost, ...]]:
-    """(a row for each, what is kept now). The time that each may take is `limit_s` at most.
+    """(a row for each, the boosts kept now). Each may take at most `limit_s`.
 
     bench: with the windows of a duel.
     """
-    kept = found.kept
+    boosts = search.kept
     rows: list[Trial] = []
-    for candidate in _waiting(found, choice):
+    for candidate in _start_boosts(search, choice):
         left_s = deadline - time.monotonic()
-        cost_s = _cost_s(bench, found)
-        dear = candidate.promise < WORTH and left_s < PLENTIFUL * cost_s
-        if dear or left_s < 2 * cost_s:
-            reason = f"no time left: it needs a fresh start, some {cost_s:.0f} s"
-            rows.append(skip(kept, candidate.boost.id, reason, "no_time"))
+        cost_s = _cost_s(bench, search)
+        too_costly = candidate.promise < WORTH and left_s < PLENTIFUL * cost_s
+        if too_costly or left_s < 2 * cost_s:
+            reason = f"no time left: it needs fresh processes, about {cost_s:.0f} s"
+            rows.append(skip(boosts, candidate.boost.id, reason, "no_time"))
         else:
             observer.started(candidate.boost.id, {}, len(rows) + 1, cost_s)
-            row = _duel(bench, found, kept, candidate.variants[0], min(left_s, limit_s))
+            row = _duel(bench, search, boosts, candidate.variants[0], min(left_s, limit_s))
             rows.append(row)
             if row.verdict is Verdict.KEPT:
-                kept = (*kept, _gained(candidate.variants[0], row.gain))
+                boosts = (*boosts, _with_gain(candidate.variants[0], row.gain))
         observer.finished(rows[-1])
-    return rows, kept
+    return rows, boosts
 
 
-def _cost_s(bench: Bench, found: Found) -> float:
-    """Seconds that a duel takes, as far as one can say before."""
-    step_s = (found.now_ms or found.written.step_ms) / 1000
+def _cost_s(bench: Bench, search: Found) -> float:
+    """Seconds that a duel is expected to take."""
+    step_s = (search.now_ms or search.written.step_ms) / 1000
     window_s = max(bench.window_s, bench.min_steps * step_s)
-    return 2 * (found.start_s + WARM_STEPS * step_s + PAIRS * window_s)
+    return 2 * (search.start_s + WARM_STEPS * step_s + PAIRS * window_s)
 
 
-def _waiting(found: Found, choice: Choice) -> list[Candidate]:
-    """What the running program could not switch, and applies to it."""
-    waiting = {row.tried for row in found.trials if row.why_untried == "needs_start"}
-    here, _ = candidates(found.facts, choice)
+def _start_boosts(search: Found, choice: Choice) -> list[Candidate]:
+    """Boosts that apply but could not be switched in the running program."""
+    ids = {row.tried for row in search.trials if row.why_untried == "needs_start"}
+    applicable, _ = candidates(search.facts, choice)
     return [
         candidate
-        for candidate in here
-        if candidate.boost.id in waiting
-        and not any(candidate.boost.id in known.get(b.id).conflicts for b in found.kept)
+        for candidate in applicable
+        if candidate.boost.id in ids
+        and not any(candidate.boost.id in known.get(boost.id).conflicts for boost in search.kept)
     ]
 
 
-def _gained(boost: PlannedBoost, gain: float | None) -> PlannedBoost:
+def _with_gain(boost: PlannedBoost, gain: float | None) -> PlannedBoost:
     return PlannedBoost(boost.id, boost.params, gain, boost.risk)
 
 
 def _duel(
     bench: Bench,
-    found: Found,
-    kept: tuple[PlannedBoost, ...],
+    search: Found,
+    boosts: tuple[PlannedBoost, ...],
     boost: PlannedBoost,
     limit_s: float,
 ) -> Trial:
-    row = Trial(boosts=(*(b.id for b in kept), boost.id), tried=boost.id, params=boost.params)
+    row = Trial(
+        boosts=(*(other.id for other in boosts), boost.id), tried=boost.id, params=boost.params
+    )
     try:
         before, after = duel.fight(
             bench,
-            (*kept, boost),
-            found.facts,
+            (*boosts, boost),
+            search.facts,
             PAIRS,
             limit_s,
-            against=kept,
+            against=boosts,
             name=f"start-{boost.id}",
         )
     except duel.DuelFailedError as error:
@@ -103,15 +105,15 @@ def _duel(
     if note is not None and note.state in ("declined", "failed", "idle"):
         return _with(row, Verdict.SKIPPED, note.reason)
     pairs = zip(before.windows_ms, after.windows_ms, strict=True)
-    ratios = [math.log(a / b) + _more_samples(boost) for a, b in pairs]
-    answer = paired.answer(ratios, paired.Noise(found.noise, 3), most=PAIRS)
+    ratios = [math.log(old_ms / new_ms) + _more_samples(boost) for old_ms, new_ms in pairs]
+    answer = paired.answer(ratios, paired.Noise(search.noise, 3), most=PAIRS)
     faster = answer.verdict == "faster"
     return Trial(
         boosts=row.boosts,
         tried=row.tried,
         params=row.params,
         verdict=Verdict.KEPT if faster else Verdict.SLOWER,
-        reason="fresh processes in turn" if faster else "not faster beyond the noise",
+        reason="measured in fresh processes, in turn" if faster else "not faster beyond the noise",
         gain=answer.gain,
         measured=Measured(after.windows_ms[-1], None, after.windows_ms, after.losses),
         interval=(answer.low, answer.high),
@@ -120,7 +122,7 @@ def _duel(
 
 
 def _more_samples(boost: PlannedBoost) -> float:
-    """A batch that is so many times as large trains on so many times the samples in a step."""
+    """log(factor) for a batch `factor` times as large: it trains on more samples per step."""
     return math.log(float(boost.params["factor"])) if boost.id == "batch-size" else 0.0
 
 

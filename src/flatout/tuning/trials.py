@@ -1,8 +1,8 @@
-"""Try boosts in throw-away processes that are tuned while they train; what was found is kept.
+"""Try boosts in throw-away processes that are tuned while they train, and collect the results.
 
-One process tries all that can be switched in a running program. A program that ends before all is
-decided is started again with what was kept on, until everything has its verdict, the budget is used
-up, or a whole run of it decides nothing more.
+One process tries all boosts that can be switched in a running program. A program that ends too
+early is started again with the boosts kept so far, until each boost has its verdict, the budget is
+used up, or a whole run decides nothing more.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONFIRM_SHARE = 0.25
 CONFIRM_S = 60.0
 """... so many seconds."""
 HANG_S = 120.0
-"""A process may outlive its own budget by so long (a compilation, a long step), not more."""
+"""A process may outlive its own budget by at most this (a compilation, a long step)."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Found:
     guard: Guard | None = None
     noise: float = 0.0
     now_ms: float | None = None
-    """Step time with all that is kept."""
+    """Step time with all kept boosts on."""
     run_steps: int | None = None
-    """Steps of a whole run, where one came to its end."""
+    """Steps of a whole run, where one ran to its end."""
     run_s: float = 0.0
     """Wall time of one process ..."""
     start_s: float = 0.0
@@ -57,7 +57,7 @@ class Found:
 
     @property
     def speedup(self) -> float | None:
-        """Step time as written over step time with what is kept, by neighbouring blocks."""
+        """Step time as written over step time with the kept boosts, by neighbouring blocks."""
         gains = [boost.gain for boost in self.kept if boost.gain]
         product = 1.0
         for gain in gains:
@@ -66,14 +66,14 @@ class Found:
 
     @property
     def tried(self) -> bool:
-        """Whether any boost got its fair try, or none applies to this program."""
-        left = [row for row in self.trials if row.left]
-        return not left or any(row.pairs or row.guard is not None for row in self.trials)
+        """Whether any boost was fairly tried, or none applies to this program."""
+        untried = [row for row in self.trials if row.left]
+        return not untried or any(row.pairs or row.guard is not None for row in self.trials)
 
 
 @dataclass
-class _Sum:
-    """The processes so far."""
+class _Search:
+    """The search so far."""
 
     kept: tuple[PlannedBoost, ...] = ()
     rows: list[Trial] = field(default_factory=list)
@@ -89,23 +89,23 @@ def find(
     """Raises UserError where the program as written cannot be measured, KeyboardInterrupt where
     it was interrupted before that.
     """
-    allowed, refused = _allowed(choice)
-    total = _Sum()
+    allowed, refusals = _allowed(choice)
+    search = _Search()
     observer.phase("switching boosts on and off in a running program")
     while True:
         try:
-            tried = _one(bench, total, allowed, observer, deadline, steps_left)
+            attempt = _run_process(bench, search, allowed, observer, deadline, steps_left)
         except KeyboardInterrupt:
-            if total.first is None or total.first.facts is None:
+            if search.first is None or search.first.facts is None:
                 raise
-            total.interrupted = True
+            search.interrupted = True
             break
-        if total.first is None or not tried.run.blocks or _over(tried, total, deadline):
+        if search.first is None or not attempt.run.blocks or _over(attempt, search, deadline):
             break
-        steps_left = steps_left or live.steps_of(tried)
-    for row in refused:
+        steps_left = steps_left or live.steps_of(attempt)
+    for row in refusals:
         observer.finished(row)
-    return _found(total, refused)
+    return _result(search, refusals)
 
 
 def _allowed(choice: Choice) -> tuple[tuple[str, ...], list[Trial]]:
@@ -114,9 +114,9 @@ def _allowed(choice: Choice) -> tuple[tuple[str, ...], list[Trial]]:
     return allowed, [skip((), boost, reason) for boost, reason in reasons.items() if reason]
 
 
-def _one(
+def _run_process(
     bench: Bench,
-    total: _Sum,
+    search: _Search,
     allowed: tuple[str, ...],
     observer: Observer,
     deadline: float,
@@ -127,52 +127,52 @@ def _one(
     budget_s = left_s - min(CONFIRM_S, CONFIRM_SHARE * left_s)
     orders = wire.LiveOrders(
         allowed=allowed,
-        settled=tuple(row.tried for row in total.rows if row.tried and not row.left),
+        settled=tuple(row.tried for row in search.rows if row.tried and not row.left),
         steps=steps_left,
         budget_s=budget_s,
         stop=True,
-        seed=bench.seed + len(total.runs),
+        seed=bench.seed + len(search.runs),
     )
     run = LiveRun()
-    on = [boost.id for boost in total.kept]
-    shown = _Shown(observer, run, on, total.first is not None)
-    facts = total.first.facts if total.first is not None else None
-    name = f"live-{len(total.runs) + 1}"
-    observer.started(None, {}, len(total.runs) + 1, None)
-    if total.first is None:
-        total.first = run
+    on = [boost.id for boost in search.kept]
+    relay = _Relay(observer, run, on, search.first is not None)
+    facts = search.first.facts if search.first is not None else None
+    name = f"live-{len(search.runs) + 1}"
+    observer.started(None, {}, len(search.runs) + 1, None)
+    if search.first is None:
+        search.first = run
     try:
-        tried = live.run(bench, name, total.kept, facts, orders, left_s + HANG_S if budget_s > 30
-                         else left_s, run, shown)  # fmt: skip
+        limit_s = left_s + HANG_S if budget_s > 30 else left_s
+        attempt = live.run(bench, name, search.kept, facts, orders, limit_s, run, relay)
     finally:
-        _add(total, run)
-    total.runs.append(tried)
+        _add(search, run)
+    search.runs.append(attempt)
     if run.facts is None or live.written(run) is None:
-        if len(total.runs) == 1:
-            raise unmeasurable.why(tried)
-        total.runs.pop()
-    return tried
+        if len(search.runs) == 1:
+            raise unmeasurable.why(attempt)
+        search.runs.pop()
+    return attempt
 
 
-def _add(total: _Sum, run: LiveRun) -> None:
-    on = [boost.id for boost in total.kept]
-    fresh = live.rows(run, on)
-    total.rows = [row for row in total.rows if row.verdict is not Verdict.SKIPPED or not row.left]
-    total.rows += [row for row in fresh if row.tried not in on or row.verdict is not Verdict.KEPT]
-    total.kept = live.planned(run, total.kept)
-    last = total.blocks[-1].step if total.blocks else 0
-    total.blocks += [dataclasses.replace(block, step=last + block.step) for block in run.blocks]
+def _add(search: _Search, run: LiveRun) -> None:
+    on = [boost.id for boost in search.kept]
+    rows = live.rows(run, on)
+    search.rows = [row for row in search.rows if row.verdict is not Verdict.SKIPPED or not row.left]
+    search.rows += [row for row in rows if row.tried not in on or row.verdict is not Verdict.KEPT]
+    search.kept = live.planned(run, search.kept)
+    last = search.blocks[-1].step if search.blocks else 0
+    search.blocks += [dataclasses.replace(block, step=last + block.step) for block in run.blocks]
 
 
-def _over(tried: Tried, total: _Sum, deadline: float) -> bool:
-    """Whether another process would not be worth it."""
-    decided = [d for d in tried.run.decisions if d.pairs or d.gradient_error is not None]
-    ended = [row for row in total.rows if row.why_untried == "program_ended"]
-    return not ended or not decided or deadline - time.monotonic() < 2 * tried.wall_s
+def _over(attempt: Tried, search: _Search, deadline: float) -> bool:
+    """Whether another process would bring nothing."""
+    decisions = [d for d in attempt.run.decisions if d.pairs or d.gradient_error is not None]
+    unfinished = [row for row in search.rows if row.why_untried == "program_ended"]
+    return not unfinished or not decisions or deadline - time.monotonic() < 2 * attempt.wall_s
 
 
-class _Shown:
-    """Hands the agent's records on to the observer."""
+class _Relay:
+    """Passes the agent's records on to the observer."""
 
     def __init__(self, observer: Observer, run: LiveRun, on: list[str], written: bool) -> None:
         """written: the program as written has its row already."""
@@ -200,32 +200,38 @@ def _row_as_written(run: LiveRun) -> tuple[Trial, ...]:
     return (row,) if row is not None else ()
 
 
-def _found(total: _Sum, refused: list[Trial]) -> Found:
-    first = total.first
+def _result(search: _Search, refusals: list[Trial]) -> Found:
+    first = search.first
     assert first is not None
     assert first.facts is not None
-    written = live.written(first)
-    assert written is not None
-    last = total.runs[-1] if total.runs else None
+    baseline = live.written(first)
+    assert baseline is not None
+    last = search.runs[-1] if search.runs else None
     summary = first.summary
-    ended = [steps for steps in map(live.steps_of, total.runs) if steps]
-    end = last.run.summary if last is not None else summary
+    run_lengths = [steps for steps in map(live.steps_of, search.runs) if steps]
+    last_summary = last.run.summary if last is not None else summary
     return Found(
         facts=first.facts,
-        written=written,
-        kept=total.kept,
-        trials=(*_row_as_written(first), *total.rows, *refused),
-        blocks=tuple(total.blocks),
+        written=baseline,
+        kept=search.kept,
+        trials=(*_row_as_written(first), *search.rows, *refusals),
+        blocks=tuple(search.blocks),
         guard=live.guard(last.run) if last is not None else None,
         noise=summary.noise or 0.0 if summary is not None else 0.0,
-        now_ms=end.now_ms if end is not None else None,
-        run_steps=min(ended, default=None),
-        run_s=max((tried.wall_s for tried in total.runs), default=0.0),
-        start_s=max((tried.start_s for tried in total.runs), default=0.0),
+        now_ms=last_summary.now_ms if last_summary is not None else None,
+        run_steps=min(run_lengths, default=None),
+        run_s=max((attempt.wall_s for attempt in search.runs), default=0.0),
+        start_s=max((attempt.start_s for attempt in search.runs), default=0.0),
         redirected=tuple(
-            dict.fromkeys(path for t in total.runs for path in t.run.processes.redirected)
+            dict.fromkeys(
+                path for attempt in search.runs for path in attempt.run.processes.redirected
+            )
         ),
-        faults=tuple(dict.fromkeys(fault for t in total.runs for fault in t.run.processes.faults)),
-        interrupted=total.interrupted,
+        faults=tuple(
+            dict.fromkeys(
+                fault for attempt in search.runs for fault in attempt.run.processes.faults
+            )
+        ),
+        interrupted=search.interrupted,
         micro_steps=summary.micro_steps if summary is not None else False,
     )

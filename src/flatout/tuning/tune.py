@@ -30,13 +30,13 @@ WHOLE_PAIRS = 3
 FIRST_BOOST_STEPS = 30
 """Steps that the guard and the fewest pairs of blocks of one boost take, where steps are long."""
 NOISY = 0.25
-"""Noise of the program against itself beyond which the user is told."""
+"""Noise of the program against itself above which the user is warned."""
 CROWDED_SHARE = 0.4
-"""Of a GPU's memory: tensors of this much, with what each process needs beside them, fill half."""
+"""Share of a GPU's memory: tensors of that size and the overhead of a process fill half of it."""
 LEAST_CONFIRM_S = 60.0
-"""The confirmation may overrun the budget by so much ..."""
+"""The confirmation may overrun the budget by this much ..."""
 COMPILE_S = 600.0
-"""... and by so much more where the plan compiles; a hang may not."""
+"""... and by this much more where the plan compiles."""
 
 
 @dataclass(frozen=True)
@@ -62,40 +62,40 @@ def tune(
     bench = _bench(command, settings, folder)
     notes: list[str] = []
     try:
-        found = trials.find(bench, choice, observer, deadline, settings.steps_left)
+        search = trials.find(bench, choice, observer, deadline, settings.steps_left)
     except KeyboardInterrupt:
         end_all(bench.folder)
         raise
-    found, confirmed, best = _finish(bench, found, choice, settings, observer, deadline, notes)
-    notes += _notes(found, settings)
-    here = identity(found.facts.torch)
+    search, confirmed, best = _finish(bench, search, choice, settings, observer, deadline, notes)
+    notes += _notes(search, settings)
+    machine = identity(search.facts.torch)
     return Tuned(
         command=command.display,
-        machine=here,
-        baseline=_baseline(found, confirmed),
+        machine=machine,
+        baseline=_baseline(search, confirmed),
         best=best,
-        trials=found.trials,
+        trials=search.trials,
         confirmation=confirmed,
-        plan=planning.plan(command, found, confirmed, here, settings.steps_left),
-        noise=found.noise,
+        plan=planning.plan(command, search, confirmed, machine, settings.steps_left),
+        noise=search.noise,
         wall_s=time.monotonic() - began,
-        redirected=found.redirected,
+        redirected=search.redirected,
         leaked=footprint.changed(files, footprint.take(Path.cwd())),
-        faults=found.faults,
-        interrupted=found.interrupted,
+        faults=search.faults,
+        interrupted=search.interrupted,
         notes=tuple(notes),
-        blocks=found.blocks,
-        live_guard=found.guard,
-        tried=found.tried,
-        needed_s=None if found.tried else _needed_s(found),
+        blocks=search.blocks,
+        live_guard=search.guard,
+        tried=search.tried,
+        needed_s=None if search.tried else _needed_s(search),
         run_folder=str(folder),
-        micro_steps=found.micro_steps,
+        micro_steps=search.micro_steps,
     )
 
 
 def _finish(
     bench: Bench,
-    found: Found,
+    search: Found,
     choice: Choice,
     settings: Settings,
     observer: Observer,
@@ -103,158 +103,162 @@ def _finish(
     notes: list[str],
 ) -> tuple[Found, Confirmation | None, Measured | None]:
     """What needs fresh processes: boosts of the start, and the confirmation. Ctrl-C ends them."""
-    best = Measured(found.now_ms, None, (), ()) if found.kept and found.now_ms else None
-    if found.interrupted:
+    best = Measured(search.now_ms, None, (), ()) if search.kept and search.now_ms else None
+    if search.interrupted:
         end_all(bench.folder)
-        notes.append("interrupted: the best so far was not confirmed")
-        return found, None, best
+        notes.append("interrupted: the best result so far was not confirmed")
+        return search, None, best
     try:
-        found = planning.paying(found, settings.steps_left or found.run_steps)
+        search = planning.paying(search, settings.steps_left or search.run_steps)
         limit_s = max(LEAST_CONFIRM_S, deadline - time.monotonic())
-        bench = _windows(bench, found, settings)
-        rows, kept = starts.try_starts(bench, found, choice, observer, deadline, limit_s)
-        told = {row.tried for row in rows}
-        old = tuple(row for row in found.trials if row.tried not in told)
-        found = dataclasses.replace(found, trials=(*old, *rows), kept=kept)
-        if not kept:
-            return found, None, None
-        return found, *_confirm(bench, found, settings, observer, deadline, notes)
+        bench = _windows(bench, search, settings)
+        rows, boosts = starts.try_starts(bench, search, choice, observer, deadline, limit_s)
+        tried_ids = {row.tried for row in rows}
+        others = tuple(row for row in search.trials if row.tried not in tried_ids)
+        search = dataclasses.replace(search, trials=(*others, *rows), kept=boosts)
+        if not boosts:
+            return search, None, None
+        return search, *_confirm(bench, search, settings, observer, deadline, notes)
     except KeyboardInterrupt:
         end_all(bench.folder)
-        notes.append("interrupted: the best so far was not confirmed")
-        return dataclasses.replace(found, interrupted=True), None, best
+        notes.append("interrupted: the best result so far was not confirmed")
+        return dataclasses.replace(search, interrupted=True), None, best
 
 
 def _bench(command: Command, settings: Settings, folder: Path) -> Bench:
-    own, root = folder.absolute(), ROOT.absolute()
+    run_folder, root = folder.absolute(), ROOT.absolute()
     # Beside the runs, for the next tuning; where these could not be made, with this one.
-    cache = (root if own.is_relative_to(root) else own) / "cache" / "inductor"
-    return Bench(command, own, seed=settings.seed, compile_cache=cache)
+    cache = (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
+    return Bench(command, run_folder, seed=settings.seed, compile_cache=cache)
 
 
 def _confirm(
     bench: Bench,
-    found: Found,
+    search: Found,
     settings: Settings,
     observer: Observer,
     deadline: float,
     notes: list[str],
 ) -> tuple[Confirmation | None, Measured | None]:
-    """The duel; of a program too short for it, whole runs; without either, what the pairs say."""
-    observer.phase("confirming: as written and with the plan, in turn")
-    plan, limit_s = found.kept, _confirm_limit_s(found, deadline)
+    """A duel, or whole runs of a program too short for one; failing both, the pairs' own gains."""
+    observer.phase("confirming: runs as written and with the plan, in turn")
+    plan, limit_s = search.kept, _confirm_limit_s(search, deadline)
 
-    def done(pair: int, ratio: float | None) -> None:
+    def on_pair(pair: int, ratio: float | None) -> None:
         observer.confirming(pair, max(pair, settings.pairs), ratio)
 
-    best = Measured(found.now_ms, None, (), ()) if found.now_ms else None
+    best = Measured(search.now_ms, None, (), ()) if search.now_ms else None
     try:
-        untouched, planned = _duel(bench, found, settings, limit_s, deadline, done, notes)
+        untouched, planned = _duel(bench, search, settings, limit_s, deadline, on_pair, notes)
     except duel.DuelFailedError as error:
-        notes.append(f"not confirmed by fresh processes ({error}): the gains are its pairs'")
+        notes.append(
+            f"not confirmed in fresh processes ({error}): the gains are those of a single run"
+        )
         return None, best
-    guard = found.guard or _last_guard(found)
+    guard = search.guard or _last_guard(search)
     result = confirmation(untouched, planned, guard, highest_risk(plan) == "semantics")
     return result, measured(planned.process, None) or best
 
 
-def _last_guard(found: Found) -> Guard:
-    """Where the program ended before all was compared together: what the last boost was told."""
-    kept = {boost.id for boost in found.kept}
-    guards = [row.guard for row in found.trials if row.tried in kept and row.guard is not None]
-    nothing = Guard(True, "no boost acts on the model's calls", gradient_compared=False)
-    return guards[-1] if guards else nothing
+def _last_guard(search: Found) -> Guard:
+    """The verdict on the last kept boost, where the program ended before all were compared."""
+    boost_ids = {boost.id for boost in search.kept}
+    guards = [
+        row.guard for row in search.trials if row.tried in boost_ids and row.guard is not None
+    ]
+    no_guard = Guard(True, "no boost acts on the model's calls", gradient_compared=False)
+    return guards[-1] if guards else no_guard
 
 
 def _duel(
     bench: Bench,
-    found: Found,
+    search: Found,
     settings: Settings,
     limit_s: float,
     deadline: float,
-    done: duel.PairDone,
+    on_pair: duel.PairDone,
     notes: list[str],
 ) -> tuple[duel.Side, duel.Side]:
     """Windows in turn; whole runs in turn where the program is too short for them."""
-    if not _too_short(found):
+    if not _too_short(search):
         try:
             return duel.fight(
                 bench,
-                found.kept,
-                found.facts,
+                search.kept,
+                search.facts,
                 settings.pairs,
                 limit_s,
-                done,
+                on_pair,
                 most=max(MOST_PAIRS, settings.pairs),
                 unclear=unclear,
             )
         except duel.EndedEarlyError:
             pass
-    notes.append("the program is short: whole runs of it were compared")
+    notes.append("the program is short: whole runs were compared")
     pairs = min(WHOLE_PAIRS, settings.pairs)
-    enough_s = max(LEAST_CONFIRM_S, deadline - time.monotonic())
-    return duel.whole_runs(bench, found.kept, found.facts, pairs, limit_s, done, enough_s)
+    pairs_s = max(LEAST_CONFIRM_S, deadline - time.monotonic())
+    return duel.whole_runs(bench, search.kept, search.facts, pairs, limit_s, on_pair, pairs_s)
 
 
-def _too_short(found: Found) -> bool:
+def _too_short(search: Found) -> bool:
     """Whether a whole run of the program has no room for the windows of a duel."""
-    if found.run_steps is None or found.now_ms is None:
+    if search.run_steps is None or search.now_ms is None:
         return False
-    return found.run_steps * found.now_ms / 1000 < 2 * PAIRS
+    return search.run_steps * search.now_ms / 1000 < 2 * PAIRS
 
 
-def _confirm_limit_s(found: Found, deadline: float) -> float:
-    compiles = any(known.get(boost.id).compiles for boost in found.kept)
-    least_s = max(LEAST_CONFIRM_S, 3 * found.run_s) + (COMPILE_S if compiles else 0.0)
+def _confirm_limit_s(search: Found, deadline: float) -> float:
+    compiles = any(known.get(boost.id).compiles for boost in search.kept)
+    least_s = max(LEAST_CONFIRM_S, 3 * search.run_s) + (COMPILE_S if compiles else 0.0)
     return max(deadline - time.monotonic(), least_s)
 
 
-def _windows(bench: Bench, found: Found, settings: Settings) -> Bench:
-    """Windows of a second: there are several on each side."""
+def _windows(bench: Bench, search: Found, settings: Settings) -> Bench:
+    """Windows of about a second: each side has several."""
     if settings.steps is not None:
         steps = max(3, settings.steps)
         return dataclasses.replace(
-            bench, min_steps=steps, max_steps=steps, window_s=0.0, crowded=_crowded(found)
+            bench, min_steps=steps, max_steps=steps, window_s=0.0, crowded=_crowded(search)
         )
-    steps = max(3, math.ceil(0.5 / (found.written.step_ms / 1000)))
+    steps = max(3, math.ceil(0.5 / (search.written.step_ms / 1000)))
     return dataclasses.replace(
-        bench, min_steps=min(bench.min_steps, steps), window_s=1.0, crowded=_crowded(found)
+        bench, min_steps=min(bench.min_steps, steps), window_s=1.0, crowded=_crowded(search)
     )
 
 
-def _crowded(found: Found) -> bool:
+def _crowded(search: Found) -> bool:
     """Whether two of the program, one of them suspended, may not fit into a GPU's memory."""
-    if found.facts.device != "cuda" or found.written.peak_bytes is None:
+    if search.facts.device != "cuda" or search.written.peak_bytes is None:
         return False
     known_bytes = [gpu.memory_bytes for gpu in identity().gpus if gpu.memory_bytes]
-    return found.written.peak_bytes > CROWDED_SHARE * min(known_bytes, default=math.inf)
+    return search.written.peak_bytes > CROWDED_SHARE * min(known_bytes, default=math.inf)
 
 
-def _baseline(found: Found, confirmed: Confirmation | None) -> Measured:
+def _baseline(search: Found, confirmed: Confirmation | None) -> Measured:
     """The program as written; its losses are those of the confirmation, where there is one."""
     losses = confirmed.untouched_losses if confirmed is not None else ()
-    return dataclasses.replace(found.written, losses=losses)
+    return dataclasses.replace(search.written, losses=losses)
 
 
-def _needed_s(found: Found) -> float:
-    """For a look at the program, the fewest pairs of one boost, and the confirmation."""
-    steps = FIRST_BOOST_STEPS if found.written.step_ms > 500 else 1.5 * FIRST_BOOST_STEPS
-    return (found.start_s + steps * found.written.step_ms / 1000) / (1 - trials.CONFIRM_SHARE)
+def _needed_s(search: Found) -> float:
+    """Time to look at the program, to measure one boost with the fewest pairs, and to confirm."""
+    steps = FIRST_BOOST_STEPS if search.written.step_ms > 500 else 1.5 * FIRST_BOOST_STEPS
+    return (search.start_s + steps * search.written.step_ms / 1000) / (1 - trials.CONFIRM_SHARE)
 
 
-def _notes(found: Found, settings: Settings) -> list[str]:
+def _notes(search: Found, settings: Settings) -> list[str]:
     notes = []
-    if found.noise > NOISY:
+    if search.noise > NOISY:
         notes.append(
-            f"neighbouring blocks of the program as written differed by {found.noise:.0%}: small"
-            " gains cannot be seen here; stop other programs and tune again"
+            f"neighbouring blocks of the program as written differed by {search.noise:.0%}: small"
+            " gains cannot be measured on this machine now; stop other programs and tune again"
         )
-    if found.micro_steps:
-        notes.append("measured by micro-step: a step of this program is made of many")
-    untried = [str(row.tried) for row in found.trials if row.left]
+    if search.micro_steps:
+        notes.append("measured per micro-step: an optimizer step of this program takes several")
+    untried = [str(row.tried) for row in search.trials if row.left]
     if untried:
         notes.append(
-            f"no time was left to try {', '.join(dict.fromkeys(untried))}: a longer --budget"
-            " (or a program that trains longer) lets them have their turn"
+            f"there was no time to try {', '.join(dict.fromkeys(untried))}: give a longer --budget"
+            " or let the program train longer"
         )
     return notes
