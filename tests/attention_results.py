@@ -17,7 +17,7 @@ UNWRAP = torch._functorch.utils.unwrap_dead_wrappers
 
 
 def nothing_is_left() -> bool:
-    return torch._functorch.utils.unwrap_dead_wrappers is UNWRAP and not machinery(torch).lazy
+    return torch._functorch.utils.unwrap_dead_wrappers is UNWRAP and not machinery().lazy
 
 
 class Boosted:
@@ -72,4 +72,4 @@ def assert_same(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
 
 
 def is_deferred(item: Any) -> bool:
-    return type(item) is machinery(torch).deferred
+    return type(item) is machinery().deferred

@@ -45,7 +45,7 @@ class Capture:
         self.factor = factor
         self.recorded: list[Any] = []
 
-    def __call__(self, torch: Any, whole: Any, samples: tuple[Any, ...]) -> Callable[..., Any]:
+    def __call__(self, whole: Any, samples: tuple[Any, ...]) -> Callable[..., Any]:
         weights = list(whole.parameters())
         twin, factor = copy.deepcopy(whole, {id(w): w for w in weights}), self.factor
         for _ in range(4):  # three times to warm up, once to record

@@ -121,9 +121,11 @@ def environment(facts: JobFacts, params: Params) -> dict[str, str]:
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
     """Set glibc's malloc, or see that what the environment asked for is really there."""
+    import torch
+
     conf = next((os.environ[name] for name in CONF_NAMES if name in os.environ), "")
-    if EXPAND in conf.replace(" ", "") and target.cuda.is_available():
-        return Applied(lambda: None, lambda: _segments_expand(target))
+    if EXPAND in conf.replace(" ", "") and torch.cuda.is_available():
+        return Applied(lambda: None, _segments_expand)
     malloc = _malloc(params)
     if malloc in LIBRARIES:
         if not _loaded(LIBRARIES[malloc]):
@@ -259,10 +261,12 @@ def _keep_heap() -> Applied:
     return Applied(undo, lambda: (True, "glibc keeps freed memory"))
 
 
-def _segments_expand(torch: Any) -> tuple[bool, str] | None:
-    if not torch.cuda.is_initialized():
+def _segments_expand() -> tuple[bool, str] | None:
+    import torch
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False, "the program did not use CUDA"
-    segments = torch.cuda.memory_snapshot()
+    segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     if not segments:
         return None
     if any(segment.get("is_expandable") for segment in segments):

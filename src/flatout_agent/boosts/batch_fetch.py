@@ -43,6 +43,8 @@ from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_wait
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, LoaderFacts, Params
 
@@ -72,9 +74,9 @@ def promise(facts: JobFacts, params: Params) -> float:
     return max(1.0, 1.02 * speedup_of_wait(facts, factor))
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
     """Change the fetchers of this loader's iterators, of those under way and of those to come."""
-    reason = _why_not_target(job.torch, target)
+    reason = _why_not_target(target)
     if reason is not None:
         raise Declined(reason)
     rows = _Rows(job, target)
@@ -112,7 +114,9 @@ def _why_not(loader: LoaderFacts) -> str | None:
     return None
 
 
-def _why_not_target(torch: Any, loader: Any) -> str | None:
+def _why_not_target(loader: torch.utils.data.DataLoader[Any]) -> str | None:
+    import torch
+
     collate = torch.utils.data._utils.collate
     if loader.num_workers:
         return f"the loader has {loader.num_workers} workers, which fetch the batches"
@@ -123,10 +127,12 @@ def _why_not_target(torch: Any, loader: Any) -> str | None:
     functions = collate.default_collate_fn_map.values()
     if any(function.__module__ != collate.__name__ for function in functions):
         return "the program has added to the default collate function"
-    return _why_not_dataset(torch, loader.dataset)
+    return _why_not_dataset(loader.dataset)
 
 
-def _why_not_dataset(torch: Any, dataset: Any) -> str | None:
+def _why_not_dataset(dataset: Any) -> str | None:
+    import torch
+
     data = torch.utils.data
     for level in _levels(data, dataset):
         if "__getitems__" in getattr(level, "__dict__", {}):
@@ -136,7 +142,7 @@ def _why_not_dataset(torch: Any, dataset: Any) -> str | None:
         if type(level) is not data.TensorDataset:
             return f"the samples come from {type(level).__name__}, not from a TensorDataset"
         for tensor in level.tensors:
-            reason = _unlike(torch, tensor)
+            reason = _unlike(tensor)
             if reason is not None:
                 return reason
     return None
@@ -157,8 +163,10 @@ def _levels(data: Any, dataset: Any) -> Iterator[Any]:
         yield from _levels(data, part)
 
 
-def _unlike(torch: Any, tensor: Any) -> str | None:
+def _unlike(tensor: torch.Tensor) -> str | None:
     """Why rows of this tensor must be stacked one by one; None: `index_select` gives the same."""
+    import torch
+
     if type(tensor) is not torch.Tensor:
         return f"the dataset holds {type(tensor).__name__}, not plain tensors"
     if tensor.requires_grad:
@@ -179,8 +187,8 @@ class _Unlike(Exception):  # noqa: N818 - leads back to PyTorch's own way
 class _Rows:
     """One loader's batches, fetched as rows: on or off, and what came of it."""
 
-    def __init__(self, job: Job, loader: Any) -> None:
-        self.torch, self._job = job.torch, job
+    def __init__(self, job: Job, loader: torch.utils.data.DataLoader[Any]) -> None:
+        self._job = job
         self._loader = weakref.ref(loader)  # the layer lives in the job, by the loader
         self.off: str | None = None
         self.batches = 0
@@ -195,12 +203,14 @@ class _Rows:
 
     def take_over(self) -> None:
         """Change the fetcher of each iterator that has PyTorch's own."""
-        fetch = self.torch.utils.data._utils.fetch
+        import torch
+
+        fetch = torch.utils.data._utils.fetch
         for iterator in self._iterators():
             plain = iterator._dataset_fetcher
             if self.off is not None or type(plain) is not fetch._MapDatasetFetcher:
                 continue
-            default = self.torch.utils.data._utils.collate.default_collate
+            default = torch.utils.data._utils.collate.default_collate
             if plain.auto_collation and plain.collate_fn is default and "fetch" not in vars(plain):
                 iterator._dataset_fetcher = Fetcher(plain, self)
 
@@ -237,7 +247,7 @@ class Fetcher:
         if not self._compared:
             return self._compare(indices)
         try:
-            batch = together(rows.torch, self.plain.dataset, indices)
+            batch = together(self.plain.dataset, indices)
         except Exception as error:
             failure = str(error) or type(error).__name__
         else:
@@ -252,8 +262,8 @@ class Fetcher:
         self._compared = True
         expected = self.plain.fetch(indices)
         try:
-            batch = together(self.rows.torch, self.plain.dataset, indices)
-            if not same(self.rows.torch, batch, expected):
+            batch = together(self.plain.dataset, indices)
+            if not same(batch, expected):
                 self.rows.stop("the first batch came out different")
         except Exception as error:
             self.rows.stop(str(error) or type(error).__name__)
@@ -265,35 +275,39 @@ class Fetcher:
         return getattr(self.plain, name)
 
 
-def together(torch: Any, dataset: Any, indices: list[Any]) -> Any:
+def together(dataset: Any, indices: list[Any]) -> Any:
     """What the default collate makes of these samples. Raises where that cannot be told."""
+    import torch
+
     data = torch.utils.data
     kind = type(dataset)
-    numbers = _numbers(torch, indices)
+    numbers = _numbers(indices)
     if kind is data.TensorDataset:
         rows = torch.frombuffer(array.array("q", numbers), dtype=torch.int64)
-        return [_select(torch, tensor, rows) for tensor in dataset.tensors]
+        return [_select(tensor, rows) for tensor in dataset.tensors]
     if kind is data.Subset:
         chosen = dataset.indices
-        return together(torch, dataset.dataset, [chosen[number] for number in numbers])
+        return together(dataset.dataset, [chosen[number] for number in numbers])
     if kind is data.StackDataset:
         parts = dataset.datasets
         if isinstance(parts, dict):
-            return {name: together(torch, part, numbers) for name, part in parts.items()}
-        return [together(torch, part, numbers) for part in parts]
+            return {name: together(part, numbers) for name, part in parts.items()}
+        return [together(part, numbers) for part in parts]
     if kind is data.ConcatDataset:
-        return _from_several(torch, dataset, numbers)
+        return _from_several(dataset, numbers)
     raise _Unlike(f"the samples come from {kind.__name__}, not from a TensorDataset")
 
 
-def _numbers(torch: Any, indices: list[Any]) -> list[int]:
+def _numbers(indices: list[Any]) -> list[int]:
     """Indices as `int`: samplers over arrays and tensors give numbers of other types."""
     if set(map(type, indices)) == {int}:
         return indices
-    return [_number(torch, index) for index in indices]
+    return [_number(index) for index in indices]
 
 
-def _number(torch: Any, index: Any) -> int:
+def _number(index: Any) -> int:
+    import torch
+
     kind = type(index)
     tensor = kind is torch.Tensor and index.dim() == 0 and index.dtype is torch.int64
     if kind is int or tensor or (kind.__module__ == "numpy" and kind.__name__ == "int64"):
@@ -301,16 +315,18 @@ def _number(torch: Any, index: Any) -> int:
     raise _Unlike(f"the sampler gives {kind.__name__}, not a number")
 
 
-def _select(torch: Any, tensor: Any, rows: Any) -> Any:
-    reason = _unlike(torch, tensor)  # the program may have put in another since
+def _select(tensor: torch.Tensor, rows: Any) -> Any:
+    reason = _unlike(tensor)  # the program may have put in another since
     if reason is not None:
         raise _Unlike(reason)
     on_device = rows if tensor.device.type == "cpu" else rows.to(tensor.device)
     return tensor.index_select(0, on_device)
 
 
-def _from_several(torch: Any, dataset: Any, numbers: list[int]) -> Any:
+def _from_several(dataset: Any, numbers: list[int]) -> Any:
     """Rows of a ConcatDataset: one fetch for each part, then back into the order asked for."""
+    import torch
+
     if min(numbers) < 0:
         raise _Unlike("the sampler gives negative numbers")
     ends = dataset.cumulative_sizes
@@ -321,38 +337,42 @@ def _from_several(torch: Any, dataset: Any, numbers: list[int]) -> Any:
     for part, places in wanted.items():
         start = ends[part - 1] if part else 0
         chosen = [numbers[place] - start for place in places]
-        parts.append(together(torch, dataset.datasets[part], chosen))
+        parts.append(together(dataset.datasets[part], chosen))
     if len(parts) == 1:
         return parts[0]
     order = array.array("q", bytes(8 * len(numbers)))
     for row, place in enumerate(place for places in wanted.values() for place in places):
         order[place] = row
-    return _joined(torch, parts, torch.frombuffer(order, dtype=torch.int64))
+    return _joined(parts, torch.frombuffer(order, dtype=torch.int64))
 
 
-def _joined(torch: Any, parts: list[Any], order: Any) -> Any:
+def _joined(parts: list[Any], order: Any) -> Any:
+    import torch
+
     first = parts[0]
     if isinstance(first, dict):
         if any(list(part) != list(first) for part in parts):
             raise _Unlike("the parts of the dataset differ in their names")
-        return {name: _joined(torch, [part[name] for part in parts], order) for name in first}
+        return {name: _joined([part[name] for part in parts], order) for name in first}
     if isinstance(first, list):
         groups = zip(*parts, strict=True)
-        return [_joined(torch, list(group), order) for group in groups]
+        return [_joined(list(group), order) for group in groups]
     forms = {(part.dtype, part.shape[1:], part.device) for part in parts}
     if len(forms) > 1:
         raise _Unlike("the parts of the dataset differ in type, shape or device")
     return torch.cat(parts).index_select(0, order.to(first.device))
 
 
-def same(torch: Any, one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
     """The same containers, types, strides and bits."""
+    import torch
+
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):
-        return list(one) == list(other) and all(same(torch, one[k], other[k]) for k in one)
+        return list(one) == list(other) and all(same(one[k], other[k]) for k in one)
     if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, [torch] * len(one), one, other))
+        return len(one) == len(other) and all(map(same, one, other))
     forms = [(t.dtype, t.device, t.shape, t.stride(), t.requires_grad) for t in (one, other)]
     if forms[0] != forms[1]:
         return False

@@ -37,6 +37,8 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, LoaderFacts, Params
 
@@ -70,18 +72,18 @@ def promise(facts: JobFacts, params: Params) -> float:
     return 1.0 + (0.2 if facts.device == "cpu" else 0.4) * (1 - 1 / _factor(params))
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
     """Put a batch sampler with larger batches around the loader's own sampler."""
     factor = _factor(params)
-    reason = _why_not_target(job.torch, target, factor)
+    reason = _why_not_target(target, factor)
     if reason is not None:
         raise Declined(reason)
     names = vars(target)
     before = {name: names[name] for name in ("batch_size", "batch_sampler")}
-    size = int(target.batch_size)
+    size = int(names["batch_size"])
     # Through the dictionary: DataLoader refuses a later change of its batches.
     names["batch_size"] = size * factor
-    names["batch_sampler"] = type(target.batch_sampler)(
+    names["batch_sampler"] = type(names["batch_sampler"])(
         target.sampler, size * factor, target.drop_last
     )
     reference = weakref.ref(target)
@@ -129,7 +131,9 @@ def _too_few(batches: int | None, factor: int) -> str | None:
     return None
 
 
-def _why_not_target(torch: Any, loader: Any, factor: int) -> str | None:
+def _why_not_target(loader: torch.utils.data.DataLoader[Any], factor: int) -> str | None:
+    import torch
+
     data = torch.utils.data
     if loader._iterator is not None:
         return "the loader is already being iterated"

@@ -40,7 +40,7 @@ buffers, hooks and the state dict are the script's own throughout.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup, speedup_of_work
@@ -48,6 +48,8 @@ from flatout_agent.chain import Depth
 from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, ModelFacts, Params
 
@@ -95,19 +97,20 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup_of_work(facts, full)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Put autocast around the model's call."""
-    torch = job.torch
-    reason = why_not_float32(torch, target)
+    import torch
+
+    reason = why_not_float32(target)
     if reason is not None:
         raise Declined(reason)
     device = next(p.device.type for p in target.parameters())
-    native, detail = native_bf16(torch, device)
+    native, detail = native_bf16(device)
     if not native:
         raise Declined(f"bfloat16: {detail}")
     if not torch.amp.is_autocast_available(device):
         raise Declined(f"torch has no autocast for devices of type {device}")
-    autocast = AutocastCall(torch, device, torch.bfloat16)
+    autocast = AutocastCall(device, torch.bfloat16)
     undo = job.wrap_call(target, Depth.PRECISION, autocast.layer)
     return Applied(undo, lambda: autocast.engaged(detail))
 

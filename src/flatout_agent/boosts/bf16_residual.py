@@ -48,6 +48,8 @@ from flatout_agent.boosts import speedup
 from flatout_agent.speedups.stand_in import StandIn
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, ModelFacts, Params
 
@@ -89,16 +91,17 @@ def promise(facts: JobFacts, params: Params) -> float:
     return LEAST_PROMISE if measured is None else measured
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Stand in for embedding from now on."""
-    torch = job.torch
+    import torch
+
     kinds = [type(module) for module in target.modules()]
     if any(issubclass(kind, (torch.nn.RNNBase, torch.nn.RNNCellBase)) for kind in kinds):
         raise Declined("the model has recurrent layers, which compute in the type they get")
     has_parameters = any(True for _ in target.parameters())  # a plan is begun without the model
     if has_parameters and not any(issubclass(kind, torch.nn.Embedding) for kind in kinds):
         raise Declined("the model has no embedding")
-    casts = _casts(torch)
+    casts = _casts()
     if not casts.stand_in.holders:
         casts.cast = False
     casts.stand_in.hold()
@@ -121,16 +124,17 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 class Casts:
     """Calls of torch's embedding, with what comes out of them cast."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
+        import torch
+
         self.cast = False
         """Something was cast. Not counted: compiled code would be compiled anew at each number."""
         original = torch.nn.functional.embedding
         self.stand_in = StandIn(torch.nn.functional, {"embedding": self._around(original)})
 
     def _around(self, original: Any) -> Any:
-        # Compilers trace through it, and see when it comes and goes. torch.jit.script cannot.
-        torch = self.torch
+        import torch
+
         devices = tuple(filter(torch.amp.is_autocast_available, DEVICES))
 
         @functools.wraps(original)
@@ -158,6 +162,6 @@ class Casts:
 
 
 @functools.cache
-def _casts(torch: Any) -> Casts:
+def _casts() -> Casts:
     """The one of this process: two models share torch's function."""
-    return Casts(torch)
+    return Casts()

@@ -49,6 +49,8 @@ from flatout_agent.speedups import nests
 from flatout_agent.speedups.channels_last import ChannelsLast, convolutions, is_channels_last
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -82,17 +84,18 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup_of_work(facts, full)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Convert 4-d inputs of the model's calls."""
-    torch = job.torch
-    layers = convolutions(torch, target, [4])
+    import torch
+
+    layers = convolutions(target, [4])
     if not layers:
         raise Declined("the model has no 2-d convolution")
-    if any(is_channels_last(torch, module.weight) for module in layers):
+    if any(is_channels_last(module.weight) for module in layers):
         raise Declined("the script already uses channels-last")
     if all(module.weight.dtype == torch.float64 for module in layers):
         raise Declined("float64 convolutions have no channels-last kernels")
-    layout = Layout(torch, target)
+    layout = Layout(target)
     return Applied(job.wrap_call(target, Depth.LAYOUT, layout.layer), layout.engaged)
 
 
@@ -107,8 +110,8 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 class Layout(ChannelsLast):
     """The layer around one model's call."""
 
-    def __init__(self, torch: Any, model: Any) -> None:
-        super().__init__(torch, model, [4])
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model, [4])
         self.calls = 0
         self.proven: set[bool] = set()
         """Modes (training or not) in which a call went through."""
@@ -133,8 +136,8 @@ class Layout(ChannelsLast):
 
         return in_channels_last
 
-    def _usual(self, tensor: Any) -> Any:
-        return tensor.contiguous() if is_channels_last(self.torch, tensor) else tensor
+    def _usual(self, tensor: torch.Tensor) -> Any:
+        return tensor.contiguous() if is_channels_last(tensor) else tensor
 
     def engaged(self) -> tuple[bool, str] | None:
         """For `Applied.engaged`."""

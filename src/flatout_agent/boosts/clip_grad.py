@@ -68,8 +68,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
     """Stand in for the body of clip_grad_norm_ from now on."""
-    torch = job.torch
-    clipping = _clipping(torch)
+    clipping = _clipping()
     if clipping.body is None:
         raise Declined("this version of torch clips gradients in another way")
     calls, spared = clipping.calls, clipping.spared
@@ -97,12 +96,13 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 class Clipping:
     """Takes the calls that it makes faster, and passes on the others."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
         self.calls = self.spared = 0
-        self.body = _body(torch, self._stand_in)
+        self.body = _body(self._stand_in)
 
     def _stand_in(self, original: Any) -> Any:
+        import torch
+
         def clip_grad_norm_(
             parameters: Any,
             max_norm: Any,
@@ -111,7 +111,7 @@ class Clipping:
             foreach: bool | None = None,
         ) -> Any:
             ours = foreach is None and _number(max_norm) and _number(norm_type) and norm_type == 2
-            if not ours or self.torch.compiler.is_compiling():
+            if not ours or torch.compiler.is_compiling():
                 return original(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
             listed = parameters
             if isinstance(parameters, types.GeneratorType):
@@ -125,7 +125,8 @@ class Clipping:
 
     def _clipped(self, parameters: Any, limit: float, finite: bool) -> Any:
         """The norm, with the gradients clipped to the limit; None: not for us, nothing was done."""
-        torch = self.torch
+        import torch
+
         if type(parameters) not in (list, tuple):
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else ()
         grads = [item.grad for item in parameters if item.grad is not None]
@@ -144,8 +145,9 @@ class Clipping:
 
     def _takes(self, grads: list[Any]) -> bool:
         """Plain dense gradients on the CPU, of one precision, in no graph."""
-        torch = self.torch
-        if not grads or set(map(type, grads)) != {torch.Tensor} or not is_plain(torch, grads[0]):
+        import torch
+
+        if not grads or set(map(type, grads)) != {torch.Tensor} or not is_plain(grads[0]):
             return False
         kind, strided = grads[0].dtype, torch.strided
         return bool(kind.is_floating_point) and all(
@@ -162,8 +164,10 @@ class Body(StandIn):
     """
 
 
-def _body(torch: Any, make: Any) -> Body | None:
+def _body(make: Any) -> Body | None:
     """None where this version of torch is built in another way."""
+    import torch
+
     outer = torch.nn.utils.clip_grad.clip_grad_norm_
     cells = getattr(outer, "__closure__", None) or ()
     inner = getattr(outer, "__wrapped__", None)
@@ -178,6 +182,6 @@ def _number(value: Any) -> bool:
 
 
 @functools.cache
-def _clipping(torch: Any) -> Clipping:
+def _clipping() -> Clipping:
     """The one of this process."""
-    return Clipping(torch)
+    return Clipping()

@@ -54,6 +54,8 @@ from flatout_agent.chain import Depth
 from flatout_agent.speedups.compiling import SEVERAL, CompiledCalls, cannot, missing, traceable
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, ModelFacts, Params
 
@@ -128,13 +130,14 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup_of_work(facts, more * full)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Compile the model's training calls."""
-    torch = job.torch
+    import torch
+
     mode = params.get("mode", "default")
     device = next((p.device.type for p in target.parameters()), "cpu")
     innermost = _innermost(job, target)
-    reason = cannot(torch, target, innermost) or missing(torch, device)
+    reason = cannot(target, innermost) or missing(device)
     if reason is not None:
         raise Declined(reason)
     graphs = device == "cuda" and mode in GRAPH_MODES
@@ -164,7 +167,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     return f"model.compile({given})  # in place, before training\n"
 
 
-def _innermost(job: Job, model: Any) -> Callable[..., Any]:
+def _innermost(job: Job, model: torch.nn.Module) -> Callable[..., Any]:
     """The model's call without any layer: the script's own `model.compile()`, if there is one."""
     seen: list[Callable[..., Any]] = []
 

@@ -79,9 +79,8 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
     """Set the float-math mode."""
-    torch = target
-    undo, detail = multiply_in_bf16(torch)
-    return Applied(undo, lambda: _engaged(torch, detail))
+    undo, detail = multiply_in_bf16()
+    return Applied(undo, lambda: _engaged(detail))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -92,10 +91,12 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     )
 
 
-def _engaged(torch: Any, detail: str) -> tuple[bool, str]:
+def _engaged(detail: str) -> tuple[bool, str]:
+    import torch
+
     if torch.get_float32_matmul_precision() != "medium":
         return False, "the script set the matmul precision itself"
-    error = rounding_error(torch)
+    error = rounding_error()
     if error < 1e-4:
         return False, f"oneDNN accepted the mode and kept float32 (relative error {error:.0e})"
     return True, f"{detail}, relative error of a product {error:.0e}"

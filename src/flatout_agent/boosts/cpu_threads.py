@@ -29,12 +29,14 @@ The former number of threads is set again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.limits import local_processes, usable_cores
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -83,9 +85,10 @@ def promise(facts: JobFacts, params: Params) -> float:
     return 1.02
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Set the number of threads for the thread that trains; a second model finds it set."""
-    torch = job.torch
+    import torch
+
     device = next((str(item.device.type) for item in target.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}")
@@ -107,7 +110,7 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
         if torch.get_num_threads() == count:  # else the script has chosen meanwhile
             torch.set_num_threads(before)
 
-    return Applied(undo, lambda: _told(torch, count, before))
+    return Applied(undo, lambda: _told(count, before))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -140,7 +143,9 @@ def _chosen_by_script(threads: int, cores: int, processes: int) -> str | None:
     return f"the script or OMP_NUM_THREADS chose {threads} threads, {cores} cores are usable"
 
 
-def _told(torch: Any, count: int, before: int) -> tuple[bool, str]:
+def _told(count: int, before: int) -> tuple[bool, str]:
+    import torch
+
     now = int(torch.get_num_threads())
     if now != count:
         return False, f"the script has set {now} threads since"

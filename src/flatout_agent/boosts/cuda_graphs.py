@@ -58,6 +58,8 @@ from flatout_agent.speedups.graphs import captures, graphed_calls
 from flatout_agent.speedups.graphs.recordings import Graphed
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -94,12 +96,12 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup_of_work(facts, full)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Record and replay the model's training calls."""
     device = next((p.device.type for p in target.parameters()), "cpu")
     if device != "cuda":
         raise Declined(f"CUDA graphs need a GPU, the model is on {device}")
-    reason = _cannot(job.torch, target)
+    reason = _cannot(target)
     if reason is not None:
         raise Declined(reason)
     return graphed_calls.put_on(job, target, _capture)
@@ -120,7 +122,9 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     )
 
 
-def _cannot(torch: Any, model: Any) -> str | None:
+def _cannot(model: torch.nn.Module) -> str | None:
+    import torch
+
     wrappers = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
     wrapped = wrappers & {base.__name__ for base in type(model).__mro__}
     if wrapped:
@@ -144,14 +148,16 @@ def _cannot(torch: Any, model: Any) -> str | None:
     return None
 
 
-def _capture(torch: Any, whole: Any, samples: tuple[Any, ...]) -> Graphed:
+def _capture(whole: Any, samples: tuple[Any, ...]) -> Graphed:
     """`whole`, recorded; where that fails, stream and allocator are afterwards what they were."""
+    import torch
+
     device = next(whole.parameters()).device
     with torch.cuda.device(device):  # whatever records, waits or draws does so on the current one
         random, current = torch.cuda.get_rng_state(device), torch.cuda.current_stream(device)
         # Torch's own stream for recordings is of the device that it was first made on. And a graph
         # that is freed takes its stream's workspaces along: no other recording may be on it.
-        stream = torch.cuda.Stream(device)
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         own, pools, begun = torch.cuda.graph, [], []
 
         @contextlib.contextmanager
@@ -165,16 +171,18 @@ def _capture(torch: Any, whole: Any, samples: tuple[Any, ...]) -> Graphed:
 
         restore = replaced(torch.cuda, "graph", recording)
         try:
-            return _made(torch, whole, samples)
+            return _made(whole, samples)
         except BaseException:
             graph = begun[-1] if begun else None
-            captures.clean_up(torch, current, random, list(dict.fromkeys(pools)), graph)
+            captures.clean_up(current, random, list(dict.fromkeys(pools)), graph)
             raise
         finally:
             restore()
 
 
-def _made(torch: Any, whole: Any, samples: tuple[Any, ...]) -> Graphed:
+def _made(whole: Any, samples: tuple[Any, ...]) -> Graphed:
+    import torch
+
     with contextlib.ExitStack() as regions:
         if torch.is_autocast_enabled("cuda"):  # weights that it keeps cast would be kept for good
             dtype = torch.get_autocast_dtype("cuda")

@@ -70,14 +70,15 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
     """Put it first. CUDA is not touched: the script may still choose its devices."""
-    torch = target
+    import torch
+
     if torch.version.cuda is None:
         raise Declined("this torch was built without CUDA")
     if not hasattr(torch._C, "_set_sdp_priority_order"):
         raise Declined("this torch cannot set the order: 2.6 or newer can")
-    if not torch.backends.cuda.cudnn_sdp_enabled():
+    if not torch.backends.cuda.cudnn_sdp_enabled():  # type: ignore[no-untyped-call]
         raise Declined("the script has turned cuDNN's attention off")
-    cudnn = int(torch.nn.attention.SDPBackend.CUDNN_ATTENTION)
+    cudnn = torch.nn.attention.SDPBackend.CUDNN_ATTENTION.value
     before = [int(kernel) for kernel in torch._C._get_sdp_priority_order()]
     if before[:1] == [cudnn]:
         raise Declined("it comes first already")
@@ -86,11 +87,13 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     def undo() -> None:
         torch._C._set_sdp_priority_order(before)
 
-    return Applied(undo, lambda: _engaged(torch, cudnn))
+    return Applied(undo, lambda: _engaged(cudnn))
 
 
-def _engaged(torch: Any, cudnn: int) -> tuple[bool, str]:
-    if not torch.cuda.is_initialized():
+def _engaged(cudnn: int) -> tuple[bool, str]:
+    import torch
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False, "the program did not use CUDA"
     if torch.cuda.get_device_capability() < HOPPER:
         return False, "the GPU is older than Hopper"

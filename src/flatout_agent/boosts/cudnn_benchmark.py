@@ -75,20 +75,21 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
     """Turn measuring on. CUDA is not touched: the script may still choose its devices."""
-    torch = target
+    import torch
+
     if torch.version.cuda is None and torch.version.hip is None:
         raise Declined("this torch was built without CUDA")
     cudnn = torch.backends.cudnn
     if cudnn.benchmark:
         raise Declined("it is on already")
-    if _deterministic(torch):
+    if _deterministic():
         raise Declined("the script asks for deterministic algorithms")
     cudnn.benchmark = True
 
     def undo() -> None:
         cudnn.benchmark = False
 
-    return Applied(undo, lambda: _engaged(torch))
+    return Applied(undo, _engaged)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -96,15 +97,19 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     return "torch.backends.cudnn.benchmark = True\n"
 
 
-def _deterministic(torch: Any) -> bool:
+def _deterministic() -> bool:
+    import torch
+
     return bool(torch.backends.cudnn.deterministic or torch.are_deterministic_algorithms_enabled())
 
 
-def _engaged(torch: Any) -> tuple[bool, str]:
-    if not torch.cuda.is_initialized():
+def _engaged() -> tuple[bool, str]:
+    import torch
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False, "the program did not use CUDA"
     if not torch.backends.cudnn.benchmark:
         return False, "the script turned it off"
-    if _deterministic(torch):
+    if _deterministic():
         return False, "the script asks for deterministic algorithms"
     return True, ""

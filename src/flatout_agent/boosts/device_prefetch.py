@@ -39,6 +39,8 @@ from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.speedups.early_copies import PinnedCopies, Prefetch, catch_moves
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -67,13 +69,15 @@ def promise(facts: JobFacts, params: Params) -> float:
     return 1.08
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
     """Watch this loader's batches and start their copies early."""
-    if not job.torch.cuda.is_available():
+    import torch
+
+    if not torch.cuda.is_available():
         raise Declined("there is no CUDA device")
-    prefetch = Prefetch(job.torch, PinnedCopies(job.torch), ahead=target.num_workers > 0)
+    prefetch = Prefetch(PinnedCopies(), ahead=target.num_workers > 0)
     undo_layer = job.wrap_batches(target, prefetch.layer)
-    undo_moves = catch_moves(job.torch)
+    undo_moves = catch_moves()
 
     def undo() -> None:
         undo_layer()

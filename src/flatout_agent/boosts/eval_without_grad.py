@@ -42,6 +42,8 @@ from flatout_agent.speedups import nests
 from flatout_agent.speedups.recompute import Call
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -64,9 +66,9 @@ def promise(facts: JobFacts, params: Params) -> float:
     return 1.05
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Watch this model's evaluations; it decides for itself when it may act."""
-    watch = _Watch(job.torch, target)
+    watch = _Watch(target)
     undo_layer = job.wrap_call(target, Depth.EVALUATION, watch.layer)
 
     def undo() -> None:
@@ -91,8 +93,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 class _Watch:
     """What is known of one model's evaluations."""
 
-    def __init__(self, torch: Any, model: Any) -> None:
-        self.torch = torch
+    def __init__(self, model: torch.nn.Module) -> None:
         self.model = weakref.ref(model)  # the layer lives in the model
         self.off: str | None = None
         self.watched: dict[Any, Mask] = {}
@@ -104,11 +105,13 @@ class _Watch:
         self._handles: list[Any] = []
 
     def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        import torch
+
         def watched_call(*args: Any, **kwargs: Any) -> Any:
             model = self.model()
             if self.off is not None or model is None:
                 return call(*args, **kwargs)
-            with_gradients = self.torch.is_grad_enabled()
+            with_gradients = torch.is_grad_enabled()
             if model.training:
                 if with_gradients:
                     self._training_goes_on()
@@ -144,8 +147,14 @@ class _Watch:
             self._remove_hooks()
 
     def _evaluate(
-        self, model: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        model: torch.nn.Module,
+        call: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
+        import torch
+
         form = _form((args, kwargs))
         if form is None:
             return call(*args, **kwargs)
@@ -158,14 +167,14 @@ class _Watch:
             return call(*args, **kwargs)
         self.engaged += 1
         parameters = [item for item in model.parameters() if item.requires_grad]
-        again = Call(self.torch, lambda: call(*args, **kwargs), parameters, self._touched)
-        with self.torch.no_grad():
+        again = Call(lambda: call(*args, **kwargs), parameters, self._touched)
+        with torch.no_grad():
             outputs = call(*args, **kwargs)
         if again.autocast:  # its cache now holds casts of the weights without a graph
-            self.torch.clear_autocast_cache()
+            torch.clear_autocast_cache()
         return again.attach(outputs, mask)
 
-    def _watch_outputs(self, model: Any, form: Any, outputs: Any) -> None:
+    def _watch_outputs(self, model: torch.nn.Module, form: Any, outputs: Any) -> None:
         tensors = list(nests.tensors(outputs))
         if not self.watched:
             self._watch_parameters(model)
@@ -174,9 +183,11 @@ class _Watch:
             if tensor.grad_fn is not None:  # on the node: the tensor itself stays as it is
                 tensor.grad_fn.register_prehook(self._touched)
 
-    def _watch_parameters(self, model: Any) -> None:
+    def _watch_parameters(self, model: torch.nn.Module) -> None:
         """A backward during the evaluation might start elsewhere than at the outputs."""
-        edge = self.torch.autograd.graph.get_gradient_edge
+        import torch
+
+        edge = torch.autograd.graph.get_gradient_edge
         for parameter in model.parameters():
             if parameter.requires_grad:
                 node = edge(parameter).node
@@ -191,7 +202,7 @@ class _Watch:
         self._handles.clear()
 
 
-def _has_hooks_or_trains(model: Any) -> bool:
+def _has_hooks_or_trains(model: torch.nn.Module) -> bool:
     """Hooks may want the graph; a part in training mode may draw or count at every call."""
     return any(
         module.training

@@ -58,6 +58,8 @@ from flatout_agent.chain import compiled_by_user
 from flatout_agent.speedups.stand_in import StandIn, known_to_compilers
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -104,15 +106,14 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup(facts, dropout=4.0) or speedup_of_work(facts, 1.15)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Stand in for dropout from now on."""
-    torch = job.torch
     device = next((str(item.device.type) for item in target.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}")
     if compiled_by_user(target) or type(target).__name__ == "OptimizedModule":
         raise Declined("the model is compiled, and draws its masks itself")
-    stand_in = _stand_in(torch)
+    stand_in = _stand_in()
     drawn = stand_in.drawn
     stand_in.hold()
 
@@ -141,13 +142,13 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 class Masks:
     """Draws masks from torch's default generator."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
         self._counter: Any = None
 
     def draw(self, like: Any, p: float) -> Any:
         """A mask for `like`: 0 with probability p, else 1 / (1 - p)."""
-        torch = self.torch
+        import torch
+
         mask = torch.empty_like(like)
         count = mask.numel()
         # `empty_like` has no holes, whatever the strides of `like`: its memory is one row.
@@ -161,11 +162,13 @@ class Masks:
         return mask
 
     def _from_generator(self, count: int) -> Any:
-        torch = self.torch
+        import torch
+
         return torch.empty(count, dtype=torch.int64, device="cpu").random_(-(1 << 63), None)
 
     def _by_counter(self, row: Any, p: float) -> None:
-        torch = self.torch
+        import torch
+
         start, spare = self._from_generator(2).tolist()
         threshold = _threshold(p, spare)
         piece = min(PIECE, -(-row.numel() // 4))
@@ -175,13 +178,14 @@ class Masks:
         numbers = words.view(torch.int16)
         for begin in range(0, row.numel(), 4 * piece):
             torch.add(counter, _signed(start + begin // 4 * GAMMA), out=words)
-            _mix(torch, words, shifted)
+            _mix(words, shifted)
             part = row[begin : begin + 4 * piece]
             torch.lt(numbers[: part.numel()], threshold, out=part).div_(1.0 - p)
 
     def _multiples(self, count: int) -> Any:
         """The first multiples of GAMMA."""
-        torch = self.torch
+        import torch
+
         known = self._counter
         if known is None or known.numel() < count:
             known = torch.arange(count, dtype=torch.int64, device="cpu").mul_(GAMMA)
@@ -189,12 +193,14 @@ class Masks:
         return known[:count]
 
 
-def _mix(torch: Any, words: Any, shifted: Any) -> None:
+def _mix(words: Any, shifted: Any) -> None:
     """SplitMix64's mixing of each word in place.
 
     torch shifts copies of the sign in, not zeros. For the first two shifts that is as good; after
     the last, what SplitMix64 does (exclusive or) would clear the highest bit, so it is added.
     """
+    import torch
+
     torch.bitwise_right_shift(words, 30, out=shifted)
     words.bitwise_xor_(shifted).mul_(FIRST)
     torch.bitwise_right_shift(words, 27, out=shifted)
@@ -216,9 +222,10 @@ def _threshold(p: float, spare: int) -> int:
 class Dropouts(StandIn):
     """Stands in for functions of torch.nn.functional while at least one model holds it."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
-        self.masks = Masks(torch)
+    def __init__(self) -> None:
+        import torch
+
+        self.masks = Masks()
         self.drawn = 0
         functional = torch.nn.functional
         functions: dict[str, Callable[..., Any]] = {}
@@ -228,7 +235,7 @@ class Dropouts(StandIn):
         ):
             original = getattr(functional, name)
             replacement = functools.wraps(original)(make(original))
-            if known_to_compilers(torch, original, replacement):
+            if known_to_compilers(original, replacement):
                 functions[name] = replacement
         super().__init__(functional, functions)
 
@@ -245,13 +252,15 @@ class Dropouts(StandIn):
         return dropout
 
     def _attention(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        weights_of = self.torch.ops.aten._scaled_dot_product_attention_math
+        import torch
+
+        weights_of = torch.ops.aten._scaled_dot_product_attention_math
 
         def scaled_dot_product_attention(
-            query: Any,
+            query: torch.Tensor,
             key: Any,
             value: Any,
-            attn_mask: Any = None,
+            attn_mask: torch.Tensor | None = None,
             dropout_p: float = 0.0,
             is_causal: bool = False,
             **options: Any,
@@ -262,19 +271,20 @@ class Dropouts(StandIn):
                 and self._attends_in_full_precision(query, key, value)
             ):
                 return original(query, key, value, attn_mask, dropout_p, is_causal, **options)
-            added = _as_added(self.torch, attn_mask, query)
+            added = _as_added(attn_mask, query)
             scale = options.get("scale")
             # With no columns in `value` this is torch's own way to the weights, and no more.
             _, weights = weights_of(
                 query, key, value[..., :0], added, 0.0, is_causal, None, scale=scale
             )
-            return self.torch.nn.functional.dropout(weights, dropout_p) @ value
+            return torch.nn.functional.dropout(weights, dropout_p) @ value
 
         return scaled_dot_product_attention
 
-    def _attends_in_full_precision(self, query: Any, key: Any, value: Any) -> bool:
+    def _attends_in_full_precision(self, query: torch.Tensor, key: Any, value: Any) -> bool:
         """And over enough elements: in half precision torch takes other roundings in between."""
-        torch = self.torch
+        import torch
+
         full = query.dtype in (torch.float32, torch.float64)
         if not full or torch.is_autocast_enabled("cpu") or min(query.dim(), key.dim()) < 2:
             return False
@@ -283,20 +293,23 @@ class Dropouts(StandIn):
 
     def _takes(self, p: Any, *tensors: Any) -> bool:
         """Plain tensors on the CPU, in a plain call: nobody traces, compiles or transforms it."""
-        torch = self.torch
-        if not self.holders or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        import torch
+
+        if not self.holders or torch.compiler.is_compiling() or torch._C._is_tracing():
             return False
         if not isinstance(p, float) or not 1.0 / STEPS <= p <= 1.0 - 1.0 / STEPS:
             return False
         plain = (torch.Tensor, torch.nn.Parameter)
         return (
-            all(type(item) in plain and _is_dense(torch, item) for item in tensors)
+            all(type(item) in plain and _is_dense(item) for item in tensors)
             and not torch.overrides.has_torch_function(tensors)
             and not torch._C._len_torch_dispatch_stack()
         )
 
 
-def _is_dense(torch: Any, tensor: Any) -> bool:
+def _is_dense(tensor: torch.Tensor) -> bool:
+    import torch
+
     return bool(
         tensor.device.type == "cpu"
         and tensor.is_floating_point()
@@ -306,8 +319,10 @@ def _is_dense(torch: Any, tensor: Any) -> bool:
     )
 
 
-def _as_added(torch: Any, attn_mask: Any, query: Any) -> Any:
+def _as_added(attn_mask: torch.Tensor | None, query: torch.Tensor) -> Any:
     """What torch adds to the scores for a mask that names the keys to attend to."""
+    import torch
+
     if attn_mask is None or attn_mask.dtype is not torch.bool:
         return attn_mask
     zeros = torch.zeros_like(attn_mask, dtype=query.dtype)
@@ -318,7 +333,7 @@ _stand_ins: list[Dropouts] = []
 """The one of this process; kept, since torch's table knows it by its address."""
 
 
-def _stand_in(torch: Any) -> Dropouts:
+def _stand_in() -> Dropouts:
     if not _stand_ins:
-        _stand_ins.append(Dropouts(torch))
+        _stand_ins.append(Dropouts())
     return _stand_ins[0]

@@ -48,6 +48,8 @@ from flatout_agent.speedups import nests
 from flatout_agent.speedups.precision import AutocastCall, native_bf16, why_not_float32
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -87,17 +89,18 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup_of_work(facts, 1.8)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Put autocast around the model's call and the scale into `backward`."""
-    torch = job.torch
+    import torch
+
     device = next((p.device.type for p in target.parameters()), "cpu")
-    reason = why_not_float32(torch, target) or _no_use(torch, device) or _hooked(target)
+    reason = why_not_float32(target) or _no_use(device) or _hooked(target)
     if reason is not None:
         raise Declined(reason)
     scaler = _scalers.get(job)
     if scaler is None:
-        scaler = _scalers[job] = Scaler(torch)
-    autocast = AutocastCall(torch, device, torch.float16)
+        scaler = _scalers[job] = Scaler()
+    autocast = AutocastCall(device, torch.float16)
 
     def layer(call: Callable[..., Any]) -> Callable[..., Any]:
         return scaler.watch(autocast.layer(call))
@@ -126,10 +129,12 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     )
 
 
-def _no_use(torch: Any, device: str) -> str | None:
+def _no_use(device: str) -> str | None:
+    import torch
+
     if device != "cuda":
         return f"float16 needs a GPU, the model is on {device}"
-    if native_bf16(torch, device)[0]:
+    if native_bf16(device)[0]:
         return "this GPU has native bfloat16, which needs no loss scaling"
     capability = torch.cuda.get_device_capability()
     if capability < (7, 0):
@@ -137,7 +142,7 @@ def _no_use(torch: Any, device: str) -> str | None:
     return None
 
 
-def _hooked(model: Any) -> str | None:
+def _hooked(model: torch.nn.Module) -> str | None:
     if any(parameter._backward_hooks for parameter in model.parameters()):
         return "the script has hooks on its parameters' gradients, which would see scaled ones"
     if any(module._backward_hooks or module._backward_pre_hooks for module in model.modules()):
@@ -154,8 +159,9 @@ def _engaged(autocast: AutocastCall, scaler: Scaler) -> tuple[bool, str] | None:
 class Scaler:
     """Loss scaling without an edit; one serves all models of a job."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
+        import torch
+
         self.scale = FIRST_SCALE
         self.steps = self.skipped = self.good = 0
         self.active = False
@@ -169,13 +175,14 @@ class Scaler:
         self._restore_backward: Undo
         self.step_hook: Any = None
 
-    def open(self, parameters: list[Any]) -> Callable[[], None]:
+    def open(self, parameters: list[torch.Tensor]) -> Callable[[], None]:
         """Begin to serve a model with these parameters; returns the way back."""
+        import torch
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
         if self.users == 0:
-            self.own_backward = self.torch.autograd.backward
-            autograd = self.torch.autograd
+            self.own_backward = torch.autograd.backward
+            autograd = torch.autograd
             self._restore_backward = replaced(autograd, "backward", self._backward)
             self.step_hook = register_optimizer_step_pre_hook(self._before_step)
         self.users += 1
@@ -217,7 +224,7 @@ class Scaler:
         entry = self.hooks.get(id(leaf))
         return entry is not None and entry[0]() is leaf
 
-    def _unscale(self, gradient: Any) -> Any:
+    def _unscale(self, gradient: torch.Tensor) -> Any:
         return gradient / self.scale if self.active else gradient
 
     def _backward(
@@ -249,7 +256,8 @@ class Scaler:
 
     def _scaled(self, tensors: Any, grad_tensors: Any, grad_variables: Any) -> Any:
         """The gradients to start from; None: not a case for scaling."""
-        torch = self.torch
+        import torch
+
         if grad_variables is not None or not isinstance(tensors, torch.Tensor):
             return None
         if grad_tensors is None:
@@ -274,7 +282,7 @@ class Scaler:
                     seen.add(following)
                     stack.append(following)
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         leaves = [p for group in optimizer.param_groups for p in group["params"]]
         if not any(self._known(leaf) for leaf in leaves):
             return
@@ -291,7 +299,8 @@ class Scaler:
         self.scale = max(self.scale / 2.0, 1.0)
 
     def _finite(self, gradients: list[Any]) -> bool:
-        torch = self.torch
+        import torch
+
         dense = [item._values() if item.is_sparse else item for item in gradients]
         by_device: dict[Any, list[Any]] = {}
         for item in dense:

@@ -66,6 +66,8 @@ from flatout_agent.speedups import loss_in_pieces
 from flatout_agent.speedups.stand_in import StandIn, is_plain, known_to_compilers
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -91,12 +93,12 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup_of_work(facts, 1.05)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Stand in for cross entropy from now on."""
     device = next((str(item.device.type) for item in target.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}")
-    loss = _loss(job.torch)
+    loss = _loss()
     if loss.why_not is not None:
         raise Declined(loss.why_not)
     taken = loss.taken
@@ -140,10 +142,11 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 class Loss:
     """Takes the calls of torch's cross entropy that it makes faster, and passes on the others."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
+        import torch
+
         self.taken = 0
-        self.original = torch._C._nn.cross_entropy_loss
+        self.original: Any = torch._C._nn.cross_entropy_loss
         self.half: tuple[Any, ...] = ()
         replacement = functools.wraps(self.original)(self._call())
         self.stand_in = StandIn(torch._C._nn, {"cross_entropy_loss": replacement})
@@ -158,18 +161,25 @@ class Loss:
                 return self.original(*args, **kwargs)
             self.taken += 1
             # Outside of any `try`: hooks for saved tensors may raise errors of their own.
-            loss, _ = loss_in_pieces.node(self.torch).apply(*found)
+            loss, _ = loss_in_pieces.node().apply(*found)
             return loss
 
         return cross_entropy_loss
 
     def _takes(
-        self, logits: Any, target: Any, weight: Any, reduction: Any, ignored: Any, smoothing: Any
+        self,
+        logits: torch.Tensor,
+        target: Any,
+        weight: Any,
+        reduction: Any,
+        ignored: Any,
+        smoothing: Any,
     ) -> bool:
         """An ordinary call, of a size that is worth it."""
-        torch = self.torch
+        import torch
+
         tensors = (logits, target) if weight is None else (logits, target, weight)
-        if not is_plain(torch, *tensors) or logits.numel() < SMALLEST or logits.dim() < 2:
+        if not is_plain(*tensors) or logits.numel() < SMALLEST or logits.dim() < 2:
             return False
         columns = logits.shape[1]
         if columns < COLUMNS or target.dtype is not torch.int64 or reduction not in (MEAN, SUM):
@@ -192,14 +202,16 @@ class Loss:
             and not torch.are_deterministic_algorithms_enabled()
         )
 
-    def _precise(self, dtype: Any) -> bool:
+    def _precise(self, dtype: torch.dtype) -> bool:
         """Whether the way as written computes such logits in float32."""
-        torch = self.torch
+        import torch
+
         return dtype is torch.float32 or (dtype in self.half and torch.is_autocast_enabled("cpu"))
 
     def _made(self, *call: Any) -> tuple[Any, loss_in_pieces.Made] | None:
         """Logits as rows, and what comes of them; None: better as written."""
-        torch = self.torch
+        import torch
+
         logits, target, weight, reduction, ignored, smoothing = call
         try:
             rows = logits
@@ -212,18 +224,19 @@ class Loss:
                 return None
             with torch.no_grad():
                 wanted = loss_in_pieces.terms(
-                    torch, rows, target.reshape(-1), weight, reduction == MEAN, ignored, smoothing
+                    rows, target.reshape(-1), weight, reduction == MEAN, ignored, smoothing
                 )
                 if wanted is None:
                     return None
-                return rows, loss_in_pieces.made(torch, rows, wanted)
+                return rows, loss_in_pieces.made(rows, wanted)
         except Exception:
             return None
 
     def _checked(self, replacement: Any) -> str | None:
         """Why not to be used with this version of torch: found by computing a loss both ways."""
-        torch = self.torch
-        if not known_to_compilers(torch, self.original, replacement):
+        import torch
+
+        if not known_to_compilers(self.original, replacement):
             return "this version of torch compiles its losses in another way"
         try:
             if not self._agrees(torch.float32):
@@ -234,18 +247,19 @@ class Loss:
             return f"it does not work with this version of torch: {str(error).splitlines()[0]}"
         return None
 
-    def _agrees(self, dtype: Any) -> bool:
-        torch = self.torch
+    def _agrees(self, dtype: torch.dtype) -> bool:
+        import torch
+
         with torch.enable_grad(), torch.autocast("cpu", torch.bfloat16, dtype is not torch.float32):
             values = torch.arange(4 * 300, dtype=torch.float32, device="cpu").sin_().mul_(3)
             logits = values.view(4, 300).to(dtype).requires_grad_()
             target = torch.tensor([7, -100, 299, 0], device="cpu")
             usual = self.original(logits, target, None, MEAN, -100, 0.1)
-            wanted = loss_in_pieces.terms(torch, logits, target, None, True, -100, 0.1)
+            wanted = loss_in_pieces.terms(logits, target, None, True, -100, 0.1)
             assert wanted is not None
             with torch.no_grad():
-                found = loss_in_pieces.made(torch, logits, wanted)
-            loss, _ = loss_in_pieces.node(torch).apply(logits, found)
+                found = loss_in_pieces.made(logits, wanted)
+            loss, _ = loss_in_pieces.node().apply(logits, found)
         first, second = (torch.autograd.grad(item, logits)[0] for item in (usual, loss))
         near = functools.partial(torch.allclose, rtol=0.01 if dtype is torch.bfloat16 else 1e-4)
         return bool(
@@ -255,6 +269,6 @@ class Loss:
 
 
 @functools.cache
-def _loss(torch: Any) -> Loss:
+def _loss() -> Loss:
     """The one of this process; kept, since torch's table knows it by its address."""
-    return Loss(torch)
+    return Loss()

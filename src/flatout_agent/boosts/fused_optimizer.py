@@ -35,13 +35,15 @@ The flags and the optimizer's state go back to where the script had them; the ho
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup
 from flatout_agent.speedups.fused_updates import FOREACH, FUSED, FusedUpdate, cannot, faster
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, OptimizerFacts, Params
 
@@ -78,12 +80,12 @@ def promise(facts: JobFacts, params: Params) -> float:
     return 1.03
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.optim.Optimizer, params: Params) -> Applied:
     """Switch the optimizer to its fused (or foreach) implementation."""
-    reason = cannot(job.torch, target) or _sparse(job, target)
+    reason = cannot(target) or _sparse(job, target)
     if reason is not None:
         raise Declined(reason)
-    switch = FusedUpdate(job.torch, target, *faster(job.torch, target))
+    switch = FusedUpdate(target, *faster(target))
     try:
         switch.on()
     except Exception:
@@ -101,10 +103,12 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     return "".join(lines)
 
 
-def _sparse(job: Job, optimizer: Any) -> str | None:
+def _sparse(job: Job, optimizer: torch.optim.Optimizer) -> str | None:
+    import torch
+
     grads = [p.grad for group in optimizer.param_groups for p in group["params"]]
     reason = "some gradients are sparse"
-    if any(grad is not None and grad.layout != job.torch.strided for grad in grads):
+    if any(grad is not None and grad.layout != torch.strided for grad in grads):
         return reason
     if any(grad is not None for grad in grads):
         return None

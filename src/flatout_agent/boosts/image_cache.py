@@ -59,6 +59,8 @@ from flatout_agent.speedups.images.decoded_images import (
 )
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -92,7 +94,7 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup_of_wait(facts, 2.0)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
     """Keep what this loader's images are decoded to, in workers to come as well."""
     reason = jpeg_loading.why_not(target)
     if reason is not None:
@@ -139,7 +141,9 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 class _Readiness:
     """How long until one loader's files have all been decoded."""
 
-    def __init__(self, job: Job, loader: Any, decoded: Decoded) -> None:
+    def __init__(
+        self, job: Job, loader: torch.utils.data.DataLoader[Any], decoded: Decoded
+    ) -> None:
         self._job, self._loader, self._decoded = job, weakref.ref(loader), decoded
         self._began = job.steps
         self._hits, self._misses = self._now()
@@ -162,12 +166,13 @@ class _Readiness:
             self._hits, self._misses = hits, misses
             if share >= READY_SHARE:
                 return 0
-        found = []
-        for part in (loader.dataset, loader.sampler):
+        counts = []
+        parts: tuple[Any, ...] = (loader.dataset, loader.sampler)
+        for part in parts:
             with contextlib.suppress(Exception):  # endless, or the program's own
-                found.append(len(part))
+                counts.append(len(part))
         size = getattr(loader, "batch_size", None) or 1
-        missing = min(found) - numbers[COUNT] if found else 0
+        missing = min(counts) - numbers[COUNT] if counts else 0
         return max(0, math.ceil(missing / size))
 
 

@@ -61,6 +61,8 @@ from flatout_agent.speedups.redirected import DTYPES, Before, Redirected, is_red
 from flatout_agent.tracebacks import first_line
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -98,17 +100,16 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup_of_work(facts, 1.08)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Redirect the calls of every Transformers model in `target`."""
-    torch = job.torch
-    reason = _cannot(torch, target)
+    reason = _cannot(target)
     if reason is not None:
         raise Declined(reason)
     liger = _liger()
-    redirected = Redirected(torch, DEVICE)
+    redirected = Redirected(DEVICE)
     try:
         for model in _supported(target, liger.MODEL_TYPE_TO_APPLY_LIGER_FN):
-            _redirect(torch, model, liger, redirected)
+            _redirect(model, liger, redirected)
     except Exception as error:
         redirected.undo()
         if isinstance(error, Declined):
@@ -131,8 +132,10 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 # What may be done at all --------------------------------------------------------------------------
 
 
-def _cannot(torch: Any, target: Any) -> str | None:
+def _cannot(target: Any) -> str | None:
     """Cheap questions first: few programs have such a model, and importing Liger takes seconds."""
+    import torch
+
     library = sys.modules.get("transformers.modeling_utils")
     base = getattr(library, "PreTrainedModel", None)
     if base is None or not any(isinstance(module, base) for module in target.modules()):
@@ -184,20 +187,21 @@ def _supported(target: Any, table: Any) -> list[Any]:
     return found
 
 
-def _switches(model: Any) -> dict[str, bool]:
+def _switches(model: torch.nn.Module) -> dict[str, bool]:
     """For Liger: all of its defaults, but for what would change more than rounding."""
-    config = model.config
+    config: Any = model.config
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     activation = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", None)
     return OFF | {name: activation in computed for name, computed in GATES.items()}
 
 
-def _redirect(torch: Any, model: Any, liger: Any, redirected: Redirected) -> None:
+def _redirect(model: torch.nn.Module, liger: Any, redirected: Redirected) -> None:
     """Let Liger change the model, put everything back, and redirect to what it wanted."""
-    patch = liger.MODEL_TYPE_TO_APPLY_LIGER_FN[model.config.model_type]
+    config: Any = model.config
+    patch = liger.MODEL_TYPE_TO_APPLY_LIGER_FN[config.model_type]
     # With everything off it imports the modeling files that it changes, and changes none.
     patch(**dict.fromkeys(inspect.signature(patch).parameters, False) | {"model": None})
-    before = Before(torch, model, "liger_kernel")
+    before = Before(model, "liger_kernel")
     try:
         liger._apply_liger_kernel_to_instance(model=model, **_switches(model))
     finally:

@@ -32,6 +32,8 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, LoaderFacts, Params
 
@@ -59,9 +61,11 @@ def promise(facts: JobFacts, params: Params) -> float:
     return 1.05 if any(loader.num_workers for loader in facts.loaders) else 1.02
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
     """Let this loader pin its batches."""
-    if not job.torch.cuda.is_available():
+    import torch
+
+    if not torch.cuda.is_available():
         raise Declined("there is no CUDA device")
     if target.pin_memory:
         raise Declined("the loader pins its batches already")

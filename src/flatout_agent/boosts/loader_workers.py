@@ -56,6 +56,8 @@ from flatout_agent.speedups.workers import worker_safety
 from flatout_agent.speedups.workers.worker_reuse import Reuse
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, LoaderFacts, Params
 
@@ -109,12 +111,12 @@ def promise(facts: JobFacts, params: Params) -> float:
     return 1 / max(training, facts.wait_share / workers, 0.05)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
     """Give this loader workers, unless one of its own properties stands against it."""
     share = _share(usable_cores(), local_processes())
-    workers = _workers(params, share, _accelerated(job.torch))
+    workers = _workers(params, share, _accelerated())
     method = worker_safety.start_method()
-    reason = _why_not_target(job.torch, target, workers, share, params, method)
+    reason = _why_not_target(target, workers, share, params, method)
     if reason is not None:
         raise Declined(reason)
     return _give_workers(job, target, workers, int(params.get("prefetch_factor", 2)), method)
@@ -152,7 +154,9 @@ def _workers(params: Params, share: int, accelerated: bool) -> int:
     return _auto(share, accelerated) if wanted == "auto" else int(wanted)
 
 
-def _accelerated(torch: Any) -> bool:
+def _accelerated() -> bool:
+    import torch
+
     backends = (torch.cuda, getattr(torch, "xpu", None), torch.backends.mps)
     return any(backend is not None and backend.is_available() for backend in backends)
 
@@ -174,8 +178,10 @@ def _why_not(loader: LoaderFacts) -> str | None:
 
 
 def _why_not_target(
-    torch: Any, loader: Any, workers: int, share: int, params: Params, method: str
+    loader: torch.utils.data.DataLoader[Any], workers: int, share: int, params: Params, method: str
 ) -> str | None:
+    import torch
+
     if loader.num_workers:
         return f"the loader already has {loader.num_workers} workers"
     if loader._iterator is not None:
@@ -200,7 +206,7 @@ def _why_not_target(
     return reason or worker_safety.too_little_shared_memory(loader, under_way)
 
 
-def _length(loader: Any) -> int | None:
+def _length(loader: torch.utils.data.DataLoader[Any]) -> int | None:
     try:
         return len(loader)
     except TypeError:  # a sampler without a length
@@ -216,7 +222,9 @@ SETTINGS = (
 )
 
 
-def _give_workers(job: Job, loader: Any, workers: int, prefetch: int, method: str) -> Applied:
+def _give_workers(
+    job: Job, loader: torch.utils.data.DataLoader[Any], workers: int, prefetch: int, method: str
+) -> Applied:
     names = vars(loader)
     own = {name: names[name] for name in SETTINGS}
     keep = len(_persistent) < PERSISTENT_LOADERS
@@ -230,9 +238,9 @@ def _give_workers(job: Job, loader: Any, workers: int, prefetch: int, method: st
     if keep:
         _persistent.add(loader)
     outcome = _Outcome(workers)
-    reuse = Reuse(job.torch, loader)
+    reuse = Reuse(loader)
     reference = weakref.ref(loader)  # the program may drop the loader; its workers then end
-    names["_get_iterator"] = functools.partial(_start, job.torch, reference, own, outcome)
+    names["_get_iterator"] = functools.partial(_start, reference, own, outcome)
 
     def layer(batches: Iterator[Any]) -> Iterator[Any]:
         outcome.epochs += 1
@@ -251,7 +259,7 @@ def _give_workers(job: Job, loader: Any, workers: int, prefetch: int, method: st
     return Applied(undo, functools.partial(outcome.told, reuse))
 
 
-def _put_back(loader: Any, own: dict[str, Any]) -> None:
+def _put_back(loader: torch.utils.data.DataLoader[Any], own: dict[str, Any]) -> None:
     vars(loader).update(own)
     vars(loader).pop("_get_iterator", None)
     _persistent.discard(loader)
@@ -274,10 +282,10 @@ class _Outcome:
         return True, f"{self.workers} worker{'s' if self.workers > 1 else ''}{again}"
 
 
-def _start(
-    torch: Any, reference: weakref.ref[Any], own: dict[str, Any], outcome: _Outcome
-) -> Iterator[Any]:
+def _start(reference: weakref.ref[Any], own: dict[str, Any], outcome: _Outcome) -> Iterator[Any]:
     """In place of the loader's `_get_iterator`: where workers cannot start, do without them."""
+    import torch
+
     loader = reference()
     if loader is None:
         raise ReferenceError("the loader is gone")

@@ -46,7 +46,7 @@ The precision goes back to what it was.
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
 from flatout_agent.boosts import speedup, speedup_of_work
@@ -54,6 +54,8 @@ from flatout_agent.speedups.float_math import onednn_products
 from flatout_agent.speedups.precision import native_bf16, why_not_float32
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -93,16 +95,15 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup_of_work(facts, full)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Set the precision's name if the precision itself stays."""
-    torch = job.torch
     device = next((str(item.device.type) for item in target.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}, not on the CPU")
-    reason = why_not_float32(torch, target) or _why_not_here(torch)
+    reason = why_not_float32(target) or _why_not_here()
     if reason is not None:
         raise Declined(reason)
-    products = onednn_products(torch)
+    products = onednn_products()
     products.hold()
     return Applied(products.let_go, products.engaged)
 
@@ -115,14 +116,16 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     )
 
 
-def _why_not_here(torch: Any) -> str | None:
+def _why_not_here() -> str | None:
     """What rules this CPU out before anything is tried."""
+    import torch
+
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return "the CPU is not x86: oneDNN would round factors to bfloat16"
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return "this torch was built without oneDNN"
     if torch.cuda.is_available():
         return "the setting holds for the GPU, too, and would let it round factors to TF32"
-    if "AMX" in native_bf16(torch, "cpu")[1]:
+    if "AMX" in native_bf16("cpu")[1]:
         return "the CPU has AMX: oneDNN would round factors to bfloat16"
     return None

@@ -87,7 +87,9 @@ def environment(facts: JobFacts, params: Params) -> dict[str, str]:
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
     """See that the environment is the one asked for, and that there is OpenMP to read it."""
-    if not target.backends.openmp.is_available():
+    import torch
+
+    if not torch.backends.openmp.is_available():  # type: ignore[no-untyped-call]
         raise Declined("this torch was built without OpenMP")
     for name, value in _variables(params).items():
         found = os.environ.get(name)
@@ -95,7 +97,7 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
             raise Declined(f"{name} is not set: that must be done before the start")
         if found.upper() != value:
             raise Declined(f"{name} is set to {found} already")
-    return Applied(lambda: None, lambda: _told(target, _spins(params)))
+    return Applied(lambda: None, lambda: _told(_spins(params)))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -116,7 +118,9 @@ def _variables(params: Params) -> dict[str, str]:
     return dict(zip(NAMES, values, strict=True))
 
 
-def _told(torch: Any, spins: int) -> tuple[bool, str]:
+def _told(spins: int) -> tuple[bool, str]:
+    import torch
+
     threads = int(torch.get_num_threads())
     if threads < 2:
         return False, "there is one compute thread, which waits for nobody"

@@ -50,6 +50,8 @@ from flatout_agent.speedups.samples import kept_samples, samples
 from flatout_agent.speedups.workers import worker_safety
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, LoaderFacts, Params
 
@@ -72,9 +74,9 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup_of_wait(facts, 2.0)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
     """Keep this loader's samples, in iterators under way and in those to come."""
-    reason = _why_not_target(job.torch, target)
+    reason = _why_not_target(target)
     if reason is not None:
         raise Declined(reason)
     kept = kept_samples.of_loader(job, target)
@@ -125,8 +127,11 @@ def _why_not(loader: LoaderFacts) -> str | None:
     return None
 
 
-def _why_not_target(torch: Any, loader: Any) -> str | None:
-    data, dataset = torch.utils.data, loader.dataset
+def _why_not_target(loader: torch.utils.data.DataLoader[Any]) -> str | None:
+    import torch
+
+    data = torch.utils.data
+    dataset: Any = loader.dataset
     if loader.num_workers:
         return f"the loader has {loader.num_workers} workers, each with memory of its own"
     if isinstance(dataset, data.IterableDataset):

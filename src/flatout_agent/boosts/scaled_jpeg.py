@@ -55,6 +55,8 @@ from flatout_agent.speedups.images import jpeg_loading
 from flatout_agent.speedups.images.lazy_jpeg import OFF, SCALED, Shrinking
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -79,7 +81,7 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup_of_wait(facts, 1.5)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
     """Let this loader's images be decoded small, those of workers to come included."""
     reason = jpeg_loading.why_not(target)
     if reason is not None:

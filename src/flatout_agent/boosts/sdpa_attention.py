@@ -68,6 +68,8 @@ from flatout_agent.speedups.attention.code import candidates
 from flatout_agent.speedups.attention.watch import watched
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
     from flatout_agent.wire import JobFacts, Params
 
@@ -108,17 +110,16 @@ def promise(facts: JobFacts, params: Params) -> float:
     return speedup_of_work(facts, full)
 
 
-def apply(job: Job, target: Any, params: Params) -> Applied:
+def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Have the model's attention fused from now on."""
-    torch = job.torch
-    reason = _cannot(torch, target)
+    reason = _cannot(target)
     if reason is not None:
         raise Declined(reason)
     configured = Configured(target)
-    modules = candidates(torch, target)
+    modules = candidates(target)
     if not (modules or configured.settings):
         raise Declined(configured.reason or "no attention is written out in the model's code")
-    guarded = _guarded(torch)
+    guarded = _guarded()
     if modules and not guarded.works:
         raise Declined("custom functions of this version of torch would see scores put off")
     return _switch_on(job, target, modules, guarded, configured)
@@ -135,7 +136,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     )
 
 
-def _cannot(torch: Any, model: Any) -> str | None:
+def _cannot(model: torch.nn.Module) -> str | None:
     device = next((p.device.type for p in model.parameters()), "cpu")
     if device not in DEVICES:
         return f"the model is on {device}"
@@ -149,18 +150,18 @@ def _cannot(torch: Any, model: Any) -> str | None:
     return None
 
 
-def _compiled_forward(module: Any) -> bool:
+def _compiled_forward(module: torch.nn.Module) -> bool:
     return hasattr(getattr(module, "forward", None), "_torchdynamo_orig_callable")
 
 
 def _switch_on(
-    job: Job, target: Any, modules: list[Any], guarded: Guarded, configured: Configured
+    job: Job, target: Any, modules: list[torch.nn.Module], guarded: Guarded, configured: Configured
 ) -> Applied:
-    torch, first = job.torch, job.steps
+    first = job.steps
     places = [Place() for _ in modules]
     unwraps = [configured.switch_on(job, target)]
     for module, place in zip(modules, places, strict=True):
-        layer = _layer(torch, place)
+        layer = _layer(place)
         unwraps.append(model_call(module).wrap(Depth.COMPILE, layer))
     unwraps.append(job.after_step(lambda: _learn(places)))
     guarded.hold()
@@ -176,8 +177,8 @@ def _switch_on(
     return Applied(undo, engaged)
 
 
-def _layer(torch: Any, place: Place) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return lambda call: watched(torch, place, call)
+def _layer(place: Place) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    return lambda call: watched(place, call)
 
 
 def _learn(places: list[Place]) -> None:
@@ -209,7 +210,7 @@ def _told(places: list[Place], configured: Configured, steps: int) -> tuple[bool
 class Configured:
     """The configurations of Transformers under a model that ask for eager attention."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         self.settings: list[Any] = []
         """Configurations that were eager and can be sdpa."""
         self.reason = ""
@@ -223,7 +224,7 @@ class Configured:
             if isinstance(module, kind):
                 self._add(module)
 
-    def _add(self, model: Any) -> None:
+    def _add(self, model: torch.nn.Module) -> None:
         config = model.config
         if any(config is known for known in self.settings):
             return
@@ -275,7 +276,7 @@ class Configured:
             self._set("sdpa", "eager")
 
 
-def _can_be_set(model: Any) -> bool:
+def _can_be_set(model: torch.nn.Module) -> bool:
     """Whether its layers look at the configuration in each call."""
     ask = getattr(type(model), "_can_set_attn_implementation", None)
     return bool(ask is not None and ask())
@@ -285,7 +286,7 @@ _guards: list[Guarded] = []
 """The one of this process."""
 
 
-def _guarded(torch: Any) -> Guarded:
+def _guarded() -> Guarded:
     if not _guards:
-        _guards.append(Guarded(torch))
+        _guards.append(Guarded())
     return _guards[0]

@@ -68,14 +68,15 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
     """Allow TF32. CUDA is not touched: the script may still choose its devices."""
-    torch = target
+    import torch
+
     if torch.version.cuda is None:
         raise Declined("this torch was built without CUDA")
     before = torch.get_float32_matmul_precision()
     if before != "highest":
         raise Declined(f"the matmul precision is set already ({before})")
-    undo = allow_tf32(torch)
-    return Applied(undo, lambda: _engaged(torch))
+    undo = allow_tf32()
+    return Applied(undo, _engaged)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -83,18 +84,22 @@ def by_hand(facts: JobFacts, params: Params) -> str:
     return 'torch.set_float32_matmul_precision("high")\n'
 
 
-def _engaged(torch: Any) -> tuple[bool, str]:
-    if not torch.cuda.is_initialized():
+def _engaged() -> tuple[bool, str]:
+    import torch
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False, "the program did not use CUDA"
     capability = torch.cuda.get_device_capability()
     if capability < (8, 0):
         return False, "TF32 needs compute capability 8.0, this GPU has {}.{}".format(*capability)
-    if not _is_allowed(torch):
+    if not _is_allowed():
         return False, "the script set the matmul precision itself"
     return True, "compute capability {}.{}".format(*capability)
 
 
-def _is_allowed(torch: Any) -> bool:
+def _is_allowed() -> bool:
+    import torch
+
     matmul = torch.backends.cuda.matmul
     if hasattr(matmul, "fp32_precision"):  # since 2.9, where the older name warns when it is read
         return bool(matmul.fp32_precision == "tf32")

@@ -6,28 +6,37 @@ The boost `channels-last` and the library's `layout` share this.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups import forward_state, nests
+
+if TYPE_CHECKING:
+    import torch
 
 REFUSED = "the model uses .view() where only the usual format will do"
 
 
-def formats(torch: Any) -> dict[int, Any]:
+def formats() -> dict[int, Any]:
     """By number of dimensions: images [N, C, H, W], volumes [N, C, D, H, W]."""
+    import torch
+
     return {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def convolutions(torch: Any, model: Any, dimensions: Iterable[int] = (4, 5)) -> list[Any]:
+def convolutions(model: torch.nn.Module, dimensions: Iterable[int] = (4, 5)) -> list[Any]:
     """The model's convolutions, also transposed ones, of images (4) and volumes (5)."""
+    import torch
+
     nn = torch.nn
     kinds = {4: (nn.Conv2d, nn.ConvTranspose2d), 5: (nn.Conv3d, nn.ConvTranspose3d)}
     wanted = tuple(kind for dimension in dimensions for kind in kinds[dimension])
     return [module for module in model.modules() if isinstance(module, wanted)]
 
 
-def is_channels_last(torch: Any, tensor: Any) -> bool:
+def is_channels_last(tensor: torch.Tensor) -> bool:
     """Whether a tensor of images has that format, and not the usual one as well."""
+    import torch
+
     return (
         tensor.dim() == 4
         and not tensor.is_contiguous()
@@ -38,9 +47,9 @@ def is_channels_last(torch: Any, tensor: Any) -> bool:
 class ChannelsLast:
     """Tensors of some numbers of dimensions, converted until the model refuses them."""
 
-    def __init__(self, torch: Any, model: Any, dimensions: Iterable[int]) -> None:
-        self.torch, self.model = torch, model
-        self.formats = {dimension: formats(torch)[dimension] for dimension in dimensions}
+    def __init__(self, model: torch.nn.Module, dimensions: Iterable[int]) -> None:
+        self.model = model
+        self.formats = {dimension: formats()[dimension] for dimension in dimensions}
         self.converted = 0
         """Tensors that had another format."""
         self.refused = ""
@@ -59,7 +68,7 @@ class ChannelsLast:
 
         keep: `usual` begins with buffers, random states and notes as they were.
         """
-        restore = forward_state.keep(self.torch, [self.model]) if keep else None
+        restore = forward_state.keep([self.model]) if keep else None
         try:
             return converted()
         except RuntimeError as error:
@@ -70,9 +79,11 @@ class ChannelsLast:
             restore()
         return usual()
 
-    def _to(self, tensor: Any) -> Any:
+    def _to(self, tensor: torch.Tensor) -> Any:
+        import torch
+
         wanted = self.formats.get(tensor.dim())
-        if wanted is None or not tensor.is_floating_point() or tensor.layout != self.torch.strided:
+        if wanted is None or not tensor.is_floating_point() or tensor.layout != torch.strided:
             return tensor
         # Tensor.to, not contiguous(): a single channel counts as contiguous in both formats, and
         # kernels go by the strides.
@@ -80,5 +91,5 @@ class ChannelsLast:
         self.converted += changed is not tensor
         return changed
 
-    def _back(self, tensor: Any) -> Any:
+    def _back(self, tensor: torch.Tensor) -> Any:
         return tensor.contiguous() if tensor.dim() in self.formats else tensor

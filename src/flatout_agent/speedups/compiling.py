@@ -19,6 +19,8 @@ from flatout_agent.speedups import nests
 from flatout_agent.tracebacks import first_line
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
 
 SEVERAL = "several models train, and a CUDA graph of one frees the gradients of the others"
@@ -33,7 +35,7 @@ def counters() -> tuple[int, int]:
     return sum(count - 1 for count in compiled.values() if count > 1), sum(breaks.values())
 
 
-def traceable(model: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+def traceable(model: torch.nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
     """`call`, in a function of ours where torch would skip it.
 
     Dynamo passes over frames of torch.nn's own files and compiles what they call. A model whose
@@ -49,8 +51,10 @@ def traceable(model: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def cannot(torch: Any, model: Any, innermost: Callable[..., Any]) -> str | None:
+def cannot(model: torch.nn.Module, innermost: Callable[..., Any]) -> str | None:
     """Why this model is not ours to compile; None: it is."""
+    import torch
+
     if isinstance(model, torch.jit.ScriptModule):
         return "the model is a ScriptModule"
     names = {base.__name__ for base in type(model).__mro__}
@@ -69,7 +73,7 @@ def cannot(torch: Any, model: Any, innermost: Callable[..., Any]) -> str | None:
     return None
 
 
-def missing(torch: Any, device: str) -> str | None:
+def missing(device: str) -> str | None:
     """What torch.compile needs and does not find."""
     try:
         from torch._dynamo.eval_frame import check_if_dynamo_supported
@@ -111,9 +115,8 @@ class Attempts(logging.Filter):
 
     LOGGER = "torch._dynamo.convert_frame"
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.torch = torch
         self.graphs_made = 0
         self.inside = False
         self.failed = ""
@@ -141,8 +144,8 @@ class Attempts(logging.Filter):
 class CompiledCalls(Attempts):
     """The layer around one model's call."""
 
-    def __init__(self, job: Job, model: Any, compiled: Any, graphs: bool) -> None:
-        super().__init__(job.torch)
+    def __init__(self, job: Job, model: torch.nn.Module, compiled: Any, graphs: bool) -> None:
+        super().__init__()
         self.job, self.model, self.compiled, self.graphs = job, model, compiled, graphs
         self.calls = 0
         self.step_begins = False
@@ -155,7 +158,8 @@ class CompiledCalls(Attempts):
 
     def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call`, compiled in training."""
-        torch = self.job.torch
+        import torch
+
         errors = torch._dynamo.exc.TorchDynamoException
 
         def compiled_call(*args: Any, **kwargs: Any) -> Any:
@@ -175,10 +179,12 @@ class CompiledCalls(Attempts):
         return compiled_call
 
     def _run(self, args: Any, kwargs: Any) -> Any:
+        import torch
+
         if self.step_begins:
-            self.torch.compiler.cudagraph_mark_step_begin()
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
             self.step_begins = False
-        dynamo = self.torch._dynamo
+        dynamo = torch._dynamo
         stats = dynamo.utils.counters["stats"]
         before, suppressed = stats["unique_graphs"], dynamo.config.suppress_errors
         # What the compiler cannot do runs as written, without running twice what had begun.
@@ -214,6 +220,8 @@ class CompiledCalls(Attempts):
 
     def _shared(self) -> bool:
         """Another root model of the same class was compiled, and its code serves this one too."""
-        stats = self.job.torch._dynamo.utils.counters["stats"]
+        import torch
+
+        stats = torch._dynamo.utils.counters["stats"]
         others = [item for item in self.job.models if item is not self.model]
         return stats["unique_graphs"] > 0 and any(type(x) is type(self.model) for x in others)

@@ -8,37 +8,39 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from flatout_agent.boost import Undo
 from flatout_agent.replacing import Replacement
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.side_stream import SideStream
 
+if TYPE_CHECKING:
+    import torch
+
 
 class Copier(Protocol):
     """How a copy to a device is started and taken over."""
 
-    def can_copy(self, tensor: Any, device: Any) -> bool: ...
-    def start(self, tensor: Any, device: Any) -> Any: ...
+    def can_copy(self, tensor: torch.Tensor, device: torch.device) -> bool: ...
+    def start(self, tensor: torch.Tensor, device: torch.device) -> Any: ...
     def finish(self, started: Any) -> Any: ...
 
 
 class PinnedCopies:
     """Copies from pinned memory, on a side stream for each CUDA device."""
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
+    def __init__(self) -> None:
         self._streams: dict[Any, SideStream] = {}
 
-    def can_copy(self, tensor: Any, device: Any) -> bool:
+    def can_copy(self, tensor: torch.Tensor, device: torch.device) -> bool:
         return device.type == "cuda" and bool(tensor.is_pinned())
 
-    def start(self, tensor: Any, device: Any) -> Any:
+    def start(self, tensor: torch.Tensor, device: torch.device) -> Any:
         side = self._streams.get(device)
         if side is None:
-            side = self._streams[device] = SideStream(self._torch, device)
-        plain = _plain(self._torch, "to")
+            side = self._streams[device] = SideStream(device)
+        plain = _plain("to")
         return side, *side.run(lambda: plain(tensor, device, non_blocking=True))
 
     def finish(self, started: Any) -> Any:
@@ -50,7 +52,7 @@ class PinnedCopies:
 class _Offer:
     """A tensor of a batch: at which place it stood, and the copy that was started of it."""
 
-    def __init__(self, owner: Prefetch, place: int, tensor: Any) -> None:
+    def __init__(self, owner: Prefetch, place: int, tensor: torch.Tensor) -> None:
         self.owner, self.place = owner, place
         key = id(tensor)
         self.tensor = weakref.ref(tensor, lambda _: _offers.pop(key, None))
@@ -66,8 +68,8 @@ _offers: dict[int, _Offer] = {}
 class Prefetch:
     """One loader's copies."""
 
-    def __init__(self, torch: Any, copier: Copier, ahead: bool) -> None:
-        self.torch, self.copier, self.ahead = torch, copier, ahead
+    def __init__(self, copier: Copier, ahead: bool) -> None:
+        self.copier, self.ahead = copier, ahead
         self.moved: dict[int, Any] = {}
         """Place of a tensor in the batch -> device to which the program moves it."""
         self.used = 0
@@ -78,8 +80,10 @@ class Prefetch:
 
     def prepare(self, batch: Any) -> None:
         """Start the copies of this batch, and see which of its tensors are moved."""
+        import torch
+
         for place, tensor in enumerate(nests.tensors(batch)):
-            if type(tensor) is not self.torch.Tensor or tensor.requires_grad:
+            if type(tensor) is not torch.Tensor or tensor.requires_grad:
                 continue
             if tensor.device.type != "cpu":
                 continue
@@ -149,16 +153,20 @@ _catchers = 0
 _catch: Replacement | None = None
 
 
-def _plain(torch: Any, name: str) -> Any:
+def _plain(name: str) -> Any:
+    import torch
+
     return getattr(torch._C.TensorBase, name)
 
 
-def catch_moves(torch: Any) -> Undo:
+def catch_moves() -> Undo:
     """Let `Tensor.to` and `Tensor.cuda` look for an offer first; loaders share the one catch."""
+    import torch
+
     global _catchers, _catch
     if _catchers == 0:
         names = ("to", "cuda")
-        _catch = Replacement(torch.Tensor, {name: _catching(torch, name) for name in names})
+        _catch = Replacement(torch.Tensor, {name: _catching(name) for name in names})
         _catch.put()
     _catchers += 1
 
@@ -171,14 +179,14 @@ def catch_moves(torch: Any) -> Undo:
     return undo
 
 
-def _catching(torch: Any, name: str) -> Any:
-    plain = _plain(torch, name)
+def _catching(name: str) -> Any:
+    plain = _plain(name)
 
-    def move(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def move(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         offer = _offers.get(id(self))
         if offer is None or offer.tensor() is not self:
             return plain(self, *args, **kwargs)
-        ready = _take(offer, self, _device(torch, name, args, kwargs))
+        ready = _take(offer, self, _device(name, args, kwargs))
         return plain(self if ready is None else ready, *args, **kwargs)
 
     move.__name__ = move.__qualname__ = name
@@ -186,7 +194,7 @@ def _catching(torch: Any, name: str) -> Any:
     return move
 
 
-def _take(offer: _Offer, tensor: Any, device: Any) -> Any:
+def _take(offer: _Offer, tensor: torch.Tensor, device: torch.device | None) -> Any:
     """The copy of the offered tensor on `device`, once; None: there is none that still holds."""
     if device is None or device.type == "cpu":
         return None
@@ -201,8 +209,10 @@ def _take(offer: _Offer, tensor: Any, device: Any) -> Any:
     return offer.owner.copier.finish(started)
 
 
-def _device(torch: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _device(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The device that a call of `to` or `cuda` names, with its index; None: none."""
+    import torch
+
     named = kwargs.get("device", args[0] if args else None)
     if isinstance(named, torch.Tensor):
         named = named.device

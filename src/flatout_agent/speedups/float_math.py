@@ -6,10 +6,13 @@ library's `precision` share this.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Declined, Undo
 from flatout_agent.speedups.precision import matmul_precision, native_bf16
+
+if TYPE_CHECKING:
+    import torch
 
 NO_KERNELS = "oneDNN's float-math mode needs AMX (or Arm bfloat16), which this CPU lacks"
 SHAPES = ((256, 1024, 256), (64, 4096, 128), (512, 64, 512))
@@ -18,13 +21,15 @@ EXACT = 1e-5
 """Relative error that float32 stays below: 6e-7 here at most; factors in TF32: 3e-4."""
 
 
-def set_precision(torch: Any, precision: str, convolutions: str | None = None) -> Undo:
+def set_precision(precision: str, convolutions: str | None = None) -> Undo:
     """Set the precision of float32 products, and of oneDNN's convolutions; returns the way back.
 
     `precision` is that of `torch.set_float32_matmul_precision`, the older call: reading the
     precision after the newer settings alone (torch 2.9 and later, by backend) raises an error. It
     changes those with its own. `convolutions` is a newer setting: older releases have none.
     """
+    import torch
+
     before = torch.get_float32_matmul_precision()
     cuda, mkldnn = torch.backends.cuda, torch.backends.mkldnn
     parts: list[Any] = [getattr(cuda, "matmul", None), getattr(mkldnn, "matmul", None)]
@@ -44,37 +49,39 @@ def set_precision(torch: Any, precision: str, convolutions: str | None = None) -
     return undo
 
 
-def allow_tf32(torch: Any) -> Undo:
+def allow_tf32() -> Undo:
     """Let float32 products round their factors to TF32; returns the way back."""
-    return set_precision(torch, "high")
+    return set_precision("high")
 
 
-def refuse_own_choice(torch: Any) -> None:
+def refuse_own_choice() -> None:
     """Raise Declined where the program set the precision of float32 products itself."""
-    precision = matmul_precision(torch)
+    precision = matmul_precision()
     if precision != "highest":
         where = "for one backend" if precision == "mixed" else precision
         raise Declined(f"the script sets the matmul precision itself ({where})")
 
 
-def multiply_in_bf16(torch: Any) -> tuple[Undo, str]:
+def multiply_in_bf16() -> tuple[Undo, str]:
     """Let oneDNN round the factors of float32 products on the CPU to bfloat16.
 
     Returns (the way back, how this CPU computes bfloat16). Raises Declined where it would not.
     """
-    native, detail = native_bf16(torch, "cpu")
+    native, detail = native_bf16("cpu")
     if not native:
         raise Declined(f"bfloat16: {detail}")
     # oneDNN takes the mode into account where its AMX or Arm kernels are; elsewhere it multiplies
     # in float32 all the same.
     if "AMX" not in detail and "Arm" not in detail:
         raise Declined(NO_KERNELS)
-    refuse_own_choice(torch)
-    return set_precision(torch, "medium", convolutions="bf16"), detail
+    refuse_own_choice()
+    return set_precision("medium", convolutions="bf16"), detail
 
 
-def rounding_error(torch: Any) -> float:
+def rounding_error() -> float:
     """Relative error of a float32 product as the CPU computes it now (bfloat16 factors: 3e-3)."""
+    import torch
+
     with torch.no_grad():
         generator = torch.Generator().manual_seed(0)
         left, right = (torch.randn(256, 256, generator=generator) for _ in range(2))
@@ -85,8 +92,7 @@ def rounding_error(torch: Any) -> float:
 class OnednnProducts:
     """torch's setting, which belongs to the process, while at least one model holds it."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
         self.holders = 0
         self.proven = False
         """The products were compared once, which takes some ten milliseconds."""
@@ -101,23 +107,22 @@ class OnednnProducts:
     def let_go(self) -> None:
         """Take it back with the last model, unless the script has set it since."""
         self.holders -= 1
-        if not self.holders and self.restore and matmul_precision(self.torch) == "medium":
+        if not self.holders and self.restore and matmul_precision() == "medium":
             self.restore()
 
     def engaged(self) -> tuple[bool, str]:
         """For `Applied.engaged`."""
-        if matmul_precision(self.torch) != "medium":
+        if matmul_precision() != "medium":
             return False, "the script set the matmul precision itself"
         return True, "float32 products by oneDNN"
 
     def _set(self) -> None:
-        torch = self.torch
-        refuse_own_choice(torch)
-        usual = [] if self.proven else _products(torch)
-        self.restore = set_precision(torch, "medium")
+        refuse_own_choice()
+        usual = [] if self.proven else _products()
+        self.restore = set_precision("medium")
         if self.proven:
             return
-        reason = _why_not_kept(torch, usual, _products(torch))
+        reason = _why_not_kept(usual, _products())
         if reason is not None:
             self.restore()
             raise Declined(reason)
@@ -128,32 +133,36 @@ _settings: list[OnednnProducts] = []
 """Empty until it is asked for."""
 
 
-def onednn_products(torch: Any) -> OnednnProducts:
+def onednn_products() -> OnednnProducts:
     """The setting of this process."""
     if not _settings:
-        _settings.append(OnednnProducts(torch))
+        _settings.append(OnednnProducts())
     return _settings[0]
 
 
-def _factors(torch: Any) -> list[tuple[Any, Any]]:
+def _factors() -> list[tuple[torch.Tensor, torch.Tensor]]:
+    import torch
+
     generator = torch.Generator(device="cpu").manual_seed(0)
-    return [
-        tuple(
-            torch.randn(*size, generator=generator, dtype=torch.float32, device="cpu")
-            for size in ((rows, terms), (terms, columns))
-        )
-        for rows, terms, columns in SHAPES
-    ]
+
+    def factor(rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(rows, columns, generator=generator, dtype=torch.float32, device="cpu")
+
+    return [(factor(rows, terms), factor(terms, columns)) for rows, terms, columns in SHAPES]
 
 
-def _products(torch: Any) -> list[Any]:
+def _products() -> list[Any]:
+    import torch
+
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        return [left @ right for left, right in _factors(torch)]
+        return [left @ right for left, right in _factors()]
 
 
-def _why_not_kept(torch: Any, usual: list[Any], now: list[Any]) -> str | None:
+def _why_not_kept(usual: list[Any], now: list[Any]) -> str | None:
     """Whether the products under the setting are other ones, and as exact."""
-    for (left, right), product in zip(_factors(torch), now, strict=True):
+    import torch
+
+    for (left, right), product in zip(_factors(), now, strict=True):
         exact = left.double() @ right.double()
         error = float((product.double() - exact).norm() / exact.norm())
         if not error < EXACT:

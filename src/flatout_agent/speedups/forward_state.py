@@ -12,9 +12,12 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups import nests
+
+if TYPE_CHECKING:
+    import torch
 
 Restore = Callable[[], None]
 NOT_NOTES = ("_parameters", "_buffers", "_modules", "_compiled_call_impl")
@@ -25,12 +28,12 @@ DEEPEST = 3
 class Kept:
     """The way back: calling it puts everything back, any number of times."""
 
-    def __init__(self, torch: Any, models: list[Any]) -> None:
+    def __init__(self, models: list[torch.nn.Module]) -> None:
         modules = [module for model in models for module in model.modules()]
         seen: set[int] = set()
-        self._buffers = _contents(torch, [b for model in models for b in model.buffers()])
-        self._notes = [_Notes(torch, module, seen) for module in modules]
-        self._random = random_state(torch, models)
+        self._buffers = _contents([b for model in models for b in model.buffers()])
+        self._notes = [_Notes(module, seen) for module in modules]
+        self._random = random_state(models)
 
     def __call__(self) -> None:
         self._random()
@@ -47,17 +50,19 @@ class Kept:
             notes.only_changed()
 
 
-def keep(torch: Any, models: Iterable[Any]) -> Kept:
+def keep(models: Iterable[torch.nn.Module]) -> Kept:
     """Remember it all; returns the way back, which may be called more than once."""
-    return Kept(torch, list(models))
+    return Kept(list(models))
 
 
-def random_state(torch: Any, models: Iterable[Any]) -> Restore:
+def random_state(models: Iterable[torch.nn.Module]) -> Restore:
     """The random states that a forward pass of these models draws from."""
+    import torch
+
     on_cpu, of_python = torch.get_rng_state(), random.getstate()
     numpy = sys.modules.get("numpy")
     of_numpy = numpy.random.get_state() if numpy is not None else None
-    on_devices = [(device, _of_device(torch, device).get_state()) for device in devices(models)]
+    on_devices = [(device, _of_device(device).get_state()) for device in devices(models)]
 
     def restore() -> None:
         torch.set_rng_state(on_cpu)
@@ -65,26 +70,30 @@ def random_state(torch: Any, models: Iterable[Any]) -> Restore:
         if numpy is not None:
             numpy.random.set_state(of_numpy)
         for device, state in on_devices:
-            _of_device(torch, device).set_state(state)
+            _of_device(device).set_state(state)
 
     return restore
 
 
-def reseed(torch: Any, model: Any, seed: int) -> None:
+def reseed(model: torch.nn.Module, seed: int) -> None:
     """Seed what a forward pass of this model draws from, and no other device's generator."""
+    import torch
+
     torch.default_generator.manual_seed(seed)
     for device in devices([model]):
-        _of_device(torch, device).manual_seed(seed)
+        _of_device(device).manual_seed(seed)
 
 
-def devices(models: Iterable[Any]) -> list[Any]:
+def devices(models: Iterable[torch.nn.Module]) -> list[Any]:
     """Accelerators that hold parameters of these models."""
     found = {p.device for model in models for p in model.parameters()}
     return [device for device in found if device.type in ("cuda", "xpu", "mps")]
 
 
-def _of_device(torch: Any, device: Any) -> Any:
+def _of_device(device: torch.device) -> Any:
     """The default generator of an accelerator."""
+    import torch
+
     if device.type == "mps":
         return torch.mps._get_default_mps_generator()
     module = getattr(torch, device.type)
@@ -92,8 +101,10 @@ def _of_device(torch: Any, device: Any) -> Any:
     return module.default_generators[index]
 
 
-def _contents(torch: Any, found: list[Any]) -> Restore:
+def _contents(found: list[Any]) -> Restore:
     """What stands in these tensors; a graph that holds them finds them as they were."""
+    import torch
+
     kept = [(tensor, tensor.detach().clone()) for tensor in found]
     counted = [tensor for tensor in found if not tensor.is_inference()]
     versions = [tensor._version for tensor in counted]
@@ -104,12 +115,14 @@ def _contents(torch: Any, found: list[Any]) -> Restore:
                 if tensor.shape == before.shape:
                     tensor.data.copy_(before)  # as data, which counts as no new version
         if [tensor._version for tensor in counted] != versions:
-            _set_versions(torch, counted, versions)
+            _set_versions(counted, versions)
 
     return restore
 
 
-def _set_versions(torch: Any, tensors: list[Any], versions: list[int]) -> None:
+def _set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
+    import torch
+
     # An older torch cannot: a graph that holds them will complain.
     with contextlib.suppress(AttributeError, TypeError):
         torch._C._autograd._unsafe_set_version_counter(tuple(tensors), tuple(versions))
@@ -118,15 +131,15 @@ def _set_versions(torch: Any, tensors: list[Any], versions: list[int]) -> None:
 class _Notes:
     """The module's own attributes; containers and generators also with what stood in them."""
 
-    def __init__(self, torch: Any, module: Any, seen: set[int]) -> None:
+    def __init__(self, module: torch.nn.Module, seen: set[int]) -> None:
         """seen: what other modules of the model hold as well."""
         self._values = vars(module)
         self._before = {
             name: value for name, value in self._values.items() if name not in NOT_NOTES
         }
         values = list(self._before.values())
-        self._held = list(_held(torch, values, 0, seen))
-        self._tensors = _contents(torch, list(_written_to(torch, values, seen)))
+        self._held = list(_held(values, 0, seen))
+        self._tensors = _contents(list(_written_to(values, seen)))
         self._buffers = self._values["_buffers"]
         self._names: dict[str, Any] | None = dict(self._buffers)
         self._added: list[str] | None = None
@@ -205,31 +218,33 @@ NOT_FOLLOWED = (
 """Objects of these packages are no notes of the program's."""
 
 
-def _held(torch: Any, values: Iterable[Any], depth: int, seen: set[int]) -> Iterator[Any]:
+def _held(values: Iterable[Any], depth: int, seen: set[int]) -> Iterator[Any]:
     """Everything among these values that can change in place, and what is inside of it."""
     for value in values:
         if id(value) in seen or isinstance(value, SIMPLE) or nests.is_tensor(value):
             continue
         seen.add(id(value))
-        generator = _generator(torch, value)
+        generator = _generator(value)
         if generator is not None:
             yield generator
         elif isinstance(value, tuple) and depth < DEEPEST:
-            yield from _held(torch, value, depth + 1, seen)
-        elif isinstance(value, CONTAINERS) or (depth == 0 and _is_note(torch, value)):
+            yield from _held(value, depth + 1, seen)
+        elif isinstance(value, CONTAINERS) or (depth == 0 and _is_note(value)):
             container = _Container(value if isinstance(value, CONTAINERS) else vars(value))
             yield container
             if depth < DEEPEST and not isinstance(value, set):
                 inside = container.before
                 items = inside.values() if isinstance(inside, dict) else inside
-                yield from _held(torch, items, depth + 1, seen)
+                yield from _held(items, depth + 1, seen)
 
 
 SIMPLE = (int, float, complex, str, bytes, type(None))
 
 
-def _is_note(torch: Any, value: Any) -> bool:
+def _is_note(value: Any) -> bool:
     """A small object of the program's own, such as a running mean."""
+    import torch
+
     kind = type(value)
     if isinstance(value, type) or kind.__module__.partition(".")[0] in NOT_FOLLOWED:
         return False
@@ -238,7 +253,9 @@ def _is_note(torch: Any, value: Any) -> bool:
     return type(getattr(value, "__dict__", None)) is dict
 
 
-def _generator(torch: Any, value: Any) -> _Generator | None:
+def _generator(value: Any) -> _Generator | None:
+    import torch
+
     if isinstance(value, torch.Generator):
         return _Generator(value.get_state, value.set_state)
     if isinstance(value, random.Random):
@@ -253,17 +270,21 @@ def _generator(torch: Any, value: Any) -> _Generator | None:
     return _Generator(lambda: bits.state, lambda state: setattr(bits, "state", state))
 
 
-def _written_to(torch: Any, values: list[Any], seen: set[int]) -> Iterator[Any]:
+def _written_to(values: list[Any], seen: set[int]) -> Iterator[Any]:
     """Tensors among these values that a forward pass may write into."""
+    import torch
+
     for tensor in nests.tensors(values):
-        overlaps = any(s == 0 and n > 1 for s, n in zip(_strides(torch, tensor), tensor.shape))  # noqa: B905
+        overlaps = any(s == 0 and n > 1 for s, n in zip(_strides(tensor), tensor.shape))  # noqa: B905
         if id(tensor) in seen or isinstance(tensor, torch.nn.Parameter) or overlaps:
             continue
         seen.add(id(tensor))
         yield tensor
 
 
-def _strides(torch: Any, tensor: Any) -> tuple[int, ...]:
+def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
+    import torch
+
     return tuple(tensor.stride()) if tensor.layout is torch.strided else ()
 
 

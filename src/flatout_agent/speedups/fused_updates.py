@@ -6,9 +6,12 @@ The boost `fused-optimizer` and the library's `train_step` share this.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Declined
+
+if TYPE_CHECKING:
+    import torch
 
 FUSED = ("Adam", "AdamW", "SGD", "Adagrad")
 FOREACH = ("Adadelta", "Adafactor", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop")
@@ -17,13 +20,13 @@ CHECKED = "_need_device_dtype_check_for_fused"
 """What torch notes on an optimizer at its first fused step."""
 
 
-def faster(torch: Any, optimizer: Any) -> tuple[str, str]:
+def faster(optimizer: torch.optim.Optimizer) -> tuple[str, str]:
     """(flag, kernel) of its fused (or foreach) implementation. Raises Declined: it has none."""
     first = optimizer.param_groups[0]["params"][0]
     names = inspect.signature(type(optimizer).__init__).parameters
     kernel, refused = "", ""
     if "fused" in names:
-        kernel, refused = _probe(torch, type(optimizer), first)
+        kernel, refused = _probe(type(optimizer), first)
     if kernel:
         return "fused", kernel
     if "foreach" not in names:
@@ -33,8 +36,10 @@ def faster(torch: Any, optimizer: Any) -> tuple[str, str]:
     return "foreach", "foreach"
 
 
-def cannot(torch: Any, optimizer: Any) -> str | None:
+def cannot(optimizer: torch.optim.Optimizer) -> str | None:
     """Why the implementation of this optimizer is not ours to choose; None: it is."""
+    import torch
+
     kind = type(optimizer).__name__
     if type(optimizer) is not getattr(torch.optim, kind, None):
         return f"{kind} is not one of torch.optim's own classes"
@@ -50,7 +55,7 @@ def cannot(torch: Any, optimizer: Any) -> str | None:
                 return f"a parameter is a {type(parameter).__name__}, not a plain tensor"
             if not parameter.is_floating_point() or parameter.dtype == torch.float8_e4m3fn:
                 return f"a parameter is {parameter.dtype}"
-            if not _is_dense(torch, parameter):
+            if not _is_dense(parameter):
                 return "a parameter is a strided view"
     everything = [p for group in optimizer.param_groups for p in group["params"]]
     if not everything:
@@ -65,7 +70,9 @@ def _flat(group: dict[str, Any]) -> list[Any]:
     return values + [item for value in values if isinstance(value, tuple) for item in value]
 
 
-def _is_dense(torch: Any, tensor: Any) -> bool:
+def _is_dense(tensor: torch.Tensor) -> bool:
+    import torch
+
     return bool(
         tensor.is_contiguous()
         or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
@@ -73,8 +80,9 @@ def _is_dense(torch: Any, tensor: Any) -> bool:
     )
 
 
-def _probe(torch: Any, kind: Any, like: Any) -> tuple[str, str]:
+def _probe(kind: Any, like: Any) -> tuple[str, str]:
     """(the fused kernel that runs for a parameter like this one, or why none does)."""
+    import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
     seen: list[str] = []
@@ -104,8 +112,8 @@ def _probe(torch: Any, kind: Any, like: Any) -> tuple[str, str]:
 class FusedUpdate:
     """One optimizer's implementation, switched over and back."""
 
-    def __init__(self, torch: Any, optimizer: Any, flag: str, kernel: str) -> None:
-        self.torch, self.optimizer = torch, optimizer
+    def __init__(self, optimizer: torch.optim.Optimizer, flag: str, kernel: str) -> None:
+        self.optimizer = optimizer
         self.flag, self.kernel = flag, kernel
         self.steps = 0
         self.own = {name: optimizer.defaults.get(name) for name in FLAGS}
@@ -141,6 +149,8 @@ class FusedUpdate:
 
     def _set(self) -> None:
         """Set the flag and put the state where that implementation wants it."""
+        import torch
+
         other = "foreach" if self.flag == "fused" else "fused"
         for values in (self.optimizer.defaults, *self.optimizer.param_groups):
             values[self.flag] = True
@@ -150,18 +160,22 @@ class FusedUpdate:
             for parameter in group["params"]:
                 state = self.optimizer.state.get(parameter, {})
                 for name, value in state.items():
-                    if isinstance(value, self.torch.Tensor) and value.shape == parameter.shape:
+                    if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                         state[name] = self._aligned(value, parameter)
-                if self.flag == "fused" and isinstance(state.get("step"), self.torch.Tensor):
-                    state["step"] = state["step"].to(parameter.device, self.torch.float32)
+                if self.flag == "fused" and isinstance(state.get("step"), torch.Tensor):
+                    state["step"] = state["step"].to(parameter.device, torch.float32)
 
-    def _aligned(self, tensor: Any, parameter: Any) -> Any:
+    def _aligned(self, tensor: torch.Tensor, parameter: torch.Tensor) -> Any:
         """`tensor` in the memory order of `parameter`: fused kernels walk both in step."""
+        import torch
+
         if tensor.stride() == parameter.stride() or tensor.dim() == 0:
             return tensor
-        return self.torch.empty_like(parameter).copy_(tensor)
+        return torch.empty_like(parameter).copy_(tensor)
 
-    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any
+    ) -> tuple[Any, Any] | None:
         self.steps += 1
         self._align_gradients()
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
@@ -178,24 +192,27 @@ class FusedUpdate:
         return (args[0], aligned, *args[2:]), kwargs
 
     def _align_gradients(self) -> None:
+        import torch
+
         # On the CPU a fused kernel takes another memory order without a word, and is wrong.
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 grad = parameter.grad
-                if grad is None or grad.layout != self.torch.strided:
+                if grad is None or grad.layout != torch.strided:
                     continue
                 if grad.stride() != parameter.stride():
                     parameter.grad = self._aligned(grad, parameter)
 
     def _plain_step(self, step: Any, group: dict[str, Any]) -> Any:
         """The step count as the plain implementation keeps it."""
-        torch = self.torch
+        import torch
+
         if not isinstance(step, torch.Tensor) or group.get("capturable"):
             return step
         double = torch.get_default_dtype() == torch.float64
         return step.to("cpu", torch.float64 if double else torch.float32)
 
-    def _saved(self, optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
+    def _saved(self, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
         """The state dict as it would be without flatout."""
         state = dict(saved["state"])
         for group in saved["param_groups"]:

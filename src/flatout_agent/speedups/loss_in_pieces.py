@@ -11,7 +11,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 PIECE = 1 << 18
 """Elements per thread and piece: logits and gradient together stay in a core's cache."""
@@ -34,8 +37,10 @@ class Terms:
     """What the sum is divided by; None: it is not."""
     smoothing: float
 
-    def scale(self, torch: Any) -> Any:
+    def scale(self) -> Any:
         """What the loss grows by with the loss of each row."""
+        import torch
+
         if self.total is None:
             return self.amount
         # Where nothing counts the loss is NaN, and yet the gradient is 0.
@@ -53,25 +58,29 @@ class Made:
 
 
 def terms(
-    torch: Any, logits: Any, target: Any, weight: Any, mean: bool, ignored: int, smoothing: float
+    logits: torch.Tensor, target: Any, weight: Any, mean: bool, ignored: int, smoothing: float
 ) -> Terms | None:
     """What the targets ask for; None: one of them names no column."""
+    import torch
+
     counted = (target != ignored).unsqueeze(1)
     index = torch.where(counted, target.unsqueeze(1), 0)
     if bool(((index < 0) | (index >= logits.shape[1])).any()):
         return None
-    amount = counted.to(_wide(torch, logits.dtype))
+    amount = counted.to(_wide(logits.dtype))
     if weight is not None:
         amount = torch.where(counted, weight[index], 0.0)
     return Terms(index, counted, amount, amount.sum() if mean else None, smoothing)
 
 
-def made(torch: Any, logits: Any, wanted: Terms) -> Made:
+def made(logits: torch.Tensor, wanted: Terms) -> Made:
     """Loss and gradient of logits of shape (rows, columns), in float32 at least within a piece."""
+    import torch
+
     rows, columns = logits.shape
-    wide = _wide(torch, logits.dtype)
+    wide = _wide(logits.dtype)
     gradient = torch.empty(rows, columns, dtype=logits.dtype, device=logits.device)
-    scale = wanted.scale(torch)
+    scale = wanted.scale()
     shares = torch.empty(rows, 1, dtype=wide, device=logits.device)
     above = torch.empty_like(shares) if wanted.smoothing else shares
     step = torch.get_num_threads() * max(1, PIECE // columns)
@@ -82,14 +91,16 @@ def made(torch: Any, logits: Any, wanted: Terms) -> Made:
     whole = (logits, gradient, wanted.index, scale, shares, above)
     for begin in range(0, rows, step):
         pieces = [item[begin : begin + step] for item in whole] if rows > step else whole
-        _piece(torch, pieces, spare, wanted.smoothing)
-    losses = _losses(torch, logits, shares, above, wanted)
+        _piece(pieces, spare, wanted.smoothing)
+    losses = _losses(logits, shares, above, wanted)
     loss = losses.mul_(wanted.amount).sum()
     return Made(loss if wanted.total is None else loss / wanted.total, gradient, scale, wanted)
 
 
-def _piece(torch: Any, pieces: Sequence[Any], spare: list[Any] | None, smoothing: float) -> None:
+def _piece(pieces: Sequence[Any], spare: list[Any] | None, smoothing: float) -> None:
     """The gradient of some rows; for each, its target's share and how far that is above all."""
+    import torch
+
     logits, gradient, index, scale, target, above = pieces
     shares = gradient
     if spare is not None:
@@ -106,7 +117,7 @@ def _piece(torch: Any, pieces: Sequence[Any], spare: list[Any] | None, smoothing
     torch.mul(shares, scale, out=gradient)
 
 
-def _losses(torch: Any, logits: Any, shares: Any, above: Any, wanted: Terms) -> Any:
+def _losses(logits: torch.Tensor, shares: torch.Tensor, above: Any, wanted: Terms) -> Any:
     """The loss of each row, from the share of its target; 0 for those that do not count."""
     columns, smoothing = logits.shape[1], wanted.smoothing
     losses = shares.log().neg_()
@@ -123,18 +134,22 @@ def _losses(torch: Any, logits: Any, shares: Any, above: Any, wanted: Terms) -> 
     return losses.masked_fill_(~wanted.counted, 0.0)
 
 
-def _wide(torch: Any, dtype: Any) -> Any:
+def _wide(dtype: torch.dtype) -> Any:
+    import torch
+
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 @functools.cache
-def node(torch: Any) -> Any:
+def node() -> Any:
     """The node of the graph: `apply(logits, made)` gives the loss and the gradient."""
+    import torch
+
     base: Any = torch.autograd.Function
 
     class LossInPieces(base):  # type: ignore[misc]
         @staticmethod
-        def forward(ctx: Any, logits: Any, result: Made) -> Any:
+        def forward(ctx: Any, logits: torch.Tensor, result: Made) -> Any:
             ctx.set_materialize_grads(False)
             ctx.smoothing = result.terms.smoothing
             ctx.logits = None
@@ -150,10 +165,10 @@ def node(torch: Any) -> Any:
             if of_loss is None and of_gradient is None:
                 return None, None
             if of_gradient is None and not torch.is_grad_enabled():
-                return _times(torch, gradient.detach(), of_loss), None
+                return _times(gradient.detach(), of_loss), None
             found = 0.0 if of_loss is None else gradient * of_loss
             if of_gradient is not None:
-                shares = _shares(torch, ctx, gradient, index, scale)
+                shares = _shares(ctx, gradient, index, scale)
                 mean = (shares * of_gradient).sum(1, keepdim=True)
                 found = found + (scale * shares * (of_gradient - mean)).to(gradient.dtype)
             return found, None
@@ -161,9 +176,11 @@ def node(torch: Any) -> Any:
     return LossInPieces
 
 
-def _times(torch: Any, gradient: Any, factor: Any) -> Any:
+def _times(gradient: torch.Tensor, factor: Any) -> Any:
     """Where nobody needs it again, the gradient itself is handed on; usually the factor is 1."""
-    if torch.compiler.is_compiling() or type(factor) is not torch.Tensor or _kept(torch):
+    import torch
+
+    if torch.compiler.is_compiling() or type(factor) is not torch.Tensor or _kept():
         return gradient * factor
     try:
         one = factor.device.type == "cpu" and factor.item() == 1.0
@@ -172,14 +189,18 @@ def _times(torch: Any, gradient: Any, factor: Any) -> Any:
     return gradient if one else gradient.mul_(factor)
 
 
-def _kept(torch: Any) -> bool:
+def _kept() -> bool:
     """Whether the backward pass under way keeps the graph for another one."""
+    import torch
+
     asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
     return asked is None or bool(asked())
 
 
-def _shares(torch: Any, ctx: Any, gradient: Any, index: Any, scale: Any) -> Any:
+def _shares(ctx: Any, gradient: torch.Tensor, index: Any, scale: Any) -> Any:
     """The softmax of the logits, and how it depends on them, from the gradient."""
+    import torch
+
     # A row that counts nothing has no gradient: any scale will do.
     shares = gradient.to(scale.dtype) / torch.where(scale == 0, 1.0, scale)
     target = torch.full_like(shares, ctx.smoothing / shares.shape[1])

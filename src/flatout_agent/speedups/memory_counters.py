@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from flatout_agent import limits
 
+if TYPE_CHECKING:
+    import torch
 
-def allocated_bytes(torch: Any, device: Any = None) -> int:
+
+def allocated_bytes(device: torch.device | None = None) -> int:
     """Bytes of tensors on a CUDA device (None: the current one), cheap enough for each step."""
+    import torch
+
     # Not memory_allocated: that flattens and sorts all counters of the allocator.
     counters = torch.cuda.memory_stats_as_nested_dict(device)
     return int(counters["allocated_bytes"]["all"]["current"]) if counters else 0
 
 
-def unused_bytes(torch: Any, device: Any) -> int:
+def unused_bytes(device: torch.device) -> int:
     """Bytes that a CUDA device has left where the program takes the most it has taken so far."""
+    import torch
+
     cuda = torch.cuda
     free: int = cuda.mem_get_info(device)[0]
     return free + int(cuda.memory_reserved(device)) - int(cuda.max_memory_allocated(device))

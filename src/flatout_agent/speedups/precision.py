@@ -9,19 +9,24 @@ import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups import nests
+
+if TYPE_CHECKING:
+    import torch
 
 MAX_NODES = 200_000
 """Give up looking for low precision in an autograd graph after this many nodes."""
 
 
-def native_bf16(torch: Any, device: Any) -> tuple[bool, str]:
+def native_bf16(device: torch.device | str) -> tuple[bool, str]:
     """Whether bfloat16 matrix multiplication is native on `device`, and how one can tell.
 
     `device` is a torch.device, or its type alone: then the current one of that type is meant.
     """
+    import torch
+
     kind = getattr(device, "type", device)
     if kind == "cuda":
         if torch.version.hip:
@@ -40,36 +45,42 @@ def native_bf16(torch: Any, device: Any) -> tuple[bool, str]:
         native = torch.xpu.get_device_properties(device).has_bfloat16_conversions
         return bool(native), "native on this XPU" if native else "emulated on this XPU"
     if kind == "cpu":
-        return _cpu_bf16(torch)
+        return _cpu_bf16()
     return False, f"unknown for devices of type {kind}"
 
 
-def bf16_inside_float32(torch: Any, device: str) -> bool | None:
+def bf16_inside_float32(device: str) -> bool | None:
     """Whether oneDNN's float-math mode takes effect: elsewhere it keeps to float32."""
     if device != "cpu":
         return None
-    native, detail = native_bf16(torch, device)
+    native, detail = native_bf16(device)
     return native and ("AMX" in detail or "Arm" in detail)
 
 
-def matmul_precision(torch: Any) -> str:
+def matmul_precision() -> str:
     """Of float32 products; `mixed` where the script set it for one backend alone."""
+    import torch
+
     try:
         return str(torch.get_float32_matmul_precision())
     except RuntimeError:  # torch 2.9 and newer refuse to name one for all
         return "mixed"
 
 
-def rounds_to_tf32(torch: Any) -> bool:
+def rounds_to_tf32() -> bool:
     """Whether float32 convolutions (PyTorch's default) or products use TF32 on CUDA devices."""
+    import torch
+
     convolutions = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
     if convolutions is None:  # before torch 2.9, where the older name warns when it is read
         convolutions = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
-    return convolutions == "tf32" or matmul_precision(torch) != "highest"
+    return convolutions == "tf32" or matmul_precision() != "highest"
 
 
-def _cpu_bf16(torch: Any) -> tuple[bool, str]:
-    if not torch.backends.mkldnn.is_available():
+def _cpu_bf16() -> tuple[bool, str]:
+    import torch
+
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False, "this torch was built without oneDNN"
     # True also where oneDNN only emulates it with AVX512, so it is no more than a first test.
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -98,8 +109,10 @@ def _cpu_flags() -> frozenset[str]:
     return frozenset(line.partition(":")[2].split())
 
 
-def why_not_float32(torch: Any, model: Any) -> str | None:
+def why_not_float32(model: torch.nn.Module) -> str | None:
     """Why autocast has no place around `model`; None: all its parameters are float32."""
+    import torch
+
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
     if any(dtype.is_complex for dtype in dtypes):
         return "the model has complex parameters, which autocast leaves as they are"
@@ -112,7 +125,7 @@ def why_not_float32(torch: Any, model: Any) -> str | None:
     return None if dtypes else "the model has no floating-point parameters"
 
 
-def ran_in(output: Any, dtype: Any) -> bool | None:
+def ran_in(output: Any, dtype: torch.dtype) -> bool | None:
     """Whether an operation behind `output` ran in `dtype`; None: it cannot be seen.
 
     Read from the autograd graph: each node knows the dtype of what its operation returned. A
@@ -144,8 +157,8 @@ class AutocastCall:
     CHECKS = 3
     """Training calls whose graph is looked at before giving up on seeing low precision."""
 
-    def __init__(self, torch: Any, device: str, dtype: Any) -> None:
-        self.torch, self.device, self.dtype = torch, device, dtype
+    def __init__(self, device: str, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
         self.calls = 0
         self.left_alone = 0
         """Calls that the script itself runs under autocast."""
@@ -155,9 +168,9 @@ class AutocastCall:
 
     def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call` under autocast."""
+        import torch
 
         def in_autocast(*args: Any, **kwargs: Any) -> Any:
-            torch = self.torch
             if torch.is_autocast_enabled(self.device):
                 self.left_alone += 1
                 return call(*args, **kwargs)
@@ -171,7 +184,7 @@ class AutocastCall:
 
         return in_autocast
 
-    def _float32(self, tensor: Any) -> Any:
+    def _float32(self, tensor: torch.Tensor) -> Any:
         return tensor.float() if tensor.dtype == self.dtype else tensor
 
     def engaged(self, detail: str) -> tuple[bool, str] | None:

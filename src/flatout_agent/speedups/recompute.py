@@ -8,11 +8,14 @@ with gradients, and the right gradient comes out: slower, but correct.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups import nests
+
+if TYPE_CHECKING:
+    import torch
 
 DEVICES = ("cpu", "cuda", "xpu")
 
@@ -22,12 +25,13 @@ class Call:
 
     def __init__(
         self,
-        torch: Any,
         call: Callable[[], Any],
-        parameters: list[Any],
+        parameters: Sequence[torch.Tensor],
         differentiated: Callable[[], None],
     ) -> None:
-        self.torch, self.call, self.parameters = torch, call, parameters
+        import torch
+
+        self.call, self.parameters = call, parameters
         self.differentiated = differentiated
         self.versions = [parameter._version for parameter in parameters]
         self.autocast = [
@@ -57,13 +61,14 @@ class Call:
 
     def gradients(self, given: tuple[Any, ...], create_graph: bool) -> tuple[Any, ...]:
         """Gradients of the parameters for those of the outputs: the call is made again."""
+        import torch
+
         self.differentiated()
         if [parameter._version for parameter in self.parameters] != self.versions:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "
                 "inplace operation"
             )
-        torch = self.torch
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
             for device, dtype in self.autocast:

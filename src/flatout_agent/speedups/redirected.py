@@ -13,12 +13,15 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.chain import SLOT
 from flatout_agent.speedups import nests
 from flatout_agent.speedups.stand_in import StandIn
 from flatout_agent.tracebacks import first_line
+
+if TYPE_CHECKING:
+    import torch
 
 DTYPES = ("float32", "float16", "bfloat16")
 NAMES_ALONE = ("extra_repr", "_get_name")
@@ -33,7 +36,7 @@ class Before:
 
     PARTS = ("_parameters", "_buffers", "_modules")
 
-    def __init__(self, torch: Any, model: Any, library: str) -> None:
+    def __init__(self, model: torch.nn.Module, library: str) -> None:
         self.library = library
         self.modules = [(module, dict(module.__dict__)) for module in model.modules()]
         self.parts = [
@@ -41,7 +44,7 @@ class Before:
             for module, _ in self.modules
             for name in self.PARTS
         ]
-        self.files = [(file, dict(vars(file))) for file in _files(torch)]
+        self.files = [(file, dict(vars(file))) for file in _files()]
         self.forwards: list[tuple[Any, Any]] = [
             (value, value.__dict__["forward"])
             for _, names in self.files
@@ -70,7 +73,9 @@ class Before:
         return str(getattr(value, "__module__", "")).partition(".")[0] == self.library
 
 
-def _files(torch: Any) -> Iterator[Any]:
+def _files() -> Iterator[Any]:
+    import torch
+
     yield torch.nn
     yield torch.nn.functional
     for name, module in list(sys.modules.items()):
@@ -106,8 +111,8 @@ class Tally:
 class Kernel:
     """Calls a kernel in place of what is written, where that is the same but for rounding."""
 
-    def __init__(self, torch: Any, kernel: Callable[..., Any], device: str) -> None:
-        self.torch, self.kernel, self.device = torch, kernel, device
+    def __init__(self, kernel: Callable[..., Any], device: str) -> None:
+        self.kernel, self.device = kernel, device
         self.tally = Tally()
 
     def call(self, written: Callable[..., Any], weights: Any, args: Any, kwargs: Any) -> Any:
@@ -130,13 +135,16 @@ class Kernel:
         return output
 
     def _is_recomputed(self) -> bool:
-        current = getattr(self.torch._C, "_current_graph_task_id", None)
+        import torch
+
+        current = getattr(torch._C, "_current_graph_task_id", None)
         return current is not None and current() != -1
 
-    def _takes(self, tensors: tuple[Any, ...]) -> bool:
+    def _takes(self, tensors: tuple[torch.Tensor, ...]) -> bool:
         """Plain tensors on the current device, in a plain call."""
-        torch = self.torch
-        if not tensors or torch.compiler.is_compiling() or torch.jit.is_tracing():
+        import torch
+
+        if not tensors or torch.compiler.is_compiling() or torch._C._is_tracing():
             return False
         current = torch.cuda.current_device() if self.device == "cuda" else None
         return (
@@ -145,8 +153,9 @@ class Kernel:
             and not torch._C._len_torch_dispatch_stack()
         )
 
-    def _is_plain(self, tensor: Any, current: int | None) -> bool:
-        torch = self.torch
+    def _is_plain(self, tensor: torch.Tensor, current: int | None) -> bool:
+        import torch
+
         known = str(tensor.dtype).removeprefix("torch.") in DTYPES
         return bool(
             type(tensor) in (torch.Tensor, torch.nn.Parameter)
@@ -161,7 +170,7 @@ class Kernel:
 class View:
     """A module together with the settings a library gave it: `self` of the library's forward."""
 
-    def __init__(self, module: Any, settings: Change) -> None:
+    def __init__(self, module: torch.nn.Module, settings: Change) -> None:
         own = {name: value for name, value in settings.items() if name not in NAMES_ALONE}
         for name, value in own.items():
             if isinstance(value, types.MethodType) and value.__self__ is module:
@@ -175,29 +184,33 @@ class View:
 class ModuleCall:
     """What stands in a module's slot while its calls are redirected."""
 
-    def __init__(self, torch: Any, module: Any, settings: Change, device: str) -> None:
-        self.torch, self.module = torch, module
+    def __init__(self, module: torch.nn.Module, settings: Change, device: str) -> None:
+        self.module = module
         view: Any = View(module, settings)
-        self.kernel = Kernel(torch, view.forward, device)
+        self.kernel = Kernel(view.forward, device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        written: Any = self.module._call_impl
         module, kernel = self.module, self.kernel
         if self._is_watched():
             kernel.tally.left_alone += 1
-            return module._call_impl(*args, **kwargs)
+            return written(*args, **kwargs)
         weights = [item for item in module._parameters.values() if item is not None]
-        return kernel.call(module._call_impl, weights, args, kwargs)
+        return kernel.call(written, weights, args, kwargs)
 
     def _is_watched(self) -> bool:
         """Somebody has hooks on it, or has given it a forward of its own."""
+        import torch
+
         module = self.module
+        hooks_of_all: Any = torch.nn.modules.module
         return bool(
             "forward" in module.__dict__
             or module._forward_hooks
             or module._forward_pre_hooks
             or module._backward_hooks
             or module._backward_pre_hooks
-            or self.torch.nn.modules.module._has_any_global_hook()
+            or hooks_of_all._has_any_global_hook()
         )
 
 
@@ -225,17 +238,17 @@ _functions: dict[tuple[str, str], Function] = {}
 class Redirected:
     """All redirected calls of one target; keeps no model alive."""
 
-    def __init__(self, torch: Any, device: str) -> None:
-        self.torch, self.device = torch, device
+    def __init__(self, device: str) -> None:
+        self.device = device
         self.modules: list[weakref.ref[Any]] = []
         self.tallies: list[Tally] = []
         self.functions: list[Function] = []
 
-    def module(self, module: Any, settings: Change) -> None:
+    def module(self, module: torch.nn.Module, settings: Change) -> None:
         """From now on by `settings["forward"]`; not where the slot or the forward is taken."""
         if "forward" in module.__dict__ or module.__dict__.get(SLOT) is not None:
             return
-        call = module.__dict__[SLOT] = ModuleCall(self.torch, module, settings, self.device)
+        call = module.__dict__[SLOT] = ModuleCall(module, settings, self.device)
         self.modules.append(weakref.ref(module))
         self.tallies.append(call.kernel.tally)
 
@@ -244,7 +257,7 @@ class Redirected:
         key = (file.__name__, name)
         known = _functions.get(key)
         if known is None or getattr(file, name) not in (known.original, known.stand_in):
-            calls = Kernel(self.torch, kernel, self.device)
+            calls = Kernel(kernel, self.device)
             known = _functions[key] = Function(file, name, calls)
         known.hold()
         self.functions.append(known)
@@ -260,6 +273,6 @@ class Redirected:
         self.modules, self.functions = [], []
 
 
-def is_redirected(module: Any) -> bool:
+def is_redirected(module: torch.nn.Module) -> bool:
     """Whether what stands in the module's slot is ours."""
     return isinstance(module.__dict__.get(SLOT), ModuleCall)

@@ -6,13 +6,18 @@ The boost `device-prefetch` and the library's loader share this.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 
 class SideStream:
     """A second stream of a CUDA, ROCm or XPU device."""
 
-    def __init__(self, torch: Any, device: Any) -> None:
+    def __init__(self, device: torch.device) -> None:
+        import torch
+
         self.device = device
         self._module = torch.get_device_module(device)
         self._stream = self._module.Stream(device)

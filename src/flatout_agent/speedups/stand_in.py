@@ -8,9 +8,12 @@ take the original.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.replacing import Replacement
+
+if TYPE_CHECKING:
+    import torch
 
 
 class StandIn:
@@ -32,20 +35,24 @@ class StandIn:
             self._replacement.back()
 
 
-def is_plain(torch: Any, *tensors: Any) -> bool:
+def is_plain(*tensors: Any) -> bool:
     """Dense tensors of torch's own class, in a call that nobody compiles, traces or transforms."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    import torch
+
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
         return False
     own = (torch.Tensor, torch.nn.Parameter)
     return (
-        all(type(item) in own and _is_dense(torch, item) for item in tensors)
+        all(type(item) in own and _is_dense(item) for item in tensors)
         and not torch.overrides.has_torch_function(tensors)
         and not torch._C._len_torch_dispatch_stack()
         and torch.autograd.forward_ad._current_level < 0
     )
 
 
-def _is_dense(torch: Any, tensor: Any) -> bool:
+def _is_dense(tensor: torch.Tensor) -> bool:
+    import torch
+
     return bool(
         tensor.layout is torch.strided
         and not tensor.is_nested
@@ -53,18 +60,21 @@ def _is_dense(torch: Any, tensor: Any) -> bool:
     )
 
 
-def known_to_compilers(torch: Any, original: Any, replacement: Any) -> bool:
+def known_to_compilers(original: Any, replacement: Any) -> bool:
     """Make torch.jit.script and torch.compile take the original in its place.
 
     Two marks that torch has for wrappers of its own; functions in C++ stand in a table, which knows
     them by their address: such a replacement must live as long as the process.
     """
+    import torch
+
     replacement.__script_if_tracing_wrapper = True
     replacement.__original_fn = original
     try:
-        known = torch.jit._builtins._find_builtin(original)
+        builtins: Any = torch.jit._builtins
+        known = builtins._find_builtin(original)
         if known is not None:
-            torch.jit._builtins._register_builtin(replacement, known)
+            builtins._register_builtin(replacement, known)
     except AttributeError:
         return False
     return True

@@ -95,7 +95,7 @@ def instructions(torch: Any) -> str:
     """What multiplies bfloat16 on this CPU."""
     from flatout_agent.speedups import precision
 
-    return precision.native_bf16(torch, "cpu")[1]
+    return precision.native_bf16("cpu")[1]
 
 
 def _by(note: str) -> str:

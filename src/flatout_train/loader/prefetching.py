@@ -46,7 +46,7 @@ class BatchesAside:
     def __init__(self, device: torch.device, depth: int) -> None:
         self.depth = depth
         self._device = device
-        self._side = SideStream(torch, device)
+        self._side = SideStream(device)
 
     def start(self, batch: Any) -> Any:
         copied, event = self._side.run(lambda: nests.change(batch, self._copied, moves_itself))

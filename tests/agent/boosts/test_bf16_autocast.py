@@ -22,7 +22,7 @@ FACTS = JobFacts(
 
 @pytest.fixture(autouse=True)
 def native(monkeypatch):
-    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda torch, device: (True, "native (fake)"))
+    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: (True, "native (fake)"))
 
 
 class Net(nn.Module):

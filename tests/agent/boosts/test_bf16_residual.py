@@ -164,7 +164,7 @@ def test_a_function_that_others_wrapped_since_passes_on(
 def test_beside_bf16_autocast_the_output_is_float32(
     model: GPT, applied: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda torch, device: (True, "here"))
+    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: (True, "here"))
     autocast = bf16_autocast.apply(Job(torch), model, {})
     assert model(tokens()).dtype == torch.float32
     assert model.stream == [torch.bfloat16]
@@ -246,7 +246,7 @@ def test_applies(change: dict[str, Any], word: str | None) -> None:
 
 
 def test_embeddings_are_counted(model: GPT) -> None:
-    assert model_facts(torch, model).embeddings == 2
+    assert model_facts(model).embeddings == 2
 
 
 def test_a_plan_of_the_library_starts_it(model: GPT, tmp_path: Path) -> None:

@@ -259,13 +259,14 @@ def test_graphs_end_where_another_model_is_seen_later():
 
 @pytest.mark.parametrize("name", ["fail_on_recompile_limit_hit", "fail_on_cache_limit_hit"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_settings_of_older_torch(name, fails):
+def test_the_settings_of_older_torch(name, fails, monkeypatch):
     """torch's own refuse names that they do not have, as this stand-in does."""
     seen = []
     config = SimpleNamespace(suppress_errors=False, **{name: fails})
     counters = {"stats": Counter()}
     dynamo = SimpleNamespace(config=config, utils=SimpleNamespace(counters=counters))
-    job = SimpleNamespace(torch=SimpleNamespace(_dynamo=dynamo))
+    monkeypatch.setattr(torch, "_dynamo", dynamo)
+    job = Job(torch)
     calls = compiling.CompiledCalls(job, None, lambda: seen.append(config.suppress_errors), False)
     calls._run((), {})
     calls.close()

@@ -26,7 +26,7 @@ def settings():
 
 @pytest.fixture
 def amx(monkeypatch):
-    monkeypatch.setattr(float_math, "native_bf16", lambda torch, device: (True, "native (AMX)"))
+    monkeypatch.setattr(float_math, "native_bf16", lambda device: (True, "native (AMX)"))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_undo_restores_every_setting(amx):
 def test_engaged_says_what_the_cpu_really_computes(applied):
     engaged, detail = applied.engaged()
     # Whatever oneDNN does here, the answer must follow from the numbers.
-    assert engaged is (1e-4 < float_math.rounding_error(torch) < 3e-2)
+    assert engaged is (1e-4 < float_math.rounding_error() < 3e-2)
     assert "relative error" in detail
 
 
@@ -61,7 +61,7 @@ def test_the_scripts_own_setting_has_the_last_word(applied):
     [((False, "emulated"), "emulated"), ((True, "native (AVX512_BF16)"), "needs AMX")],
 )
 def test_declined_where_onednn_would_keep_float32(monkeypatch, native, word):
-    monkeypatch.setattr(float_math, "native_bf16", lambda torch, device: native)
+    monkeypatch.setattr(float_math, "native_bf16", lambda device: native)
     before = settings()
     with pytest.raises(Declined, match=word):
         cpu_bf16.apply(Job(torch), torch, {})

@@ -474,7 +474,7 @@ def test_steps_to_ready_are_counted_down_and_not_waited_for_without_end(calls):
 @pytest.mark.parametrize(("free", "kept"), [(150, False), (210, True)])
 def test_a_recording_waits_only_where_there_is_room(calls, monkeypatch, free, kept):
     reserved = itertools.cycle([1000, 1100])
-    monkeypatch.setattr(recordings, "reserved_bytes", lambda torch, device: next(reserved))
+    monkeypatch.setattr(recordings, "reserved_bytes", lambda device: next(reserved))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 10_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1100)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1000)
@@ -491,16 +491,16 @@ def test_memory_that_torch_has_and_does_not_use_is_room(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 10_000))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 1300)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 900)
-    assert recordings.is_short_of_memory(torch, torch.device("cuda"), 150)
-    assert not recordings.is_short_of_memory(torch, torch.device("cuda"), 100)
+    assert recordings.is_short_of_memory(torch.device("cuda"), 150)
+    assert not recordings.is_short_of_memory(torch.device("cuda"), 100)
 
 
 def test_reserved_bytes_are_told_without_what_is_unused(monkeypatch):
     done = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("empty"))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 7 if done else 9)
-    assert recordings.reserved_bytes(torch, torch.device("cuda", 1)) == 7
-    assert recordings.reserved_bytes(torch, torch.device("cpu")) == 0
+    assert recordings.reserved_bytes(torch.device("cuda", 1)) == 7
+    assert recordings.reserved_bytes(torch.device("cpu")) == 0
 
 
 def test_a_failed_recording_is_given_up_for_good(calls):
@@ -557,7 +557,7 @@ def watched(model):
     ],
 )
 def test_cannot(model, word):
-    reason = cuda_graphs._cannot(torch, model())
+    reason = cuda_graphs._cannot(model())
     assert reason is None if word is None else word in reason
 
 
@@ -687,7 +687,7 @@ def cuda(monkeypatch):
     """What `_capture` asks of torch.cuda; the list tells what was asked of clean_up."""
     told = []
 
-    def clean_up(torch, current, random, pools, graph=None):
+    def clean_up(current, random, pools, graph=None):
         told.append((current, random, pools, graph, Device.current))
 
     monkeypatch.setattr(torch.cuda, "graph", Recording)
@@ -712,7 +712,7 @@ def test_a_recording_that_fails_leaves_the_program_as_it_was(cuda, monkeypatch, 
         monkeypatch.setattr(Recording, "__enter__", refuse)
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", graphed)
     with pytest.raises(RuntimeError, match="previous error during capture"):
-        cuda_graphs._capture(torch, Net(), ())
+        cuda_graphs._capture(Net(), ())
     assert cuda == [("the stream before", "the state before", [(0, 7)], graph, "cpu")]
     assert torch.cuda.graph is Recording
     assert Device.current == "cuda:0"
@@ -736,7 +736,7 @@ def test_all_is_recorded_on_the_models_device(cuda, monkeypatch):
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", graphed)
     parameter = types.SimpleNamespace(device="cuda:1")
     whole = types.SimpleNamespace(parameters=lambda: iter([parameter]))
-    assert cuda_graphs._capture(torch, whole, ()) == "recorded on cuda:1"
+    assert cuda_graphs._capture(whole, ()) == "recorded on cuda:1"
     settings = {"stream": "a stream of cuda:1", "capture_error_mode": "thread_local"}
     assert found == [("cuda:1", settings), ("cuda:1", settings)]
     assert (cuda, Device.current) == ([], "cuda:0")
@@ -746,7 +746,7 @@ def test_buffers_notes_and_generators_are_put_back_after_a_failure():
     model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Dropout())
     calls = calls_of(model)
 
-    def capture(torch, whole, samples):
+    def capture(whole, samples):
         whole(*samples)
         random.random()
         raise RuntimeError("no")
@@ -754,7 +754,7 @@ def test_buffers_notes_and_generators_are_put_back_after_a_failure():
     calls.capture = capture
     for _ in range(2):
         model(torch.randn(4, 8)).sum().backward()
-    state = forward_state.keep(torch, [model])
+    state = forward_state.keep([model])
     never = copy.deepcopy(model)
     expected = never(torch.ones(4, 8)), random.random()
     state()

@@ -109,7 +109,7 @@ def test_calls_are_independent(applied: Applied, size: int) -> None:
 @pytest.mark.parametrize("kind", [torch.int8, torch.int16], ids=str)
 def test_the_mixed_words_are_uniform(kind: torch.dtype) -> None:
     words = torch.arange(1 << 19, dtype=torch.int64).mul_(boost.GAMMA).add_(-987654321)
-    boost._mix(torch, words, torch.empty_like(words))
+    boost._mix(words, torch.empty_like(words))
     parts = words.view(kind).long() - torch.iinfo(kind).min
     counts = torch.bincount(parts).double()
     expected = len(parts) / len(counts)
@@ -125,7 +125,7 @@ def test_one_changed_bit_of_the_counter_changes_half_of_the_word() -> None:
         other = words ^ boost._signed(1 << bit)
         pair = [words.clone(), other]
         for item in pair:
-            boost._mix(torch, item, spare)
+            boost._mix(item, spare)
         changed = (pair[0] ^ pair[1]).view(torch.uint8)
         flips = [(changed >> place & 1).double().mean() for place in range(8)]
         assert float(max(flips)) < 0.52
@@ -249,7 +249,7 @@ def test_attention_computes_what_torch_computes(
     def as_torch_does(like: torch.Tensor, p: float) -> torch.Tensor:
         return torch.empty_like(like).bernoulli_(1 - p).div_(1 - p)
 
-    monkeypatch.setattr(boost._stand_in(torch).masks, "draw", as_torch_does)
+    monkeypatch.setattr(boost._stand_in().masks, "draw", as_torch_does)
     parts = [torch.randn(2, 4, 48, 16, requires_grad=True) for _ in range(3)]
     options: dict[str, Any] = {"dropout_p": 0.3, "scale": 0.2, "is_causal": masked == "causal"}
     if masked == "bool":

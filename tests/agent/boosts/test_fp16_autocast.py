@@ -22,7 +22,7 @@ FACTS = JobFacts(
 
 @pytest.fixture(autouse=True)
 def turing(monkeypatch):
-    monkeypatch.setattr(fp16_autocast, "_no_use", lambda torch, device: None)
+    monkeypatch.setattr(fp16_autocast, "_no_use", lambda device: None)
 
 
 def network():
@@ -185,11 +185,11 @@ def test_declined_where_the_script_looks_at_gradients():
 )
 def test_only_gpus_with_tensor_cores_and_without_bfloat16(monkeypatch, native, capability, word):
     monkeypatch.undo()
-    monkeypatch.setattr(fp16_autocast, "native_bf16", lambda torch, device: (native, ""))
+    monkeypatch.setattr(fp16_autocast, "native_bf16", lambda device: (native, ""))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    reason = fp16_autocast._no_use(torch, "cuda")
+    reason = fp16_autocast._no_use("cuda")
     assert reason is None if word is None else word in reason
-    assert "needs a GPU" in fp16_autocast._no_use(torch, "cpu")
+    assert "needs a GPU" in fp16_autocast._no_use("cpu")
 
 
 @pytest.mark.parametrize(

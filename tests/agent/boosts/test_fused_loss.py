@@ -213,11 +213,11 @@ def test_gradients_of_gradients(smoothing: float, weighted: bool) -> None:
     weight = torch.tensor([1.0, 2.0, 0.0, 0.5]).double() if weighted else None
 
     def loss(logits: torch.Tensor) -> torch.Tensor:
-        wanted = loss_in_pieces.terms(torch, logits, target, weight, True, -100, smoothing)
+        wanted = loss_in_pieces.terms(logits, target, weight, True, -100, smoothing)
         assert wanted is not None
         with torch.no_grad():
-            made = loss_in_pieces.made(torch, logits, wanted)
-        first: torch.Tensor = loss_in_pieces.node(torch).apply(logits, made)[0]
+            made = loss_in_pieces.made(logits, wanted)
+        first: torch.Tensor = loss_in_pieces.node().apply(logits, made)[0]
         return first
 
     logits = torch.randn(4, 4, dtype=torch.float64, requires_grad=True)
@@ -374,7 +374,7 @@ def test_the_dtype_under_autocast_decides(applied: Applied) -> None:
 def test_errors_are_those_of_torch(applied: Applied, target: int, kind: type[Exception]) -> None:
     logits = LOGITS.clone().requires_grad_()
     targets = torch.tensor([0, 1, 2, 3, target, 4])
-    assert loss_in_pieces.terms(torch, logits, targets, None, True, -100, 0.0) is None
+    assert loss_in_pieces.terms(logits, targets, None, True, -100, 0.0) is None
     with pytest.raises(kind, match=f"Target {target} is out of bounds"):
         functional.cross_entropy(logits, targets)
     with pytest.raises(ValueError, match="batch_size"):
@@ -565,9 +565,9 @@ def test_small_losses_stay(applied: Applied, monkeypatch: pytest.MonkeyPatch) ->
 def test_declined(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Declined, match="on meta"):
         boosted(nn.Linear(2, 2, device="meta"))
-    other = boost.Loss(torch)
+    other = boost.Loss()
     monkeypatch.setattr(other, "why_not", "its losses differ")
-    monkeypatch.setattr(boost, "_loss", lambda torch: other)
+    monkeypatch.setattr(boost, "_loss", lambda: other)
     with pytest.raises(Declined, match="differ"):
         boosted()
     assert torch._C._nn.cross_entropy_loss is ORIGINAL
@@ -585,9 +585,9 @@ def test_it_declines_where_torch_computes_something_else(
         return dataclasses.replace(found, **changes[wrong])
 
     monkeypatch.setattr(loss_in_pieces, "made", other)
-    assert "differ" in (boost.Loss(torch).why_not or "")
+    assert "differ" in (boost.Loss().why_not or "")
     monkeypatch.setattr(loss_in_pieces, "terms", lambda *args: 1 / 0)
-    assert "does not work" in (boost.Loss(torch).why_not or "")
+    assert "does not work" in (boost.Loss().why_not or "")
 
 
 def test_applies() -> None:

@@ -38,8 +38,8 @@ def settings_as_found() -> Iterator[None]:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU on which the setting changes the kernels and not the precision."""
-    monkeypatch.setattr(boost, "_why_not_here", lambda torch: None)
-    monkeypatch.setattr(float_math, "_why_not_kept", lambda torch, usual, now: None)
+    monkeypatch.setattr(boost, "_why_not_here", lambda: None)
+    monkeypatch.setattr(float_math, "_why_not_kept", lambda usual, now: None)
 
 
 def boosted(model: nn.Module) -> Applied:
@@ -72,7 +72,7 @@ def test_two_models_share_the_setting(here: None) -> None:
 
 def test_products_are_compared_once(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     boosted(net()).undo()
-    monkeypatch.setattr(float_math, "_why_not_kept", lambda torch, usual, now: "asked again")
+    monkeypatch.setattr(float_math, "_why_not_kept", lambda usual, now: "asked again")
     boosted(net()).undo()
 
 
@@ -111,8 +111,8 @@ def test_switching_between_two_steps_leaves_no_trace(here: None) -> None:
 
 
 def test_declined_where_the_results_speak_against_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boost, "_why_not_here", lambda torch: None)
-    monkeypatch.setattr(float_math, "_why_not_kept", lambda torch, usual, now: "rounds")
+    monkeypatch.setattr(boost, "_why_not_here", lambda: None)
+    monkeypatch.setattr(float_math, "_why_not_kept", lambda usual, now: "rounds")
     before = settings()
     with pytest.raises(Declined, match="rounds"):
         boosted(net())
@@ -128,7 +128,7 @@ def test_declined_on_arm(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
 
 def test_declined_with_amx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boost.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(boost, "native_bf16", lambda torch, device: (True, "native (AMX)"))
+    monkeypatch.setattr(boost, "native_bf16", lambda device: (True, "native (AMX)"))
     with pytest.raises(Declined, match="has AMX"):
         boosted(net())
 

@@ -887,13 +887,13 @@ VALUES = st.recursive(
 
 @given(value=VALUES, other=VALUES)
 def test_copies_are_the_same_and_independent(value: Any, other: Any) -> None:
-    copy = samples.copied(torch, value, stacked=False)
-    assert samples.same(torch, value, copy)
+    copy = samples.copied(value, stacked=False)
+    assert samples.same(value, copy)
     assert _seen(copy) == _seen(value)
     assert samples.size(copy) > 0
-    lie = [set(samples.places(torch, item)) - {0} for item in (value, copy)]
+    lie = [set(samples.places(item)) - {0} for item in (value, copy)]
     assert not lie[0] & lie[1]
-    assert samples.same(torch, value, other) == (_seen(value) == _seen(other))
+    assert samples.same(value, other) == (_seen(value) == _seen(other))
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,10 @@ def test_nothing_is_said_on_the_users_stderr():
 import torch
 from flatout_agent.boosts import tf32
 from flatout_agent.speedups import float_math
-undo = float_math.allow_tf32(torch)
+undo = float_math.allow_tf32()
 torch.cuda.is_initialized = lambda: True
 torch.cuda.get_device_capability = lambda: (9, 0)
-print(tf32._engaged(torch)[0])
+print(tf32._engaged()[0])
 undo()
 """
     command = [sys.executable, "-W", "always", "-c", text]

@@ -86,7 +86,7 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()  # what conftest has frozen may go at any time, and `path` counts it
     monkeypatch.setattr(loader_workers, "usable_cores", lambda: 2)
     monkeypatch.setattr(cpu_threads, "usable_cores", lambda: 2)
-    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda torch, device: (True, "here"))
+    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: (True, "here"))
     monkeypatch.setattr(watch, "SMALLEST", 1)
     monkeypatch.setattr(fused_loss, "SMALLEST", 1)
     monkeypatch.setattr(fused_loss, "COLUMNS", 2)
@@ -630,7 +630,7 @@ class Moving(Convolutions):
 class ToMeta:
     """Copies for device-prefetch, to the device that every machine has."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self) -> None:
         self.started = 0
 
     def can_copy(self, tensor: Any, device: Any) -> bool:

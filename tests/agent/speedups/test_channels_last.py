@@ -8,11 +8,11 @@ from flatout_agent.speedups.channels_last import ChannelsLast, convolutions, is_
 
 
 def test_tensors_of_the_wanted_dimensions_alone_are_converted():
-    engine = ChannelsLast(torch, nn.Identity(), [4])
+    engine = ChannelsLast(nn.Identity(), [4])
     images, volumes = torch.rand(2, 3, 4, 5), torch.rand(2, 3, 4, 5, 6)
     labels = torch.zeros(2, 3, 4, 5, dtype=torch.int64)
     nest = engine.to({"images": images, "volumes": volumes, "labels": labels})
-    assert is_channels_last(torch, nest["images"])
+    assert is_channels_last(nest["images"])
     assert torch.equal(nest["images"], images)
     assert nest["volumes"] is volumes
     assert nest["labels"] is labels
@@ -23,13 +23,13 @@ def test_tensors_of_the_wanted_dimensions_alone_are_converted():
 
 def test_convolutions_of_images_and_volumes():
     model = nn.Sequential(nn.Conv1d(1, 1, 1), nn.Conv2d(1, 1, 1), nn.ConvTranspose3d(1, 1, 1))
-    assert convolutions(torch, model) == [model[1], model[2]]
-    assert convolutions(torch, model, [4]) == [model[1]]
+    assert convolutions(model) == [model[1], model[2]]
+    assert convolutions(model, [4]) == [model[1]]
 
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_a_refusal_makes_the_call_again_from_the_same_random_state(keep):
-    engine = ChannelsLast(torch, nn.Identity(), [4])
+    engine = ChannelsLast(nn.Identity(), [4])
     torch.manual_seed(0)
     expected = torch.rand(2)
     torch.manual_seed(0)
@@ -44,7 +44,7 @@ def test_a_refusal_makes_the_call_again_from_the_same_random_state(keep):
 
 
 def test_an_error_of_the_models_own_is_raised():
-    engine = ChannelsLast(torch, nn.Identity(), [4])
+    engine = ChannelsLast(nn.Identity(), [4])
 
     def broken():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")

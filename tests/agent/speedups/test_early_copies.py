@@ -39,7 +39,7 @@ class Fake:
 
 @pytest.fixture
 def catching() -> Iterator[None]:
-    undo = early_copies.catch_moves(torch)
+    undo = early_copies.catch_moves()
     yield
     undo()
     assert "to" not in vars(torch.Tensor)
@@ -48,7 +48,7 @@ def catching() -> Iterator[None]:
 
 def _prefetch(ahead: bool = False) -> tuple[early_copies.Prefetch, Fake]:
     fake = Fake()
-    return early_copies.Prefetch(torch, fake, ahead), fake
+    return early_copies.Prefetch(fake, ahead), fake
 
 
 def _batches(count: int = 4) -> Iterator[torch.Tensor]:

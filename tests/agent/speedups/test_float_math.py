@@ -16,7 +16,7 @@ def settings():
 @pytest.mark.parametrize(("precision", "convolutions"), [("high", None), ("medium", "bf16")])
 def test_every_setting_comes_back(precision, convolutions):
     before = settings()
-    undo = float_math.set_precision(torch, precision, convolutions)
+    undo = float_math.set_precision(precision, convolutions)
     try:
         assert torch.get_float32_matmul_precision() == precision
         assert settings() != before
@@ -26,17 +26,17 @@ def test_every_setting_comes_back(precision, convolutions):
 
 
 def test_a_choice_of_the_script_is_refused_by_name():
-    undo = float_math.set_precision(torch, "high")
+    undo = float_math.set_precision("high")
     try:
         with pytest.raises(Declined, match=r"sets the matmul precision itself \(high\)"):
-            float_math.refuse_own_choice(torch)
+            float_math.refuse_own_choice()
     finally:
         undo()
-    float_math.refuse_own_choice(torch)
+    float_math.refuse_own_choice()
 
 
 def test_a_rounded_product_is_told_from_an_exact_one(monkeypatch):
-    assert float_math.rounding_error(torch) < 1e-6
+    assert float_math.rounding_error() < 1e-6
     real = torch.randn
 
     def rounded(*shape, generator):
@@ -53,20 +53,19 @@ def test_a_rounded_product_is_told_from_an_exact_one(monkeypatch):
             return (self.full.bfloat16().float()) @ (other.full.bfloat16().float())
 
     monkeypatch.setattr(torch, "randn", rounded)
-    assert 1e-3 < float_math.rounding_error(torch) < 1e-2
+    assert 1e-3 < float_math.rounding_error() < 1e-2
 
 
 def test_rounded_factors_are_seen():
-    usual = float_math._products(torch)
+    usual = float_math._products()
     rounded = [
-        left.bfloat16().float() @ right.bfloat16().float()
-        for left, right in float_math._factors(torch)
+        left.bfloat16().float() @ right.bfloat16().float() for left, right in float_math._factors()
     ]
-    assert "relative error 2e-03" in (float_math._why_not_kept(torch, usual, rounded) or "")
+    assert "relative error 2e-03" in (float_math._why_not_kept(usual, rounded) or "")
 
 
 def test_the_same_bits_and_other_bits_are_told_apart():
-    usual = float_math._products(torch)
-    assert "same to the last bit" in (float_math._why_not_kept(torch, usual, usual) or "")
-    other = [left.flip(1) @ right.flip(0) for left, right in float_math._factors(torch)]
-    assert float_math._why_not_kept(torch, usual, other) is None
+    usual = float_math._products()
+    assert "same to the last bit" in (float_math._why_not_kept(usual, usual) or "")
+    other = [left.flip(1) @ right.flip(0) for left, right in float_math._factors()]
+    assert float_math._why_not_kept(usual, other) is None

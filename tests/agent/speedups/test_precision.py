@@ -29,13 +29,13 @@ def test_low_precision_is_seen_behind_a_float32_output():
 def test_models_that_are_not_float32_are_told_apart(dtype, word):
     model = torch.nn.Module()
     model.weight = torch.nn.Parameter(torch.ones(2, dtype=dtype))
-    reason = precision.why_not_float32(torch, model)
+    reason = precision.why_not_float32(model)
     assert reason is None if word is None else word in reason
 
 
 def test_partly_half_models_are_told_apart():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).bfloat16())
-    assert "parts" in precision.why_not_float32(torch, model)
+    assert "parts" in precision.why_not_float32(model)
 
 
 @pytest.fixture
@@ -46,22 +46,24 @@ def x86(monkeypatch):
         _is_amx_tile_supported=lambda: False, _is_avx512_bf16_supported=lambda: False
     )
     onednn = SimpleNamespace(is_available=lambda: True, _is_mkldnn_bf16_supported=lambda: True)
-    either = SimpleNamespace(mkldnn=onednn)
-    return SimpleNamespace(backends=either, ops=either, cpu=cpu)
+    monkeypatch.setattr(torch.backends, "mkldnn", onednn)
+    monkeypatch.setattr(torch.ops, "mkldnn", onednn)
+    monkeypatch.setattr(torch, "cpu", cpu)
+    return cpu
 
 
 def test_avx512_without_bf16_is_emulated_though_onednn_accepts_it(x86):
-    native, why = precision.native_bf16(x86, "cpu")
+    native, reason = precision.native_bf16("cpu")
     assert not native
-    assert "emulate" in why
-    x86.cpu._is_amx_tile_supported = lambda: True
-    assert precision.native_bf16(x86, "cpu") == (True, "native (AMX)")
+    assert "emulate" in reason
+    x86._is_amx_tile_supported = lambda: True
+    assert precision.native_bf16("cpu") == (True, "native (AMX)")
 
 
 def test_releases_that_do_not_tell_are_read_from_the_cpu_flags(x86, monkeypatch):
-    x86.cpu = SimpleNamespace()
+    monkeypatch.setattr(torch, "cpu", SimpleNamespace())
     monkeypatch.setattr(precision, "_cpu_flags", lambda: frozenset({"avx512_bf16"}))
-    assert precision.native_bf16(x86, "cpu") == (True, "native (AVX512_BF16)")
+    assert precision.native_bf16("cpu") == (True, "native (AVX512_BF16)")
 
 
 @pytest.mark.parametrize(
@@ -78,18 +80,18 @@ def test_cuda_is_native_from_ampere_on(monkeypatch, device, native):
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
-    found, told = precision.native_bf16(torch, device)
-    assert found is native
-    assert ("8.0" if native else "7.5") in told
+    is_native, reason = precision.native_bf16(device)
+    assert is_native is native
+    assert ("8.0" if native else "7.5") in reason
 
 
-def test_an_xpu_is_asked_by_its_own_number():
+def test_an_xpu_is_asked_by_its_own_number(monkeypatch):
     asked = []
 
     def properties(device):
         asked.append(device)
         return SimpleNamespace(has_bfloat16_conversions=True)
 
-    fake = SimpleNamespace(xpu=SimpleNamespace(get_device_properties=properties))
-    assert precision.native_bf16(fake, torch.device("xpu", 3))[0]
+    monkeypatch.setattr(torch.xpu, "get_device_properties", properties)
+    assert precision.native_bf16(torch.device("xpu", 3))[0]
     assert asked == [torch.device("xpu", 3)]

@@ -12,9 +12,12 @@ import functools
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups.attention.forms import Form
+
+if TYPE_CHECKING:
+    import torch
 
 HERE = object()
 """Among the arguments of an operation that is put off: what the one before it gives."""
@@ -97,8 +100,9 @@ class Pending:
 class Machinery:
     """The classes that need torch, and what is common to all watches."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
+        import torch
+
         self.plain = (torch.Tensor, torch.nn.Parameter)
         self.deferred = _deferred(self)
         self.lazy: list[weakref.ref[Pending]] = []
@@ -107,13 +111,16 @@ class Machinery:
 
     def mode(self, device: str) -> tuple[Any, ...]:
         """What decides how an operation is computed, beside its arguments."""
-        torch = self.torch
+        import torch
+
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast
 
-    def make(self, shape: tuple[int, ...], dtype: Any, pending: Pending) -> Any:
+    def make(self, shape: tuple[int, ...], dtype: torch.dtype, pending: Pending) -> Any:
         """A deferred tensor."""
-        item = self.torch.Tensor._make_wrapper_subclass(
+        import torch
+
+        item = torch.Tensor._make_wrapper_subclass(
             self.deferred, shape, dtype=dtype, device=pending.form.q.device
         )
         item._flatout = pending
@@ -122,30 +129,34 @@ class Machinery:
 
     def dtype(self, func: Any, given: Any, mode: Any, args: Any = (), named: Any = None) -> Any:
         """The precision that an operation gives: that of the same on a tensor of one element."""
+        import torch
+
         key = (func, given.dtype, given.device.type, mode, *args, *(named or {}).items())
         known = self._dtypes.get(key)
         if known is None:
-            tiny = self.torch.ones((1, 1, 1), dtype=given.dtype, device=given.device)
+            tiny = torch.ones((1, 1, 1), dtype=given.dtype, device=given.device)
             args = [tiny if item is HERE else item for item in args]
             known = self._dtypes[key] = func(*args, **(named or {})).dtype
         return known
 
     def resolve(self, item: Any) -> Any:
         """Make of a deferred tensor, for whoever holds it, the tensor that it stands for."""
+        import torch
+
         if type(item) is not self.deferred:
             return item
         pending: Pending = item._flatout
         if pending.used and pending.mode[0] and pending.item is not None:
             pending.place.wasted += 1
-        with self.torch._C.DisableTorchFunction():  # this may come from inside of a watch
-            with _Mode(self.torch, pending.form.q.device.type, pending.mode):
+        with torch._C.DisableTorchFunction():  # this may come from inside of a watch
+            with _Mode(pending.form.q.device.type, pending.mode):
                 real = pending.step.value()
             pending.item = None
             # Only what nobody holds below Python can be exchanged.
             if item._use_count() != 1 or real._use_count() != 1 or weakref.getweakrefs(item):
                 return real
             del item._flatout
-            self.torch.utils.swap_tensors(item, real)
+            torch.utils.swap_tensors(item, real)  # type: ignore[no-untyped-call]
         pending.step.real = item
         return item
 
@@ -212,7 +223,7 @@ def _alive(refs: list[weakref.ref[Pending]]) -> list[Pending]:
     return [pending for pending in found if pending is not None]
 
 
-def _memory(tensor: Any) -> Any:
+def _memory(tensor: torch.Tensor) -> Any:
     return tensor.untyped_storage().data_ptr() if str(tensor.layout) == "torch.strided" else None
 
 
@@ -223,10 +234,12 @@ def _root(item: Any) -> Any:
 class _Mode:
     """Gradients and autocast as they were; costs nothing where they still are."""
 
-    def __init__(self, torch: Any, device: str, mode: tuple[Any, ...]) -> None:
+    def __init__(self, device: str, mode: tuple[Any, ...]) -> None:
+        import torch
+
         self.stack: list[Any] = []
         grad, inference, dtype = mode
-        if machinery(torch).mode(device) != mode:
+        if machinery().mode(device) != mode:
             self.stack = [
                 torch.inference_mode(inference),
                 torch.set_grad_enabled(grad) if not inference else torch.no_grad(),
@@ -244,8 +257,9 @@ class _Mode:
 
 def _deferred(machinery: Machinery) -> Any:
     """The class of deferred tensors: whatever is asked of one but its form makes it a tensor."""
-    torch = machinery.torch
-    forms = form_queries(torch)
+    import torch
+
+    forms = form_queries()
 
     def on_function(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in forms:
@@ -271,20 +285,24 @@ def _deferred(machinery: Machinery) -> Any:
     return type("Deferred", (torch.Tensor,), members)
 
 
-def form_queries(torch: Any) -> frozenset[Any]:
+def form_queries() -> frozenset[Any]:
     """What can be asked of a tensor without its numbers."""
+    import torch
+
     tensor = torch.Tensor
-    getters = [tensor.shape, tensor.dtype, tensor.device, tensor.ndim, tensor.is_cuda]
+    getters: list[Any] = [tensor.shape, tensor.dtype, tensor.device, tensor.ndim, tensor.is_cuda]
     methods = [tensor.size, tensor.dim, tensor.ndimension, tensor.numel, tensor.__len__]
     queries = [tensor.is_floating_point, torch.is_floating_point, torch.numel]
     return frozenset([*(getter.__get__ for getter in getters), *methods, *queries])
 
 
-def plain(torch: Any) -> bool:
+def plain() -> bool:
     """Nobody traces, compiles, transforms or examines what is computed."""
+    import torch
+
     return not (
         torch.compiler.is_compiling()
-        or torch.jit.is_tracing()
+        or torch._C._is_tracing()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.peek_interpreter_stack() is not None
         or torch.is_anomaly_enabled()
@@ -293,9 +311,9 @@ def plain(torch: Any) -> bool:
 
 
 @functools.cache
-def machinery(torch: Any) -> Machinery:
+def machinery() -> Machinery:
     """The one of this process."""
-    return Machinery(torch)
+    return Machinery()
 
 
 class Guarded:
@@ -304,12 +322,13 @@ class Guarded:
     Everything else in torch asks a tensor's class first.
     """
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
+        import torch
+
         self.holders = 0
         self.utils = torch._functorch.utils
         self.original = self.utils.unwrap_dead_wrappers
-        known = machinery(torch)
+        known = machinery()
 
         @functools.wraps(self.original)
         def unwrap_dead_wrappers(args: Any) -> Any:
@@ -326,7 +345,7 @@ class Guarded:
         self.holders -= 1
         if self.holders:
             return
-        known = machinery(self.torch)
+        known = machinery()
         known.resolve_all(known.lazy)
         known.lazy = []
         if self.utils.unwrap_dead_wrappers is self.replacement:
@@ -335,10 +354,11 @@ class Guarded:
     @functools.cached_property
     def works(self) -> bool:
         """Whether custom functions really come through this in this version of torch."""
-        torch = self.torch
+        import torch
+
         seen: list[Any] = []
 
-        class Look(torch.autograd.Function):  # type: ignore[misc,name-defined]
+        class Look(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, item: Any) -> Any:
                 seen.append(type(item))
@@ -348,9 +368,11 @@ class Guarded:
         with torch.no_grad():
             one = torch.ones(1, 1, 1)
             form = Form(one, one, (1, 1, 1))
-            known = machinery(torch)
+            known = machinery()
             step = Step(None, torch.bmm, (one, one), {})
             pending = Pending(step, form, known.mode("cpu"), Place())
-            Look.apply(known.make((1, 1, 1), one.dtype, pending))
+            Look.apply(  # type: ignore[no-untyped-call]
+                known.make((1, 1, 1), one.dtype, pending)
+            )
         self.let_go()
         return seen == [torch.Tensor]

@@ -6,7 +6,10 @@ import dis
 import inspect
 from collections.abc import Iterator
 from types import CodeType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 DEEPEST = 3
 """Functions that a forward calls are followed so far."""
@@ -14,8 +17,10 @@ PRODUCTS = {"matmul", "bmm", "einsum", "__matmul__"}
 """Names that multiply; `@` is found by its instruction."""
 
 
-def candidates(torch: Any, model: Any) -> list[Any]:
+def candidates(model: torch.nn.Module) -> list[Any]:
     """The modules of the model whose own code takes a softmax and multiplies matrices."""
+    import torch
+
     known: dict[type, bool] = {}
     found = []
     for module in model.modules():

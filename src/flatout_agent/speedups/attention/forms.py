@@ -12,7 +12,10 @@ import functools
 import math
 import string
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 LOW = -1e4
 """A score that is set to this or less has no weight beside one that is not."""
@@ -44,7 +47,7 @@ class Form:
 # Products -------------------------------------------------------------------------------------
 
 
-def scores(torch: Any, a: Any, b: Any, equation: str | None) -> Form | None:
+def scores(a: Any, b: Any, equation: str | None) -> Form | None:
     """The form of a product that contracts the last dimension of queries and keys."""
     if equation is not None:
         ordered = _queries_and_keys(equation, a, b)
@@ -107,7 +110,7 @@ def _agree(*operands: tuple[str, Any]) -> bool:
     )
 
 
-def _order(tensor: Any, letters: str, wanted: str) -> Any:
+def _order(tensor: torch.Tensor, letters: str, wanted: str) -> Any:
     return tensor if letters == wanted else tensor.permute([letters.index(c) for c in wanted])
 
 
@@ -217,11 +220,13 @@ def viewed(form: Form, shape: tuple[int, ...]) -> Form | None:
 # The fused call ---------------------------------------------------------------------------------
 
 
-def fused(torch: Any, form: Form, v: Any, dtype: Any) -> Any:
+def fused(form: Form, v: Any, dtype: torch.dtype) -> Any:
     """The weights times the values, by a fused kernel; None: none takes them."""
+    import torch
+
     parts = [_four(part.to(dtype)) for part in (form.q, form.k, v)]
     q, k, v = (part if part.stride(-1) == 1 else part.contiguous() for part in parts)
-    found = _mask(torch, form, dtype)
+    found = _mask(form, dtype)
     if found is None:
         return None
     mask, causal, rows = found
@@ -233,18 +238,18 @@ def fused(torch: Any, form: Form, v: Any, dtype: Any) -> Any:
         return None
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, **options)
     if out.requires_grad:
-        _differentiable_twice(torch, out, form.scale, causal)
+        _differentiable_twice(out, form.scale, causal)
     # As a product would lie in memory: the program may take a view of it.
     out = out.contiguous().view(*form.full[:-2], *out.shape[-2:])
     return out.view(*form.shape[:-1], out.shape[-1])
 
 
-def _four(tensor: Any) -> Any:
+def _four(tensor: torch.Tensor) -> Any:
     """Kernels want a dimension of heads. Behind the batch, so that the result is in one piece."""
     return tensor if tensor.dim() == 4 else tensor.unsqueeze(1)
 
 
-def _mask(torch: Any, form: Form, dtype: Any) -> tuple[Any, bool, Any] | None:
+def _mask(form: Form, dtype: torch.dtype) -> tuple[Any, bool, Any] | None:
     """(the mask or what is added, whether it is the causal one, queries without any key).
 
     None: a kernel would not do with it what is written.
@@ -253,10 +258,10 @@ def _mask(torch: Any, form: Form, dtype: Any) -> tuple[Any, bool, Any] | None:
     masks = [(_wide(mask, dims), low) for mask, low in form.masks]
     if not masks:
         return None, False, None
-    if len(masks) == 1 and _is_causal(torch, *masks[0]):
+    if len(masks) == 1 and _is_causal(*masks[0]):
         return None, True, None
     if any(low is None for _, low in masks):
-        bias = _bias(torch, masks, dtype)
+        bias = _bias(masks, dtype)
         return None if bias is None else (bias, False, None)
     blocked = _any_of(masks)
     rows = blocked.all(-1, keepdim=True)
@@ -276,12 +281,14 @@ def _infinite(masks: list[tuple[Any, Any]]) -> Any:
     return found
 
 
-def _bias(torch: Any, masks: list[tuple[Any, Any]], dtype: Any) -> Any:
+def _bias(masks: list[tuple[Any, Any]], dtype: torch.dtype) -> Any:
     """What is added to the scores. None: some query has no key.
 
     The backward pass of the kernels takes up the logarithm of a row's sum, which is lost beside a
     large number: all of a row's scores must not be low.
     """
+    import torch
+
     bias: Any = None
     for mask, low in masks:
         if low is None:
@@ -295,7 +302,7 @@ def _bias(torch: Any, masks: list[tuple[Any, Any]], dtype: Any) -> Any:
         bias = torch.where(without, bias - highest, bias)
     elif bool(without.any()):
         return None
-    return _in_precision(torch, bias, dtype)
+    return _in_precision(bias, dtype)
 
 
 def _any_of(masks: list[tuple[Any, Any]]) -> Any:
@@ -311,7 +318,9 @@ def _wide(mask: Any, dims: int) -> Any:
     return mask if dims == 4 else mask.unsqueeze(1)
 
 
-def _in_precision(torch: Any, bias: Any, dtype: Any) -> Any:
+def _in_precision(bias: Any, dtype: torch.dtype) -> Any:
+    import torch
+
     if bias.dtype == dtype:
         return bias
     if dtype is torch.float16:
@@ -319,11 +328,13 @@ def _in_precision(torch: Any, bias: Any, dtype: Any) -> Any:
     return bias.to(dtype)
 
 
-def _is_causal(torch: Any, mask: Any, low: float | None) -> bool:
+def _is_causal(mask: Any, low: float | None) -> bool:
     """Whether exactly the later keys are masked; asked only where no device has to be waited for.
 
     Each query has a key left, so that whatever low number stands there has no weight.
     """
+    import torch
+
     size = mask.shape[-1]
     if mask.device.type != "cpu" or mask.requires_grad or mask.numel() != size * mask.shape[-2]:
         return False
@@ -335,12 +346,14 @@ def _is_causal(torch: Any, mask: Any, low: float | None) -> bool:
         square = torch.where(square <= LOW, -math.inf, square)
     if not bool(first[-1]) or bool(first[0]) or bool(last[0]):
         return False
-    return bool(torch.equal(square, _later(torch, size, square.dtype)))
+    return bool(torch.equal(square, _later(size, square.dtype)))
 
 
 @functools.lru_cache(maxsize=8)
-def _later(torch: Any, size: int, dtype: Any) -> Any:
+def _later(size: int, dtype: torch.dtype) -> Any:
     """True, or what is added, where a key comes after the query."""
+    import torch
+
     later = torch.ones(size, size, dtype=torch.bool).triu(1)
     if dtype is torch.bool:
         return later
@@ -350,8 +363,10 @@ def _later(torch: Any, size: int, dtype: Any) -> Any:
 # Gradients of gradients -------------------------------------------------------------------------
 
 
-def _differentiable_twice(torch: Any, out: Any, scale: float, causal: bool) -> None:
+def _differentiable_twice(out: Any, scale: float, causal: bool) -> None:
     """Fused kernels have no second derivative: where one may be taken, compute as written."""
+    import torch
+
     node = out.grad_fn
     for _ in range(4):
         if node is None or hasattr(node, "_saved_query"):
@@ -363,13 +378,15 @@ def _differentiable_twice(torch: Any, out: Any, scale: float, causal: bool) -> N
     def as_written(given: Any, above: Any) -> Any:
         if not torch.is_grad_enabled():
             return None
-        return _written_gradients(torch, torch._C._current_autograd_node(), given, above[0], scale)
+        return _written_gradients(torch._C._current_autograd_node(), given, above[0], scale)
 
     node.register_hook(as_written)
 
 
-def _written_gradients(torch: Any, node: Any, given: Any, above: Any, scale: float) -> Any:
+def _written_gradients(node: Any, given: Any, above: Any, scale: float) -> Any:
     """The gradients of a fused call, with a graph of their own."""
+    import torch
+
     if getattr(node, "_saved_dropout_p", 0.0):
         return None
     parts = [node._saved_query, node._saved_key, node._saved_value]

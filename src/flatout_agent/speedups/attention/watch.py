@@ -8,7 +8,7 @@ import inspect
 import math
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups.attention import forms
 from flatout_agent.speedups.attention.calls import (
@@ -20,6 +20,9 @@ from flatout_agent.speedups.attention.calls import (
     machinery,
     plain,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 SMALLEST = 1 << 16
 """Scores: below that, putting operations off costs more than the fused kernel gains."""
@@ -49,11 +52,13 @@ METHODS = ("cast", "view", "contiguous")
 
 
 @functools.cache
-def _kinds(torch: Any) -> dict[Any, str]:
+def _kinds() -> dict[Any, str]:
     """Functions of torch by what they do to scores."""
-    found: dict[Any, str] = dict.fromkeys(form_queries(torch), "query")
+    import torch
+
+    found: dict[Any, str] = dict.fromkeys(form_queries(), "query")
     for kind, names in NAMES.items():
-        owners = [torch.Tensor] if kind != "where" else [torch]
+        owners: list[Any] = [torch.Tensor] if kind != "where" else [torch]
         if kind not in (*METHODS, "where"):
             owners += [torch, torch.nn.functional]
         for name in names:
@@ -75,10 +80,10 @@ def _kind(table: dict[Any, str], func: Any) -> str | None:
 class Watching:
     """What is put off in one forward pass."""
 
-    def __init__(self, torch: Any, place: Place) -> None:
-        self.torch, self.place = torch, place
-        self.known = machinery(torch)
-        self.table = _kinds(torch)
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.known = machinery()
+        self.table = _kinds()
         self.opened: list[weakref.ref[Pending]] = []
 
     def call(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -97,9 +102,11 @@ class Watching:
         return func(*args, **kwargs)
 
     def _on_scores(self, func: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
         kind = _kind(self.table, func)
         if kind == "query":
-            with self.torch._C.DisableTorchFunctionSubclass():
+            with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         made = UNKNOWN if kind is None else self._go_on(kind, func, args, kwargs)
         if made is not UNKNOWN:
@@ -120,23 +127,27 @@ class Watching:
     # Scores ---------------------------------------------------------------------------------
 
     def _begin(self, kind: str, func: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
         equation, (a, b) = _factors(kind, args)
         if kwargs or a is None or not self._takes(a, b):
             return UNKNOWN
-        form = forms.scores(self.torch, a, b, equation)
+        form = forms.scores(a, b, equation)
         if form is None or math.prod(form.shape) < SMALLEST:
             return UNKNOWN
         if equation is None and func.__name__ == "bmm" and a.shape[0] != b.shape[0]:
             return UNKNOWN
         mode = self.known.mode(a.device.type)
-        if mode[2] is not None and a.dtype is self.torch.float64:
+        if mode[2] is not None and a.dtype is torch.float64:
             return UNKNOWN
-        dtype = self.known.dtype(self.torch.matmul, a, mode, (HERE, HERE))
+        dtype = self.known.dtype(torch.matmul, a, mode, (HERE, HERE))
         step = Step(None, func, (a, b) if equation is None else (equation, a, b), {})
         return self._put_off(form.shape, dtype, Pending(step, form, mode, self.place))
 
     def _takes(self, *items: Any) -> bool:
-        torch, plain = self.torch, self.known.plain
+        import torch
+
+        plain = self.known.plain
         first = items[0]
         return all(
             type(item) in plain
@@ -151,7 +162,7 @@ class Watching:
             and not any(item.is_nested for item in items)
         )
 
-    def _put_off(self, shape: tuple[int, ...], dtype: Any, pending: Pending) -> Any:
+    def _put_off(self, shape: tuple[int, ...], dtype: torch.dtype, pending: Pending) -> Any:
         self.opened.append(weakref.ref(pending))
         return self.known.make(shape, dtype, pending)
 
@@ -192,6 +203,8 @@ class Watching:
         return item
 
     def _scale(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
         if kwargs or len(args) != 2:
             return UNKNOWN
         divided = "div" in func.__name__
@@ -203,19 +216,21 @@ class Watching:
             if type(factor) not in self.known.plain:
                 return UNKNOWN
             if factor.dim():
-                dtype = self.torch.promote_types(dtype, factor.dtype)
+                dtype = torch.promote_types(dtype, factor.dtype)
         full = item._flatout.mode[2] is None
         form = forms.scaled(item._flatout.form, factor, divided, full)
         return self._noted(func, item, args, kwargs, form, dtype=dtype)
 
     def _add(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
         minus = "sub" in func.__name__
         other = args[1] if args[0] is item else args[0]
         if kwargs or len(args) != 2 or type(other) not in self.known.plain:
             return UNKNOWN
         if not other.is_floating_point() or (minus and args[0] is not item):
             return UNKNOWN
-        dtype = self.torch.promote_types(item.dtype, other.dtype) if other.dim() else item.dtype
+        dtype = torch.promote_types(item.dtype, other.dtype) if other.dim() else item.dtype
         form = forms.masked(item._flatout.form, -other if minus else other, None)
         return self._noted(func, item, args, kwargs, form, dtype=dtype)
 
@@ -233,7 +248,8 @@ class Watching:
         return self._masked(func, item, args, args[0], args[1])
 
     def _masked(self, func: Any, item: Any, args: Any, mask: Any, low: Any) -> Any:
-        torch = self.torch
+        import torch
+
         if type(mask) not in self.known.plain or mask.dtype is not torch.bool:
             return UNKNOWN
         if type(low) in self.known.plain:
@@ -247,6 +263,8 @@ class Watching:
         return self._noted(func, item, args, {}, forms.masked(item._flatout.form, mask, float(low)))
 
     def _softmax(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+        import torch
+
         form = item._flatout.form
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
         dtype = kwargs.get("dtype")
@@ -255,12 +273,13 @@ class Watching:
         if kwargs.keys() - {"dim", "dtype", "_stacklevel"}:
             return UNKNOWN
         named = {"dim": -1, "dtype": dtype}
-        dtype = self.known.dtype(self.torch.softmax, item, item._flatout.mode, (HERE,), named)
+        dtype = self.known.dtype(torch.softmax, item, item._flatout.mode, (HERE,), named)
         form = dataclasses.replace(form, weights=True)
         return self._noted(func, item, args, kwargs, form, dtype=dtype)
 
     def _cast(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
-        torch = self.torch
+        import torch
+
         if kwargs or len(args) > 2:
             return UNKNOWN
         if args[0] is not item:  # another tensor in the precision of the scores
@@ -312,6 +331,8 @@ class Watching:
 
     def _finish(self, kind: str, item: Any, args: Any) -> Any:
         """The weights times the values: the fused call."""
+        import torch
+
         equation, (a, b) = _factors(kind, args)
         pending, v = item._flatout, (b if a is item else a)
         form, dtype = pending.form, pending.mode[2] or item.dtype
@@ -319,14 +340,14 @@ class Watching:
             return UNKNOWN
         if v.device != form.q.device or not (pending.mode[2] or v.dtype is item.dtype):
             return UNKNOWN
-        if v.dtype is self.torch.float64 and dtype is not v.dtype:
+        if v.dtype is torch.float64 and dtype is not v.dtype:
             return UNKNOWN
         laid = forms.values(form, v, equation, swapped=b is item)
         if laid is None:
             return UNKNOWN
         for step in pending.step.chain():
             step.check()
-        out = forms.fused(self.torch, form, laid[0], dtype)
+        out = forms.fused(form, laid[0], dtype)
         if out is None:
             return UNKNOWN
         pending.used = True
@@ -360,10 +381,11 @@ def _writes(func: Any, kwargs: Any) -> bool:
 
 
 @functools.cache
-def watch_type(torch: Any) -> Any:
+def watch_type() -> Any:
     """The class of the function mode that a watch is."""
+    import torch
 
-    class Watch(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+    class Watch(torch.overrides.TorchFunctionMode):
         def __init__(self, watching: Watching) -> None:
             super().__init__()
             self.watching = watching
@@ -376,13 +398,15 @@ def watch_type(torch: Any) -> Any:
     return Watch
 
 
-def watched(torch: Any, place: Place, call: Callable[..., Any]) -> Callable[..., Any]:
+def watched(place: Place, call: Callable[..., Any]) -> Callable[..., Any]:
     """A module's call with its attention fused."""
-    watch = watch_type(torch)
-    stack = torch.overrides._get_current_function_mode_stack
+    import torch
+
+    watch = watch_type()
+    stack: Any = torch.overrides._get_current_function_mode_stack
 
     def attend(*args: Any, **kwargs: Any) -> Any:
-        if place.off or (place.stored and not torch.is_grad_enabled()) or not plain(torch):
+        if place.off or (place.stored and not torch.is_grad_enabled()) or not plain():
             return call(*args, **kwargs)
         place.calls += 1
         modes = stack()
@@ -395,7 +419,7 @@ def watched(torch: Any, place: Place, call: Callable[..., Any]) -> Callable[...,
                 watching.place = outer
         if not all(type(mode) is torch.utils._device.DeviceContext for mode in modes):
             return call(*args, **kwargs)
-        watching = Watching(torch, place)
+        watching = Watching(place)
         with watch(watching):
             output = call(*args, **kwargs)
         watching.close()

@@ -9,9 +9,7 @@ _ENDS = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
 """One function of torch's, since 2.8 and before."""
 
 
-def clean_up(
-    torch: Any, current: Any, random: Any, pools: list[Any], graph: Any | None = None
-) -> None:
+def clean_up(current: Any, random: Any, pools: list[Any], graph: Any | None = None) -> None:
     """Leave a failed capture on the current device.
 
     current: the stream before it. random: that device's random state then. pools: the memory pools
@@ -22,11 +20,13 @@ def clean_up(
     generator leave it; then every later kernel, any dropout and any empty_cache() would fail. Newer
     ones do this themselves, and refuse to do it again.
     """
+    import torch
+
     torch.cuda.set_stream(current)
     index = torch.cuda.current_device()
     if graph is None or not _is_recorded(graph):
         for pool in pools:
-            _leave(torch, index, pool, known=graph is not None)
+            _leave(index, pool, known=graph is not None)
     fresh = torch.Generator(torch.device("cuda", index))
     fresh.set_state(random)
     torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
@@ -37,7 +37,7 @@ def _is_recorded(graph: Any) -> bool:
     return _done(graph.pool)
 
 
-def _leave(torch: Any, index: int, pool: Any, known: bool) -> None:
+def _leave(index: int, pool: Any, known: bool) -> None:
     """Allocate from the pool no longer, and count the failed capture out of those that use it.
 
     A count too many keeps the memory until the process ends; one too few ends the process as soon
@@ -45,8 +45,10 @@ def _leave(torch: Any, index: int, pool: Any, known: bool) -> None:
     who ended the capture, or for a graph that is known to have begun and not ended. (Before 2.8,
     `pool()` refuses too where only the last step failed, and then the graph counts itself out.)
     """
+    import torch
+
     ended = any(_done(getattr(torch._C, name, None), index, pool) for name in _ENDS)
-    version = _version(torch)
+    version = _version()
     # a failed graph counts itself out since pytorch#190348, in AMD's builds from 2.11 on
     frees_itself = version >= ((2, 11) if torch.version.hip else (2, 14))
     if not frees_itself and (ended or (known and version >= (2, 8))):
@@ -64,6 +66,8 @@ def _done(call: Callable[..., Any] | None, *args: Any) -> bool:
     return True
 
 
-def _version(torch: Any) -> tuple[int, int]:
+def _version() -> tuple[int, int]:
+    import torch
+
     major, minor = torch.__version__.split(".")[:2]
     return int(major), int(minor)

@@ -21,6 +21,8 @@ from flatout_agent.speedups.graphs import recordings
 from flatout_agent.speedups.graphs.recordings import Capture, Graphed, Key, NotRecordable, Recording
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
 
 SEEN_BEFORE = 2
@@ -35,7 +37,7 @@ SECOND_PASS = "the loss goes back through a call more than once"
 Entry = tuple[dict[str, Any], str, Any]
 
 
-def put_on(job: Job, model: Any, capture: Capture) -> Applied:
+def put_on(job: Job, model: torch.nn.Module, capture: Capture) -> Applied:
     """Put the layer around this model's call."""
     calls = of_model(job, model, capture)
     unwrap = job.wrap_call(model, Depth.COMPILE, calls.layer)
@@ -48,7 +50,7 @@ def put_on(job: Job, model: Any, capture: Capture) -> Applied:
     return Applied(undo, calls.engaged, calls.steps_to_ready)
 
 
-def of_model(job: Job, model: Any, capture: Capture) -> GraphedCalls:
+def of_model(job: Job, model: torch.nn.Module, capture: Capture) -> GraphedCalls:
     """Those that were kept before, where they were not to be forgotten; else an empty start."""
     found = _known.get(model)
     if found is None or found.job is not job or not found.lasting:
@@ -81,7 +83,7 @@ class Weights:
     look at what was seen on the last one a tenth of that.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         self.parameters: list[Any] = []
         self.device: Any = None
         self._model = weakref.ref(model)
@@ -96,7 +98,7 @@ class Weights:
 
     def version(self) -> int:
         """A number that stays while every weight is the same tensor in the same place."""
-        model = self._model()
+        model: Any = self._model()
         same = (
             self._places
             and all(len(owner) == size for owner, size in self._sizes)
@@ -111,7 +113,7 @@ class Weights:
             self._walk(model)
         return self._number
 
-    def _walk(self, model: Any) -> None:
+    def _walk(self, model: torch.nn.Module) -> None:
         owners = [
             owner for module in model.modules()
             for owner in (module._parameters, module._modules)
@@ -130,7 +132,7 @@ class Weights:
         self.device = next((p.device for p in self.parameters), None)
 
 
-def _plain(module: Any) -> list[tuple[str, Any]]:
+def _plain(module: torch.nn.Module) -> list[tuple[str, Any]]:
     found = vars(module).items()
     return [(name, item) for name, item in found if isinstance(item, forward_state.SIMPLE)]
 
@@ -149,8 +151,8 @@ def _stand(entries: list[Entry]) -> bool:
 class GraphedCalls:
     """One model's calls, and the recording of them. Nothing in it holds on to the model itself."""
 
-    def __init__(self, job: Job, model: Any, capture: Capture) -> None:
-        self.job, self.torch, self.capture = job, job.torch, capture
+    def __init__(self, job: Job, model: torch.nn.Module, capture: Capture) -> None:
+        self.job, self.capture = job, capture
         self.weights = Weights(model)
         self.on, self.lasting = False, True
         self.seen: dict[Key, int] = {}
@@ -173,7 +175,7 @@ class GraphedCalls:
         self.on, kept = False, self.recording
         if not self.lasting:
             self._drop()
-        elif kept and recordings.is_short_of_memory(self.torch, self.weights.device, kept.grown):
+        elif kept and recordings.is_short_of_memory(self.weights.device, kept.grown):
             self.recording = None
 
     def forget(self) -> None:
@@ -211,7 +213,8 @@ class GraphedCalls:
 
     def layer(self, call: Graphed) -> Graphed:
         """`call`, replayed where it matches the recording."""
-        torch: Any = self.torch
+        import torch
+
         model: Any = self._model()
 
         def graphed_call(*args: Any, **kwargs: Any) -> Any:
@@ -262,7 +265,8 @@ class GraphedCalls:
         return True
 
     def _key(self, leaves: list[Any], spec: Any) -> Key:
-        torch = self.torch
+        import torch
+
         inputs = tuple(
             (leaf.shape, leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad)
             if nests.is_tensor(leaf)
@@ -293,10 +297,11 @@ class GraphedCalls:
             self.given_up = f"{CHANGED} again and again"
 
     def _record(self, call: Graphed, leaves: list[Any], spec: Any, key: Key) -> None:
-        model, capture = self._model(), self.capture
+        model: Any = self._model()
+        capture = self.capture
         try:
             self.recording = recordings.record(
-                self.torch, model, call, leaves, spec, key, capture
+                model, call, leaves, spec, key, capture
             )  # fmt: skip
             self._pending = None
         except NotRecordable as reason:
@@ -310,7 +315,9 @@ class GraphedCalls:
 
         The first recorded backward pass already writes to the memory of what a second one needs.
         """
-        torch, passes = self.torch, set()
+        import torch
+
+        passes = set()
 
         def passed(*_: Any) -> None:
             passes.add(torch._C._current_graph_task_id())
@@ -322,7 +329,9 @@ class GraphedCalls:
 
     # Replays --------------------------------------------------------------------------------------
 
-    def _replay(self, recording: Recording, tensors: list[Any]) -> Any:
+    def _replay(self, recording: Recording, tensors: list[torch.Tensor]) -> Any:
+        import torch
+
         self._keep_gradients(recording)
         flat = recording.graphed(*tensors)
         token = Pending()
@@ -336,7 +345,7 @@ class GraphedCalls:
         spec, missing = recording.outputs
         self.replayed += 1
         outputs = [None if gone else next(copies) for gone in missing]
-        return self.torch.utils._pytree.tree_unflatten(outputs, spec)
+        return torch.utils._pytree.tree_unflatten(outputs, spec)
 
     def _keep_gradients(self, recording: Recording) -> None:
         """The recording is about to write: what the program keeps in `.grad` must not be there.
@@ -365,13 +374,16 @@ class GraphedCalls:
         copies = [g if g is None else g.clone() for g in gradients[:copied]]
         return (*copies, *gradients[copied:])
 
-    def _place(self, tensor: Any) -> int | None:
+    def _place(self, tensor: torch.Tensor) -> int | None:
         """Its address; None: it has none, being sparse."""
-        return int(tensor.data_ptr()) if tensor.layout is self.torch.strided else None
+        import torch
+
+        return int(tensor.data_ptr()) if tensor.layout is torch.strided else None
 
     def _go_to_grad(self) -> bool:
         """Whether the backward pass under way leaves the weights' gradients in `.grad`."""
-        torch = self.torch
+        import torch
+
         weight = next((p for p in self.weights.parameters if p.requires_grad), None)
         if weight is None:
             return True

@@ -12,13 +12,16 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flatout_agent.speedups import forward_state, nests
 
+if TYPE_CHECKING:
+    import torch
+
 Graphed = Callable[..., Any]
-Capture = Callable[[Any, Any, tuple[Any, ...]], Graphed]
-"""(torch, a module from tensors to tensors, sample inputs) -> the module's call, recorded."""
+Capture = Callable[[Any, tuple[Any, ...]], Graphed]
+"""(a module from tensors to tensors, sample inputs) -> the module's call, recorded."""
 
 
 class NotRecordable(Exception):  # noqa: N818 - a decision with its reason, not an error
@@ -48,7 +51,7 @@ class Recording:
 
 
 def record(
-    torch: Any, model: Any, call: Graphed, leaves: list[Any], spec: Any, key: Key, capture: Capture
+    model: torch.nn.Module, call: Graphed, leaves: list[Any], spec: Any, key: Key, capture: Capture
 ) -> Recording:
     """The model's call on these arguments, recorded. It leaves no trace on model and generators.
 
@@ -57,26 +60,28 @@ def record(
     device = next(model.parameters()).device
     tensors = [leaf for leaf in leaves if nests.is_tensor(leaf)]
     samples = tuple(x.detach().clone().requires_grad_(x.requires_grad) for x in tensors)
-    whole = _whole(torch, model, call, leaves, spec)
-    restore, before = forward_state.keep(torch, [model]), _Host(torch, model)
-    reserved = reserved_bytes(torch, device)
+    whole = _whole(model, call, leaves, spec)
+    restore, before = forward_state.keep([model]), _Host(model)
+    reserved = reserved_bytes(device)
     try:
-        graphed = capture(torch, whole, samples)
-        before.compare(_Host(torch, model))
+        graphed = capture(whole, samples)
+        before.compare(_Host(model))
     finally:
         restore()
         whole.release()
-    grown = max(0, reserved_bytes(torch, device) - reserved)
+    grown = max(0, reserved_bytes(device) - reserved)
     return Recording(key, graphed, whole.outputs, grown)
 
 
-def _whole(torch: Any, model: Any, call: Graphed, leaves: list[Any], spec: Any) -> Any:
+def _whole(model: torch.nn.Module, call: Graphed, leaves: list[Any], spec: Any) -> Any:
     """The call as a module from tensors to tensors, which is what can be recorded."""
+    import torch
+
     pytree = torch.utils._pytree
     base: Any = torch.nn.Module
 
     class Whole(base):  # type: ignore[misc]
-        def __init__(self, model: Any, call: Graphed, leaves: list[Any]) -> None:
+        def __init__(self, model: torch.nn.Module, call: Graphed, leaves: list[Any]) -> None:
             super().__init__()
             self.model = model
             self.call: Any = call
@@ -106,16 +111,20 @@ def _whole(torch: Any, model: Any, call: Graphed, leaves: list[Any], spec: Any) 
 # Memory -------------------------------------------------------------------------------------------
 
 
-def reserved_bytes(torch: Any, device: Any) -> int:
+def reserved_bytes(device: torch.device) -> int:
     """Of the device's memory, what torch has taken and does not leave unused."""
+    import torch
+
     if device.type != "cuda":
         return 0
     torch.cuda.empty_cache()  # a recording does so, too: what is compared is after it both times
     return int(torch.cuda.memory_reserved(device))
 
 
-def is_short_of_memory(torch: Any, device: Any, grown: int) -> bool:
+def is_short_of_memory(device: torch.device, grown: int) -> bool:
     """Whether the program as written has hardly room beside a recording that is not in use."""
+    import torch
+
     if not grown:
         return False
     free, _ = torch.cuda.mem_get_info(device)
@@ -129,9 +138,9 @@ def is_short_of_memory(torch: Any, device: Any, grown: int) -> bool:
 class _Host:
     """What a forward pass may change on the host, as it is now."""
 
-    def __init__(self, torch: Any, model: Any) -> None:
+    def __init__(self, model: torch.nn.Module) -> None:
         values = [value for module in model.modules() for value in vars(module).values()]
-        self.drawn = [_plain(state) for state in _states(torch, values)]
+        self.drawn = [_plain(state) for state in _states(values)]
         self.noted = [mark for module in model.modules() for mark in _notes(module)]
 
     def compare(self, after: _Host) -> None:
@@ -142,8 +151,10 @@ class _Host:
             raise NotRecordable("the forward pass changes attributes of the model")
 
 
-def _states(torch: Any, values: list[Any]) -> Iterator[Any]:
+def _states(values: list[Any]) -> Iterator[Any]:
     """Where the generators stand: the host's, and those among these attributes of the model."""
+    import torch
+
     yield torch.get_rng_state()
     yield random.getstate()
     numpy = sys.modules.get("numpy")
@@ -168,7 +179,7 @@ def _plain(state: Any) -> Any:
     return state.tolist() if hasattr(state, "tolist") else state
 
 
-def _notes(module: Any) -> Iterator[Any]:
+def _notes(module: torch.nn.Module) -> Iterator[Any]:
     own = {name: vars(module)[name] for name in vars(module) if name not in forward_state.NOT_NOTES}
     return _marks({**own, "_buffers": module._buffers}, 0)
 

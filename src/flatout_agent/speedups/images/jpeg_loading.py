@@ -12,11 +12,14 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups.workers import worker_safety
 from flatout_agent.speedups.workers.reachable import globals_named
 from flatout_agent.wire import JobFacts, LoaderFacts
+
+if TYPE_CHECKING:
+    import torch
 
 LEAST_WAIT = 0.05
 SPAWNED = "its workers are not forked, and would not have the change"
@@ -40,7 +43,7 @@ def _why_not_seen(loader: LoaderFacts) -> str | None:
     return None
 
 
-def why_not(loader: Any) -> str | None:
+def why_not(loader: torch.utils.data.DataLoader[Any]) -> str | None:
     """Why a change in this process would not change what this loader does; None: it would."""
     chosen = getattr(loader, "multiprocessing_context", None)
     method = chosen.get_start_method() if chosen is not None else worker_safety.start_method()
@@ -53,7 +56,7 @@ def why_not(loader: Any) -> str | None:
     return None
 
 
-def jpeg_plugin(loader: Any) -> Any:
+def jpeg_plugin(loader: torch.utils.data.DataLoader[Any]) -> Any:
     """Pillow's module for JPEG files, where the program seems to use it; else None."""
     name = "PIL.JpegImagePlugin"
     if name not in sys.modules and not _names_pillow(loader):
@@ -67,7 +70,7 @@ def jpeg_plugin(loader: Any) -> Any:
     return plugin if {"_mode", "_size"} <= attributes.keys() else None
 
 
-def _names_pillow(loader: Any) -> bool:
+def _names_pillow(loader: torch.utils.data.DataLoader[Any]) -> bool:
     """Whether the code that loads names Pillow or anything of it."""
     named = globals_named(loader.dataset, loader.collate_fn)
     return any(name == "PIL" or _of_pillow(value) for name, value in named)
@@ -96,7 +99,7 @@ class _Init:
             self.own(worker)
 
 
-def with_fresh_workers(loader: Any) -> Callable[[], None]:
+def with_fresh_workers(loader: torch.utils.data.DataLoader[Any]) -> Callable[[], None]:
     """Let the loader start its workers anew, now and when this is undone."""
     parts = vars(loader)
     init = parts["worker_init_fn"] = _Init(parts["worker_init_fn"])

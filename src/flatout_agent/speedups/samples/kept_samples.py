@@ -18,6 +18,8 @@ from flatout_agent.speedups.samples import samples
 from flatout_agent.speedups.workers.reachable import state
 
 if TYPE_CHECKING:
+    import torch
+
     from flatout_agent.job import Job
 
 SHARE = 0.25
@@ -35,7 +37,7 @@ LATELY = 20
 DRAWS = "a sample draws random numbers"
 
 
-def of_loader(job: Job, loader: Any) -> KeptSamples:
+def of_loader(job: Job, loader: torch.utils.data.DataLoader[Any]) -> KeptSamples:
     """Those that were kept before, where they were not to be forgotten; else an empty start."""
     found = _kept.get(loader)
     if found is None or found.job is not job or not found.lasting:
@@ -51,8 +53,8 @@ def of_job(job: Job) -> list[KeptSamples]:
 class KeptSamples:
     """One loader's samples, and what is known of them."""
 
-    def __init__(self, job: Job, loader: Any) -> None:
-        self.torch, self.job = job.torch, job
+    def __init__(self, job: Job, loader: torch.utils.data.DataLoader[Any]) -> None:
+        self.job = job
         self._loader = weakref.ref(loader, lambda _: self._drop())
         self.on, self.lasting = False, True
         self.off: str | None = None
@@ -119,7 +121,8 @@ class KeptSamples:
     def _length(self) -> int:
         """Samples of the dataset, which the program may have changed meanwhile."""
         loader = self._loader()
-        return len(loader.dataset) if loader is not None else 0
+        dataset: Any = loader.dataset if loader is not None else ()
+        return len(dataset)
 
     def _batch_size(self) -> float:
         loader = self._loader()
@@ -127,13 +130,14 @@ class KeptSamples:
             return self._asked / self._batches
         return float(getattr(loader, "batch_size", None) or 1)
 
-    def _pass(self, loader: Any) -> int:
+    def _pass(self, loader: torch.utils.data.DataLoader[Any]) -> int:
         """How many samples the loader asks for in one pass: not all, where its sampler selects."""
-        found = [self._count]
-        for count in (lambda: len(loader.sampler), lambda: len(loader) * self._batch_size()):
+        sampler: Any = loader.sampler
+        counts = [self._count]
+        for count in (lambda: len(sampler), lambda: len(loader) * self._batch_size()):
             with contextlib.suppress(Exception):  # endless, or the program's own
-                found.append(math.ceil(count()))
-        return min(found)
+                counts.append(math.ceil(count()))
+        return min(counts)
 
     # Iterators --------------------------------------------------------------------------------
 
@@ -147,6 +151,8 @@ class KeptSamples:
 
     def _take_over(self, checks: int = CHECKS) -> None:
         """Change the fetcher of each iterator that has PyTorch's own."""
+        import torch
+
         if not self.reads:
             return
         checks = min(checks, CHECKS, self._count // CHECKS + 1)
@@ -154,7 +160,7 @@ class KeptSamples:
         self._look_at_memory()
         for iterator in self._iterators():
             plain = iterator._dataset_fetcher
-            kind = self.torch.utils.data._utils.fetch._MapDatasetFetcher
+            kind = torch.utils.data._utils.fetch._MapDatasetFetcher
             if type(plain) is kind and "fetch" not in vars(plain):
                 iterator._dataset_fetcher = Fetcher(plain, self)
 
@@ -198,12 +204,12 @@ class KeptSamples:
         self._lately.append((asked, known))
 
     def _given(self, sample: Any) -> Any:
-        return sample if self._stacked else samples.copied(self.torch, sample, stacked=False)
+        return sample if self._stacked else samples.copied(sample, stacked=False)
 
     def _read(self, dataset: Any, indices: list[int]) -> Any:
         if self.off is not None:
             return _load(dataset, indices)
-        before = samples.Randomness(self.torch)
+        before = samples.Randomness()
         fresh = _load(dataset, indices)
         if before.moved():
             self.stop(DRAWS)
@@ -218,7 +224,7 @@ class KeptSamples:
             return
         for index, sample in zip(indices, fresh, strict=True):
             if index not in self.samples:
-                copy = self.samples[index] = samples.copied(self.torch, sample, self._stacked)
+                copy = self.samples[index] = samples.copied(sample, self._stacked)
                 self.bytes += samples.size(copy)
         self.peak = max(self.peak, self.bytes)
         self.expected = max(self.bytes, self.bytes // len(self.samples) * self._count)
@@ -259,7 +265,7 @@ class KeptSamples:
 
     def _compare(self, dataset: Any, index: int, first: Any = None) -> None:
         """Read one sample again. Raises Uncopyable where that is not just the same."""
-        torch, before = self.torch, samples.Randomness(self.torch)
+        before = samples.Randomness()
         try:
             (again,) = _load(dataset, [index])
         finally:
@@ -269,15 +275,13 @@ class KeptSamples:
             raise samples.Uncopyable(DRAWS)
         if state(dataset) != self._state:
             raise samples.Uncopyable("the dataset changes as it is read")
-        here = [place for place in samples.places(torch, first) if place]
-        shared = set(here) & set(samples.places(torch, again))
+        here = [place for place in samples.places(first) if place]
+        shared = set(here) & set(samples.places(again))
         if shared and (not self._stacked or shared == set(here)):
             raise samples.Uncopyable("the samples are in memory already")
         if len(set(here)) < len(here) and not self._stacked:
             raise samples.Uncopyable("the parts of a sample share memory")
-        if not samples.same(
-            torch, samples.copied(torch, again, self._stacked), self.samples[index]
-        ):
+        if not samples.same(samples.copied(again, self._stacked), self.samples[index]):
             raise samples.Uncopyable(f"sample {index} came out different when it was read again")
 
     def _look(self, dataset: Any, closely: bool) -> None:
@@ -322,7 +326,9 @@ class Fetcher:
 
     def __init__(self, plain: Any, kept: KeptSamples) -> None:
         self.plain, self.kept = plain, kept
-        collate = kept.torch.utils.data._utils.collate
+        import torch
+
+        collate = torch.utils.data._utils.collate
         functions = collate.default_collate_fn_map.values()
         self._stacked = bool(plain.auto_collation) and (
             plain.collate_fn is collate.default_collate

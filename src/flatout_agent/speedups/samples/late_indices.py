@@ -13,12 +13,15 @@ import copy
 import functools
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.handover import Rest, fit_for_the_collector, free_of_circles
 
+if TYPE_CHECKING:
+    import torch
 
-def with_workers(loader: Any) -> Iterator[Any]:
+
+def with_workers(loader: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:
     """The loader's own iterator; its settings ask for workers. Raises what starting them raises."""
     twin = copy.copy(loader)
     name = "sampler" if loader.batch_sampler is None else "batch_sampler"

@@ -46,25 +46,27 @@ def is_image(value: Any) -> bool:
     return type(value).__module__ == "PIL.Image" and type(value).__name__ == "Image"
 
 
-def copied(torch: Any, value: Any, stacked: bool) -> Any:
+def copied(value: Any, stacked: bool) -> Any:
     """An independent copy. `stacked`: only what stacking makes of it must be the same.
 
     Raises Uncopyable.
     """
+    import torch
+
     if is_unchanging(value):
         return value
     if type(value) is torch.Tensor:
-        return _tensor(torch, value, stacked)
+        return _tensor(value, stacked)
     if is_array(value):
-        return _array(torch, value, stacked)
+        return _array(value, stacked)
     if is_image(value):
         return value.copy()
     if type(value) is dict:
         if all(map(is_unchanging, value)):
-            return {key: copied(torch, item, stacked) for key, item in value.items()}
+            return {key: copied(item, stacked) for key, item in value.items()}
         raise Uncopyable("a sample is a dict whose keys are not plain")
     if isinstance(value, (list, tuple)):
-        items = [copied(torch, item, stacked) for item in value]
+        items = [copied(item, stacked) for item in value]
         if type(value) in (list, tuple):
             return type(value)(items)
         if hasattr(value, "_make") and not getattr(value, "__dict__", None):
@@ -73,7 +75,9 @@ def copied(torch: Any, value: Any, stacked: bool) -> Any:
     raise Uncopyable(f"a sample holds {kind.__module__}.{kind.__qualname__}")
 
 
-def _tensor(torch: Any, value: Any, stacked: bool) -> Any:
+def _tensor(value: Any, stacked: bool) -> Any:
+    import torch
+
     if value.layout is not torch.strided or value.is_quantized or value.is_nested:
         raise Uncopyable("a sample holds a sparse, quantized or nested tensor")
     if value.device.type != "cpu":
@@ -81,24 +85,28 @@ def _tensor(torch: Any, value: Any, stacked: bool) -> Any:
     if value.requires_grad or value.is_conj() or value.is_neg() or vars(value):
         raise Uncopyable("a sample holds a tensor with gradients or attributes of its own")
     copy = value.clone()
-    if copy.stride() != value.stride() and not (stacked and _stack_alike(torch, copy, value)):
+    if copy.stride() != value.stride() and not (stacked and _stack_alike(copy, value)):
         raise Uncopyable("a sample is a part of a larger tensor")
     return copy
 
 
-def _array(torch: Any, value: Any, stacked: bool) -> Any:
+def _array(value: Any, stacked: bool) -> Any:
+    import torch
+
     if value.dtype.kind not in ARRAY_KINDS:
         raise Uncopyable(f"a sample holds an array of {value.dtype}")
     copy = value.copy(order="K")
     if copy.strides != value.strides:
         tensors = [torch.as_tensor(item) for item in (copy, value)] if stacked else None
-        if tensors is None or not _stack_alike(torch, *tensors):
+        if tensors is None or not _stack_alike(*tensors):
             raise Uncopyable("a sample is a part of a larger array")
     copy.flags.writeable = value.flags.writeable
     return copy
 
 
-def _stack_alike(torch: Any, one: Any, other: Any) -> bool:
+def _stack_alike(one: Any, other: Any) -> bool:
+    import torch
+
     return bool(torch.stack((one, one)).stride() == torch.stack((other, other)).stride())
 
 
@@ -114,8 +122,10 @@ def size(value: Any) -> int:
     return OVERHEAD + value.nbytes if hasattr(value, "nbytes") else sys.getsizeof(value)
 
 
-def same(torch: Any, one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
     """The same types, forms and bits."""
+    import torch
+
     if type(one) is not type(other):
         return False
     if type(one) is torch.Tensor:
@@ -126,10 +136,10 @@ def same(torch: Any, one: Any, other: Any) -> bool:
         forms = [(a.dtype, a.shape, a.strides, a.flags.writeable) for a in (one, other)]
         return bool(forms[0] == forms[1] and one.tobytes() == other.tobytes())
     if type(one) is dict:
-        return list(one) == list(other) and all(same(torch, one[k], other[k]) for k in one)
+        return list(one) == list(other) and all(same(one[k], other[k]) for k in one)
     if isinstance(one, (list, tuple)):
         pairs = zip(one, other, strict=False)
-        return len(one) == len(other) and all(same(torch, first, second) for first, second in pairs)
+        return len(one) == len(other) and all(same(first, second) for first, second in pairs)
     if type(one) is float:
         return bool(one.hex() == other.hex())
     if type(one) is complex:
@@ -139,8 +149,10 @@ def same(torch: Any, one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def places(torch: Any, value: Any) -> Iterator[int]:
+def places(value: Any) -> Iterator[int]:
     """Where the parts of a sample that could be changed in place lie in memory."""
+    import torch
+
     if type(value) is torch.Tensor:
         yield value.untyped_storage().data_ptr()
     elif is_array(value):
@@ -151,23 +163,27 @@ def places(torch: Any, value: Any) -> Iterator[int]:
         if not isinstance(value, tuple):
             yield id(value)
         for item in value.values() if isinstance(value, dict) else value:
-            yield from places(torch, item)
+            yield from places(item)
 
 
 class Randomness:
     """The random generators of the process, as they were when this was made."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self) -> None:
+        import torch
+
         numpy = sys.modules.get("numpy")
         self._of_python, self._of_torch = random.getstate(), torch.get_rng_state()
         self._of_numpy = numpy.random.get_state() if numpy is not None else None
-        self._torch, self._numpy = torch, numpy
+        self._numpy = numpy
 
     def moved(self) -> bool:
         """Whether a number was drawn, or a generator seeded, since."""
+        import torch
+
         if self._of_python != random.getstate():
             return True
-        if not self._torch.equal(self._of_torch, self._torch.get_rng_state()):
+        if not torch.equal(self._of_torch, torch.get_rng_state()):
             return True
         if self._numpy is None or self._of_numpy is None:
             return False
@@ -176,8 +192,10 @@ class Randomness:
 
     def put_back(self) -> None:
         """Make the generators go on as if nothing had been drawn since."""
+        import torch
+
         random.setstate(self._of_python)
-        self._torch.set_rng_state(self._of_torch)
+        torch.set_rng_state(self._of_torch)
         if self._numpy is not None and self._of_numpy is not None:
             self._numpy.random.set_state(self._of_numpy)
 

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flatout_agent.speedups.workers.reachable import state
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Epoch:
@@ -44,12 +47,14 @@ class Epoch:
 class _DrawsSeed:
     """The loader's own index sampler; starting it also draws what a fresh iterator would draw."""
 
-    def __init__(self, torch: Any, indices: Any, generator: Any) -> None:
-        self._torch, self._indices, self._generator = torch, indices, generator
+    def __init__(self, indices: Any, generator: torch.Generator) -> None:
+        self._indices, self._generator = indices, generator
 
     def __iter__(self) -> Iterator[Any]:
+        import torch
+
         indices: Iterator[Any] = iter(self._indices)
-        self._torch.empty((), dtype=self._torch.int64).random_(generator=self._generator)
+        torch.empty((), dtype=torch.int64).random_(generator=self._generator)
         return indices
 
     def __len__(self) -> int:
@@ -59,8 +64,7 @@ class _DrawsSeed:
 class Reuse:
     """Layer around a loader's iterators (`Job.wrap_batches`) that watches over their reuse."""
 
-    def __init__(self, torch: Any, loader: Any) -> None:
-        self._torch = torch
+    def __init__(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self._loader = weakref.ref(loader)
         self._workers: weakref.ref[Any] | None = None
         self._epoch: weakref.ref[Epoch] | None = None
@@ -71,20 +75,23 @@ class Reuse:
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         loader = self._loader()
         workers = getattr(loader, "_iterator", None)
-        if workers is not None and (self._workers is None or self._workers() is not workers):
+        started_anew = self._workers is None or self._workers() is not workers
+        if loader is not None and workers is not None and started_anew:
             self._take_over(loader, workers)
         epoch = Epoch(batches)
         self._epoch = weakref.ref(epoch)
         return epoch
 
-    def _take_over(self, loader: Any, workers: Any) -> None:
+    def _take_over(self, loader: torch.utils.data.DataLoader[Any], workers: Any) -> None:
         self.starts += 1
         self._workers = weakref.ref(workers)
         self._state = state(loader.dataset)
-        workers._index_sampler = _DrawsSeed(self._torch, workers._index_sampler, loader.generator)
+        workers._index_sampler = _DrawsSeed(workers._index_sampler, loader.generator)
         workers._reset = self._next_epoch  # found before the class's own method
 
-    def _next_epoch(self, loader: Any, first_iter: bool = False) -> None:
+    def _next_epoch(
+        self, loader: torch.utils.data.DataLoader[Any], first_iter: bool = False
+    ) -> None:
         """In place of the workers' `_reset`, which DataLoader calls before it hands them out."""
         workers = self._workers() if self._workers is not None else None
         if workers is None or self._in_use() or state(loader.dataset) != self._state:

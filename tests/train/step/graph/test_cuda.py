@@ -122,7 +122,7 @@ class Device:
         self.told.append(("end", index, pool))
 
     def clean_up(self, graph: Any = None) -> list[Any]:
-        captures.clean_up(torch, "the stream before", "as before", [(0, 7)], graph)
+        captures.clean_up("the stream before", "as before", [(0, 7)], graph)
         assert self.generator.state == "as before"
         assert self.told.pop(0) == ("stream", "the stream before")
         return self.told
