@@ -217,7 +217,7 @@ def test_an_old_driver_is_told_first(
 @pytest.mark.parametrize("mirror", ["not a url", "ftp:/x", "mirror.example.org"])
 def test_a_mirror_is_an_address(mirror: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert outcome(["env", "--for", THERE, "--mirror", mirror]) == 2
-    assert "is no address" in capsys.readouterr().err
+    assert "is not an address" in capsys.readouterr().err
 
 
 def test_what_is_no_python_gets_no_lines(
@@ -227,4 +227,4 @@ def test_what_is_no_python_gets_no_lines(
     show(monkeypatch, changed(workstation(), interpreter=mute))
     assert outcome(["env"]) == 1
     told = capsys.readouterr()
-    assert told.out == "" and "/bin/ls cannot be asked" in told.err
+    assert told.out == "" and "/bin/ls did not report its facts" in told.err

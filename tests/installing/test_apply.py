@@ -42,7 +42,7 @@ def test_it_stops_at_the_first_that_fails_and_says_which(tmp_path: Path) -> None
 def test_the_restart_is_left_to_the_user() -> None:
     shown: list[str] = []
     apply.run(HERE, ["sudo reboot", "true"], shown.append)
-    assert shown == ["$ true", "# restart now, when it suits: sudo reboot"]
+    assert shown == ["$ true", "# restart when convenient: sudo reboot"]
 
 
 def test_no_shell_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_files_are_written_and_never_over_others(tmp_path: Path) -> None:
     assert apply.write(files, folder) == [folder / "Dockerfile", folder / "compose.yaml"]
     (folder / "Dockerfile").unlink()
     (folder / "compose.yaml").write_text("mine")
-    with pytest.raises(UserError, match=r"compose\.yaml is there already"):
+    with pytest.raises(UserError, match=r"compose\.yaml already exists"):
         apply.write(files, folder)
     assert not (folder / "Dockerfile").exists()
     assert (folder / "compose.yaml").read_text() == "mine"

@@ -106,7 +106,7 @@ def test_what_is_unverified_of_one_member_is_of_the_family_where_the_number_is_k
 ) -> None:
     one = model("z1-a", ("power_w", "memory_gb", "peaks_tflop_per_s.fp16"))
     other = model("z1-b", ("peaks_tflop_per_s.fp16", "peaks_tflop_per_s.fp8"), power_w=1.0)
-    monkeypatch.setattr(gpus, "_meant", lambda key: (one, other))
+    monkeypatch.setattr(gpus, "_candidates", lambda key: (one, other))
     family = gpus.find("z1")
     assert family is not None
     assert family.power_w is None

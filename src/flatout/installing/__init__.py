@@ -1,3 +1,3 @@
-"""Installing: the commands and files that put the right software on a machine. Nothing is run here
-but by `apply`; everything else is text made from facts.
+"""Installing: the commands and files that put the right software on a machine. Only `apply` runs
+anything; everything else is text made from facts.
 """

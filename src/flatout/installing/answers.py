@@ -18,7 +18,7 @@ from flatout.nouns.listing import Listing
 
 @dataclass(frozen=True)
 class Answer:
-    """One Target, the choice made for it, and what holds it."""
+    """One Target, the choice for it, and the lines or files that install it."""
 
     target: Target
     version: str
@@ -26,7 +26,7 @@ class Answer:
     why: tuple[str, ...]
     driver_needed: str | None
     commands: tuple[str, ...]
-    """Lines to run; none where files are the answer."""
+    """Lines to run; empty where files are the answer."""
     files: dict[str, str]
     """Name -> text."""
 
@@ -46,19 +46,19 @@ class Answer:
 
 
 def answer(what: str, target: Target, mirror: str | None = None) -> Answer:
-    """Of install, tensorflow, docker or conda. Raises UserError where nothing fits."""
+    """The answer for install, tensorflow, docker or conda. Raises UserError where nothing fits."""
     if mirror is not None and not re.match(r"(https?|file)://\S+$|/\S+$", mirror):
         example = "for example --mirror https://mirror.example.org/whl"
-        raise UserError(f"--mirror {mirror!r} is no address", example)
+        raise UserError(f"--mirror {mirror!r} is not an address", example)
     if what == "docker":
-        made = docker.files(target, mirror)
-        return _of_choice(target, made.choice, made.named())
+        docker_files = docker.files(target, mirror)
+        return _choice_answer(target, docker_files.choice, docker_files.named())
     if what == "conda":
         text, choice = conda.environment(target, mirror)
-        return _of_choice(target, choice, {"environment.yml": text})
+        return _choice_answer(target, choice, {"environment.yml": text})
     if what == "tensorflow":
-        return _of_script(target, tensorflow.script(target, mirror))
-    return _of_script(target, script.pytorch_script(target, mirror))
+        return _script_answer(target, tensorflow.script(target, mirror))
+    return _script_answer(target, script.pytorch_script(target, mirror))
 
 
 def frozen(listing: Listing) -> dict[str, Any]:
@@ -74,18 +74,18 @@ def shown(files: Mapping[str, str]) -> str:
     return "\n".join(f"{shell.remark(f'---- {name}')}\n{text}" for name, text in files.items())
 
 
-def _of_choice(target: Target, choice: Choice, files: dict[str, str]) -> Answer:
+def _choice_answer(target: Target, choice: Choice, files: dict[str, str]) -> Answer:
     return Answer(target, choice.version, choice.build, choice.why, choice.driver_needed, (), files)
 
 
-def _of_script(target: Target, made: Script) -> Answer:
+def _script_answer(target: Target, script_lines: Script) -> Answer:
     name = "install.ps1" if shell.is_powershell(target) else "install.sh"
     return Answer(
         target,
-        made.version,
-        made.build,
-        made.why,
-        made.driver_needed,
-        made.commands,
-        {name: made.text},
+        script_lines.version,
+        script_lines.build,
+        script_lines.why,
+        script_lines.driver_needed,
+        script_lines.commands,
+        {name: script_lines.text},
     )

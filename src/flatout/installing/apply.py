@@ -1,4 +1,4 @@
-"""Do what was shown: write the files; run the lines one by one up to the first that fails."""
+"""Do what was shown: write the files; run the lines one by one until one fails."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flatout.nouns.errors import UserError
 
 
 def run(target: Target, lines: Sequence[str], show: Callable[[str], None]) -> None:
-    """Run the lines in the Target's shell, each in a shell of its own, showing it before.
+    """Show each line, then run it in a shell of its own, of the Target's kind.
 
-    Remarks are shown. The restart is left to the user. Raises UserError at the first line that
-    fails; after Ctrl-C the line that ran is waited for, so that it can tidy up.
+    Comments are only shown. The restart is left to the user. Raises UserError at the first line
+    that fails; after Ctrl-C the running line is waited for, so that it can clean up.
     """
     program = _shell(target)
     restart = None
@@ -29,17 +29,17 @@ def run(target: Target, lines: Sequence[str], show: Callable[[str], None]) -> No
         if not line.startswith("#"):
             _run(program, line)
     if restart is not None:
-        show(shell.remark(f"restart now, when it suits: {restart}"))
+        show(shell.remark(f"restart when convenient: {restart}"))
 
 
 def write(files: Mapping[str, str], folder: Path, force: bool = False) -> list[Path]:
-    """Write the files; without `force` none is written if one of them is there."""
+    """Write the files; without `force`, none if one of them exists."""
     paths = {folder / name: text for name, text in files.items()}
-    there = [str(path) for path in paths if path.exists() or path.is_symlink()]
-    if there and not force:
-        verb = "are" if len(there) > 1 else "is"
-        hint = "name another folder, or add --force to write over them"
-        raise UserError(f"{' and '.join(there)} {verb} there already", hint)
+    existing = [str(path) for path in paths if path.exists() or path.is_symlink()]
+    if existing and not force:
+        verb = "exist" if len(existing) > 1 else "exists"
+        hint = "name another folder, or add --force to overwrite them"
+        raise UserError(f"{' and '.join(existing)} already {verb}", hint)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in paths.items():
@@ -56,18 +56,20 @@ def _run(program: tuple[str, ...], line: str) -> None:
     try:
         code = process.wait()
     except KeyboardInterrupt:
-        process.wait()  # it had the same Ctrl-C; killing a package manager would leave its locks
-        raise UserError(f"interrupted in: {line}", "nothing after it was run", 130) from None
+        process.wait()  # it got the same Ctrl-C; a killed package manager leaves its locks
+        raise UserError(f"interrupted in: {line}", "no later line was run", 130) from None
     if code:
         message = f"this line failed with exit code {code}: {line}"
-        raise UserError(message, "nothing after it was run; correct it and start again", 1)
+        raise UserError(message, "no later line was run; fix it and start again", 1)
 
 
 def _shell(target: Target) -> tuple[str, ...]:
     names = ("pwsh", "powershell") if shell.is_powershell(target) else ("bash", "sh")
     for name in names:
-        found = shutil.which(name)
-        if found:
-            first = ("-NoProfile", "-Command") if shell.is_powershell(target) else ("-c",)
-            return (found, *first)
-    raise UserError(f"no {' or '.join(names)} is here to run the lines", "paste them yourself", 1)
+        path = shutil.which(name)
+        if path:
+            options = ("-NoProfile", "-Command") if shell.is_powershell(target) else ("-c",)
+            return (path, *options)
+    raise UserError(
+        f"there is no {' or '.join(names)} here to run the lines", "paste them yourself", 1
+    )

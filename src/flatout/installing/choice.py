@@ -16,24 +16,24 @@ class Choice:
     build: str
     """cu128"""
     why: tuple[str, ...]
-    """Sentences: each fact that decided, in numbers."""
+    """Sentences: each fact that decided, with its numbers."""
     driver_needed: str | None = None
-    """Driver to install first, at least this version; None: the present one will do."""
+    """Oldest driver version to install first; None: the present driver suffices."""
 
     @property
     def cuda(self) -> str | None:
-        """The CUDA that this build holds, 12.8 of cu128; None: another build."""
+        """The CUDA in this build, 12.8 for cu128; None: not a CUDA build."""
         digits = re.fullmatch(r"cu(\d+)(\d)", self.build)
         return f"{digits[1]}.{digits[2]}" if digits else None
 
     @property
     def cuda_major(self) -> str | None:
-        """12 of cu128; None: another build."""
+        """12 for cu128; None: not a CUDA build."""
         return self.cuda.partition(".")[0] if self.cuda else None
 
     @property
     def vendor(self) -> Literal["nvidia", "amd", "intel"] | None:
-        """Whose GPUs this build runs on; None: the CPU alone, or on macOS Apple's."""
+        """Whose GPUs this build runs on; None: only the CPU, or on macOS Apple's."""
         if self.cuda is not None:
             return "nvidia"
         if self.build.startswith("rocm"):

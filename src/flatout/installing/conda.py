@@ -35,7 +35,7 @@ def environment(target: Target, mirror: str | None = None) -> tuple[str, Choice]
 def _needs(target: Target, choice: Choice) -> list[str]:
     create = "conda env create -f environment.yml"
     if choice.cuda and target.driver is None:
-        # conda refuses GPU builds where it sees no driver
+        # conda refuses GPU builds where it finds no driver
         create = f"CONDA_OVERRIDE_CUDA={choice.cuda} {create}"
     lines = [shell.remark(f"create: {create}"), shell.remark(f"then: conda activate {NAME}")]
     if choice.driver_needed:
@@ -58,6 +58,6 @@ def _packages(target: Target, choice: Choice, mirror: str | None) -> list[str]:
 
 
 def _pinned(choice: Choice) -> list[str]:
-    """With the build in the version: the other index holds the same release for other GPUs."""
+    """Requirements with the build in the version: the index has the same release for other GPUs."""
     first, *rest = pytorch.requirements(choice)
     return [f"{first}+{choice.build}", *rest]

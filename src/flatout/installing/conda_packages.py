@@ -1,4 +1,4 @@
-"""PyTorch as conda-forge packs it: under other names, and for a CUDA major."""
+"""PyTorch as conda-forge packages it: under other names, and for a CUDA major version."""
 
 from __future__ import annotations
 
@@ -9,22 +9,24 @@ from flatout.nouns.errors import UserError
 
 
 def lines(target: Target, choice: Choice) -> tuple[str, ...]:
-    """From conda-forge: PyTorch's own channel ended with 2.5."""
-    own = shell.remark("why: PyTorch's own conda channel ended with 2.5; conda-forge builds it now")
-    found = python_packages.lines(target, names(target, choice))
+    """Lines that install from conda-forge: PyTorch's own channel ended with 2.5."""
+    reason = shell.remark(
+        "why: PyTorch's own conda channel ended with 2.5; conda-forge builds it now"
+    )
+    install = python_packages.lines(target, names(target, choice))
     if choice.cuda and target.driver is None:
-        # conda looks at the driver and refuses GPU builds where it sees none
+        # conda refuses GPU builds where it finds no driver
         name = "CONDA_OVERRIDE_CUDA"
         if shell.is_powershell(target):
-            found = (f"$env:{name} = '{choice.cuda}'", *found)
+            install = (f"$env:{name} = '{choice.cuda}'", *install)
         else:
-            found = tuple(f"{name}={choice.cuda} {line}" for line in found)
-    return (own, *found)
+            install = tuple(f"{name}={choice.cuda} {line}" for line in install)
+    return (reason, *install)
 
 
 def names(target: Target, choice: Choice) -> tuple[str, ...]:
-    """What conda is asked for. conda-forge follows PyTorch by weeks, so that no exact version is
-    asked for; its builds for one CUDA major run on every driver of that major.
+    """The packages to ask conda for. conda-forge lags PyTorch by weeks, so no exact version is
+    named; its builds for one CUDA major run on every driver of that major.
     """
     major = choice.cuda_major
     if major is not None:

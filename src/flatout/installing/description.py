@@ -1,4 +1,4 @@
-"""A Target as one describes it in words: "gpu=rtx4090,driver=535,os=windows,python=3.11"."""
+"""A Target described in words: "gpu=rtx4090,driver=535,os=windows,python=3.11"."""
 
 from __future__ import annotations
 
@@ -64,21 +64,21 @@ def read(text: str) -> Target:
     for key in words:
         values = [value for name, value in pairs if name == key]
         if len(set(values)) > 1:
-            told = " and ".join(f"{key}={value}" for value in values)
-            raise UserError(f"{told} contradict each other", f"say one of them: {EXAMPLE}")
-    for key, reader in _READERS.items():  # what follows from the GPU, arch and os may overrule
+            contradiction = " and ".join(f"{key}={value}" for value in values)
+            raise UserError(f"{contradiction} contradict each other", f"say one of them: {EXAMPLE}")
+    for key, reader in _READERS.items():  # arch and os may override what the GPU implies
         if key in words:
             target = dataclasses.replace(target, **reader(words[key]))
     return _completed(target)
 
 
 def _pair(part: str) -> tuple[str, str]:
-    key, separator, value = (item.strip() for item in part.partition("="))
+    key, separator, value = (part_text.strip() for part_text in part.partition("="))
     if key not in _READERS:
-        near = difflib.get_close_matches(key, _READERS, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
+        matches = difflib.get_close_matches(key, _READERS, n=1)
+        suggestion = f"; did you mean {matches[0]!r}?" if matches else ""
         raise UserError(
-            f"{key!r} is no key of a description{meant}", f"keys: {', '.join(_READERS)}"
+            f"{key!r} is not a key of a description{suggestion}", f"keys: {', '.join(_READERS)}"
         )
     if not separator or not value:
         raise UserError(f"{key!r} has no value", f"write it as in {EXAMPLE}")
@@ -86,7 +86,7 @@ def _pair(part: str) -> tuple[str, str]:
 
 
 def _completed(target: Target) -> Target:
-    """What follows from the rest: Macs have Apple's GPU, most of them ARM; a GPU is one."""
+    """With what the rest implies: an ARM Mac has Apple's GPU; a named GPU counts as one."""
     if target.system == "Darwin" and target.vendor is None and target.architecture == "arm64":
         target = dataclasses.replace(target, vendor="apple", gpu="Apple GPU")
     if target.vendor is not None and target.gpus == 0:
@@ -101,8 +101,8 @@ def _gpu(value: str) -> dict[str, Any]:
         return {"vendor": None, "gpu": None}
     model = gpus.find(value)
     if model is not None:
-        with_arm = model.kind == "jetson" or "nvlink_c2c" in model.features
-        on_arm = {"architecture": "arm64"} if with_arm else {}
+        is_arm = model.kind == "jetson" or "nvlink_c2c" in model.features
+        on_arm = {"architecture": "arm64"} if is_arm else {}
         mac = {"system": "Darwin", "architecture": "arm64"} if model.vendor == "apple" else {}
         return {
             "vendor": model.vendor,
@@ -116,17 +116,17 @@ def _gpu(value: str) -> dict[str, Any]:
         return {"vendor": value.lower()}
     if re.fullmatch(r"gfx[0-9a-f]{3,5}", value.lower()):
         return {"vendor": "amd", "gpu": f"AMD GPU ({value.lower()})", "gfx": value.lower()}
-    near = gpus.nearest(value)[:4]
-    unknown = "name its vendor instead: gpu=nvidia,capability=8.6 or gpu=amd or gpu=intel"
-    hint = f"did you mean {' or '.join(near)}?" if near else unknown
+    matches = gpus.nearest(value)[:4]
+    alternative = "name its vendor instead: gpu=nvidia,capability=8.6 or gpu=amd or gpu=intel"
+    hint = f"did you mean {' or '.join(matches)}?" if matches else alternative
     raise UserError(f"no GPU is known by the name {value!r}", hint)
 
 
 def _capability(value: str) -> dict[str, Any]:
-    found = re.fullmatch(r"(?:sm_)?(\d+)\.?(\d)", value)
-    if not found:
+    match = re.fullmatch(r"(?:sm_)?(\d+)\.?(\d)", value)
+    if not match:
         raise UserError(f"capability={value} is not one", "for example capability=8.6")
-    return {"vendor": "nvidia", "compute_capability": (int(found[1]), int(found[2]))}
+    return {"vendor": "nvidia", "compute_capability": (int(match[1]), int(match[2]))}
 
 
 def _gpus(value: str) -> dict[str, Any]:
@@ -147,16 +147,16 @@ def _version(key: str) -> Callable[[str], dict[str, Any]]:
 
 
 def _python(value: str) -> dict[str, Any]:
-    free = value.endswith("t")
+    free_threaded = value.endswith("t")
     number = value.removesuffix("t")
     if not re.fullmatch(r"\d+\.\d+(\.\d+)?", number):
         raise UserError(f"python={value} is not a version of Python", "for example python=3.12")
-    return {"python": number, "free_threaded": free}
+    return {"python": number, "free_threaded": free_threaded}
 
 
 def _system(value: str) -> dict[str, Any]:
-    found = re.fullmatch(r"([a-z][a-z-]*?)[ -]?v?(\d[\d.]*)?", value.lower())
-    name, number = found.groups() if found else (value.lower(), None)
+    match = re.fullmatch(r"([a-z][a-z-]*?)[ -]?v?(\d[\d.]*)?", value.lower())
+    name, number = match.groups() if match else (value.lower(), None)
     if name == "wsl":
         ubuntu = {"distribution": "ubuntu", "distribution_like": ("debian",)}
         return {"system": "Linux", "wsl": True, **ubuntu}
@@ -165,9 +165,9 @@ def _system(value: str) -> dict[str, Any]:
         return {"system": SYSTEMS[name], "distribution_version": number, **mac}
     name = OTHER_NAMES.get(name, name)
     if name not in DISTRIBUTIONS:
-        known = [*SYSTEMS, "wsl", *DISTRIBUTIONS, *OTHER_NAMES]
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+        names = [*SYSTEMS, "wsl", *DISTRIBUTIONS, *OTHER_NAMES]
+        matches = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {matches[0]}?" if matches else f"known: {', '.join(names)}"
         raise UserError(f"no operating system is known by the name {value!r}", hint)
     like = DISTRIBUTIONS[name]
     return {"distribution": name, "distribution_like": like, "distribution_version": number}

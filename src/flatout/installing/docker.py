@@ -31,7 +31,7 @@ RUN_OPTIONS = {
 
 @dataclass(frozen=True)
 class Files:
-    """Both files, and the choice that they hold."""
+    """Both files, and the choice that they install."""
 
     dockerfile: str
     compose: str
@@ -44,20 +44,20 @@ class Files:
 
 def files(target: Target, mirror: str | None = None) -> Files:
     """The files for a container on the Target. Raises UserError where no build fits."""
-    inside = _inside(target)
-    python = inside.python or pytorch.python_for(pytorch.choose(inside))
-    inside = replace(inside, python=".".join(python.split(".")[:2]))
-    choice = pytorch.choose(inside)
-    return Files(_dockerfile(inside, choice, mirror), _compose(choice.vendor), choice)
+    container = _container(target)
+    python = container.python or pytorch.python_for(pytorch.choose(container))
+    container = replace(container, python=".".join(python.split(".")[:2]))
+    choice = pytorch.choose(container)
+    return Files(_dockerfile(container, choice, mirror), _compose(choice.vendor), choice)
 
 
-def _inside(target: Target) -> Target:
-    """What the container is: Debian with Python, on the host's GPU and driver."""
+def _container(target: Target) -> Target:
+    """The container as a Target: Debian with Python, on the host's GPU and driver."""
     apple = target.vendor == "apple"  # containers on macOS reach no GPU
     return replace(
         target,
         system="Linux",
-        wsl=target.wsl or target.system == "Windows",  # its driver is Windows' own
+        wsl=target.wsl or target.system == "Windows",  # its driver is the one of Windows
         distribution="debian",
         distribution_like=(),
         distribution_version=None,
@@ -75,10 +75,10 @@ def _inside(target: Target) -> Target:
     )
 
 
-def _dockerfile(inside: Target, choice: Choice, mirror: str | None) -> str:
+def _dockerfile(container: Target, choice: Choice, mirror: str | None) -> str:
     vendor = choice.vendor
-    *install, _ = pytorch.commands(inside, mirror)
-    image = f"python:{inside.python}-slim" + ("-trixie" if vendor == "intel" else "")
+    *install, _ = pytorch.commands(container, mirror)
+    image = f"python:{container.python}-slim" + ("-trixie" if vendor == "intel" else "")
     nvidia = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
     variables = ["PYTHONUNBUFFERED=1", *(nvidia if vendor == "nvidia" else ())]
     packages = " ".join(PACKAGES.get(choice.build, ("g++",)))
@@ -103,7 +103,7 @@ def _dockerfile(inside: Target, choice: Choice, mirror: str | None) -> str:
         "USER user",
         "WORKDIR /work",
         *([f"HEALTHCHECK --interval=60s --timeout=20s CMD {health}"] if health else ()),
-        f'CMD ["python", "-c", "{pytorch.check_code(inside, choice)}"]',
+        f'CMD ["python", "-c", "{pytorch.check_code(container, choice)}"]',
     ]
     return "\n".join(lines) + "\n"
 
@@ -155,14 +155,14 @@ def _devices(vendor: str | None) -> list[str]:
         ]
     if vendor is None:
         return []
-    amd = vendor == "amd"
+    is_amd = vendor == "amd"
     return [
         "    devices:",
-        *(["      - /dev/kfd"] if amd else ()),
+        *(["      - /dev/kfd"] if is_amd else ()),
         "      - /dev/dri",
         "    # the group's number on the host: RENDER_GID=$(getent group render | cut -d: -f3)",
         "    group_add:",
-        *(["      - video"] if amd else ()),
+        *(["      - video"] if is_amd else ()),
         '      - "${RENDER_GID:-992}"',
-        *(["    security_opt:", "      - seccomp=unconfined"] if amd else ()),
+        *(["    security_opt:", "      - seccomp=unconfined"] if is_amd else ()),
     ]

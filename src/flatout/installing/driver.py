@@ -12,7 +12,7 @@ AMD_WINDOWS_PAGE = "https://www.amd.com/en/support/download/drivers.html"
 AMD_PAGE = "https://rocm.docs.amd.com/projects/install-on-linux/en/latest/"
 JETPACK_PAGE = "https://developer.nvidia.com/embedded/jetpack"
 HOLDERS = "nvidia-dcgm nvidia-fabricmanager nvidia-persistenced"
-"""Services that keep NVIDIA's module in use."""
+"""Services that keep NVIDIA's kernel module in use."""
 VGPU_PAGE = "https://docs.nvidia.com/vgpu/latest/"
 TOOLKIT_PAGE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/"
 TOOLKIT = "https://nvidia.github.io/libnvidia-container"
@@ -23,7 +23,7 @@ VENDOR_NAMES = {"nvidia": "NVIDIA", "amd": "AMD", "intel": "Intel", "apple": "Ap
 def commands(target: Target, at_least: str | None = None) -> tuple[str, ...]:
     """Lines that install or update the GPU's driver to `at_least` (None: the newest that fits).
 
-    In a container or WSL: what to do on the host, as remarks. Ends with the reboot where needed.
+    In a container or WSL: what to do on the host, as comments. Ends with a reboot where needed.
     """
     vendor = target.vendor or "nvidia"
     name = VENDOR_NAMES.get(vendor, vendor)
@@ -32,7 +32,7 @@ def commands(target: Target, at_least: str | None = None) -> tuple[str, ...]:
     if last is not None:
         version = f" of branch {last}, the last one for this GPU"
     if target.system == "Darwin":
-        return (shell.remark("the GPU's driver is a part of macOS: update macOS"),)
+        return (shell.remark("the GPU's driver is part of macOS: update macOS"),)
     if target.wsl:
         return _wsl(vendor, name, version)
     if target.container:
@@ -61,11 +61,11 @@ def commands(target: Target, at_least: str | None = None) -> tuple[str, ...]:
 
 
 def reload_commands(target: Target) -> tuple[str, ...]:
-    """Lines that load the installed NVIDIA module again without a reboot, or reboot."""
+    """Lines that reload the installed NVIDIA module without a reboot where possible."""
     if target.wsl:
         return (shell.remark("on Windows, in PowerShell: wsl --shutdown, then start WSL again"),)
     if target.container:
-        return (shell.remark("on the host, not in this container: load the driver again"),)
+        return (shell.remark("on the host, not in this container: reload the driver"),)
     if target.system == "Windows":
         return ("Restart-Computer",)
     modules = "nvidia_uvm nvidia_drm nvidia_modeset nvidia_peermem nvidia"
@@ -82,7 +82,7 @@ def reload_commands(target: Target) -> tuple[str, ...]:
 
 
 def container_toolkit_commands(target: Target) -> tuple[str, ...]:
-    """Lines that install NVIDIA's container toolkit on the host and prove that it works."""
+    """Lines that install NVIDIA's container toolkit on the host and check that it works."""
     if target.container:
         return (
             shell.remark(f"on the host, not in this container: {TOOLKIT_PAGE}install-guide.html"),
@@ -110,7 +110,7 @@ def container_toolkit_commands(target: Target) -> tuple[str, ...]:
 
 
 def boot_image_commands(target: Target) -> tuple[str, ...]:
-    """Lines that build the boot image anew (update-initramfs, dracut, mkinitcpio)."""
+    """Lines that rebuild the boot image (update-initramfs, dracut, mkinitcpio)."""
     lines = {
         "apt": "update-initramfs -u",
         "dnf": "dracut --force",
@@ -120,7 +120,7 @@ def boot_image_commands(target: Target) -> tuple[str, ...]:
     }
     line = lines.get(system_packages.package_manager(target) or "")
     if line is None:
-        return (shell.remark("build the boot image anew (update-initramfs -u or dracut --force)"),)
+        return (shell.remark("rebuild the boot image (update-initramfs -u or dracut --force)"),)
     return (sudo(target, line),)
 
 
@@ -128,14 +128,14 @@ def _wsl(vendor: str, name: str, version: str) -> tuple[str, ...]:
     page = nvidia_linux.DOWNLOAD_PAGE if vendor == "nvidia" else _windows_page(vendor)
     return (
         shell.remark(f"on Windows, not in WSL: install {name}'s Windows driver{version}: {page}"),
-        shell.remark("never install a Linux driver inside WSL: it hides the one of Windows"),
+        shell.remark("never install a Linux driver inside WSL: it hides the Windows driver"),
         shell.remark("then in PowerShell: wsl --update; wsl --shutdown"),
     )
 
 
 def _windows(vendor: str, name: str, version: str) -> tuple[str, ...]:
     return (
-        shell.remark(f"why: {name} gives its Windows drivers out on its own page alone{version}"),
+        shell.remark(f"why: {name} offers its Windows drivers only on its own page{version}"),
         f"Start-Process '{_windows_page(vendor)}'",
         "Restart-Computer -Confirm",
     )
@@ -151,13 +151,13 @@ def _toolkit(target: Target) -> tuple[str, ...]:
     repository = f"{TOOLKIT}/stable/rpm/nvidia-container-toolkit.repo"
     package = system_packages.install(target, "nvidia-container-toolkit")
     if family == "apt":
-        signed = f"sed 's#deb https://#deb [signed-by={KEYRING}] https://#g'"
+        sign = f"sed 's#deb https://#deb [signed-by={KEYRING}] https://#g'"
         source = "/etc/apt/sources.list.d/nvidia-container-toolkit.list"
         key = sudo(target, f"gpg --batch --yes --dearmor -o {KEYRING}")
-        listed = f"curl -fsSL {TOOLKIT}/stable/deb/nvidia-container-toolkit.list"
+        download = f"curl -fsSL {TOOLKIT}/stable/deb/nvidia-container-toolkit.list"
         return (
             f"curl -fsSL {TOOLKIT}/gpgkey | {key}",
-            f"{listed} | {signed} | {sudo(target, f'tee {source}')}",
+            f"{download} | {sign} | {sudo(target, f'tee {source}')}",
             *package,
         )
     if family == "dnf":
@@ -171,14 +171,14 @@ def _toolkit(target: Target) -> tuple[str, ...]:
 
 
 def _groups(target: Target) -> str:
-    """AMD's and Intel's device files belong to these groups."""
+    """The line that adds the user to the groups of AMD's and Intel's device files."""
     return sudo(target, 'usermod -aG render,video "$USER"')
 
 
 def _amd_linux(target: Target) -> tuple[str, ...]:
     return (
-        shell.remark("why: the kernel's own amdgpu drives it, PyTorch's wheels bring ROCm along;"),
-        shell.remark(f"for AMD's own module (advised on Instinct) see {AMD_PAGE}"),
+        shell.remark("why: the kernel's own amdgpu drives it, and PyTorch's wheels include ROCm;"),
+        shell.remark(f"for AMD's own module (recommended on Instinct) see {AMD_PAGE}"),
         *(
             system_packages.install(target, f"linux-modules-extra-{system_packages.RUNNING}")
             if target.distribution == "ubuntu"

@@ -1,4 +1,4 @@
-"""The exact present environment as a file from which it can be made again elsewhere."""
+"""The exact present environment as a file from which it can be rebuilt elsewhere."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from flatout.knowledge.compat import pytorch
 from flatout.nouns.listing import CondaPackage, InstalledPackage, Listing
 
 LEFT_OUT = ("pip",)
-"""It is what reads the file."""
+"""pip itself reads the file."""
 BUILD = re.compile(r"cpu|cu\d{3}|rocm\d+(\.\d+)*|xpu")
 PLATFORM = re.compile(r"/(noarch|(linux|osx|win|emscripten|wasi)-\w+)/?$")
 CHANNEL = re.compile(r"https?://[^/]+/(?:pkgs/)?([\w.-]+)")
 SECRET = re.compile(r"(?<=//)[^/@]+@|(?<=/)t/[^/]+/")
-"""A user with a password, or a token, in an address: the file is made to be given away."""
+"""A user with a password, or a token, in an address: the file is meant to be shared."""
 
 
 def file_name(listing: Listing) -> str:
-    """requirements.txt; of a conda environment, environment.yml."""
+    """requirements.txt, or for a conda environment environment.yml."""
     return "requirements.txt" if listing.conda is None else "environment.yml"
 
 
@@ -35,36 +35,36 @@ def text(listing: Listing) -> str:
 
 def _requirements(listing: Listing) -> list[str]:
     minor = ".".join(listing.python.split(".")[:2])
-    packages = [item for item in listing.packages if item.name.lower() not in LEFT_OUT]
+    packages = [package for package in listing.packages if package.name.lower() not in LEFT_OUT]
     return [
         shell.remark(f"Python {listing.python} on {listing.system} {listing.machine}"),
-        shell.remark(f"make again: python{minor} -m venv .venv"),
+        shell.remark(f"rebuild: python{minor} -m venv .venv"),
         shell.remark("then: .venv/bin/python -m pip install --no-deps -r requirements.txt"),
         *_indexes(packages),
-        *(_entry(item).text for item in packages),
+        *(_entry(package).text for package in packages),
     ]
 
 
 def _indexes(packages: list[InstalledPackage]) -> list[str]:
-    """Where the wheels with a build in their version come from."""
-    builds = sorted({build for item in packages if (build := _build(item)) is not None})
+    """Options for the indexes of the wheels with a build in their version."""
+    builds = sorted({build for package in packages if (build := _build(package)) is not None})
     return [f"--extra-index-url {pytorch.index_url(build)}" for build in builds]
 
 
 def _build(package: InstalledPackage) -> str | None:
-    """The cu128 of 2.9.1+cu128; None: no index of PyTorch's holds it."""
+    """cu128 for 2.9.1+cu128; None: not from an index of PyTorch."""
     local = package.version.partition("+")[2]
     return local if package.url is None and BUILD.fullmatch(local) else None
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What the file says of one package."""
+    """The file's line for one package."""
 
     text: str
-    """A requirement, or the remark that it cannot be had elsewhere."""
-    wanted: bool = True
-    """It is a requirement."""
+    """A requirement, or a comment that it cannot be installed elsewhere."""
+    is_requirement: bool = True
+    """Whether it is a requirement rather than a comment."""
 
 
 def _entry(package: InstalledPackage) -> Entry:
@@ -74,12 +74,12 @@ def _entry(package: InstalledPackage) -> Entry:
     if package.folder or package.editable or url.startswith("file:"):
         kind = "editable, from" if package.editable else "from"
         where = url or "a folder here"
-        return _remark(f"{name} {package.version}: {kind} {where}; take it along by hand")
+        return _remark(f"{name} {package.version}: {kind} {where}; copy it by hand")
     if url:
         return _valid(f"{name} @ {url}", package)
     if "+" in package.version and _build(package) is None:
-        told = f"{name} {package.version}: built by hand or by a distribution; no index holds it"
-        return _remark(told)
+        note = f"{name} {package.version}: built by hand or by a distribution; no index has it"
+        return _remark(note)
     return _valid(f"{name}=={package.version}", package)
 
 
@@ -96,35 +96,38 @@ def _valid(line: str, package: InstalledPackage) -> Entry:
 
 
 def _remark(text: str) -> Entry:
-    return Entry(shell.remark(text), wanted=False)
+    return Entry(shell.remark(text), is_requirement=False)
 
 
 def _environment(listing: Listing) -> list[str]:
-    installed = listing.conda or ()
-    own = {item.name.lower().replace("_", "-") for item in installed}
+    conda_packages = listing.conda or ()
+    conda_names = {package.name.lower().replace("_", "-") for package in conda_packages}
     by_pip = [
-        item
-        for item in listing.packages
-        if item.installer != "conda"
-        and item.name.lower() not in LEFT_OUT
-        and item.name.lower().replace("_", "-") not in own
+        package
+        for package in listing.packages
+        if package.installer != "conda"
+        and package.name.lower() not in LEFT_OUT
+        and package.name.lower().replace("_", "-") not in conda_names
     ]
-    entries = [_entry(item) for item in by_pip]
-    channels = _channels(installed)
+    entries = [_entry(package) for package in by_pip]
+    channels = _channels(conda_packages)
     lines = [
         shell.remark(f"Python {listing.python} on {listing.system} {listing.machine}"),
-        shell.remark("make again: conda env create -f environment.yml"),
-        *(entry.text for entry in entries if not entry.wanted),
+        shell.remark("rebuild: conda env create -f environment.yml"),
+        *(entry.text for entry in entries if not entry.is_requirement),
         "name: training",
         "channels:",
         *(f"  - {json.dumps(channel)}" for channel in channels),
         *(() if "defaults" in channels else ("  - nodefaults",)),
         "dependencies:",
-        *(f"  - {json.dumps(f'{item.name}={item.version}={item.build}')}" for item in installed),
+        *(
+            f"  - {json.dumps(f'{package.name}={package.version}={package.build}')}"
+            for package in conda_packages
+        ),
     ]
-    wanted = [entry.text for entry in entries if entry.wanted]
-    if wanted:
-        pins = [*_indexes(by_pip), *wanted]
+    requirements = [entry.text for entry in entries if entry.is_requirement]
+    if requirements:
+        pins = [*_indexes(by_pip), *requirements]
         lines += ["  - pip:", *(f"      - {json.dumps(line)}" for line in pins)]
     return lines
 
@@ -132,8 +135,8 @@ def _environment(listing: Listing) -> list[str]:
 def _channels(installed: tuple[CondaPackage, ...]) -> list[str]:
     """The channels by name, the one with the most packages first."""
     names: dict[str, int] = {}
-    for item in installed:
-        name = _channel(item.channel)
+    for package in installed:
+        name = _channel(package.channel)
         names[name] = names.get(name, 0) + 1
     return sorted(names, key=lambda name: (-names[name], name)) or ["conda-forge"]
 
@@ -141,6 +144,6 @@ def _channels(installed: tuple[CondaPackage, ...]) -> list[str]:
 def _channel(address: str) -> str:
     """conda-forge of its address with the platform's folder; defaults' parts as defaults."""
     plain = PLATFORM.sub("", SECRET.sub("", address))
-    found = CHANNEL.fullmatch(plain)
-    name = found[1] if found else plain
+    match = CHANNEL.fullmatch(plain)
+    name = match[1] if match else plain
     return "defaults" if name in ("main", "r", "msys2") else name

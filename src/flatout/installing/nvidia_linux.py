@@ -1,7 +1,7 @@
-"""NVIDIA's driver on Linux: each distribution's own way to it.
+"""NVIDIA's driver on Linux: how each distribution installs it.
 
-Where the distribution's own packages are new enough they are taken, because they are built for its
-kernels; otherwise NVIDIA's network repository.
+Where the distribution's own packages are new enough they are used, because they are built for its
+kernels; otherwise NVIDIA's network repository is.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ DOWNLOAD_PAGE = "https://www.nvidia.com/drivers"
 GUIDE = "https://docs.nvidia.com/datacenter/tesla/driver-installation-guide/"
 
 FIRST_OPEN = (7, 5)
-"""Turing: older GPUs have no processor for the open kernel modules."""
+"""Turing: the open kernel modules do not support older GPUs."""
 ONLY_OPEN = (9, 0)
-"""From Grace Hopper and Blackwell on the open modules are needed (Hopper runs with both)."""
+"""From Grace Hopper and Blackwell on, the open modules are required (Hopper runs with both)."""
 
 UBUNTU_BRANCH = 580
-"""The newest branch that Ubuntu keeps in its own archive for years; others come and go."""
+"""The newest branch that stays in Ubuntu's own archive for years."""
 UBUNTU_RELEASES = ("22.04", "24.04")
-"""Releases of Ubuntu whose archive has it, and 470 for old GPUs."""
+"""Ubuntu releases whose archive has this branch, and 470 for old GPUs."""
 DEBIAN_BRANCHES = {"12": 535, "13": 550}
-"""What Debian's own non-free section holds."""
+"""The branch in Debian's own non-free section, by release."""
 
 
 def commands(target: Target, at_least: str | None) -> tuple[str, ...]:
     """Lines that install or update the driver, with the restart at the end."""
-    ways: dict[str | None, Callable[[Target, str | None], list[str]]] = {
+    recipes: dict[str | None, Callable[[Target, str | None], list[str]]] = {
         "apt": _debian if _distribution(target) == "debian" else _ubuntu,
         "dnf": _fedora if target.distribution == "fedora" else _red_hat,
         "zypper": _suse,
         "pacman": _arch,
     }
-    way = ways.get(system_packages.package_manager(target), _unknown)
+    recipe = recipes.get(system_packages.package_manager(target), _unknown)
     if target.distribution == "nixos":
-        way = _nixos
-    lines = way(target, at_least)
+        recipe = _nixos
+    lines = recipe(target, at_least)
     if target.secure_boot:
         text = "Secure Boot is on: choose a password when asked, and enroll the key (MOK) with it"
         lines.append(shell.remark(f"why: {text} in the blue screen at the restart"))
@@ -65,7 +65,7 @@ def open_modules(target: Target) -> bool:
 
 
 def _distribution(target: Target) -> str | None:
-    """Ubuntu or debian for what is made from them."""
+    """Ubuntu or Debian, also for their derivatives."""
     names = (target.distribution, *target.distribution_like)
     return next((name for name in names if name in ("ubuntu", "debian")), None)
 
@@ -76,12 +76,12 @@ def _branch(target: Target, at_least: str | None) -> int | None:
     if last is not None:
         return int(last)
     # 999: the archive holds the newest release of each branch
-    enough = at_least is None or Version(f"{UBUNTU_BRANCH}.999") >= Version(at_least)
-    return UBUNTU_BRANCH if enough else None
+    is_new_enough = at_least is None or Version(f"{UBUNTU_BRANCH}.999") >= Version(at_least)
+    return UBUNTU_BRANCH if is_new_enough else None
 
 
 def _server(target: Target) -> bool:
-    """A GPU of data centers, for which Ubuntu has packages of its own."""
+    """Whether it is a data-center GPU, for which Ubuntu has packages of its own."""
     return gpus.kind(target.gpu) == "server"
 
 
@@ -101,7 +101,7 @@ def _ubuntu(target: Target, at_least: str | None) -> list[str]:
     branch = branch or UBUNTU_BRANCH
     flavour = "-server" if _server(target) else ""
     flavour += "-open" if open_modules(target) and branch >= 535 else ""
-    why = f"why: branch {branch} is kept in Ubuntu's archive"
+    why = f"why: Ubuntu's archive keeps branch {branch}"
     if flavour.endswith("-open"):
         why += "; the open kernel modules are NVIDIA's default from Turing on"
     package = f"nvidia-driver-{branch}{flavour}"
@@ -114,15 +114,17 @@ def _headers() -> str:
 
 def _debian(target: Target, at_least: str | None) -> list[str]:
     version = (target.distribution_version or "").partition(".")[0]
-    own = DEBIAN_BRANCHES.get(version)
-    needed = Version(at_least) if at_least else None
-    new_enough = own is not None and (needed is None or Version(f"{own}.999") >= needed)
-    too_new = own is not None and int(last_branch(target) or 9999) < own
+    archive_branch = DEBIAN_BRANCHES.get(version)
+    minimum = Version(at_least) if at_least else None
+    new_enough = archive_branch is not None and (
+        minimum is None or Version(f"{archive_branch}.999") >= minimum
+    )
+    too_new = archive_branch is not None and int(last_branch(target) or 9999) < archive_branch
     headers = f"linux-headers-{'arm64' if target.architecture == 'arm64' else 'amd64'}"
-    if own is None and version:
+    if archive_branch is None and version:
         return _unknown(target, at_least)
     sections = [
-        shell.remark("why: the driver is not free software: Debian keeps it in non-free"),
+        shell.remark("why: the driver is not free software, so Debian keeps it in non-free"),
         *(sudo(target, line) for line in _debian_sections()),
     ]
     if (new_enough or not version) and not too_new and not _blackwell(target):
@@ -138,7 +140,7 @@ def _debian(target: Target, at_least: str | None) -> list[str]:
 
 
 def _debian_sections() -> tuple[str, str]:
-    """Both forms in which Debian writes its sources; sed -s -i passes over none that exist."""
+    """Lines for both formats of Debian's source lists; the one that is absent is ignored."""
     wanted = "main contrib non-free non-free-firmware"
     return (
         f"sed -i 's/^Components: .*/Components: {wanted}/' /etc/apt/sources.list.d/debian.sources"
@@ -156,7 +158,7 @@ def _network_architecture(target: Target) -> str:
 
 
 def _network_packages(target: Target) -> str:
-    """What NVIDIA's repository calls the driver."""
+    """The driver's package in NVIDIA's repository."""
     last = last_branch(target)
     return "nvidia-open" if last is None else f"cuda-drivers-{last}"
 
@@ -164,7 +166,9 @@ def _network_packages(target: Target) -> str:
 def _network_repository_apt(target: Target, release: str) -> list[str]:
     folder = f"{REPOSITORIES}/{release.replace('.', '')}/{_network_architecture(target)}"
     return [
-        shell.remark("why: the distribution's own driver is too old; NVIDIA's repository has all"),
+        shell.remark(
+            "why: the distribution's own driver is too old; NVIDIA's repository has newer ones"
+        ),
         *system_packages.install(target, "curl", "ca-certificates"),
         f"curl -fsSLo /tmp/cuda-keyring.deb {folder}/cuda-keyring_1.1-1_all.deb",
         sudo(target, "dpkg -i /tmp/cuda-keyring.deb"),
@@ -198,13 +202,13 @@ def _red_hat(target: Target, at_least: str | None) -> list[str]:
         return _unknown(target, at_least)
     release = f"amzn{major}" if amazon else f"rhel{major}"
     address = f"{REPOSITORIES}/{release}/{_network_architecture(target)}/cuda-{release}.repo"
-    first = () if amazon else system_packages.epel(target)
+    repository = () if amazon else system_packages.epel(target)
     modules = ("kernel-modules-extra",) if amazon else ()
     headers = (*system_packages.PACKAGES["kernel-headers"]["dnf"], *modules)
     last = last_branch(target)
     lines = [
         shell.remark("why: NVIDIA's own repository, built for this release"),
-        *first,
+        *repository,
         *system_packages.install(target, *headers, "'dnf-command(config-manager)'"),
         sudo(target, f"dnf config-manager --add-repo {address}"),
     ]
@@ -252,7 +256,7 @@ def _arch(target: Target, at_least: str | None) -> list[str]:
 
 
 def _nixos(target: Target, at_least: str | None) -> list[str]:
-    """Its files in /etc are made from its configuration, so that this is what is to be changed."""
+    """NixOS generates its files in /etc from its configuration, so that is what to change."""
     is_open = "true" if open_modules(target) else "false"
     last = last_branch(target)
     settings = [
@@ -265,7 +269,7 @@ def _nixos(target: Target, at_least: str | None) -> list[str]:
         package = f"config.boot.kernelPackages.nvidiaPackages.legacy_{last}"
         settings.append(f"hardware.nvidia.package = {package};")
     return [
-        shell.remark("why: NixOS makes the system from /etc/nixos/configuration.nix; add there:"),
+        shell.remark("why: NixOS builds the system from /etc/nixos/configuration.nix; add there:"),
         *(shell.remark(setting) for setting in settings),
         sudo(target, "nixos-rebuild boot"),
     ]
@@ -273,9 +277,9 @@ def _nixos(target: Target, at_least: str | None) -> list[str]:
 
 def _unknown(target: Target, at_least: str | None) -> list[str]:
     last = last_branch(target)
-    which = f"branch {last}" if last else f"{at_least} or newer" if at_least else "the newest"
+    wanted = f"branch {last}" if last else f"{at_least} or newer" if at_least else "the newest"
     name = target.distribution or "this distribution"
     return [
-        shell.remark(f"NVIDIA's driver ({which}) for {name}: by its own packages if it has them,"),
-        shell.remark(f"else as told in {GUIDE} or with the installer from {DOWNLOAD_PAGE}"),
+        shell.remark(f"NVIDIA's driver ({wanted}) for {name}: by its own packages if it has them,"),
+        shell.remark(f"else as described in {GUIDE} or with the installer from {DOWNLOAD_PAGE}"),
     ]

@@ -8,14 +8,14 @@ from flatout.installing import shell
 from flatout.installing.target import Target
 
 SYSTEM_FOLDERS = ("/usr/bin/", "/bin/")
-"""Interpreters here belong to the distribution, which forbids pip in them (PEP 668)."""
+"""Interpreters in these folders belong to the distribution, which forbids pip there (PEP 668)."""
 OWN_ENVIRONMENT = ".venv"
 TRITONS = {
     "cu": ("triton",),
     "rocm": ("pytorch-triton-rocm", "triton-rocm"),
     "xpu": ("pytorch-triton-xpu", "triton-xpu"),
 }
-"""Beginning of a build's name -> the packages of the Triton that comes with it."""
+"""Prefix of a build's name -> the packages of its Triton."""
 
 
 def lines(
@@ -27,47 +27,56 @@ def lines(
     """Lines that first remove, then install; `options` go with the installation."""
     if target.manager == "conda":
         return _conda(target, install, remove, options)
-    found = []
+    commands = []
     if remove:
-        found.append(f"{_tool(target, 'uninstall')} {' '.join(remove)}")
+        commands.append(f"{_tool(target, 'uninstall')} {' '.join(remove)}")
     if install:
         words = [*(shell.quote(target, word) for word in install), *options]
-        found.append(f"{_tool(target, 'install')} {' '.join(words)}")
-    return tuple(found)
+        commands.append(f"{_tool(target, 'install')} {' '.join(words)}")
+    return tuple(commands)
 
 
 def other_triton(target: Target, build: str) -> tuple[str, ...]:
-    """The Triton of another vendor's torch: both are the folder `triton`; one breaks the other."""
-    had = (target.user_has_torch or "").partition("+")[2]
-    found = (of for kind, of in TRITONS.items() if had.startswith(kind) and kind not in build)
-    return () if build == "cpu" else next(found, ())
+    """Triton of another vendor's torch: both install a folder `triton` and break each other."""
+    installed_build = (target.user_has_torch or "").partition("+")[2]
+    packages = (
+        names
+        for kind, names in TRITONS.items()
+        if installed_build.startswith(kind) and kind not in build
+    )
+    return () if build == "cpu" else next(packages, ())
 
 
 def environment(target: Target) -> tuple[tuple[str, ...], Target]:
-    """Lines that make a virtual environment where the interpreter must be left alone, and the
-    Target that it then is.
+    """Lines that create a virtual environment where the interpreter must be left alone, and the
+    Target with that environment.
     """
-    if not _belongs_to_the_system(target):
+    if not _belongs_to_system(target):
         return (), target
-    own = replace(
+    new_target = replace(
         target,
         executable=f"{OWN_ENVIRONMENT}/bin/python",
         virtual_environment=True,
         user_has_torch=None,
     )
     if target.manager == "uv":
-        made = f"uv venv --python {shell.quote(target, target.executable or 'python3')}"
-        made = f"{made} {OWN_ENVIRONMENT}"
+        creation = f"uv venv --python {shell.quote(target, target.executable or 'python3')}"
+        creation = f"{creation} {OWN_ENVIRONMENT}"
     else:
-        made = f"{shell.python(target)} -m venv {OWN_ENVIRONMENT}"
-    why = "why: this Python belongs to the system, which forbids to install into it"
-    return (shell.remark(why), made), own
+        creation = f"{shell.python(target)} -m venv {OWN_ENVIRONMENT}"
+    why = "why: this Python belongs to the system, which forbids installing into it"
+    return (shell.remark(why), creation), new_target
 
 
-def _belongs_to_the_system(target: Target) -> bool:
-    outside = target.virtual_environment is False and not target.container
-    own = (target.executable or "").startswith(SYSTEM_FOLDERS)
-    return outside and own and target.system == "Linux" and target.manager != "conda"
+def _belongs_to_system(target: Target) -> bool:
+    outside_environment = target.virtual_environment is False and not target.container
+    in_system_folder = (target.executable or "").startswith(SYSTEM_FOLDERS)
+    return (
+        outside_environment
+        and in_system_folder
+        and target.system == "Linux"
+        and target.manager != "conda"
+    )
 
 
 def _tool(target: Target, verb: str) -> str:
@@ -81,20 +90,20 @@ def _tool(target: Target, verb: str) -> str:
 def _conda(
     target: Target, install: tuple[str, ...], remove: tuple[str, ...], options: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Conda acts on the environment of the interpreter, if that is known."""
+    """Lines for conda, on the environment of the interpreter where that is known."""
     prefix = _conda_prefix(target)
     where = f"-p {shell.quote(target, prefix)} " if prefix else ""
-    found = []
+    commands = []
     if remove:
-        found.append(f"conda remove -y {where}{' '.join(remove)}")
+        commands.append(f"conda remove -y {where}{' '.join(remove)}")
     if install:
         words = [*(_conda_quote(target, word) for word in install), *options]
-        found.append(f"conda install -y {where}-c conda-forge {' '.join(words)}")
-    return tuple(found)
+        commands.append(f"conda install -y {where}-c conda-forge {' '.join(words)}")
+    return tuple(commands)
 
 
 def _conda_prefix(target: Target) -> str | None:
-    """The environment's folder: Linux and macOS keep Python in its bin, Windows at its top."""
+    """The environment's folder: Python is in its bin on Linux and macOS, at its top on Windows."""
     path = target.executable
     if path is None:
         return None

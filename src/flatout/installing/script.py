@@ -10,7 +10,7 @@ from flatout.installing.target import Target
 
 RESTARTS = ("reboot", "sudo reboot", "Restart-Computer", "Restart-Computer -Confirm")
 RDNA2 = ("gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036")
-"""They run the kernels of gfx1030, for which the wheels are built, when told so."""
+"""With HSA_OVERRIDE_GFX_VERSION they run the kernels of gfx1030, which the wheels have."""
 
 
 @dataclass(frozen=True)
@@ -21,18 +21,18 @@ class Script:
     build: str
     why: tuple[str, ...]
     commands: tuple[str, ...]
-    """In order; a line that starts with # is a remark."""
+    """In order; a line that starts with # is a comment."""
     driver_needed: str | None = None
 
     @property
     def text(self) -> str:
-        """The reasons as remarks above the lines."""
+        """The reasons as comments above the lines."""
         reasons = (shell.remark(f"why: {reason}") for reason in self.why)
         return "\n".join((*reasons, *self.commands)) + "\n"
 
 
 def pytorch_script(target: Target, mirror: str | None = None) -> Script:
-    """What installs PyTorch on the Target, with its driver where one is needed."""
+    """The script that installs PyTorch on the Target, with a driver where one is needed."""
     choice = pytorch.choose(target)
     lines = (*_variables(target, choice), *pytorch.commands(target, mirror))
     return Script(
@@ -44,13 +44,15 @@ def pytorch_script(target: Target, mirror: str | None = None) -> Script:
     )
 
 
-def with_driver(target: Target, needed: str | None, lines: tuple[str, ...]) -> tuple[str, ...]:
+def with_driver(target: Target, version: str | None, lines: tuple[str, ...]) -> tuple[str, ...]:
     """The driver's lines before `lines`, and its restart after them."""
-    if needed is None:
+    if version is None:
         return lines
-    own = driver.commands(target, needed)
-    first = next((index for index, line in enumerate(own) if is_restart(line)), len(own))
-    return (*own[:first], *lines, *own[first:])
+    driver_lines = driver.commands(target, version)
+    restart_at = next(
+        (index for index, line in enumerate(driver_lines) if is_restart(line)), len(driver_lines)
+    )
+    return (*driver_lines[:restart_at], *lines, *driver_lines[restart_at:])
 
 
 def is_restart(line: str) -> bool:
@@ -59,9 +61,9 @@ def is_restart(line: str) -> bool:
 
 
 def _variables(target: Target, choice: Choice) -> tuple[str, ...]:
-    """Those without which this build does not run on this GPU."""
+    """Variables without which this build does not run on this GPU."""
     if choice.vendor != "amd" or target.gfx not in RDNA2:
         return ()
-    why = f"why: {target.gfx} runs the kernels of gfx1030, which the wheel holds, when told so"
+    why = f"why: with this variable {target.gfx} runs the kernels of gfx1030, which the wheel has"
     value = system_packages.variable(target, "HSA_OVERRIDE_GFX_VERSION", "10.3.0")
     return (shell.remark(why), *value)

@@ -1,4 +1,4 @@
-"""Lines as one pastes them: how bash and PowerShell quote, call a program and write remarks."""
+"""Lines to paste: how bash and PowerShell quote, call a program and write comments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from flatout.installing.target import Target
 
 PLAIN = re.compile(r"[\w@%+=:,./~\\-]+", re.ASCII)
-"""Words that neither shell reads anything into (a backslash only in Windows paths)."""
+"""Words without special meaning in either shell (a backslash only in Windows paths)."""
 
 
 def is_powershell(target: Target) -> bool:
@@ -43,5 +43,5 @@ def python_code(target: Target, code: str) -> str:
 
 
 def remark(text: str) -> str:
-    """A line that both shells pass over."""
+    """A comment, for both shells."""
     return f"# {' '.join(text.split())}"

@@ -1,4 +1,4 @@
-"""Packages of the operating system by what they are for; each distribution has its own names."""
+"""System packages by purpose; each distribution has its own names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FAMILIES = {
     "pacman": ("arch", "archlinux", "manjaro"),
     "apk": ("alpine",),
 }
-"""Package manager -> the distributions (ID or ID_LIKE) that have it."""
+"""Package manager -> the distributions (ID or ID_LIKE) that use it."""
 
 INSTALL = {
     "apt": "apt-get install -y",
@@ -61,16 +61,18 @@ BUILD_TOOLS = (
 
 
 def commands(target: Target, *kinds: str) -> tuple[str, ...]:
-    """Lines that install what `kinds` name, with the distribution's package manager.
+    """Lines that install packages of these `kinds`, with the distribution's package manager.
 
-    An unknown distribution gets a remark that says what to install. Windows: winget; macOS:
+    For an unknown distribution, a comment says what to install. Windows: winget; macOS:
     xcode-select.
     """
     if target.system != "Linux":
-        return tuple(_elsewhere(target, kind) for kind in kinds)
+        return tuple(_outside_linux(target, kind) for kind in kinds)
     family = package_manager(target)
     names = {kind: _names(target, family, kind) for kind in kinds}
-    packages = list(dict.fromkeys(name for found in names.values() for name in found))
+    packages = list(
+        dict.fromkeys(name for kind_packages in names.values() for name in kind_packages)
+    )
     lines = list(_repositories(target, kinds))
     if packages:
         lines += install(target, *packages)
@@ -83,7 +85,7 @@ def commands(target: Target, *kinds: str) -> tuple[str, ...]:
 
 
 def package_manager(target: Target) -> str | None:
-    """apt, dnf, zypper, pacman or apk; None: not a Linux of which it is known."""
+    """apt, dnf, zypper, pacman or apk; None: not Linux, or an unknown distribution."""
     if target.system != "Linux":
         return None
     for name in (target.distribution, *target.distribution_like):
@@ -94,7 +96,7 @@ def package_manager(target: Target) -> str | None:
 
 
 def install(target: Target, *packages: str) -> tuple[str, ...]:
-    """Lines that install packages by the names that the Target's own package manager gives them."""
+    """Lines that install packages under the Target's own package manager's names."""
     family = package_manager(target)
     if family is None:
         return (shell.remark(f"install with your package manager: {' '.join(packages)}"),)
@@ -103,7 +105,7 @@ def install(target: Target, *packages: str) -> tuple[str, ...]:
 
 
 def sudo(target: Target, line: str) -> str:
-    """The line with sudo before it where this user is not the administrator."""
+    """The line, with sudo where this user is not the administrator."""
     return line if target.root or target.system == "Windows" else f"sudo {line}"
 
 
@@ -120,14 +122,14 @@ def variable(target: Target, name: str, value: str | None) -> tuple[str, ...]:
             shell.remark(f"set elsewhere too? grep -n {name} {where}"),
         )
     line = f"export {name}={shell.quote(target, value)}"
-    kept = line.replace("'", "'\"'\"'")
-    return (line, f"echo '{kept}' >> {file}")
+    quoted_line = line.replace("'", "'\"'\"'")
+    return (line, f"echo '{quoted_line}' >> {file}")
 
 
 def _powershell_variable(target: Target, name: str, value: str | None) -> tuple[str, ...]:
     if value is None:
-        now = f"Remove-Item Env:{name} -ErrorAction SilentlyContinue"
-        return (now, f"[Environment]::SetEnvironmentVariable('{name}', $null, 'User')")
+        current = f"Remove-Item Env:{name} -ErrorAction SilentlyContinue"
+        return (current, f"[Environment]::SetEnvironmentVariable('{name}', $null, 'User')")
     text = "'" + value.replace("'", "''") + "'"
     return (
         f"$env:{name} = {text}",
@@ -135,15 +137,15 @@ def _powershell_variable(target: Target, name: str, value: str | None) -> tuple[
     )
 
 
-def _elsewhere(target: Target, kind: str) -> str:
-    """On Windows and macOS."""
+def _outside_linux(target: Target, kind: str) -> str:
+    """The line for Windows or macOS."""
     if kind == "compiler":
         return BUILD_TOOLS if target.system == "Windows" else "xcode-select --install"
     if kind == "python-headers":
         return shell.remark(
-            "Python's own installer brings its headers: install Python again from python.org"
+            "Python's own installer includes its headers: reinstall Python from python.org"
         )
-    return shell.remark(f"there is no {FOR_PEOPLE[kind]} on {target.system}, nor need of it")
+    return shell.remark(f"there is no {FOR_PEOPLE[kind]} on {target.system}, and none is needed")
 
 
 def _names(target: Target, family: str | None, kind: str) -> tuple[str, ...]:
@@ -168,20 +170,20 @@ def _python_headers(target: Target, family: str) -> tuple[str, ...]:
 
 
 def _named_by_minor(target: Target, minor: str) -> bool:
-    """Red Hat and Amazon name the packages of all but their first Python by its version."""
+    """Whether the package is named by version: on Red Hat and Amazon all but the first Python's."""
     major = (target.distribution_version or "").partition(".")[0]
-    own = {"8": "3.6", "9": "3.9", "10": "3.12", "2023": "3.9"}.get(major)
-    return minor != "3" and own is not None and minor != own
+    first_python = {"8": "3.6", "9": "3.9", "10": "3.12", "2023": "3.9"}.get(major)
+    return minor != "3" and first_python is not None and minor != first_python
 
 
 def _fabric_manager(target: Target, family: str) -> tuple[str, ...]:
-    """It must be of exactly the driver's version."""
+    """The fabric manager of exactly the driver's version."""
     if target.driver is None:
         return ()
     branch = target.driver.partition(".")[0]
     return {
         "apt": (f"nvidia-fabricmanager-{branch}",),
-        # older branches have a second hyphen in the name
+        # older branches have another hyphen in the name
         "dnf": (f"'nvidia-fabric*manager-{target.driver}'",),
         "zypper": (f"nvidia-fabricmanager={target.driver}",),
     }.get(family, ())

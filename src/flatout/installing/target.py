@@ -1,4 +1,4 @@
-"""Target: what of a machine decides what is installed on it; read here, or as described."""
+"""Target: the facts of a machine that decide what to install; read from it, or described."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flatout.nouns.machine import Machine
 MANAGERS = ("pip", "uv", "conda")
 SHELLS = ("bash", "powershell")
 VENDORS = ("nvidia", "amd", "intel", "apple")
-"""Which GPUs decide where a machine has those of several vendors, first to last."""
+"""Whose GPU decides in a machine with several vendors' GPUs, first to last."""
 
 VIRTUAL_GPU = re.compile(r".*[A-Z0-9]-\d+(-\d+)?([QCAB]|CME)")
 """Names of vGPUs: GRID T4-16Q, NVIDIA A40-24Q, A100-4-20C."""
@@ -54,9 +54,9 @@ class Target:
     container: bool = False
     secure_boot: bool | None = None
     root: bool | None = None
-    """Commands run as administrator already: no sudo."""
+    """Commands already run as administrator: no sudo."""
     user_has_torch: str | None = None
-    """torch that is installed now, with its build: 2.7.1+cpu."""
+    """The installed torch, with its build: 2.7.1+cpu."""
     release: str | None = None
     """PyTorch release to stay with where one of its builds fits: 2.9.1; None: the newest."""
     free_threaded: bool = False
@@ -74,7 +74,7 @@ class Target:
 
     @property
     def platform(self) -> str:
-        """As the tables of wheels name it: linux-x86_64, linux-aarch64, macos-arm64, ..."""
+        """As in the wheel tables: linux-x86_64, linux-aarch64, macos-arm64, ..."""
         names = {"Linux": "linux", "Windows": "windows", "Darwin": "macos"}
         arm = "aarch64" if self.system == "Linux" else "arm64"
         processor = {"x86_64": "x86_64", "arm64": arm}.get(self.architecture, self.architecture)
@@ -93,10 +93,10 @@ class Target:
 
 
 def of(machine: Machine, manager: str | None = None) -> Target:
-    """The Target that this Machine is (the oldest NVIDIA GPU decides, then AMD, Intel, Apple)."""
+    """The Target for this Machine (the oldest NVIDIA GPU decides, then AMD, Intel, Apple)."""
     system, python, torch = machine.system, machine.interpreter, machine.torch
-    chosen, count = _deciding(machine)
-    vendor = chosen.vendor if chosen else None
+    gpu, count = _deciding_gpu(machine)
+    vendor = gpu.vendor if gpu else None
     driver = machine.driver(vendor) if vendor else None
     return Target(
         system=system.name or "Linux",
@@ -110,23 +110,23 @@ def of(machine: Machine, manager: str | None = None) -> Target:
         manager=manager or _manager(machine),
         virtual_environment=python.virtual_environment if python else None,
         vendor=vendor,
-        gpu=chosen.name if chosen else None,
+        gpu=gpu.name if gpu else None,
         gpus=count,
-        compute_capability=_capability(chosen) if chosen else None,
-        gfx=chosen.gfx or _model_gfx(chosen.name) if chosen else None,
+        compute_capability=_capability(gpu) if gpu else None,
+        gfx=gpu.gfx or _model_gfx(gpu.name) if gpu else None,
         driver=(driver.version or driver.kernel_version) if driver else None,
         rocm=driver.rocm if driver else None,
         wsl=machine.container.wsl is not None,
         container=machine.container.kind is not None,
         secure_boot=system.secure_boot,
         root=system.root,
-        user_has_torch=_installed(torch) if torch else None,
+        user_has_torch=_torch_version(torch) if torch else None,
         free_threaded=bool(python and python.free_threaded),
     )
 
 
 def architecture(name: str | None) -> str:
-    """x86_64 or arm64 by any of their names; another one as it is."""
+    """x86_64 or arm64 by any of their names; others unchanged."""
     lower = (name or "x86_64").lower()
     if lower in ("x86_64", "amd64", "x64", "x86-64"):
         return "x86_64"
@@ -134,21 +134,23 @@ def architecture(name: str | None) -> str:
 
 
 def asked(machine: Machine) -> Target:
-    """`of`, where lines are to be run in the interpreter. Raises UserError where it is no Python
-    that answers: what to install into it would be a guess.
+    """`of`, for lines that will run in the interpreter. Raises UserError where it does not answer
+    as a Python: what to install into it would be a guess.
     """
     python = machine.interpreter
     if python is not None and python.error is not None and python.version is None:
-        message = f"{python.executable or 'the interpreter'} cannot be asked: {python.error}"
-        raise UserError(message, "name another one: flatout env install --python PATH", 1)
+        message = (
+            f"{python.executable or 'the interpreter'} did not report its facts: {python.error}"
+        )
+        raise UserError(message, "name another interpreter: flatout env install --python PATH", 1)
     return of(machine)
 
 
 def adjusted(target: Target, manager: str | None = None, shell: str | None = None) -> Target:
-    """The Target with another manager or shell. Raises UserError where there is none such."""
-    for name, value, known in (("manager", manager, MANAGERS), ("shell", shell, SHELLS)):
-        if value is not None and value.lower() not in known:
-            raise UserError(f"--{name} {value} is not known", f"one of {', '.join(known)}")
+    """The Target with another manager or shell. Raises UserError for an unknown one."""
+    for name, value, allowed in (("manager", manager, MANAGERS), ("shell", shell, SHELLS)):
+        if value is not None and value.lower() not in allowed:
+            raise UserError(f"--{name} {value} is not known", f"one of {', '.join(allowed)}")
     return replace(
         target,
         manager=manager.lower() if manager else target.manager,
@@ -156,17 +158,17 @@ def adjusted(target: Target, manager: str | None = None, shell: str | None = Non
     )
 
 
-def _deciding(machine: Machine) -> tuple[Gpu | None, int]:
-    """The GPU that decides, and how many there are of its vendor."""
+def _deciding_gpu(machine: Machine) -> tuple[Gpu | None, int]:
+    """The GPU that decides, and the number of its vendor's GPUs."""
     for vendor in VENDORS:
-        found = machine.gpus_of(vendor)
+        devices = machine.gpus_of(vendor)
         if vendor == "nvidia":
-            known = [gpu for gpu in found if _capability(gpu) is not None]
-            oldest = min(known, key=lambda gpu: _capability(gpu) or (0, 0), default=None)
+            with_capability = [gpu for gpu in devices if _capability(gpu) is not None]
+            oldest = min(with_capability, key=lambda gpu: _capability(gpu) or (0, 0), default=None)
         else:
-            oldest = next((gpu for gpu in found if not gpu.shared_memory), None)
-        if found:
-            return oldest or found[0], len(found)
+            oldest = next((gpu for gpu in devices if not gpu.shared_memory), None)
+        if devices:
+            return oldest or devices[0], len(devices)
     return None, 0
 
 
@@ -191,7 +193,7 @@ def _manager(machine: Machine) -> str:
     return "uv" if python.managed_by == "uv" else "pip"
 
 
-def _installed(torch: Torch) -> str | None:
-    """With the build, also where only its CUDA tells it: the default index leaves it out."""
+def _torch_version(torch: Torch) -> str | None:
+    """Version and build, also where only its CUDA shows it: the default index omits the build."""
     build = torch.build or (f"cu{torch.cuda.replace('.', '')}" if torch.cuda else None)
     return f"{torch.version}+{build}" if torch.version and build else torch.version

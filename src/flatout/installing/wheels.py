@@ -14,7 +14,7 @@ from flatout.nouns.errors import UserError
 
 JETSON_PAGE = "https://docs.nvidia.com/deeplearning/frameworks/install-pytorch-jetson-platform/"
 FIRST_SERVER_LIKE_JETSON = (11, 0)
-"""Thor: from there on a Jetson runs the wheels of ARM servers."""
+"""Thor: from here on, Jetsons run the wheels for ARM servers."""
 ANOTHER_PYTHON = "make an environment with another Python: uv venv --python {} .venv"
 
 
@@ -26,17 +26,21 @@ class Wheel:
     build: TorchBuild
 
     def arch_list(self, platform: str) -> tuple[str, ...]:
-        """The GPUs that it holds kernels for on this platform; empty: not known.
+        """The GPU architectures that it has kernels for on this platform; empty: not known.
 
-        Where that of the platform's own wheel is not recorded, that of the Linux x86-64 wheel of
-        the same build stands for it (`inferred`); on ARM its part from Hopper on, because older
-        GPUs are left out there.
+        Where the list of the platform's own wheel is not recorded, the list of the same build's
+        Linux x86-64 wheel stands in (`inferred`); on ARM only from Hopper on, because those wheels
+        leave older GPUs out.
         """
-        own = self.build.arch_list_on(platform)
-        if own or not self.inferred(platform):
-            return own
-        listed = self.build.arch_list
-        return tuple(item for item in listed if platform != "linux-aarch64" or _hopper_on(item))
+        recorded = self.build.arch_list_on(platform)
+        if recorded or not self.inferred(platform):
+            return recorded
+        architectures = self.build.arch_list
+        return tuple(
+            architecture
+            for architecture in architectures
+            if platform != "linux-aarch64" or _hopper_on(architecture)
+        )
 
     def inferred(self, platform: str) -> bool:
         """Whether `arch_list` is taken from the Linux x86-64 wheel."""
@@ -61,38 +65,40 @@ def all_wheels() -> Iterator[Wheel]:
 
 def suitable(target: Target) -> list[Wheel]:
     """Wheels for the Target's system, Python and glibc. Raises UserError where there are none."""
-    _refuse(target)
+    _check_supported(target)
     rules: dict[str, Callable[[Wheel], bool]] = {
         "system": lambda wheel: target.platform in wheel.build.systems,
         "python": lambda wheel: _python_fits(target, wheel),
         "glibc": lambda wheel: _glibc_fits(target, wheel),
         "macos": lambda wheel: _macos_fits(target, wheel),
     }
-    left = list(all_wheels())
+    candidates = list(all_wheels())
     for name, fits in rules.items():
-        kept = [wheel for wheel in left if fits(wheel)]
-        if not kept:
-            raise _none(target, name, left)
-        left = kept
-    return left
+        fitting = [wheel for wheel in candidates if fits(wheel)]
+        if not fitting:
+            raise _no_wheel(target, name, candidates)
+        candidates = fitting
+    return candidates
 
 
 def with_kernels(target: Target, wheels: list[Wheel]) -> list[Wheel]:
-    """The CUDA wheels that are known to hold kernels for the Target's GPU."""
+    """The CUDA wheels that are known to have kernels for the Target's GPU."""
     capability, platform = target.compute_capability, target.platform
-    known = [wheel for wheel in wheels if wheel.build.cuda and wheel.arch_list(platform)]
+    documented = [wheel for wheel in wheels if wheel.build.cuda and wheel.arch_list(platform)]
     if capability is None:
-        return known
-    return [item for item in known if pytorch.supports(item.arch_list(platform), capability)]
+        return documented
+    return [
+        wheel for wheel in documented if pytorch.supports(wheel.arch_list(platform), capability)
+    ]
 
 
 def driver_system(target: Target) -> str:
-    """Whose driver numbers count: WSL uses the driver of Windows."""
+    """The system whose driver versions apply: WSL uses the driver of Windows."""
     return "Windows" if target.wsl or target.system == "Windows" else "Linux"
 
 
 def number(driver: str) -> Version | None:
-    """A driver's version; a mere branch (535) stands for its newest release."""
+    """A driver's version; a bare branch (535) means its newest release."""
     try:
         return Version(driver if "." in driver else f"{driver}.999")
     except InvalidVersion:
@@ -103,27 +109,29 @@ def minimum_driver(target: Target, wheel: Wheel) -> str | None:
     """The oldest driver on which the wheel runs on this GPU."""
     system = driver_system(target)
     of_cuda = cuda.minimum_driver(wheel.build.cuda or "", system)
-    known = [driver for driver in (of_cuda, _first_driver(target)) if driver]
-    return max(known, key=Version, default=None) if of_cuda else None
+    versions = [driver for driver in (of_cuda, _first_driver(target)) if driver]
+    return max(versions, key=Version, default=None) if of_cuda else None
 
 
 def full_driver(target: Target, wheel: Wheel) -> str | None:
     """The oldest driver that supports all of the wheel's CUDA; None: not known."""
     version = wheel.build.cuda or ""
     full = cuda.full_driver(version, driver_system(target))
-    if full is None and version.endswith(".0"):  # the first of its major: minimum and full are one
+    if full is None and version.endswith(
+        ".0"
+    ):  # the first of its major: minimum and full are equal
         return minimum_driver(target, wheel)
     return full
 
 
 def at_least(driver: str | None, needed: str | None) -> bool:
-    """Whether a driver is known to be that new."""
-    have = number(driver) if driver else None
-    return have is not None and needed is not None and have >= Version(needed)
+    """Whether a driver is known to be at least that new."""
+    version = number(driver) if driver else None
+    return version is not None and needed is not None and version >= Version(needed)
 
 
 def _first_driver(target: Target) -> str | None:
-    """The driver of the first CUDA that knew the GPU: older ones do not know the GPU either."""
+    """The driver of the first CUDA that supports the GPU: older drivers do not support it."""
     capability = target.compute_capability
     release = cuda.first_for(capability) if capability else None
     return cuda.full_driver(release.version, driver_system(target)) if release else None
@@ -134,8 +142,8 @@ def _python_fits(target: Target, wheel: Wheel) -> bool:
 
 
 def _glibc_fits(target: Target, wheel: Wheel) -> bool:
-    have = _libc(target)
-    return have is None or have >= Version(wheel.build.glibc or wheel.release.glibc)
+    version = _libc(target)
+    return version is None or version >= Version(wheel.build.glibc or wheel.release.glibc)
 
 
 def _macos_fits(target: Target, wheel: Wheel) -> bool:
@@ -153,11 +161,11 @@ def _version(text: str) -> Version:
     try:
         return Version(text)
     except InvalidVersion:
-        return Version("9999")  # what cannot be read excludes nothing
+        return Version("9999")  # an unreadable version excludes nothing
 
 
-def _refuse(target: Target) -> None:
-    """Where PyTorch has no wheels at all."""
+def _check_supported(target: Target) -> None:
+    """Raise UserError where PyTorch has no wheels at all."""
     if (target.libc or "").startswith("musl"):
         raise UserError(
             f"PyTorch has no wheels for {target.libc} (Alpine): they are built against glibc",
@@ -173,24 +181,28 @@ def _refuse(target: Target) -> None:
         )
 
 
-def _none(target: Target, rule: str, left: list[Wheel]) -> UserError:
+def _no_wheel(target: Target, rule: str, candidates: list[Wheel]) -> UserError:
     """Why no wheel is left after one rule."""
-    newest = left[0].release
+    newest = candidates[0].release
     if rule == "system":
-        known = sorted({name for wheel in left for name in wheel.build.systems})
-        hint = f"PyTorch builds for {', '.join(known)}"
+        systems = sorted({name for wheel in candidates for name in wheel.build.systems})
+        hint = f"PyTorch builds for {', '.join(systems)}"
         if target.platform == "windows-arm64":
             hint = "use an x86-64 Python: Windows runs it by emulation; then --for arch=x86_64"
         return UserError(f"PyTorch has no wheels for {target.platform}", hint, 1)
     if rule == "python":
-        tested = max((name for name in newest.pythons if not name.endswith("t")), key=Version)
+        newest_python = max(
+            (name for name in newest.pythons if not name.endswith("t")), key=Version
+        )
         message = f"no PyTorch release has wheels for Python {target.python_minor} on "
-        hint = ANOTHER_PYTHON.format(tested)
-        return UserError(f"{message}{target.platform} (newest: {tested})", hint, 1)
+        hint = ANOTHER_PYTHON.format(newest_python)
+        return UserError(f"{message}{target.platform} (newest: {newest_python})", hint, 1)
     if rule == "glibc":
-        oldest = min((wheel.build.glibc or wheel.release.glibc for wheel in left), key=Version)
+        oldest = min(
+            (wheel.build.glibc or wheel.release.glibc for wheel in candidates), key=Version
+        )
         message = f"{target.libc} is too old: PyTorch for this Python needs glibc {oldest}"
         return UserError(message, "use a newer system, or a container: flatout env docker", 1)
-    oldest = min((wheel.release.macos or "11.0" for wheel in left), key=Version)
+    oldest = min((wheel.release.macos or "11.0" for wheel in candidates), key=Version)
     message = f"macOS {target.distribution_version} is too old: PyTorch needs macOS {oldest}"
     return UserError(message, "update macOS", 1)

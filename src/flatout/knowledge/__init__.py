@@ -1,1 +1,1 @@
-"""Knowledge: what flatout knows without looking at this machine, and the typed doors to it."""
+"""Knowledge: what flatout knows without looking at this machine, through typed interfaces."""

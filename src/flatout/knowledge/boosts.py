@@ -1,4 +1,4 @@
-"""The door to the agent's boosts: what each is, and what it says of a job. Never imports torch."""
+"""The interface to the agent's boosts: what each is, and how it judges a job. No torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KnownBoost:
     params: Mapping[str, tuple[Any, ...]]
     """Parameter -> values worth trying, the default first."""
     conflicts: frozenset[str]
-    """Boosts that cannot be on together with this one, whichever of the two says so."""
+    """Boosts that cannot be combined with this one, whichever of the two declares it."""
     covered_by: tuple[str, ...]
     """Boosts that leave nothing for this one to gain."""
     retry_after: tuple[str, ...]
@@ -64,9 +64,10 @@ class KnownBoost:
 @functools.cache
 def every() -> tuple[KnownBoost, ...]:
     """All boosts, sorted by id."""
-    found = {boost_id: agent.load(boost_id) for boost_id in agent.names()}
+    modules = {boost_id: agent.load(boost_id) for boost_id in agent.names()}
     return tuple(
-        _known(boost_id, module, _conflicts(boost_id, found)) for boost_id, module in found.items()
+        _known_boost(boost_id, module, _conflicts(boost_id, modules))
+        for boost_id, module in modules.items()
     )
 
 
@@ -86,12 +87,12 @@ def ids() -> tuple[str, ...]:
 def nearest(boost_id: str) -> tuple[str, ...]:
     """The known ids most like an unknown one, best first."""
     wanted = boost_id.strip().lower().replace("_", "-").replace(" ", "-")
-    partly = [known for known in ids() if wanted and (wanted in known or known in wanted)]
+    overlapping = [id_ for id_ in ids() if wanted and (wanted in id_ or id_ in wanted)]
     close = difflib.get_close_matches(wanted, ids(), n=3, cutoff=0.5)
-    return tuple(dict.fromkeys([*close, *partly]))[:3]
+    return tuple(dict.fromkeys([*close, *overlapping]))[:3]
 
 
-def _known(boost_id: str, module: agent.BoostModule, conflicts: frozenset[str]) -> KnownBoost:
+def _known_boost(boost_id: str, module: agent.BoostModule, conflicts: frozenset[str]) -> KnownBoost:
     page = (module.__doc__ or "").strip()
     boost = module.BOOST
     return KnownBoost(
@@ -110,6 +111,8 @@ def _known(boost_id: str, module: agent.BoostModule, conflicts: frozenset[str]) 
     )
 
 
-def _conflicts(boost_id: str, found: Mapping[str, agent.BoostModule]) -> frozenset[str]:
-    named = set(found[boost_id].BOOST.conflicts)
-    return frozenset(named | {other for other in found if boost_id in found[other].BOOST.conflicts})
+def _conflicts(boost_id: str, modules: Mapping[str, agent.BoostModule]) -> frozenset[str]:
+    conflicts = set(modules[boost_id].BOOST.conflicts)
+    return frozenset(
+        conflicts | {other for other in modules if boost_id in modules[other].BOOST.conflicts}
+    )

@@ -1,4 +1,4 @@
-"""The data sheets of GPUs (gpus.toml): what a GPU can do at most, each entry with its source."""
+"""The data sheets of GPUs (gpus.toml): what a GPU can do at best, each entry with its source."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any, Literal
 PLAIN_WORDS = re.compile(
     r"\((r|tm|c)\)|\b(nvidia|amd|intel|apple|geforce|tesla|instinct|radeon|graphics|generation)\b"
 )
-"""Words with which makers surround a name, and which people leave out."""
+"""Words that vendors add to a name and users leave out."""
 MAKERS = re.compile(r"^(NVIDIA|AMD|Intel(\(R\))?) (GeForce )?")
-"""What drivers put in front of the model."""
+"""Prefixes that drivers put before the model."""
 Kind = Literal["server", "workstation", "consumer", "integrated", "jetson"]
 """integrated, jetson: it shares the memory of its processor."""
 SHARED = ("kind", "vendor", "architecture", "compute_capability", "gfx")
-"""Facts in which the members of a family must agree."""
+"""Facts on which the members of a family must agree."""
 NUMBERS = (
     "memory_bytes",
     "bandwidth_gb_per_s",
@@ -32,7 +32,7 @@ NUMBERS = (
     "nvlink_gb_per_s",
     "power_w",
 )
-"""Facts that a data sheet may not give."""
+"""Facts that a data sheet may omit."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class GpuModel:
     id: str
     """h100-sxm, rtx-4090, mi300x, m3-max."""
     name: str
-    """As sold: NVIDIA H100 SXM5 80GB."""
+    """Product name: NVIDIA H100 SXM5 80GB."""
     vendor: str
     """nvidia, amd, intel or apple."""
     architecture: str
@@ -58,7 +58,7 @@ class GpuModel:
     pcie_generation: int | None
     pcie_width: int | None
     nvlink_gb_per_s: float | None
-    """Both directions together, as the data sheet says."""
+    """Both directions together, as in the data sheet."""
     power_w: float | None
     peaks_tflop_per_s: Mapping[str, float]
     """Dense (never sparse) peak by dtype: fp64, fp64_tensor, fp32, tf32, fp16, bf16, fp8, fp4,
@@ -69,7 +69,7 @@ class GpuModel:
     checked: str
     """Day of the check, YYYY-MM-DD."""
     unverified: tuple[str, ...]
-    """Numbers that were not seen in a text of the maker: bandwidth_gb_per_s, memory_gb,
+    """Numbers not confirmed by a text of the vendor: bandwidth_gb_per_s, memory_gb,
     peaks_tflop_per_s.fp16, ..."""
 
 
@@ -79,7 +79,7 @@ class ProductLine:
 
     kind: Kind
     names: re.Pattern[str]
-    """The beginnings of their names, without the maker's."""
+    """The beginnings of their names, without the vendor."""
     features: tuple[str, ...] = ()
 
 
@@ -91,7 +91,7 @@ def models() -> tuple[GpuModel, ...]:
 
 @cache
 def lines() -> tuple[ProductLine, ...]:
-    """The product lines, in the order in which they are looked through."""
+    """The product lines, in the order in which they are searched."""
     return tuple(
         ProductLine(fields["kind"], re.compile(fields["names"]), tuple(fields.get("features", ())))
         for fields in _table()["line"]
@@ -99,7 +99,7 @@ def lines() -> tuple[ProductLine, ...]:
 
 
 def known(name: str | None, memory_bytes: int | None = None) -> GpuModel | ProductLine | None:
-    """The model that a driver's name means, else its product line; None: neither is known."""
+    """The model that a driver's name identifies, else its product line; None: neither is known."""
     if not name:
         return None
     beginning = without_maker(name)
@@ -109,7 +109,7 @@ def known(name: str | None, memory_bytes: int | None = None) -> GpuModel | Produ
 
 
 def kind(name: str | None) -> Kind | None:
-    """What sort of GPU a driver's name means; None: not known."""
+    """The kind of GPU that a driver's name identifies; None: not known."""
     entry = known(name)
     return entry.kind if entry else None
 
@@ -122,18 +122,18 @@ def without_maker(name: str) -> str:
 def find(name: str, memory_bytes: int | None = None) -> GpuModel | None:
     """The model that a driver's name ("NVIDIA H100 80GB HBM3") or a short one ("rtx4090") means.
 
-    Some models have one name and differ in memory (RTX 3080): `memory_bytes` tells them apart.
-    Where several are meant ("h100", or no memory given), the answer has what they share, and None
-    or nothing elsewhere. None: not in the table, or those that could be meant share too little.
+    Some models share a name and differ in memory (RTX 3080): `memory_bytes` distinguishes them.
+    Where several match ("h100", or no memory given), the answer has what they share, and None or
+    empty elsewhere. None: not in the table, or the matches share too little.
     """
     key = _key(name)
     if not key:
         return None
-    meant = _meant(key)
-    if memory_bytes is not None and len(meant) > 1:
-        near = [model for model in meant if _near(model.memory_bytes, memory_bytes)]
-        meant = tuple(near) or meant
-    return _shared(meant)
+    candidates = _candidates(key)
+    if memory_bytes is not None and len(candidates) > 1:
+        similar = [model for model in candidates if _is_near(model.memory_bytes, memory_bytes)]
+        candidates = tuple(similar) or candidates
+    return _shared(candidates)
 
 
 def nearest(name: str) -> tuple[str, ...]:
@@ -142,9 +142,9 @@ def nearest(name: str) -> tuple[str, ...]:
     if not key:
         return ()
     by_key = {_key(model.id): model.id for model in models()}
-    starting = [known for known in by_key if known.startswith(key)]
+    prefixed = [id_key for id_key in by_key if id_key.startswith(key)]
     close = difflib.get_close_matches(key, by_key, n=5, cutoff=0.6)
-    return tuple(by_key[known] for known in dict.fromkeys((*starting, *close)))
+    return tuple(by_key[id_key] for id_key in dict.fromkeys((*prefixed, *close)))
 
 
 @cache
@@ -171,79 +171,85 @@ def _capability(text: str) -> tuple[int, int]:
 
 
 def _key(name: str) -> str:
-    """A name without case, maker's words and anything but letters and digits."""
+    """A name in lower case, without vendors' words and anything but letters and digits."""
     return re.sub(r"[^a-z0-9]", "", PLAIN_WORDS.sub(" ", name.lower()))
 
 
 @cache
 def _by_key() -> Mapping[str, tuple[GpuModel, ...]]:
-    """The models by every name that they have."""
-    found: dict[str, tuple[GpuModel, ...]] = {}
+    """The models by each of their names."""
+    models_by_key: dict[str, tuple[GpuModel, ...]] = {}
     for model in models():
         for key in {_key(name) for name in (model.id, model.name, *model.names)}:
-            found[key] = (*found.get(key, ()), model)
-    return found
+            models_by_key[key] = (*models_by_key.get(key, ()), model)
+    return models_by_key
 
 
-def _meant(key: str) -> tuple[GpuModel, ...]:
-    whole = _by_key().get(key)
-    return whole or tuple(model for model in models() if _family(model, key))
+def _candidates(key: str) -> tuple[GpuModel, ...]:
+    exact = _by_key().get(key)
+    return exact or tuple(model for model in models() if _is_family_of(model, key))
 
 
-def _family(model: GpuModel, key: str) -> bool:
-    """The key is whole first words of the id: h100 of h100-sxm; not v100 of v100s-pcie."""
+def _is_family_of(model: GpuModel, key: str) -> bool:
+    """Whether the key is the id's first whole words: h100 of h100-sxm; not v100 of v100s-pcie."""
     words = model.id.split("-")
     return any(key == "".join(words[:count]) for count in range(1, len(words)))
 
 
-def _near(known: int | None, seen: int) -> bool:
-    return known is not None and 0.9 < seen / known < 1.05
+def _is_near(model_bytes: int | None, memory_bytes: int) -> bool:
+    return model_bytes is not None and 0.9 < memory_bytes / model_bytes < 1.05
 
 
-def _shared(meant: tuple[GpuModel, ...]) -> GpuModel | None:
-    """What several models have in common."""
-    if len(meant) < 2:
-        return meant[0] if meant else None
-    first = meant[0]
-    if any(getattr(model, name) != getattr(first, name) for model in meant for name in SHARED):
+def _shared(candidates: tuple[GpuModel, ...]) -> GpuModel | None:
+    """The facts that all candidates share, as one model."""
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+    first = candidates[0]
+    if any(getattr(model, name) != getattr(first, name) for model in candidates for name in SHARED):
         return None
     peaks = {
         dtype: peak
         for dtype, peak in first.peaks_tflop_per_s.items()
-        if all(model.peaks_tflop_per_s.get(dtype) == peak for model in meant)
+        if all(model.peaks_tflop_per_s.get(dtype) == peak for model in candidates)
     }
-    agreed: dict[str, Any] = {
-        name: getattr(first, name) if len({getattr(one, name) for one in meant}) == 1 else None
+    common: dict[str, Any] = {
+        name: getattr(first, name)
+        if len({getattr(model, name) for model in candidates}) == 1
+        else None
         for name in NUMBERS
     }
-    agreed["features"] = tuple(
-        feature for feature in first.features if all(feature in one.features for one in meant)
+    common["features"] = tuple(
+        feature
+        for feature in first.features
+        if all(feature in model.features for model in candidates)
     )
     return dataclasses.replace(
         first,
-        id=_start([model.id for model in meant]).rstrip("-"),
-        name=_start([model.name for model in meant]).rstrip(),
-        names=tuple(dict.fromkeys(name for model in meant for name in model.names)),
+        id=_common_prefix([model.id for model in candidates]).rstrip("-"),
+        name=_common_prefix([model.name for model in candidates]).rstrip(),
+        names=tuple(dict.fromkeys(name for model in candidates for name in model.names)),
         peaks_tflop_per_s=MappingProxyType(peaks),
-        sources=tuple(dict.fromkeys(source for model in meant for source in model.sources)),
-        unverified=_unverified(meant, agreed, peaks),
-        **agreed,
+        sources=tuple(dict.fromkeys(source for model in candidates for source in model.sources)),
+        unverified=_unverified(candidates, common, peaks),
+        **common,
     )
 
 
 def _unverified(
-    meant: tuple[GpuModel, ...], agreed: Mapping[str, Any], peaks: Mapping[str, float]
+    candidates: tuple[GpuModel, ...], common: Mapping[str, Any], peaks: Mapping[str, float]
 ) -> tuple[str, ...]:
-    """Of what is left in common, all that any of them does not know for sure."""
-    kept = {name for name, value in agreed.items() if value is not None} | {*SHARED}
-    kept |= {f"peaks_tflop_per_s.{dtype}" for dtype in peaks}
-    if agreed["memory_bytes"] is not None:
-        kept.add("memory_gb")
-    told = dict.fromkeys(name for model in meant for name in model.unverified)
-    return tuple(name for name in told if name in kept)
+    """The common facts that are unverified for any of the candidates."""
+    names = {name for name, value in common.items() if value is not None} | {*SHARED}
+    names |= {f"peaks_tflop_per_s.{dtype}" for dtype in peaks}
+    if common["memory_bytes"] is not None:
+        names.add("memory_gb")
+    unverified = dict.fromkeys(name for model in candidates for name in model.unverified)
+    return tuple(name for name in unverified if name in names)
 
 
-def _start(texts: list[str]) -> str:
-    """The longest beginning that all have."""
-    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False))
-    return "".join(letters[0] for letters in alike)
+def _common_prefix(texts: list[str]) -> str:
+    """The longest common prefix."""
+    letters_in_common = itertools.takewhile(
+        lambda letters: len(set(letters)) == 1, zip(*texts, strict=False)
+    )
+    return "".join(letters[0] for letters in letters_in_common)

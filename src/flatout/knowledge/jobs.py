@@ -1,4 +1,4 @@
-"""JobFacts as plain values that a file can hold, short, and back."""
+"""JobFacts as short plain values for a file, and back."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from flatout_agent.wire import JobFacts
 
 def facts(values: Mapping[str, Any]) -> JobFacts:
     """JobFacts from plain values. Raises ValueError naming what is missing or of a wrong type."""
-    job = decode(JobFacts, dict(values), _refused, "job", absent_is_none=True)
-    assert job is not None  # what is refused raises
+    job = decode(JobFacts, dict(values), _raise_invalid, "job", absent_is_none=True)
+    assert job is not None  # invalid values raise
     return job
 
 
 def values(job: JobFacts | Mapping[str, Any]) -> dict[str, Any]:
-    """What of the facts is known and not what a reader would assume anyway."""
-    known = job if isinstance(job, JobFacts) else facts(job)
-    return _short(known)
+    """The facts that are known and differ from their defaults."""
+    job_facts = job if isinstance(job, JobFacts) else facts(job)
+    return _short(job_facts)
 
 
 MEASURED = ("shares", "noise")
@@ -30,22 +30,28 @@ MEASURED = ("shares", "noise")
 
 
 def _short(value: Any) -> dict[str, Any]:
-    found = {}
-    for item in dataclasses.fields(value):
-        own = getattr(value, item.name)
-        if own is not None and own != item.default and item.name not in MEASURED:
-            nested = isinstance(own, tuple) and bool(own) and dataclasses.is_dataclass(own[0])
-            found[item.name] = [_short(each) for each in own] if nested else own
-    return found
+    values_by_name = {}
+    for field in dataclasses.fields(value):
+        field_value = getattr(value, field.name)
+        if field_value is not None and field_value != field.default and field.name not in MEASURED:
+            nested = (
+                isinstance(field_value, tuple)
+                and bool(field_value)
+                and dataclasses.is_dataclass(field_value[0])
+            )
+            values_by_name[field.name] = (
+                [_short(element) for element in field_value] if nested else field_value
+            )
+    return values_by_name
 
 
-def _refused(place: str, value: Any) -> None:
-    told = "is missing" if value is MISSING else f"is {value!r}"
-    raise ValueError(f"{place} {told}")
+def _raise_invalid(place: str, value: Any) -> None:
+    problem = "is missing" if value is MISSING else f"is {value!r}"
+    raise ValueError(f"{place} {problem}")
 
 
 def unseen(machine: Identity | None) -> JobFacts:
-    """What can be said of a program of which only the machine is known."""
+    """The facts of a program of which only the machine is known."""
     return JobFacts(
         torch=(machine and machine.torch) or "",
         python=(machine and machine.python) or "",

@@ -1,4 +1,4 @@
-"""What PCIe carries, by generation and lanes."""
+"""PCIe bandwidth, by generation and lanes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 
 
 def gb_per_s(generation: int | None, lanes: int | None) -> float | None:
-    """Of so many lanes, in one direction; None: either is not known."""
+    """Bandwidth of these lanes in one direction; None: either argument is unknown."""
     lane = LANE_GB_PER_S.get(generation or 0)
     return None if lane is None or lanes is None else lanes * lane

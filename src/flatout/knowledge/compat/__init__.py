@@ -1,4 +1,4 @@
-"""Which version goes with which: tables in TOML, each entry with its source and date.
+"""Which versions are compatible: tables in TOML, each entry with its source and date.
 
-What is not in the tables is not known: the functions answer None, and never guess.
+What is not in the tables is unknown: the functions return None, and never guess.
 """

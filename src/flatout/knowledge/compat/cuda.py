@@ -1,4 +1,4 @@
-"""CUDA toolkit <-> driver, and the architectures that a toolkit knows.
+"""CUDA toolkit <-> driver, and the architectures that a toolkit supports.
 
 Versions are text as NVIDIA writes them: CUDA "12.8"; drivers "570.86.15" (Linux), "572.16"
 (Windows).
@@ -16,7 +16,7 @@ from flatout.knowledge.compat import tables
 
 @dataclass(frozen=True)
 class CudaRelease:
-    """One CUDA toolkit release (major.minor; updates are not told apart)."""
+    """One CUDA toolkit release (major.minor; updates are not distinguished)."""
 
     version: str
     released: str
@@ -24,7 +24,7 @@ class CudaRelease:
     linux_driver: str | None
     """Oldest Linux driver that fully supports it (the branch alone: 615); None: not known."""
     windows_driver: str | None
-    """Oldest Windows driver; None: NVIDIA names none (from 13.0 on, Windows drivers are apart)."""
+    """Oldest Windows driver; None: NVIDIA names none (since 13.0, Windows drivers are separate)."""
     oldest_capability: tuple[int, int]
     """Oldest compute capability for which its nvcc builds."""
     newest_capability: tuple[int, int]
@@ -99,7 +99,7 @@ def driver_ends() -> tuple[DriverEnd, ...]:
 
 @cache
 def never_released() -> tuple[str, ...]:
-    """Numbers that NVIDIA left out: drivers may report them, but no toolkit has them."""
+    """Versions that NVIDIA skipped: drivers may report them, but no toolkit has them."""
     return tables.read("cuda.toml").texts("never_released")
 
 
@@ -125,7 +125,7 @@ def release(version: str) -> CudaRelease | None:
 def first_for(capability: tuple[int, int]) -> CudaRelease | None:
     """The first toolkit in the table that builds for a compute capability; None: none does.
 
-    Drivers older than its own do not know such a GPU.
+    Drivers older than its own do not support such a GPU.
     """
     return next((entry for entry in releases() if capability in entry.capabilities), None)
 
@@ -142,8 +142,8 @@ def minimum_driver(cuda: str, system: str) -> str | None:
         return None
     major = entry.version.split(".")[0]
     family = next((row for row in driver_ranges() if row.major == major), None)
-    known = [_driver(row, system) for row in (family, entry) if row is not None]
-    return min((driver for driver in known if driver), key=Version, default=None)
+    versions = [_driver(row, system) for row in (family, entry) if row is not None]
+    return min((driver for driver in versions if driver), key=Version, default=None)
 
 
 def full_driver(cuda: str, system: str) -> str | None:
@@ -158,10 +158,10 @@ def driver_runs(driver: str, cuda: str, system: str) -> bool | None:
     None: the driver's version cannot be read, or the tables do not know this CUDA or system.
     """
     minimum = minimum_driver(cuda, system)
-    have = tables.number(driver)
-    if minimum is None or have is None:
+    version = tables.number(driver)
+    if minimum is None or version is None:
         return None
-    return have >= Version(minimum)
+    return version >= Version(minimum)
 
 
 def newest_for_driver(driver: str, system: str) -> str | None:
@@ -194,5 +194,5 @@ def _release(row: tables.Row) -> CudaRelease:
 
 
 def _driver(row: CudaRelease | DriverRange, system: str) -> str | None:
-    known = {"linux": row.linux_driver, "windows": row.windows_driver}
-    return known.get(system.lower())
+    versions = {"linux": row.linux_driver, "windows": row.windows_driver}
+    return versions.get(system.lower())

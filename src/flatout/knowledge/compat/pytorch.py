@@ -1,4 +1,4 @@
-"""PyTorch releases: their builds, Pythons, and the GPUs that each build holds kernels for."""
+"""PyTorch releases: their builds, Pythons, and the GPUs that each build has kernels for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flatout.knowledge.compat import tables
 
 _ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 _FAMILIES = (((10, 0), (10, 3), (10, 7)), ((10, 1),), ((11, 0),), ((12, 0), (12, 1)))
-"""Which compute capabilities share what sm_100f and the like are built for (10.1 is apart)."""
+"""Compute capabilities that share family code such as sm_100f (10.1 stands alone)."""
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,16 @@ class TorchBuild:
     """12.8; None: not a CUDA build."""
     rocm: str | None = None
     arch_list: tuple[str, ...] = ()
-    """What torch.cuda.get_arch_list() says of the linux-x86_64 wheel: sm_75, ..., compute_120;
+    """torch.cuda.get_arch_list() of the linux-x86_64 wheel: sm_75, ..., compute_120;
     of a ROCm build: gfx90a, gfx942. Empty: not known (or a build for no GPU)."""
     cudnn: str | None = None
     default_on: tuple[str, ...] = ()
     """Systems on which a plain `pip install torch` installs this build."""
     source: str | None = None
     windows_arch_list: tuple[str, ...] = ()
-    """The same of the windows-x86_64 wheel; empty: not known."""
+    """The same for the windows-x86_64 wheel; empty: not known."""
     aarch64_arch_list: tuple[str, ...] = ()
-    """The same of the linux-aarch64 wheel; empty: not known."""
+    """The same for the linux-aarch64 wheel; empty: not known."""
     glibc: str | None = None
     """Oldest glibc of its Linux x86_64 wheels; None: that of the release."""
 
@@ -94,8 +94,8 @@ def build(version: str, name: str) -> TorchBuild | None:
 def index_url(name: str, mirror: str | None = None) -> str:
     """The address of the wheels of one build.
 
-    mirror: the address that stands for the whole index; the build's name is put where it says
-    {build}, and at its end where it does not.
+    mirror: the address of a mirror of the whole index; the build's name replaces {build}, or is
+    appended where there is no {build}.
     """
     pattern = mirror or tables.read("pytorch.toml").text("index")
     if "{build}" not in pattern:
@@ -115,19 +115,19 @@ def supports(arch_list: tuple[str, ...], capability: tuple[int, int]) -> bool:
 
 def oldest_capability(arch_list: tuple[str, ...]) -> tuple[int, int] | None:
     """The lowest compute capability with a kernel in the list."""
-    found = (_ARCHITECTURE.fullmatch(architecture) for architecture in arch_list)
-    return min(((int(one[2]), int(one[3])) for one in found if one), default=None)
+    matches = (_ARCHITECTURE.fullmatch(architecture) for architecture in arch_list)
+    return min(((int(match[2]), int(match[3])) for match in matches if match), default=None)
 
 
 def _runs(architecture: str, capability: tuple[int, int]) -> bool:
-    found = _ARCHITECTURE.fullmatch(architecture)
-    if not found:
+    match = _ARCHITECTURE.fullmatch(architecture)
+    if not match:
         return False
-    kind, major, lowest, suffix = found[1], int(found[2]), int(found[3]), found[4]
+    kind, major, lowest, suffix = match[1], int(match[2]), int(match[3]), match[4]
     if suffix == "a":
         return capability == (major, lowest)
     if suffix == "f":
-        family = next((every for every in _FAMILIES if (major, lowest) in every), ())
+        family = next((members for members in _FAMILIES if (major, lowest) in members), ())
         return capability in family and capability >= (major, lowest)
     if kind == "compute":
         return capability >= (major, lowest)
@@ -175,26 +175,26 @@ def _build(row: tables.Row) -> TorchBuild:
 
 
 def _cuda(name: str) -> str | None:
-    found = re.fullmatch(r"cu(\d+)(\d)", name)
-    return f"{found[1]}.{found[2]}" if found else None
+    match = re.fullmatch(r"cu(\d+)(\d)", name)
+    return f"{match[1]}.{match[2]}" if match else None
 
 
 def _arch_list(row: tables.Row, name: str) -> tuple[str, ...]:
-    """The list as the build scripts write it ("8.0;9.0+PTX", "gfx90a;gfx942"), as torch says it."""
-    listed = (row.text_or_none(name) or "").split(";")
-    binaries = [_binary(row, name, item.removesuffix("+PTX")) for item in listed if item]
+    """The build scripts' list ("8.0;9.0+PTX", "gfx90a;gfx942") in torch's notation."""
+    entries = (row.text_or_none(name) or "").split(";")
+    binaries = [_binary(row, name, entry.removesuffix("+PTX")) for entry in entries if entry]
     portable = [
-        _binary(row, name, item.removesuffix("+PTX")).replace("sm_", "compute_")
-        for item in listed
-        if item.endswith("+PTX")
+        _binary(row, name, entry.removesuffix("+PTX")).replace("sm_", "compute_")
+        for entry in entries
+        if entry.endswith("+PTX")
     ]
     return (*binaries, *portable)
 
 
-def _binary(row: tables.Row, name: str, item: str) -> str:
-    if re.fullmatch(r"gfx[0-9a-f]{3,4}", item):
-        return item
-    found = re.fullmatch(r"(\d+)\.(\d[af]?)", item)
-    if not found:
-        raise ValueError(f"{row.where}: {name} holds {item!r}, which is no architecture")
-    return f"sm_{found[1]}{found[2]}"
+def _binary(row: tables.Row, name: str, entry: str) -> str:
+    if re.fullmatch(r"gfx[0-9a-f]{3,4}", entry):
+        return entry
+    match = re.fullmatch(r"(\d+)\.(\d[af]?)", entry)
+    if not match:
+        raise ValueError(f"{row.where}: {name} holds {entry!r}, which is not an architecture")
+    return f"sm_{match[1]}{match[2]}"

@@ -25,7 +25,7 @@ class RocmTarget:
 
     name: str
     gpus: tuple[str, ...]
-    """Some of the GPUs that are of this target."""
+    """Some of the GPUs with this target."""
     source: str
 
 
@@ -51,7 +51,7 @@ def supported_gfx(rocm: str) -> tuple[str, ...] | None:
 
 
 def gpus_of(gfx: str) -> tuple[str, ...]:
-    """GPUs of a target, as examples for people; empty: not known.
+    """GPUs with this target, as examples for readers; empty: not known.
 
     A suffix as rocminfo prints it (gfx90a:sramecc+:xnack-) does not matter.
     """

@@ -1,4 +1,4 @@
-"""Read the tables of this folder, and refuse malformed ones with what and where."""
+"""Read the tables of this folder; errors say what is malformed, and where."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from packaging.version import InvalidVersion, Version
 
 SYSTEMS = ("linux-x86_64", "linux-aarch64", "windows-x86_64", "macos-arm64", "macos-x86_64")
-"""The systems that the tables speak of."""
+"""The systems that appear in the tables."""
 
 
 class Release(Protocol):
@@ -29,27 +29,27 @@ Known = TypeVar("Known", bound=Release)
 
 
 class Row:
-    """One table of a TOML file whose fields are asked for by name and type."""
+    """One table of a TOML file, whose fields are read by name and type."""
 
     def __init__(self, where: str, fields: Mapping[str, object]) -> None:
         self.where = where
         self.fields = fields
 
     def text(self, name: str) -> str:
-        """A text that must be there and not be empty."""
+        """A text; it must be present and not empty."""
         value = self.fields.get(name)
         if not isinstance(value, str) or not value:
             raise ValueError(f"{self.where}: {name} must be text, not {value!r}")
         return value
 
     def text_or_none(self, name: str) -> str | None:
-        """A text, or None where the field is left out."""
+        """A text, or None where the field is absent."""
         return self.text(name) if name in self.fields else None
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts; empty where the field is left out."""
+        """A list of texts; empty where the field is absent."""
         value = self.fields.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise ValueError(f"{self.where}: {name} must be a list of texts, not {value!r}")
         return tuple(value)
 
@@ -65,15 +65,15 @@ class Row:
         return self._capability(name, self.text(name))
 
     def capability_or_none(self, name: str) -> tuple[int, int] | None:
-        """A compute capability, or None where the field is left out."""
+        """A compute capability, or None where the field is absent."""
         return self.capability(name) if name in self.fields else None
 
     def capabilities(self, name: str) -> tuple[tuple[int, int], ...]:
         """Compute capabilities written as "7.5 8.0 8.6": at least one, the lowest first."""
-        found = tuple(self._capability(name, item) for item in self.text(name).split())
-        if not found or list(found) != sorted(set(found)):
-            raise ValueError(f"{self.where}: {name} must rise, and not be empty")
-        return found
+        capabilities = tuple(self._capability(name, text) for text in self.text(name).split())
+        if not capabilities or list(capabilities) != sorted(set(capabilities)):
+            raise ValueError(f"{self.where}: {name} must be ascending and not empty")
+        return capabilities
 
     def _capability(self, name: str, value: str) -> tuple[int, int]:
         if not re.fullmatch(r"\d+\.\d", value):
@@ -82,7 +82,7 @@ class Row:
         return int(major), int(minor)
 
     def yes(self, name: str) -> bool:
-        """A truth value; false where the field is left out."""
+        """A boolean; false where the field is absent."""
         value = self.fields.get(name, False)
         if value is True or value is False:
             return value
@@ -116,12 +116,12 @@ class Row:
 
 @cache
 def read(name: str) -> Row:
-    """The table in the file of that name beside this module: "cuda.toml"."""
+    """The table in the file of that name in this folder: "cuda.toml"."""
     return parse(Path(__file__).with_name(name).read_text(encoding="utf-8"), name)
 
 
 def parse(text: str, name: str) -> Row:
-    """The table in a text; name: what errors call it. It must say when it was checked."""
+    """The table in a text; name: its name in errors. It must have a `checked` date."""
     try:
         table = Row(name, tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:
@@ -148,7 +148,7 @@ def release(entries: Iterable[Known], version: str) -> Known | None:
 
 
 def number(version: str) -> Version | None:
-    """The version that a text means; None: it is none."""
+    """The version in a text; None: it is not one."""
     try:
         return Version(version.strip())
     except InvalidVersion:
@@ -160,12 +160,12 @@ def minor(version: str) -> str | None:
 
     A text that only starts like a version ("2.7.0-custom build") counts by its start.
     """
-    found = re.match(r"\s*[vV]?(\d+)\.(\d+)", version)
-    return f"{int(found[1])}.{int(found[2])}" if found else None
+    match = re.match(r"\s*[vV]?(\d+)\.(\d+)", version)
+    return f"{int(match[1])}.{int(match[2])}" if match else None
 
 
 def ordered(versions: tuple[str, ...], name: str) -> None:
-    """Refuse a table whose versions do not rise strictly."""
+    """Raise ValueError for a table whose versions are not strictly ascending."""
     numbers = [Version(version) for version in versions]
     for earlier, later in itertools.pairwise(numbers):
         if not earlier < later:

@@ -22,7 +22,7 @@ class TensorflowRelease:
     oldest_capability: tuple[int, int]
     """Oldest compute capability with kernels in its Linux wheels."""
     gpu_on_windows: bool
-    """Native Windows with GPU (up to 2.10)."""
+    """Whether it uses GPUs on native Windows (up to 2.10)."""
     source: str
 
 

@@ -1,7 +1,7 @@
 """Signatures: one TOML file per family; the folder is the table.
 
-A new one costs one [[signature]] in its family's file. The fields are those of
-`flatout.nouns.signature`; what they may hold is checked here when the files are read.
+To add one, add a [[signature]] to its family's file. The fields are those of
+`flatout.nouns.signature`; their values are checked here when the files are read.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _STEP_FIELDS = {"en", "zh", "commands", "when", "if_text"}
 def families() -> tuple[Family, ...]:
     """All families, by id."""
     folder = resources.files(__name__)
-    files = (item for item in folder.iterdir() if item.name.endswith(".toml"))
-    texts = {item.name: item.read_text(encoding="utf-8") for item in files}
+    files = (file for file in folder.iterdir() if file.name.endswith(".toml"))
+    texts = {file.name: file.read_text(encoding="utf-8") for file in files}
     del texts[BETTER_LOGS]
     return tuple(family(texts[name], name.removesuffix(".toml")) for name in sorted(texts))
 
@@ -44,20 +44,20 @@ def families() -> tuple[Family, ...]:
 @cache
 def every() -> tuple[Signature, ...]:
     """All signatures, family by family."""
-    return tuple(signature for item in families() for signature in item.signatures)
+    return tuple(signature for group in families() for signature in group.signatures)
 
 
 def ids() -> tuple[str, ...]:
     """The ids of all signatures, sorted; read from the texts, since parsing them takes long."""
     folder = resources.files(__name__)
-    files = (item for item in folder.iterdir() if item.name.endswith(".toml"))
-    texts = (item.read_text(encoding="utf-8") for item in files if item.name != BETTER_LOGS)
+    files = (file for file in folder.iterdir() if file.name.endswith(".toml"))
+    texts = (file.read_text(encoding="utf-8") for file in files if file.name != BETTER_LOGS)
     return tuple(sorted(name for text in texts for name in ID.findall(text)))
 
 
 @cache
 def better_logs() -> tuple[BetterLog, ...]:
-    """What to try for a better log, by kind of error, the most particular kind first."""
+    """What to try for a better log, by kind of error, the most specific first."""
     text = resources.files(__name__).joinpath(BETTER_LOGS).read_text(encoding="utf-8")
     rows = Row(BETTER_LOGS, tomllib.loads(text)).rows("better_log")
     return tuple(
@@ -67,28 +67,28 @@ def better_logs() -> tuple[BetterLog, ...]:
 
 
 def family(text: str, name: str) -> Family:
-    """The family in a TOML text; raises ValueError with where and what."""
+    """The family in a TOML text; raises ValueError saying where and what."""
     try:
-        whole = Row(f"{name}.toml", tomllib.loads(text))
+        document = Row(f"{name}.toml", tomllib.loads(text))
     except tomllib.TOMLDecodeError as problem:
         raise ValueError(f"{name}.toml: not TOML: {problem}") from problem
-    title = _wording(whole.row("family"))
-    return Family(name, title, tuple(_signature(row, name) for row in whole.rows("signature")))
+    title = _wording(document.row("family"))
+    return Family(name, title, tuple(_signature(row, name) for row in document.rows("signature")))
 
 
 def _signature(row: Row, family: str) -> Signature:
     name = row.text("id")
     row = Row(f"{family}.toml {name}", row.fields)
-    _known(row, _FIELDS)
+    _check_fields(row, _FIELDS)
     if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name):
         raise ValueError(f"{row.where}: an id is lower-case words with hyphens")
-    found = Signature(
+    signature = Signature(
         id=name,
         family=family,
         log=row.text("log"),
         title=_wording(row.row("title")),
         cause=_wording(row.row("cause")),
-        cure=tuple(_step(item) for item in row.rows("cure")),
+        cure=tuple(_step(step) for step in row.rows("cure")),
         any=row.texts("any"),
         all=row.texts("all"),
         none=row.texts("none"),
@@ -100,21 +100,21 @@ def _signature(row: Row, family: str) -> Signature:
         leads_to=row.texts("leads_to"),
         sources=row.texts("sources"),
     )
-    if not found.any or not found.cure:
+    if not signature.any or not signature.cure:
         raise ValueError(f"{row.where}: it needs `any` and at least one [[signature.cure]]")
-    _check_placeholders(found, row.where)
-    return found
+    _check_placeholders(signature, row.where)
+    return signature
 
 
 def _step(row: Row) -> CureStep:
-    _known(row, _STEP_FIELDS)
+    _check_fields(row, _STEP_FIELDS)
     return CureStep(
         _wording(row), row.texts("commands"), row.text_or_none("when"), row.text_or_none("if_text")
     )
 
 
 def _wording(row: Row) -> Wording:
-    """Line ends in a text are those of the file: a blank line parts paragraphs."""
+    """The texts with line breaks removed; a blank line separates paragraphs."""
     paragraphs = ((" ".join(part.split()) for part in row.text(language).split("\n\n"))
                   for language in ("en", "zh"))  # fmt: skip
     english, chinese = ("\n\n".join(parts).strip() for parts in paragraphs)
@@ -128,7 +128,7 @@ def _number(row: Row, name: str, default: int | None, least: int, most: int) -> 
     return value
 
 
-def _known(row: Row, names: set[str]) -> None:
+def _check_fields(row: Row, names: set[str]) -> None:
     if unknown := sorted(set(row.fields) - names):
         raise ValueError(f"{row.where}: unknown field {', '.join(unknown)}")
 
@@ -140,8 +140,8 @@ def _check_placeholders(signature: Signature, where: str) -> None:
     wordings = [signature.title, signature.cause, *(step.text for step in steps)]
     texts = [text for wording in wordings for text in (wording.en, wording.zh)]
     for text in (*texts, *(line for step in steps for line in step.commands)):
-        for found in PLACEHOLDER.finditer(text):
-            if found["name"] not in {*groups, WHEELS}:
-                raise ValueError(f"{where}: no pattern captures {{{found['name']}}}")
-            if found["form"] not in (None, *FORMS):
-                raise ValueError(f"{where}: {found[0]} has an unknown form")
+        for placeholder in PLACEHOLDER.finditer(text):
+            if placeholder["name"] not in {*groups, WHEELS}:
+                raise ValueError(f"{where}: no pattern captures {{{placeholder['name']}}}")
+            if placeholder["form"] not in (None, *FORMS):
+                raise ValueError(f"{where}: {placeholder[0]} has an unknown form")
