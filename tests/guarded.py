@@ -87,9 +87,9 @@ def cross_entropy(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def record(model: nn.Module, loss: Loss, *args: Any, **kwargs: Any) -> calls.Recorded:
     """One call of the program with its backward pass; the gradients are in `.grad`."""
-    recorded = calls.begin(torch, model, args, kwargs)
+    recorded = calls.begin(model, args, kwargs)
     output = model(*args, **kwargs)
-    calls.finish(torch, recorded, output)
+    calls.finish(recorded, output)
     loss(output).backward()
     return recorded
 

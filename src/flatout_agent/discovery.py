@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from flatout_agent.boost import Moment
 from flatout_agent.booster import Booster
@@ -19,9 +21,6 @@ from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 from flatout_agent.replacing import in_reverse, replaced
 from flatout_agent.watch import Watcher
-
-if TYPE_CHECKING:
-    import torch
 
 SEARCH_STEPS = 2
 """The job is known after this many steps."""
@@ -37,7 +36,7 @@ class Discovery:
         self.watcher = watcher
         self.booster = booster
         self.recorder = recorder
-        self.lead: Any = None
+        self.lead: torch.optim.Optimizer | None = None
         self.inside_optimizer = 0
         self._absent = 0
         self._searching_until = SEARCH_STEPS
@@ -88,9 +87,9 @@ class Discovery:
         """Stand in front of `Module.__call__`; nested calls see the original."""
         if self._stop_search is not None:
             return
-        module = self.job.torch.nn.Module
+        module: Any = torch.nn.Module  # its method is replaced
         original = module.__call__
-        compiling = self.job.torch.compiler.is_compiling
+        compiling = torch.compiler.is_compiling
         discovery = self
 
         def __call__(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
@@ -114,7 +113,6 @@ class Discovery:
     def _called(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        torch = self.job.torch
         if not (model.training and torch.is_grad_enabled()):
             return
         if self.job.inside_backward():  # activation checkpointing computes a part again
@@ -129,14 +127,14 @@ class Discovery:
 
     # Optimizers and steps ---------------------------------------------------------------------
 
-    def _optimizer_starts(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _optimizer_starts(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.inside_optimizer += 1
         if optimizer is not self.lead and optimizer not in self.job.optimizers:
             self.recorder.safely("optimizer", self._optimizer_found, optimizer)
         if self._tells_starts:
             self.recorder.safely("optimizer", self.watcher.optimizer_starts, optimizer)
 
-    def _optimizer_found(self, optimizer: Any) -> None:
+    def _optimizer_found(self, optimizer: torch.optim.Optimizer) -> None:
         self.job.optimizers.append(optimizer)
         if self.lead is None or (self.inside_optimizer == 1 and _same(self.lead, optimizer)):
             self.lead = optimizer
@@ -145,7 +143,7 @@ class Discovery:
             self._search_models()
         self.booster.at(Moment.OPTIMIZER, optimizer)
 
-    def _optimizer_ends(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _optimizer_ends(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if self._leaving is not None:
             return
         self.inside_optimizer -= 1
@@ -173,7 +171,7 @@ class Discovery:
     # Loss ---------------------------------------------------------------------------------------
 
     def _watch_backward(self) -> Callable[[], None]:
-        autograd = self.job.torch.autograd
+        autograd = torch.autograd
         original = autograd.backward
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -197,13 +195,13 @@ class Discovery:
     # Loaders ------------------------------------------------------------------------------------
 
     def _watch_loaders(self) -> Callable[[], None]:
-        data = self.job.torch.utils.data
+        data = torch.utils.data
         loader_class = data.DataLoader
         iterator_class = data.dataloader._BaseDataLoaderIter
         make_iterator, next_batch = loader_class.__iter__, iterator_class.__next__
         discovery = self
 
-        def __iter__(loader: Any) -> Iterator[Any]:  # noqa: N807
+        def __iter__(loader: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:  # noqa: N807
             discovery.recorder.safely("loader", discovery._iterated, loader)
             discovery.recorder.safely("loader", discovery.watcher.epoch_begins, loader)
             iterator = make_iterator(loader)
@@ -230,7 +228,7 @@ class Discovery:
             ]
         )
 
-    def _iterated(self, loader: Any) -> None:
+    def _iterated(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         if loader in self.job.loaders:
             return
         self.job.loaders.append(loader)

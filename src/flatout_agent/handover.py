@@ -29,8 +29,6 @@ SETTINGS = (
 class Layers(Protocol):
     """Of the Job: the layers around its loaders' iterators."""
 
-    torch: Any
-
     def layers(self, loader: Any) -> tuple[Any, ...]: ...
 
     def layered(self, loader: Any, iterator: Iterator[Any]) -> Iterator[Any]: ...
@@ -185,7 +183,8 @@ class Handover:
 
     def _has_indices(self) -> bool:
         """One of PyTorch's own iterators, over a dataset that is asked by index."""
-        own = self._job.torch.utils.data.dataloader
+        from torch.utils.data import dataloader as own  # the host loads this module without torch
+
         kinds = (own._SingleProcessDataLoaderIter, own._MultiProcessingDataLoaderIter)
         return type(self._raw) in kinds and self._raw._dataset_kind == 0
 
@@ -210,6 +209,8 @@ class Handover:
 
     def _fresh(self, loader: Any, rest: Rest) -> Any:
         """A new iterator over the rest of the indices; the program's random state stays."""
+        import torch
+
         twin, raw = copy.copy(loader), self._raw
         settings = vars(twin)
         settings.pop("_get_iterator", None)  # a boost's, which starts the loader's own
@@ -217,8 +218,7 @@ class Handover:
         settings.update(dataset=raw._dataset, collate_fn=raw._collate_fn)
         settings.update(persistent_workers=False, _iterator=None)
         # The seed of new workers follows from that of the old ones: nothing else is drawn from it.
-        generator = self._job.torch.Generator()
-        settings["generator"] = generator.manual_seed(raw._base_seed)
+        settings["generator"] = torch.Generator().manual_seed(raw._base_seed)
         try:
             return fit_for_the_collector(type(twin)._get_iterator(twin))
         except Exception:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import torch
+
 from flatout_agent import wire
 from flatout_agent.chain import compiled_by_user
 from flatout_agent.limits import usable_cores
@@ -32,8 +34,7 @@ MAX_SHAPES = 16
 class JobNotes:
     """Collects facts while the untouched program trains; `facts()` gives the sum."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
         self.loaders: list[wire.LoaderFacts] = []
         self.models: list[wire.ModelFacts] = []
         self.optimizers: list[wire.OptimizerFacts] = []
@@ -49,7 +50,7 @@ class JobNotes:
         self._watch_scalers()
 
     def _watch_scalers(self) -> None:
-        scaler = self.torch.amp.GradScaler
+        scaler = torch.amp.GradScaler
         scale = scaler.scale
         notes = self
 
@@ -59,16 +60,16 @@ class JobNotes:
 
         self.close = replaced(scaler, "scale", scale_and_note)
 
-    def loader(self, loader: Any) -> None:
+    def loader(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """Before any boost touches it."""
-        self.loaders.append(loader_facts(self.torch, loader))
+        self.loaders.append(loader_facts(loader))
 
-    def model(self, model: Any) -> None:
+    def model(self, model: torch.nn.Module) -> None:
         """Before any boost touches it."""
-        self.models.append(model_facts(self.torch, model))
+        self.models.append(model_facts(model))
         device = self.models[-1].device
-        if self.torch.is_autocast_enabled(device):
-            self.autocast = str(self.torch.get_autocast_dtype(device)).removeprefix("torch.")
+        if torch.is_autocast_enabled(device):
+            self.autocast = str(torch.get_autocast_dtype(device)).removeprefix("torch.")
 
     def first_call(self, number: int, call: Callable[[], Any]) -> Any:
         """Make one of the first calls of root model `number`: does it draw random numbers?"""
@@ -77,17 +78,17 @@ class JobNotes:
         before = self._random_states(number)
         output = call()
         after = self._random_states(number)
-        if not all(map(self.torch.equal, before, after)):
+        if not all(map(torch.equal, before, after)):
             self.random_forward.add(number)
         return output
 
-    def _random_states(self, number: int) -> list[Any]:
-        states = [self.torch.get_rng_state()]
+    def _random_states(self, number: int) -> list[torch.Tensor]:
+        states = [torch.get_rng_state()]
         if self.models[number].device == "cuda":
-            states += self.torch.cuda.get_rng_state_all()
+            states += torch.cuda.get_rng_state_all()
         return states
 
-    def optimizer(self, optimizer: Any, closure: bool) -> None:
+    def optimizer(self, optimizer: torch.optim.Optimizer, closure: bool) -> None:
         """After its first step, under the script's own settings when no boost is on."""
         self.optimizers.append(optimizer_facts(optimizer, closure))
         self.framework = self.framework or _framework_on_stack()
@@ -117,7 +118,7 @@ class JobNotes:
         )
         device = models[0].device if models else "cpu"
         return wire.JobFacts(
-            **machine_facts(self.torch, device),
+            **machine_facts(device),
             device=device,
             loaders=tuple(self.loaders),
             models=models,
@@ -135,7 +136,7 @@ class JobNotes:
         )
 
 
-def loader_facts(torch: Any, loader: Any) -> wire.LoaderFacts:
+def loader_facts(loader: torch.utils.data.DataLoader[Any]) -> wire.LoaderFacts:
     """What a DataLoader was built with."""
     iterable = isinstance(loader.dataset, torch.utils.data.IterableDataset)
     try:
@@ -156,7 +157,7 @@ def loader_facts(torch: Any, loader: Any) -> wire.LoaderFacts:
     )
 
 
-def model_facts(torch: Any, model: Any) -> wire.ModelFacts:
+def model_facts(model: torch.nn.Module) -> wire.ModelFacts:
     """What a root model is made of."""
     nn = torch.nn
     matmul = (nn.Linear, nn.MultiheadAttention, nn.RNNBase, nn.Conv1d, nn.Conv3d, nn.Bilinear)
@@ -185,7 +186,7 @@ def model_facts(torch: Any, model: Any) -> wire.ModelFacts:
     )  # fmt: skip
 
 
-def optimizer_facts(optimizer: Any, closure: bool) -> wire.OptimizerFacts:
+def optimizer_facts(optimizer: torch.optim.Optimizer, closure: bool) -> wire.OptimizerFacts:
     """What an optimizer steps, and how."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     group = optimizer.param_groups[0]
@@ -203,7 +204,7 @@ def optimizer_facts(optimizer: Any, closure: bool) -> wire.OptimizerFacts:
     )
 
 
-def machine_facts(torch: Any, device: str) -> dict[str, Any]:
+def machine_facts(device: str) -> dict[str, Any]:
     """The part of JobFacts that does not depend on the program."""
     import gc
 
@@ -215,13 +216,13 @@ def machine_facts(torch: Any, device: str) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name() if cuda else None,
         "capability": torch.cuda.get_device_capability() if cuda else None,
         "hip": torch.version.hip is not None,
-        "bf16": native_bf16(torch, device)[0],
-        "bf16_inside_float32": bf16_inside_float32(torch, device),
+        "bf16": native_bf16(device)[0],
+        "bf16_inside_float32": bf16_inside_float32(device),
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),
         "threads_named": threads_named(),
         "world_size": world_size(),
-        "matmul_precision": matmul_precision(torch),
+        "matmul_precision": matmul_precision(),
         "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
         "deterministic": torch.are_deterministic_algorithms_enabled()
         or bool(torch.backends.cudnn.deterministic),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from typing import Any
+
+import torch
 
 from flatout_agent import tracebacks, wire
 from flatout_agent.boost import Moment
@@ -16,7 +17,7 @@ from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
 
 
-def begin(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
+def begin(orders: wire.Orders, recorder: Recorder) -> None:
     """Called once, right after torch has been imported."""
     job = Job(torch)
     booster = Booster(job, orders.boosts, recorder)
@@ -25,13 +26,13 @@ def begin(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
         from flatout_agent.watch.profile.watch import ProfileWatch
 
         if orders.trial is not None:  # profiled with all that it saves kept off the user's files
-            seed_everything(torch, orders.trial.seed)
+            seed_everything(orders.trial.seed)
         watcher = ProfileWatch(job, booster, recorder, orders.profile)
     elif orders.live is not None:
         from flatout_agent.watch.live import LiveWatch
 
         if orders.trial is not None:  # tuned with all that it saves kept off the user's files
-            seed_everything(torch, orders.trial.seed)
+            seed_everything(orders.trial.seed)
         watcher = LiveWatch(job, booster, recorder, orders.live, orders.trial is not None)
     elif orders.trial is None:
         from flatout_agent.watch.run import RunWatch
@@ -40,7 +41,7 @@ def begin(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
     else:
         from flatout_agent.watch.trial import TrialWatch
 
-        seed_everything(torch, orders.trial.seed)
+        seed_everything(orders.trial.seed)
         watcher = TrialWatch(job, booster, recorder, orders.trial)
     booster.at(Moment.START, torch)
     discovery = Discovery(job, watcher, booster, recorder)
@@ -56,7 +57,7 @@ def begin(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
     atexit.register(ends)
 
 
-def seed_everything(torch: Any, seed: int) -> None:
+def seed_everything(seed: int) -> None:
     """Seed torch, and NumPy where the program has loaded it (torch has, when it is installed)."""
     import random
 

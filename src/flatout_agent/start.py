@@ -6,6 +6,7 @@ import atexit
 import os
 import random
 import sys
+from types import ModuleType
 from typing import Any
 
 from flatout_agent import importing, wire
@@ -46,9 +47,9 @@ def start() -> None:
             callbacks[name] = _safe_callback(recorder, f"scratch: {name}", patch)
     patch_torch = callbacks.get("torch", lambda torch: None)
 
-    def torch_imported(torch: Any) -> None:
+    def torch_imported(torch: ModuleType) -> None:
         patch_torch(torch)
-        recorder.safely("start", _torch_imported, torch, orders, recorder)
+        recorder.safely("start", _torch_imported, orders, recorder)
 
     importing.after_import({**callbacks, "torch": torch_imported})
 
@@ -98,8 +99,10 @@ def _safe_callback(recorder: Recorder, where: str, call: Any) -> importing.Callb
     return lambda module: recorder.safely(where, call, module)
 
 
-def _torch_imported(torch: Any, orders: wire.Orders, recorder: Recorder) -> None:
-    from flatout_agent import session
+def _torch_imported(orders: wire.Orders, recorder: Recorder) -> None:
+    import torch
+
+    from flatout_agent import session  # with all that imports torch
 
     recorder.write(wire.TorchSeen(str(torch.__version__)))
-    session.begin(torch, orders, recorder)
+    session.begin(orders, recorder)

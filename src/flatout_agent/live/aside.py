@@ -10,13 +10,15 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import os
 import signal
 import sys
 import time
 import warnings
 from collections.abc import Callable, Generator
-from typing import Any
+
+import torch
 
 from flatout_agent.limits import spare_memory, usable_cores
 from flatout_agent.live.blocks import Tick
@@ -25,6 +27,8 @@ from flatout_agent.speedups.memory_counters import resident_bytes
 MOST_S = 300.0
 """A copy that takes longer is ended: what it has compiled by then stays in the cache."""
 LINUX_ALONE = "copies are made on Linux alone"
+COMPILER_MODULES = ("torch._inductor.codecache", "torch._inductor.codegen.cpp")
+"""They hold the number of threads that code is compiled for."""
 DIES_WITH_PARENT = 1
 """prctl's PR_SET_PDEATHSIG."""
 
@@ -32,8 +36,7 @@ DIES_WITH_PARENT = 1
 class Aside:
     """Copies of this process at work beside it."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
         self._pids: list[int] = []
         self._began = 0.0
 
@@ -47,21 +50,21 @@ class Aside:
         return spare is not None and own is not None and 2 * own < spare
 
     def _in_use(self, name: str) -> bool:
-        module = getattr(self.torch, name, None)
+        module = getattr(torch, name, None)
         return module is not None and bool(module.is_initialized())
 
     def begin(self, work: Callable[[], None]) -> None:
         """Have `work` done in a copy; nothing of what it changes comes back but files."""
         if sys.platform != "linux":
             raise RuntimeError(LINUX_ALONE)
-        threads, own_pid = self.torch.get_num_threads(), os.getpid()
+        threads, own_pid = torch.get_num_threads(), os.getpid()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python 3.12 warns of threads: see `_only_this`
             pid = os.fork()
         if pid == 0:
             try:
                 _end_with(own_pid)
-                _only_this(self.torch, threads)
+                _only_this(threads)
                 work()
             finally:
                 os._exit(0)  # nothing is flushed, closed or cleaned up twice
@@ -87,16 +90,16 @@ class Aside:
 
         Meanwhile it leaves the copy one core: threads that share a core hold all others up.
         """
-        threads, units, seconds = self.torch.get_num_threads(), 0, 0.0
+        threads, units, seconds = torch.get_num_threads(), 0, 0.0
         fewer = max(1, threads - 1) if threads >= usable_cores() else threads
-        self.torch.set_num_threads(fewer)
+        torch.set_num_threads(fewer)
         try:
             while self.running:
                 tick = yield
                 units, seconds = units + 1, seconds + tick.seconds
         finally:
-            if self.torch.get_num_threads() == fewer:  # else the program has chosen meanwhile
-                self.torch.set_num_threads(threads)
+            if torch.get_num_threads() == fewer:  # else the program has chosen meanwhile
+                torch.set_num_threads(threads)
         return units, seconds
 
 
@@ -126,7 +129,7 @@ def _end_with(parent: int) -> None:
         os._exit(0)
 
 
-def _only_this(torch: Any, threads: int) -> None:
+def _only_this(threads: int) -> None:
     """In the copy: one thread, no word to anybody, none of the program's handlers, no return.
 
     OpenMP's threads are not copied, and to wait for them would last forever; so torch must not
@@ -143,9 +146,8 @@ def _only_this(torch: Any, threads: int) -> None:
         os.dup2(silence, descriptor)
     gc.disable()  # what the program no longer holds is not to be finalized here as well
     torch.set_num_threads(1)
-    import torch._inductor.codecache
-    import torch._inductor.codegen.cpp
-
+    for name in COMPILER_MODULES:
+        importlib.import_module(name)
     for name, module in list(sys.modules.items()):
         if name.startswith("torch._inductor") and hasattr(module, "parallel_num_threads"):
             vars(module)["parallel_num_threads"] = lambda: threads

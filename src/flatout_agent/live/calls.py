@@ -9,10 +9,12 @@ anywhere in the program, and without leaving a trace: gradients go to nobody's `
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from flatout_agent.speedups import forward_state, nests
 
@@ -24,26 +26,26 @@ DEVICES = ("cpu", *ACCELERATORS)
 class Recorded:
     """One call, with all that is needed to make it again."""
 
-    model: Any
+    model: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     before: forward_state.Kept
-    autocast: dict[str, Any]
+    autocast: dict[str, torch.dtype]
     """Device -> dtype of the autocast regions that the program had open."""
     inputs: list[int]
     """Versions of the inputs ..."""
     weights: list[int]
     """... and of the weights."""
-    outputs: list[Any] = field(default_factory=list)
+    outputs: list[torch.Tensor] = field(default_factory=list)
     """Detached: the values of the tensors that require gradients, in order; none where nobody asks
     whether the call gives them again."""
-    given: list[Any] = field(default_factory=list)
+    given: list[torch.Tensor | None] = field(default_factory=list)
     """Gradient that came back at each of them; None: none did."""
     outer: bool = False
     """`given` is without what came from other outputs of the same call."""
     twice: bool = False
     """Differentiated with a graph: the loss takes gradients of gradients."""
-    random: list[Any] = field(default_factory=list)
+    random: list[torch.Tensor] = field(default_factory=list)
     """States of the generators before the call."""
     drew: bool = False
     """The call drew random numbers."""
@@ -81,23 +83,23 @@ class Recorded:
 class Made:
     """What came of making a recorded call again."""
 
-    outputs: list[Any]
-    gradients: list[Any]
+    outputs: list[torch.Tensor]
+    gradients: list[torch.Tensor | None]
     """Of the parameters, then of the inputs that require them; None where there is none."""
     names: list[str]
 
 
-def _versions(tensors: Iterable[Any]) -> list[int]:
+def _versions(tensors: Iterable[torch.Tensor]) -> list[int]:
     return [tensor._version for tensor in tensors if not tensor.is_inference()]
 
 
-def differentiable(nest: Any) -> list[Any]:
+def differentiable(nest: Any) -> list[torch.Tensor]:
     """Those tensors that were computed and require gradients, each once."""
     found = {id(t): t for t in nests.tensors(nest) if t.requires_grad and not t.is_leaf}
     return list(found.values())
 
 
-def _autocast(torch: Any) -> dict[str, Any]:
+def _autocast() -> dict[str, torch.dtype]:
     return {
         device: torch.get_autocast_dtype(device)
         for device in DEVICES
@@ -105,23 +107,23 @@ def _autocast(torch: Any) -> dict[str, Any]:
     }
 
 
-def begin(torch: Any, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+def begin(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
     """Note what is needed to make the call again; the call itself is made after this."""
-    before = forward_state.keep(torch, [model])
+    before = forward_state.keep([model])
     inputs, weights = _versions(nests.tensors((args, kwargs))), _versions(model.parameters())
-    recorded = Recorded(model, args, kwargs, before, _autocast(torch), inputs, weights)
+    recorded = Recorded(model, args, kwargs, before, _autocast(), inputs, weights)
     recorded.autocast_cache = torch.is_autocast_cache_enabled()
-    recorded.random = _generator_states(torch, model)
+    recorded.random = _generator_states(model)
     return recorded
 
 
-def finish(torch: Any, recorded: Recorded, output: Any, values: bool = True) -> None:
+def finish(recorded: Recorded, output: Any, values: bool = True) -> None:
     """Note what came out of the call, and have the gradients noted that come back there.
 
     values: keep what it gave, to see whether it gives the same again.
     """
     recorded.before.only_changed()
-    now = _generator_states(torch, recorded.model)
+    now = _generator_states(recorded.model)
     recorded.drew = len(now) != len(recorded.random) or not all(
         map(torch.equal, recorded.random, now)
     )
@@ -129,21 +131,21 @@ def finish(torch: Any, recorded: Recorded, output: Any, values: bool = True) -> 
         if values:
             recorded.outputs.append(tensor.detach().clone())  # the program may write into it
         recorded.given.append(None)
-        _note_gradient(torch, tensor, recorded, position)
+        _note_gradient(tensor, recorded, position)
 
 
-def _generator_states(torch: Any, model: Any) -> list[Any]:
+def _generator_states(model: torch.nn.Module) -> list[torch.Tensor]:
     """Of the generators that a call of this model draws from.
 
     Dropout need be no module of that name. An accelerator's generator counts in host memory what
     the work queued so far will draw, so that nothing waits for the device here.
     """
     devices = forward_state.devices([model])
-    on_devices = [forward_state._of_device(torch, device).get_state() for device in devices]
+    on_devices = [forward_state._of_device(device).get_state() for device in devices]
     return [torch.get_rng_state(), *on_devices]
 
 
-def not_repeatable(torch: Any, model: Any) -> str | None:
+def not_repeatable(model: torch.nn.Module) -> str | None:
     """Why this model's calls are not made again: hooks of the program's would be called, too."""
     everywhere = torch.nn.modules.module
     hooks = [*everywhere._global_forward_hooks.values()]
@@ -163,10 +165,10 @@ def not_repeatable(torch: Any, model: Any) -> str | None:
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def _note_gradient(torch: Any, tensor: Any, recorded: Recorded, position: int) -> None:
+def _note_gradient(tensor: torch.Tensor, recorded: Recorded, position: int) -> None:
     reference = weakref.ref(recorded)
 
-    def hook(gradient: Any) -> None:
+    def hook(gradient: torch.Tensor) -> None:
         record = reference()
         if record is None or record.lost is not None:
             return
@@ -178,31 +180,32 @@ def _note_gradient(torch: Any, tensor: Any, recorded: Recorded, position: int) -
             record.lost = f"its gradients cannot be kept: {type(error).__name__}"
             record.outputs, record.given = [], [None] * len(record.given)
 
-    tensor.register_hook(hook)
+    tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # torch's own
 
 
-def again(torch: Any, recorded: Recorded, reseed: int | None = None) -> Made:
+def again(recorded: Recorded, reseed: int | None = None) -> Made:
     """Make the call once more, as the model runs now; the model is left as it is found.
 
     `reseed`: draw other random numbers than then. Raises whatever the model raises.
     """
     model = recorded.model
-    restore = forward_state.keep(torch, [model])
+    restore = forward_state.keep([model])
     try:
         recorded.before()
         if reseed is not None:
-            forward_state.reseed(torch, model, reseed)
+            forward_state.reseed(model, reseed)
         with ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            _as_then(torch, recorded, stack)
-            if hasattr(model, "no_sync"):  # DistributedDataParallel: nobody else takes part
-                stack.enter_context(model.no_sync())
-            return _make(torch, recorded)
+            _as_then(recorded, stack)
+            no_sync: Any = getattr(model, "no_sync", None)
+            if no_sync is not None:  # DistributedDataParallel: no other rank takes part
+                stack.enter_context(no_sync())
+            return _make(recorded)
     finally:
         restore()
 
 
-def _as_then(torch: Any, recorded: Recorded, stack: ExitStack) -> None:
+def _as_then(recorded: Recorded, stack: ExitStack) -> None:
     """Open the autocast regions of that time, and leave those of now.
 
     Weights that were cast are remembered until the outermost region ends, which may be one of the
@@ -213,17 +216,17 @@ def _as_then(torch: Any, recorded: Recorded, stack: ExitStack) -> None:
     torch.clear_autocast_cache()
     stack.callback(torch.clear_autocast_cache)
     cache = recorded.autocast_cache
-    for device in _autocast(torch):
+    for device in _autocast():
         if device not in recorded.autocast:
             stack.enter_context(torch.autocast(device, enabled=False, cache_enabled=cache))
     for device, dtype in recorded.autocast.items():
         stack.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=cache))
 
 
-def _make(torch: Any, recorded: Recorded) -> Made:
-    inputs: list[Any] = []
+def _make(recorded: Recorded) -> Made:
+    inputs: list[torch.Tensor] = []
 
-    def leaf(tensor: Any) -> Any:
+    def leaf(tensor: torch.Tensor) -> torch.Tensor:
         if not tensor.requires_grad:
             return tensor
         twin = tensor.detach().requires_grad_(True)
@@ -236,11 +239,11 @@ def _make(torch: Any, recorded: Recorded) -> Made:
     if len(outputs) != len(recorded.given):
         raise RuntimeError("the call gives other outputs than before")
     if not recorded.outer:
-        _leave_out_inner(torch, recorded, outputs)
+        _leave_out_inner(recorded, outputs)
     named = [(name, p) for name, p in recorded.model.named_parameters() if p.requires_grad]
     names = [name for name, _ in named] + [f"input {number + 1}" for number in range(len(inputs))]
     wanted = [*(parameter for _, parameter in named), *inputs]
-    gradients = _gradients(torch, outputs, recorded.given, wanted, recorded.twice)
+    gradients = _gradients(outputs, recorded.given, wanted, recorded.twice)
     known = {
         position: gradient
         for position, gradient in enumerate(gradients)
@@ -249,14 +252,14 @@ def _make(torch: Any, recorded: Recorded) -> Made:
     _take_over(gradients)
     if recorded.twice:
         directions = [gradients[position] for position in known]
-        second = _gradients(torch, list(known.values()), directions, wanted)
+        second = _gradients(list(known.values()), directions, wanted)
         _take_over(second)
         gradients += second
         names += [f"{name}, second derivative" for name in names]
     return Made(values, gradients, names)
 
 
-def _take_over(gradients: list[Any]) -> None:
+def _take_over(gradients: list[torch.Tensor | None]) -> None:
     """Detach them, and copy what stands where a recorded graph writes anew at each replay."""
     for position, gradient in enumerate(gradients):
         if gradient is not None:
@@ -265,13 +268,12 @@ def _take_over(gradients: list[Any]) -> None:
 
 
 def _gradients(
-    torch: Any,
-    outputs: list[Any],
-    given: list[Any],
-    wanted: list[Any],
+    outputs: Sequence[torch.Tensor],
+    given: Sequence[torch.Tensor | None],
+    wanted: Sequence[torch.Tensor],
     graph: bool = False,
     retain: bool = False,
-) -> list[Any]:
+) -> list[torch.Tensor | None]:
     """Gradients of `wanted` where `given` comes back at the outputs."""
     pairs = [(o, g) for o, g in zip(outputs, given, strict=True) if g is not None]
     if not pairs or not wanted:
@@ -288,7 +290,7 @@ def _gradients(
     )
 
 
-def _leave_out_inner(torch: Any, recorded: Recorded, outputs: list[Any]) -> None:
+def _leave_out_inner(recorded: Recorded, outputs: list[torch.Tensor]) -> None:
     """Take out of `given` what came from other outputs: of the logits what the loss gave them.
 
     A model may give its loss beside the logits that it was computed from, or every layer's result.
@@ -301,15 +303,14 @@ def _leave_out_inner(torch: Any, recorded: Recorded, outputs: list[Any]) -> None
         if not behind:
             continue
         (inner,) = _gradients(
-            torch,
             [outputs[n] for n in behind],
             [recorded.given[n] for n in behind],
             [outputs[position]],
             retain=True,
         )
-        if inner is None:
-            continue
         total = recorded.given[position]
+        if inner is None or total is None:
+            continue
         outer = total - inner.to(total.dtype)
         small = SAME if total.dtype.itemsize >= 4 else LOW_SAME
         nothing = float(outer.float().norm()) <= small * float(total.float().norm())
@@ -321,7 +322,7 @@ LOW_SAME = 3e-2
 """What is left of a gradient by rounding alone, as a share of it; the second in 16 bits."""
 
 
-def _behind(output: Any, earlier: Any) -> bool:
+def _behind(output: torch.Tensor, earlier: torch.Tensor) -> bool:
     """Whether `output` was computed from `earlier`."""
     target, waiting, seen = earlier.grad_fn, [output.grad_fn], set()
     if target is waiting[0]:

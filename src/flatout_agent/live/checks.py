@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+import torch
+
 from flatout_agent.boost import Declined, Moment
 from flatout_agent.booster import Booster
 from flatout_agent.boosts import load
@@ -40,7 +42,6 @@ class Checks:
     def __init__(self, job: Job, booster: Booster, unsound: Unsound) -> None:
         """unsound: told of boosts that must go, and why."""
         self.job, self.booster, self._unsound = job, booster, unsound
-        self.torch = job.torch
         self._fence = Fence(job, booster, unsound)
         self._replaying = False
         self.on = False
@@ -173,7 +174,7 @@ class Checks:
 
     # Calls --------------------------------------------------------------------------------------
 
-    def call(self, model: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def call(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """A root model's call in training, recorded where that is asked for."""
         recorded = self._record(model, args, kwargs) if self._recording else None
         output = self._fence.call(model, call, args, kwargs) if self.on else call(*args, **kwargs)
@@ -181,12 +182,12 @@ class Checks:
             self.booster.recorder.safely("guard", self._finish, recorded, output)
         return output
 
-    def _record(self, model: Any, args: Any, kwargs: Any) -> Recorded | None:
+    def _record(self, model: torch.nn.Module, args: Any, kwargs: Any) -> Recorded | None:
         try:
-            reason = replays.not_repeatable(self.torch, model)
-            reason = reason or headroom.lack_for_call(self.torch, model)
+            reason = replays.not_repeatable(model)
+            reason = reason or headroom.lack_for_call(model)
             if not self._refused(model, reason):
-                return begin(self.torch, model, args, kwargs)
+                return begin(model, args, kwargs)
         except Exception as error:
             self.booster.recorder.fault("guard", error)
             self._refused(model, first_line(error))
@@ -194,12 +195,12 @@ class Checks:
 
     def _finish(self, recorded: Recorded, output: Any) -> None:
         """Keep the call for its backward pass, where there is room for it."""
-        reason = headroom.lack_for_call(self.torch, recorded.model, output, self._calls)
+        reason = headroom.lack_for_call(recorded.model, output, self._calls)
         if not self._refused(recorded.model, reason):
-            finish(self.torch, recorded, output, values=self._recording == COMPARE)
+            finish(recorded, output, values=self._recording == COMPARE)
             self._calls = [*self._calls[-MOST_WAITING:], recorded]
 
-    def _refused(self, target: Any, reason: str | None) -> bool:
+    def _refused(self, target: object, reason: str | None) -> bool:
         """Whether there is a reason why this model or optimizer is not compared; it is noted."""
         if reason is not None:
             self._not_compared[id(target)] = reason
@@ -259,14 +260,14 @@ class Checks:
 
     def _judge_call(self, recorded: Recorded) -> Verdict | None:
         """None: the call does not give again what it gave."""
-        as_it_ran = guard.reference(self.torch, recorded)
+        as_it_ran = guard.reference(recorded)
         if as_it_ran is None:
             return None
         if not self._they_are_on:
             return self._compared(recorded, self._items, as_it_ran, None)
         self._all_off(self._items)
         try:
-            written = again(self.torch, recorded)
+            written = again(recorded)
             return self._compared(recorded, self._items, written, as_it_ran)
         finally:
             reason = self._all_on(self._items)
@@ -287,7 +288,7 @@ class Checks:
         own = self._yardsticks.get(model, purpose, steps)
         if own is None:
             other = self._earlier.get(id(model))
-            own = guard.yardstick(self.torch, recorded, written, other, *purpose)
+            own = guard.yardstick(recorded, written, other, *purpose)
             self._yardsticks.add(model, purpose, steps, own)
         if boosted is None:
             boosted = self._boosted(recorded, items)
@@ -306,8 +307,8 @@ class Checks:
             for _ in range(4):  # what must see some calls first is not compared before it has
                 if not any(self.booster.steps_to_ready(item.id) for item in items):
                     break
-                again(self.torch, recorded)
-            boosted = again(self.torch, recorded)
+                again(recorded)
+            boosted = again(recorded)
             self.idle = self.booster.idle(items[0].id)
             return boosted
         except Exception as error:
@@ -325,14 +326,14 @@ class Checks:
 
     # Updates ------------------------------------------------------------------------------------
 
-    def optimizer_starts(self, optimizer: Any) -> None:
+    def optimizer_starts(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep the weights where a boost of the update is to be compared."""
         if self._updates:
-            reason = headroom.lack_for_update(self.torch, optimizer)
+            reason = headroom.lack_for_update(optimizer)
             if not self._refused(optimizer, reason):
-                self._before = Before(self.torch, optimizer)
+                self._before = Before(optimizer)
 
-    def optimizer_ends(self, optimizer: Any) -> None:
+    def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """The program's own update is done: do it again under the boost, and compare."""
         before, self._before = self._before, None
         if before is None or before.optimizer is not optimizer or not self._items:
@@ -388,8 +389,7 @@ class Checks:
     def _sound_alone(self, calls: list[Recorded], item: Candidate) -> bool:
         """One boost against the program as written, on calls that were made under several."""
         return all(
-            self._compared(recorded, [item], again(self.torch, recorded), None).passed
-            for recorded in calls
+            self._compared(recorded, [item], again(recorded), None).passed for recorded in calls
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from flatout_agent.boost import Moment
 from flatout_agent.booster import Booster
 from flatout_agent.job import Job
@@ -25,13 +27,12 @@ class Fence:
         self.replaying = False
         """A call is being made again."""
 
-    def call(self, model: Any, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def call(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """The call, made again without the boosts where it raises.
 
         Only torch's own generator is put back: reading those of Python, NumPy and the devices takes
         some 60 microseconds in every step, and other numbers after an error do no harm.
         """
-        torch = self.job.torch
         drawn = torch.get_rng_state()
         try:
             return call(*args, **kwargs)
@@ -42,7 +43,7 @@ class Fence:
         torch.set_rng_state(drawn)
         return self._as_written(model, args, kwargs, reason)
 
-    def _as_written(self, model: Any, args: Any, kwargs: Any, reason: str) -> Any:
+    def _as_written(self, model: torch.nn.Module, args: Any, kwargs: Any, reason: str) -> Any:
         orders = [
             order
             for order, module in self.booster.orders

@@ -6,11 +6,12 @@ docs/guard.md explains the rules. All distances are relative L2 distances of gra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+
+import torch
 
 from flatout_agent.live.calls import Made, Recorded, again
 from flatout_agent.speedups.precision import rounds_to_tf32
@@ -111,19 +112,18 @@ class Verdict:
         return f"failed: {self.reason}" if self.failed else self.reason
 
 
-def reference(torch: Any, recorded: Recorded) -> Made | None:
+def reference(recorded: Recorded) -> Made | None:
     """The call made again as written; None: it does not give again what it gave.
 
     A model that keeps a state where nobody sees it cannot be compared.
     """
-    made = again(torch, recorded)
+    made = again(recorded)
     spread = distance(made.outputs, recorded.outputs)[0]
     limit = 1e-3 if all(o.dtype.itemsize >= 4 for o in recorded.outputs) else 5e-2
     return made if spread <= limit else None
 
 
 def yardstick(
-    torch: Any,
     recorded: Recorded,
     written: Made,
     other: Recorded | None,
@@ -136,22 +136,22 @@ def yardstick(
     other: a call on another batch. rounded_by: what factors are rounded by as the call is made now:
     less than that a reordering does not do.
     """
-    rounded_by = max(rounded_by, _rounded_by(torch, recorded))
+    rounded_by = max(rounded_by, _rounded_by(recorded))
     unit = max(UNITS * ULP, rounded_by)
-    with _other_order(torch, recorded.model, unit):
-        reordered = distance(again(torch, recorded).gradients, written.gradients)[0] / REORDERED
+    with _other_order(recorded.model, unit):
+        reordered = distance(again(recorded).gradients, written.gradients)[0] / REORDERED
     noise: float | None = None
     tensor_noise: tuple[float, ...] = ()
-    twin = _twin(torch, recorded, other)
+    twin = _twin(recorded, other)
     if twin is not None and len(twin.gradients) == len(written.gradients):
         noise = distance(twin.gradients, written.gradients)[0]
         tensor_noise = _by_tensor(twin, written)
     own = rounded = None
     if redraws and recorded.drew:
-        own = distance(again(torch, recorded, OTHER_SEED).gradients, written.gradients)[0]
+        own = distance(again(recorded, OTHER_SEED).gradients, written.gradients)[0]
     if rounds:
-        with _weights_off(torch, recorded.model, HALF):
-            half = again(torch, recorded)
+        with _weights_off(recorded.model, HALF):
+            half = again(recorded)
         rounded = distance(half.gradients, written.gradients)[0]
         pairs = zip(tensor_noise or repeat(1.0), _by_tensor(half, written))  # noqa: B905
         tensor_noise = tuple(min(n, max(LEAST_TENSOR, ROUNDED * r)) for n, r in pairs)
@@ -163,35 +163,35 @@ def _by_tensor(made: Made, written: Made) -> tuple[float, ...]:
     return tuple(distance([a], [b])[0] for a, b in pairs)
 
 
-def _twin(torch: Any, recorded: Recorded, other: Recorded | None) -> Made | None:
+def _twin(recorded: Recorded, other: Recorded | None) -> Made | None:
     """The gradient of another batch; None: there is none."""
     if other is None or not other.complete or other.model is not recorded.model:
         return None
     try:
-        return again(torch, other)
+        return again(other)
     except RuntimeError:  # inputs of another shape may need what is no longer there
         return None
 
 
-def _rounded_by(torch: Any, recorded: Recorded) -> float:
+def _rounded_by(recorded: Recorded) -> float:
     """What the program itself rounds factors by: it computes in 16 bits, or in TF32."""
     weights = [p for p in recorded.model.parameters() if p.is_floating_point()]
     dtypes = {weight.dtype for weight in weights}
     if any(dtype.itemsize < 4 for dtype in (*dtypes, *recorded.autocast.values())):
         return HALF
     on_cuda = any(weight.device.type == "cuda" for weight in weights)
-    return HALF_TF32 if on_cuda and torch.float32 in dtypes and rounds_to_tf32(torch) else 0.0
+    return HALF_TF32 if on_cuda and torch.float32 in dtypes and rounds_to_tf32() else 0.0
 
 
 @contextmanager
-def _other_order(torch: Any, model: Any, unit: float) -> Iterator[None]:
+def _other_order(model: torch.nn.Module, unit: float) -> Iterator[None]:
     """Sums in another order: another number of threads, other algorithms, weights off by one unit.
 
     The last is what any reordering does to a layer's output, also where no kernel can be made to
     take another order.
     """
     threads, deterministic = torch.get_num_threads(), torch.backends.cudnn.deterministic
-    with _weights_off(torch, model, unit):
+    with _weights_off(model, unit):
         try:
             if next((p.device.type for p in model.parameters()), "cpu") == "cpu":
                 torch.set_num_threads(threads - 1 if threads > 1 else 2)
@@ -204,7 +204,7 @@ def _other_order(torch: Any, model: Any, unit: float) -> Iterator[None]:
 
 
 @contextmanager
-def _weights_off(torch: Any, model: Any, unit: float) -> Iterator[None]:
+def _weights_off(model: torch.nn.Module, unit: float) -> Iterator[None]:
     """Each weight larger or smaller by this share of itself, or by one unit in its last place.
 
     They are put back bit for bit.
@@ -244,7 +244,7 @@ def compare(written: Made, boosted: Made, noise: tuple[float, ...] = ()) -> Comp
     return Comparison(error, projection, outputs, output_error, finite, worst, entries, row)
 
 
-def _worst_row(boosted: Any, written: Any) -> float:
+def _worst_row(boosted: torch.Tensor, written: torch.Tensor) -> float:
     """How far the first dimension's worst entry is off, as a share of what is allowed for one."""
     boosted, written = _dense(boosted), _dense(written)
     if written.dim() < 1 or len(written) < FEWEST_ROWS or boosted.shape != written.shape:
@@ -256,32 +256,31 @@ def _worst_row(boosted: Any, written: Any) -> float:
     return float(errors.max()) / allowed if allowed > 0 else 0.0
 
 
-def distance(mine: list[Any], theirs: list[Any]) -> tuple[float, float, int]:
+def distance(
+    mine: Sequence[torch.Tensor | None], theirs: Sequence[torch.Tensor | None]
+) -> tuple[float, float, int]:
     """(|a - b| / |b|, <a, b> / <b, b>, entries) over all tensors; a missing one counts as 0."""
     difference = norm = product = 0.0
     entries = 0
-    for a, b in zip(mine, theirs, strict=True):
-        if a is None and b is None:
+    for pair in zip(mine, theirs, strict=True):
+        a, b = (None if tensor is None else _dense(tensor) for tensor in pair)
+        if a is not None and b is not None and a.shape == b.shape:
+            difference += float((a - b).square().sum())
+            norm += float(b.square().sum())
+            product += float((a * b).sum())
+            entries += b.numel()
             continue
-        a, b = _dense(a), _dense(b)
-        if a is None or b is None or a.shape != b.shape:
-            known = a if b is None else b
+        known = a if b is None else b
+        if known is not None:
             square = float(known.square().sum())
             difference += square
-            norm += square if a is None or (b is not None and a.shape != b.shape) else 0.0
-            continue
-        difference += float((a - b).square().sum())
-        norm += float(b.square().sum())
-        product += float((a * b).sum())
-        entries += b.numel()
+            norm += 0.0 if b is None else square
     if norm == 0.0:
         return (0.0 if difference == 0.0 else math.inf), 1.0, entries
     return math.sqrt(difference / norm), product / norm, entries
 
 
-def _dense(tensor: Any) -> Any:
-    if tensor is None:
-        return None
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     if str(tensor.layout) != "torch.strided":

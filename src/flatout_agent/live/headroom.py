@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
 from flatout_agent.live.calls import Recorded, differentiable
 from flatout_agent.speedups.memory_counters import unused_bytes
 
@@ -24,28 +26,28 @@ OF_AN_UPDATE = 7
 
 
 def lack_for_call(
-    torch: Any, model: Any, output: Any = None, waiting: Iterable[Recorded] = ()
+    model: torch.nn.Module, output: Any = None, waiting: Iterable[Recorded] = ()
 ) -> str | None:
     """Why a call of this model, which gave this output, is not kept; None: there is room.
 
     waiting: calls that are kept already, and will be given gradients.
     """
     kept = [tensor for recorded in waiting for tensor in recorded.outputs]
-    return _lack(torch, [*model.parameters(), *differentiable(output), *kept], OF_A_CALL)
+    return _lack([*model.parameters(), *differentiable(output), *kept], OF_A_CALL)
 
 
-def lack_for_update(torch: Any, optimizer: Any) -> str | None:
+def lack_for_update(optimizer: torch.optim.Optimizer) -> str | None:
     """Why weights and state of this optimizer are not kept; None: there is room."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    return _lack(torch, parameters, OF_AN_UPDATE)
+    return _lack(parameters, OF_AN_UPDATE)
 
 
-def _lack(torch: Any, tensors: Iterable[Any], copies: int) -> str | None:
-    needed: dict[Any, int] = {}
+def _lack(tensors: Iterable[torch.Tensor], copies: int) -> str | None:
+    needed: dict[torch.device, int] = {}
     for tensor in {id(tensor): tensor for tensor in tensors}.values():
         own = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # of a sharded one
         if own.device.type in LIMITED:
             size = copies * own.numel() * own.element_size()
             needed[own.device] = needed.get(own.device, 0) + size
-    fits = all(unused_bytes(torch, device) >= size for device, size in needed.items())
+    fits = all(unused_bytes(device) >= size for device, size in needed.items())
     return None if fits else TOO_LITTLE

@@ -43,7 +43,7 @@ class Looks:
         self._next = 0
         self._looking = False
         self._waited = 0
-        self._snapshot = Snapshot(job.torch, job.models, job.optimizers)
+        self._snapshot = Snapshot(job.models, job.optimizers)
         self._taken_at, self._took_s = -math.inf, 0.0
         """When the last snapshot was taken, and how long that took."""
         self._stop: Callable[[], None] = lambda: None

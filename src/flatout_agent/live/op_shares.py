@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Generator, Mapping
 from typing import Any
 
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from flatout_agent.chain import compiled_by_user
 from flatout_agent.live import calls
 from flatout_agent.live.blocks import Tick
@@ -37,22 +39,22 @@ def of_a_unit(checks: Checks) -> Generator[None, Tick, dict[str, float]]:
 
     def add(recorded: list[calls.Recorded]) -> None:
         for call in recorded:
-            for kind, seconds in (measure(checks.torch, call) or {}).items():
+            for kind, seconds in (measure(call) or {}).items():
                 total[kind] = total.get(kind, 0.0) + seconds
 
     yield from checks.give_calls(add)
     return total
 
 
-def measure(torch: Any, recorded: calls.Recorded) -> dict[str, float] | None:
+def measure(recorded: calls.Recorded) -> dict[str, float] | None:
     """Seconds of each kind in one forward and backward pass; None: it cannot be told."""
     model = recorded.model
     first = next(iter(model.parameters()), None)
     if first is None or first.device.type != "cpu" or compiled_by_user(model):
         return None
-    clock = _clock(torch)
+    clock: Any = _Clock()  # a context manager without types
     with clock:
-        calls.again(torch, recorded)
+        calls.again(recorded)
     return dict(clock.seconds)
 
 
@@ -96,22 +98,16 @@ def kind_of(name: str) -> str:
     return "others"
 
 
-def _clock(torch: Any) -> Any:
-    """A mode that times each operation below autograd, forward and backward."""
-    from torch.utils._python_dispatch import TorchDispatchMode
+class _Clock(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
+    """Times each operation below autograd, forward and backward."""
 
-    class Clock(TorchDispatchMode):  # type: ignore[no-untyped-call]
-        def __init__(self) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
-            self.seconds: dict[str, float] = {}
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
+        self.seconds: dict[str, float] = {}
 
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            began = time.perf_counter()
-            result = func(*args, **(kwargs or {}))
-            kind = kind_of(func.overloadpacket.__name__)
-            self.seconds[kind] = self.seconds.get(kind, 0.0) + time.perf_counter() - began
-            return result
-
-    return Clock()
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        began = time.perf_counter()
+        result = func(*args, **(kwargs or {}))
+        kind = kind_of(func.overloadpacket.__name__)
+        self.seconds[kind] = self.seconds.get(kind, 0.0) + time.perf_counter() - began
+        return result

@@ -6,6 +6,8 @@ import os
 from datetime import timedelta
 from typing import Any
 
+import torch
+
 WAIT = timedelta(seconds=120)
 
 
@@ -15,8 +17,7 @@ class Peers:
     All ranks take every step together, and each asks the same questions in the same order.
     """
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
         self.world = int(os.environ.get("WORLD_SIZE", "1") or 1)
         self.rank = int(os.environ.get("RANK", "0") or 0)
         self._asked = 0
@@ -31,7 +32,7 @@ class Peers:
 
         Raises RuntimeError where the ranks cannot be reached.
         """
-        distributed = self.torch.distributed
+        distributed = torch.distributed
         if self.world == 1 or not (distributed.is_available() and distributed.is_initialized()):
             return value
         store = distributed.distributed_c10d._get_default_store()

@@ -11,33 +11,39 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import torch
+
 from flatout_agent.limits import spare_memory
 
 SHARE = 0.25
 """Of the memory that is free: more is not taken from the program."""
 
+_State = list[tuple[weakref.ref[torch.Tensor], dict[str, Any]]]
+"""An optimizer's: each parameter with a copy of what the optimizer remembers of it."""
+
 
 class Snapshot:
     """The one of a job; each `take` overwrites it."""
 
-    def __init__(self, torch: Any, models: Iterable[Any], optimizers: Iterable[Any]) -> None:
-        self.torch = torch
+    def __init__(
+        self, models: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+    ) -> None:
         self.models, self.optimizers = models, optimizers
         self.step: int | None = None
         """The step after which it was taken; None: there is none."""
-        self._weights: list[tuple[weakref.ref[Any], Any]] = []
+        self._weights: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
         """Each tensor, which is the program's to drop, with its copy in host memory."""
-        self._states: list[tuple[weakref.ref[Any], list[tuple[weakref.ref[Any], Any]]]] = []
+        self._states: list[tuple[weakref.ref[torch.optim.Optimizer], _State]] = []
         """Each optimizer with a copy of its state, by parameter."""
 
     def fits(self) -> bool:
         """Whether a copy of everything takes little of the memory that is free."""
         if self.step is not None:
             return True  # it is overwritten
-        plain = (self.torch.Tensor, self.torch.nn.Parameter)
+        plain = (torch.Tensor, torch.nn.Parameter)
         size, spare = 0, spare_memory()
         for tensor in [*self._model_tensors(), *self._state_tensors()]:
-            if type(tensor) not in plain or tensor.layout is not self.torch.strided:
+            if type(tensor) not in plain or tensor.layout is not torch.strided:
                 return False  # a sharded or quantized one: its copy may need other ranks
             size += tensor.numel() * tensor.element_size()
         return spare is not None and size <= SHARE * spare
@@ -76,7 +82,7 @@ class Snapshot:
 
     def put_back(self) -> None:
         """Make everything as it was."""
-        with self.torch.no_grad():
+        with torch.no_grad():
             for reference, kept in self._weights:
                 tensor = reference()
                 if tensor is not None and tensor.shape == kept.shape:
@@ -90,42 +96,44 @@ class Snapshot:
         """Let go of the memory."""
         self.step, self._weights, self._states = None, [], []
 
-    def _model_tensors(self) -> Iterator[Any]:
+    def _model_tensors(self) -> Iterator[torch.Tensor]:
         """Weights and buffers of the models, and what else the optimizers update; each once."""
         tensors = [t for model in self.models for t in (*model.parameters(), *model.buffers())]
         for optimizer in self.optimizers:
             tensors += [p for group in optimizer.param_groups for p in group["params"]]
         yield from {id(tensor): tensor for tensor in tensors}.values()
 
-    def _state_tensors(self) -> Iterator[Any]:
+    def _state_tensors(self) -> Iterator[torch.Tensor]:
         for optimizer in self.optimizers:
             for values in optimizer.state.values():
-                yield from (v for v in values.values() if isinstance(v, self.torch.Tensor))
+                yield from (v for v in values.values() if isinstance(v, torch.Tensor))
 
     def _copied(self, values: dict[str, Any]) -> dict[str, Any]:
         return {
             name: value.detach().to("cpu", copy=True)
-            if isinstance(value, self.torch.Tensor)
+            if isinstance(value, torch.Tensor)
             else copy.deepcopy(value)
             for name, value in values.items()
         }
 
-    def _put_state(self, optimizer: Any, state: list[tuple[weakref.ref[Any], Any]]) -> None:
-        kept_of = {parameter(): values for parameter, values in state}
-        for parameter in [p for p in optimizer.state if p not in kept_of]:
+    def _put_state(self, optimizer: torch.optim.Optimizer, state: _State) -> None:
+        pairs = [(reference(), values) for reference, values in state]
+        copies = {parameter: values for parameter, values in pairs if parameter is not None}
+        for parameter in [p for p in optimizer.state if p not in copies]:
             del optimizer.state[parameter]
-        for parameter, values in kept_of.items():
-            if parameter is not None:
-                self._put_values(optimizer.state[parameter], values, parameter)
+        for parameter, values in copies.items():
+            self._put_values(optimizer.state[parameter], values, parameter)
 
-    def _put_values(self, now: dict[str, Any], values: dict[str, Any], parameter: Any) -> None:
+    def _put_values(
+        self, now: dict[str, Any], values: dict[str, Any], parameter: torch.Tensor
+    ) -> None:
         for name in [name for name in now if name not in values]:
             del now[name]
         for name, kept in values.items():
             own = now.get(name)
-            if not isinstance(kept, self.torch.Tensor):
+            if not isinstance(kept, torch.Tensor):
                 now[name] = copy.deepcopy(kept)
-            elif isinstance(own, self.torch.Tensor) and own.shape == kept.shape:
+            elif isinstance(own, torch.Tensor) and own.shape == kept.shape:
                 own.copy_(kept)  # the very tensor: a recorded graph may hold it
             else:
                 now[name] = kept.to(parameter.device, copy=True)

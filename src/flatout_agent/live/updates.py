@@ -7,8 +7,10 @@ step is taken once more under the boost, and then all is put back as the program
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
 
 from flatout_agent.live import guard
 from flatout_agent.live.calls import Made
@@ -24,13 +26,13 @@ REORDERED = 2e-5
 class Before:
     """Weights and optimizer state before a step of the program."""
 
-    def __init__(self, torch: Any, optimizer: Any) -> None:
-        self.torch, self.optimizer = torch, optimizer
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.weights = [p.detach().clone() for p in self.parameters]
         self.groups = _settings(optimizer)
         self.state = self._copied(optimizer.state)
-        self.drawn = forward_state.random_state(torch, [])
+        self.drawn = forward_state.random_state([])
 
     def twice(self, apply: Apply) -> tuple[Made, Made]:
         """(the program's own update, the boost's); called when the program's step has ended."""
@@ -38,7 +40,7 @@ class Before:
         after = [p.detach().clone() for p in self.parameters]
         gradients = [p.grad for p in self.parameters]
         own_state = dict(optimizer.state)  # the very tensors: the boost gets copies
-        groups, drawn = _settings(optimizer), forward_state.random_state(self.torch, [])
+        groups, drawn = _settings(optimizer), forward_state.random_state([])
         written = self._update()
         try:
             self._put(self.weights)
@@ -69,21 +71,25 @@ class Before:
     def _yardstick(self, written: Made) -> Yardstick | None:
         """How far updates may differ by rounding the weights alone; None: nothing was updated."""
         weights = math.sqrt(sum(float(w.float().square().sum()) for w in self.weights))
-        update = math.sqrt(sum(float(u.float().square().sum()) for u in written.gradients))
+        update = math.sqrt(
+            sum(float(u.float().square().sum()) for u in written.gradients if u is not None)
+        )
         if update == 0.0:
             return None
         return Yardstick(max(REORDERED, ULP / 2 * weights / update), None, None)
 
     def _boosted(self, apply: Apply) -> Made:
         optimizer, kind = self.optimizer, type(self.optimizer)
-        step = kind.step.__wrapped__ if getattr(kind.step, "hooked", False) else kind.step
+        step: Any = kind.step
+        if getattr(step, "hooked", False):
+            step = step.__wrapped__
         hooks = optimizer._optimizer_step_pre_hooks
         own_hooks = set(hooks)
         undo = apply()
         try:
             for key in [key for key in hooks if key not in own_hooks]:
                 hooks[key](optimizer, (optimizer,), {})  # the boost's: it lays out gradients
-            with self.torch.no_grad():
+            with torch.no_grad():
                 step(optimizer)
             return self._update()
         finally:
@@ -94,27 +100,29 @@ class Before:
         changes = [p.detach() - before for p, before in pairs]
         return Made([], changes, [f"parameter {number}" for number in range(len(changes))])
 
-    def _put(self, weights: list[Any]) -> None:
+    def _put(self, weights: list[torch.Tensor]) -> None:
         for parameter, value in zip(self.parameters, weights, strict=True):
             parameter.data.copy_(value)
 
-    def _copied(self, state: Any) -> dict[Any, dict[str, Any]]:
+    def _copied(
+        self, state: Mapping[torch.Tensor, dict[str, Any]]
+    ) -> dict[torch.Tensor, dict[str, Any]]:
         return {
             parameter: {
-                name: value.clone() if isinstance(value, self.torch.Tensor) else value
+                name: value.clone() if isinstance(value, torch.Tensor) else value
                 for name, value in values.items()
             }
             for parameter, values in state.items()
         }
 
 
-def _settings(optimizer: Any) -> list[dict[str, Any]]:
+def _settings(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     """What the groups hold beside their parameters: rates, and what some optimizers count."""
     groups = optimizer.param_groups
     return [{key: group[key] for key in group if key != "params"} for group in groups]
 
 
-def _set(optimizer: Any, settings: list[dict[str, Any]]) -> None:
+def _set(optimizer: torch.optim.Optimizer, settings: list[dict[str, Any]]) -> None:
     for group, values in zip(optimizer.param_groups, settings, strict=True):
         for key in [key for key in group if key != "params" and key not in values]:
             del group[key]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import torch
 
 from flatout_agent.boost import Boost
 from flatout_agent.live.candidates import Candidate, highest_risk
@@ -40,24 +42,24 @@ class Yardsticks:
     """By model, and by what they were asked for."""
 
     def __init__(self) -> None:
-        self._known: weakref.WeakKeyDictionary[Any, dict[Asked, tuple[int, Yardstick]]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._known: weakref.WeakKeyDictionary[
+            torch.nn.Module, dict[Asked, tuple[int, Yardstick]]
+        ] = weakref.WeakKeyDictionary()
         self.reused = False
         """The last one came from before."""
 
-    def add(self, model: Any, asked: Asked, step: int, own: Yardstick) -> None:
+    def add(self, model: torch.nn.Module, asked: Asked, step: int, own: Yardstick) -> None:
         """Remember what was measured after so many steps."""
         self._known.setdefault(model, {})[asked] = (step, own)
         self.reused = False
 
-    def get(self, model: Any, asked: Asked, step: int) -> Yardstick | None:
+    def get(self, model: torch.nn.Module, asked: Asked, step: int) -> Yardstick | None:
         """What is known of this model; None: it must be measured."""
         own = self._good(model, asked, step)
         self.reused = self.reused or own is not None
         return own
 
-    def cover(self, models: Iterable[Any], asked: Asked, step: int) -> bool:
+    def cover(self, models: Iterable[torch.nn.Module], asked: Asked, step: int) -> bool:
         """Whether there is one for each of these models."""
         return all(self._good(model, asked, step) is not None for model in models)
 
@@ -66,6 +68,6 @@ class Yardsticks:
         self._known.clear()
         self.reused = False
 
-    def _good(self, model: Any, asked: Asked, step: int) -> Yardstick | None:
+    def _good(self, model: torch.nn.Module, asked: Asked, step: int) -> Yardstick | None:
         taken, own = self._known.get(model, {}).get(asked, (0, None))
         return own if step <= GROWN * taken + AT_LEAST else None

@@ -89,9 +89,9 @@ def hooks(opening: Opening) -> dict[str, Callable[[Any], None]]:
     names = {door.module.split(".")[0] for door in DOORS} | {
         door.module for door in DOORS if door.module.startswith("torch.export.")
     }
-    found: dict[str, Callable[[Any], None]] = {name: _hook(opening, name) for name in names}
-    found["sqlite3"] = lambda module: _sqlite(opening)
-    return found
+    hooks_by_name: dict[str, Callable[[Any], None]] = {name: _hook(opening, name) for name in names}
+    hooks_by_name["sqlite3"] = lambda module: _sqlite(opening)
+    return hooks_by_name
 
 
 def _hook(opening: Opening, library: str) -> Callable[[Any], None]:

@@ -22,31 +22,31 @@ def load(root: str) -> list[Entry]:
             text = file.read()
     except FileNotFoundError:
         return []
-    made = Index()
+    index = Index()
     read: set[str] = set()
     for path, kind, where, layer in parse(text, root, Layer.PREPARED):
         if kind == READ:
             read.add(path)
         else:
-            made.put(Entry(path, Kind(kind), where, layer))
-    roots = {fold(_outermost(made, folder)) for folder in read}
-    visible = [entry for entry in made.entries.values() if _below(entry.path, roots)]
+            index.put(Entry(path, Kind(kind), where, layer))
+    roots = {fold(_outermost(index, folder)) for folder in read}
+    visible = [entry for entry in index.entries.values() if _below(entry.path, roots)]
     return [
         entry._replace(layer=Layer.GIVEN) if entry.layer is Layer.PREPARED else entry
-        for entry in [*_links(made, roots), *visible]
+        for entry in [*_links(index, roots), *visible]
     ]
 
 
-def _outermost(made: Index, folder: str) -> str:
+def _outermost(index: Index, folder: str) -> str:
     """The outermost folder around `folder` that the program itself created; else `folder`."""
-    found = path = folder
+    outermost = path = folder
     while True:
-        entry = made.entries.get(fold(path))
+        entry = index.entries.get(fold(path))
         if entry is not None and entry.kind is Kind.FOLDER:
-            found = path
+            outermost = path
         parent = os.path.dirname(path)
         if parent == path:
-            return found
+            return outermost
         path = parent
 
 
@@ -60,10 +60,10 @@ def _below(path: str, roots: set[str]) -> bool:
     return True
 
 
-def _links(made: Index, roots: set[str]) -> list[Entry]:
+def _links(index: Index, roots: set[str]) -> list[Entry]:
     """The links through which a visible folder may be reached."""
     return [
         entry
-        for entry in made.entries.values()
+        for entry in index.entries.values()
         if entry.kind is Kind.LINK and not _below(entry.path, roots)
     ]

@@ -133,9 +133,9 @@ class Opening:
             if target is None:
                 return raw_io.open(file, mode, *rest)
             where = target.where
-            made = renaming_errors(file, where, raw_io.open, file, mode, *rest, _opener(where))
+            stream = renaming_errors(file, where, raw_io.open, file, mode, *rest, _opener(where))
             self.opened(target)
-            return made
+            return stream
 
     def open_code(self, path: Any) -> Any:
         """io.open_code"""

@@ -110,24 +110,24 @@ class Overlay:
         return self._canonical_folder(self.absolute(path))
 
     def _canonical_folder(self, folder: str) -> str:
-        known = self._canonical.get(folder)
-        if known is not None:
-            return known
+        cached = self._canonical.get(folder)
+        if cached is not None:
+            return cached
         parent, name = os.path.split(folder)
         if not name or parent == folder:
             return folder
         base = self._canonical_folder(parent)
-        found = os.path.join(base, name)
-        entry = self.index.entries.get(fold(found))
-        target = self._link_target(found, entry)
+        canonical = os.path.join(base, name)
+        entry = self.index.entries.get(fold(canonical))
+        target = self._link_target(canonical, entry)
         if target is not None:
-            found = self._canonical_folder(os.path.normpath(os.path.join(base, target)))
+            canonical = self._canonical_folder(os.path.normpath(os.path.join(base, target)))
         if (entry is not None and entry.kind is Kind.LINK) or parent in self._through_links:
             self._through_links.add(folder)
         if len(self._canonical) > MAX_CANONICAL:
             self._canonical.clear()
-        self._canonical[folder] = found
-        return found
+        self._canonical[folder] = canonical
+        return canonical
 
     def _link_target(self, path: str, entry: Entry | None) -> str | None:
         if entry is not None:

@@ -67,11 +67,11 @@ def _writing(call: Callable[..., Any], scratch: str) -> Callable[..., Any]:
         try:
             return call(*args, **options)
         except OSError as error:
-            told = error.filename
-            if args and isinstance(told, str) and told.startswith(scratch):
+            filename = error.filename
+            if args and isinstance(filename, str) and filename.startswith(scratch):
                 error.filename = shown(args[0])
-            elif args and isinstance(args[0], bytes) and isinstance(told, str):
-                error.filename = os.fsencode(told)
+            elif args and isinstance(args[0], bytes) and isinstance(filename, str):
+                error.filename = os.fsencode(filename)
             raise
         except (TypeError, ValueError):
             raise
@@ -157,9 +157,9 @@ def _sweep(table: dict[int, tuple[Any, Any]]) -> Undo:
     def swap(holder: Any, name: str, value: Any) -> None:
         # By type(): some modules hold objects that warn at any look at their attributes.
         inner = value.__func__ if type(value) is staticmethod else value
-        found = table.get(id(inner))
-        if found is not None:
-            patch = staticmethod(found[1]) if inner is not value else found[1]
+        replacement = table.get(id(inner))
+        if replacement is not None:
+            patch = staticmethod(replacement[1]) if inner is not value else replacement[1]
             back.append(replaced(holder, name, patch))
 
     for name, module in list(sys.modules.items()):

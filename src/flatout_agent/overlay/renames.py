@@ -78,9 +78,9 @@ class Renames:
         if view.left_alone(new):
             self._carry_out(old, new.path)
             return
-        found = list(self._tree(old))
+        spots = list(self._tree(old))
         view.discard(new.entry)
-        for spot, kind in found:
+        for spot, kind in spots:
             path = new.path + spot.path[len(old.path) :]
             if view.left_alone(old):
                 self._carry_in(spot, kind, path)
@@ -88,7 +88,7 @@ class Renames:
                 view.put(path, kind, spot.entry.where, spot.entry.layer)
             else:
                 view.put(path, kind, spot.path, Layer.REAL)
-        for spot, kind in reversed(found):
+        for spot, kind in reversed(spots):
             if view.left_alone(old):
                 getattr(system, "rmdir" if kind is Kind.FOLDER else "unlink")(spot.path)
             else:
@@ -114,8 +114,8 @@ class Renames:
 
     def _carry_out(self, old: Spot, target: str) -> None:
         """Contents out of the overlay into an unprotected folder."""
-        found = list(self._tree(old))
-        for spot, kind in found:
+        spots = list(self._tree(old))
+        for spot, kind in spots:
             source = spot.entry.where if spot.entry is not None else spot.path
             path = target + spot.path[len(old.path) :]
             if kind is Kind.FILE and path == target:
@@ -123,7 +123,7 @@ class Renames:
                 system.replace(path + ".flatout-part", path)
             else:
                 _copy(source, kind, path)
-        for spot, _ in reversed(found):
+        for spot, _ in reversed(spots):
             self.overlay.discard(spot.entry)
             self.overlay.hide(spot.path)
 

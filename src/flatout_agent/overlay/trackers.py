@@ -41,10 +41,10 @@ def variables(scratch: str) -> dict[str, str]:
 
 def set_environment(scratch: str) -> Undo:
     """Set them for this process and those it starts; returns the way back."""
-    wanted = variables(scratch)
-    before = {name: os.environ.get(name) for name in wanted}
+    settings = variables(scratch)
+    before = {name: os.environ.get(name) for name in settings}
     os.makedirs(os.path.join(scratch, "trackers"), exist_ok=True)
-    os.environ.update(wanted)
+    os.environ.update(settings)
 
     def undo() -> None:
         for name, value in before.items():
@@ -79,11 +79,11 @@ def _disable_wandb(wandb: Any) -> None:
 
 def _keep_mlflow_here(mlflow: Any, overlay: Overlay) -> None:
     """Whatever server the script names, what it logs stays in scratch."""
-    here = variables(overlay.scratch)["MLFLOW_TRACKING_URI"]
+    scratch_uri = variables(overlay.scratch)["MLFLOW_TRACKING_URI"]
     for name in ("set_tracking_uri", "set_registry_uri"):
         original = getattr(mlflow, name, None)
         if original is not None:
-            setattr(mlflow, name, lambda uri, original=original: original(here))
+            setattr(mlflow, name, lambda uri, original=original: original(scratch_uri))
 
 
 def _offline_comet(comet: Any) -> None:

@@ -119,9 +119,9 @@ class Listed:
 class Renamed:
     """An `os.DirEntry` of the system, under the path by which the program knows its folder."""
 
-    def __init__(self, found: Any, folder: Any) -> None:
-        self._found = found
-        self.name = os.fsencode(found.name) if isinstance(folder, bytes) else found.name
+    def __init__(self, real_entry: Any, folder: Any) -> None:
+        self._real_entry = real_entry
+        self.name = os.fsencode(real_entry.name) if isinstance(folder, bytes) else real_entry.name
         self.path = os.path.join(folder, self.name)
 
     def __fspath__(self) -> Any:
@@ -131,7 +131,7 @@ class Renamed:
         return f"<DirEntry {self.name!r}>"
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._found, name)
+        return getattr(self._real_entry, name)
 
 
 class Listing:
@@ -189,8 +189,8 @@ class Listings:
         """os.listdir"""
         folder = self._folder(path)
         if folder is None:
-            found: list[Any] = system.listdir(path)
-            return found
+            real_names: list[Any] = system.listdir(path)
+            return real_names
         names = list(self.overlay.names(folder))
         return [os.fsencode(name) for name in names] if isinstance(path, bytes) else names
 
@@ -199,22 +199,26 @@ class Listings:
         folder = self._folder(path)
         if folder is None:
             return system.scandir(path)
-        shown = "." if path is None else os.fspath(path)
-        return Listing(iter(self._entries(folder, shown)))
+        prefix = "." if path is None else os.fspath(path)
+        return Listing(iter(self._entries(folder, prefix)))
 
-    def _entries(self, folder: str, shown: Any) -> list[Any]:
+    def _entries(self, folder: str, prefix: Any) -> list[Any]:
         """The user's files that no change hides, then the changes."""
         changed = self.overlay.index.children.get(fold(folder), {})
-        found: list[Any] = []
+        entries: list[Any] = []
         try:
             with system.scandir(folder) as real:
-                found = [Renamed(item, shown) for item in real if fold(item.name) not in changed]
+                entries = [
+                    Renamed(real_entry, prefix)
+                    for real_entry in real
+                    if fold(real_entry.name) not in changed
+                ]
         except OSError:
-            found = []
+            entries = []
         for entry in self.overlay.index.within(folder):
             if entry.kind is not Kind.GONE:
-                found.append(Listed(shown, entry, self.overlay))
-        return found
+                entries.append(Listed(prefix, entry, self.overlay))
+        return entries
 
 
 def path_tests(stat_of: Callable[..., Any], lstat_of: Callable[..., Any]) -> dict[str, Any]:

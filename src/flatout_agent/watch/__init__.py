@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 
 class Watcher:
     """What discovery tells. Every method may be left out; none may raise into the program.
@@ -17,32 +19,36 @@ class Watcher:
     leave: Callable[[], None]
     """Takes discovery's hooks out for good: nothing is told any more."""
 
-    def loader_found(self, loader: Any) -> None:
+    def loader_found(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """A DataLoader is iterated for the first time, before any boost touched it."""
 
-    def batch(self, loader: Any, batch: Any, wait_s: float) -> Any:
+    def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> Any:
         """`loader` gave a batch after `wait_s`; returns the batch that the program gets."""
         return batch
 
-    def model_found(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def model_found(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """A root model is about to be called in training for the first time."""
 
-    def training_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def training_call(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         """A root model is about to be called in training (seen until the job is known)."""
 
-    def backward(self, loss: Any) -> None:
+    def backward(self, loss: torch.Tensor) -> None:
         """`backward` is about to run on this tensor."""
 
     def backward_ended(self) -> None:
         """That `backward` has ended: gradients are there, the weights are still the same."""
 
-    def epoch_begins(self, loader: Any) -> None:
+    def epoch_begins(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """An epoch of `loader` is about to begin."""
 
-    def optimizer_starts(self, optimizer: Any) -> None:
+    def optimizer_starts(self, optimizer: torch.optim.Optimizer) -> None:
         """`optimizer.step` begins."""
 
-    def optimizer_ends(self, optimizer: Any) -> None:
+    def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """`optimizer.step` has ended."""
 
     def step(self) -> None:

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import torch
+
 from flatout_agent import wire
 from flatout_agent.replacing import replaced
 from flatout_agent.watch import places
@@ -63,8 +65,7 @@ class _Entry:
 class Calls:
     """Watches the thread that made it."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
         self.entries: dict[tuple[str, str | None], _Entry] = {}
         self.active = False
         self.in_loader = False
@@ -79,7 +80,6 @@ class Calls:
 
         outside_compiled: also of what torch.compile would look into, and compile anew.
         """
-        torch = self.torch
         self.active = True
         self._replace(torch, "save", "torch.save")
         self._replace(torch.nn.utils, "clip_grad_norm_", "clip_grad_norm_", _when_nonfinite)
@@ -190,7 +190,7 @@ class Calls:
 
     def _built(self, name: str, own: Any, began: float, frame: FrameType) -> None:
         """The outermost `__init__` on the stack tells which object is made, and from where."""
-        kinds = (self.torch.nn.Module, self.torch.optim.Optimizer)
+        kinds = (torch.nn.Module, torch.optim.Optimizer)
         outer, caller = frame, frame.f_back
         while caller is not None:  # all of them: parts are made in comprehensions, too
             made = caller.f_code.co_name == "__init__" and caller.f_locals.get("self")

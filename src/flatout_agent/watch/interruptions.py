@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flatout_agent.replacing import replaced
 from flatout_agent.watch.tensors import synchronize, tensors_in
 
@@ -17,7 +19,7 @@ class Evaluations:
     """Calls of models outside of training, by pass."""
 
     def __init__(self, job: Job) -> None:
-        self.job, self.torch = job, job.torch
+        self.job = job
         self.timed = True
         """Wait for an accelerator where a pass begins and ends; a call there only queues work."""
         self.means_s: list[float] = []
@@ -36,7 +38,7 @@ class Evaluations:
         output = call(*args, **kwargs)
         self._seconds += time.perf_counter() - began
         self._calls += 1
-        if any(tensor.requires_grad for tensor in tensors_in(self.torch, output)):
+        if any(tensor.requires_grad for tensor in tensors_in(output)):
             self._recorded_grad = True
         return output
 
@@ -63,7 +65,7 @@ class Evaluations:
         return time.perf_counter()
 
 
-def watch_saving(torch: Any, saved: Callable[[], None]) -> Callable[[], None]:
+def watch_saving(saved: Callable[[], None]) -> Callable[[], None]:
     """Be told when the program saves; returns the way back."""
     own = torch.save
 

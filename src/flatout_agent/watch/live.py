@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+import torch
+
 from flatout_agent import wire
 from flatout_agent.booster import Booster
 from flatout_agent.boosts import names
@@ -56,14 +58,13 @@ class LiveWatch(RunWatch):
         super().__init__(job, booster, recorder)
         self.orders = orders
         self._scratch = scratch
-        self.torch = job.torch
-        self.notes = JobNotes(job.torch)
+        self.notes = JobNotes()
         self.budget = Budget(orders.budget_s, orders.steps, orders.stop)
         self._on = [order for order, _ in booster.orders]
         self.session = Session(self, orders, self.budget)
         self.story: Generator[None, Tick, None] | None = self.session.run(tuple(self._on))
         self.checks = checks.Checks(job, booster, self._unsound)
-        self.peers = peers.Peers(job.torch)
+        self.peers = peers.Peers()
         self.looks = looks.Looks(job, self.checks, self.agree, self._unsound)
         self.recompiles = 0
         self._by_call = False
@@ -73,40 +74,44 @@ class LiveWatch(RunWatch):
         self._step_s: list[float] = []
         self._shares: dict[str, float] = {}
         self._updates = op_shares.Updates()
-        self.aside = Aside(job.torch)
+        self.aside = Aside()
         self._idle: str | None = None
         self._raised = False
         self._settled_at: int | None = None
         self._spent = Spent()
-        self._unwatch_saving = watch_saving(job.torch, self._dirty)
+        self._unwatch_saving = watch_saving(self._dirty)
         self._report_at = NEVER  # a report lets go of the boosts that took hold
         job.handovers = weakref.WeakSet()
 
     def _count_from_here(self) -> None:
         """What is counted for the unit and the step under way."""
-        self._finite: dict[Any, Any] = {}
+        self._finite: dict[torch.device, torch.Tensor] = {}
         self._clean = True
         self._size = 0
 
     # What discovery tells -----------------------------------------------------------------------
 
-    def loader_found(self, loader: Any) -> None:
+    def loader_found(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self.notes.loader(loader)
 
-    def epoch_begins(self, loader: Any) -> None:
+    def epoch_begins(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self._clean = False
 
-    def model_found(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def model_found(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         self._clean = False
         self.notes.model(model)
         number = self.job.models.index(model)
         self.job.wrap_call(model, Depth.WATCH, lambda call: self._watched(model, number, call))
 
-    def _watched(self, model: Any, number: int, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _watched(
+        self, model: torch.nn.Module, number: int, call: Callable[..., Any]
+    ) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
             if self.checks.replaying or self.job.inside_backward():
                 return call(*args, **kwargs)
-            if not (model.training and self.torch.is_grad_enabled()):
+            if not (model.training and torch.is_grad_enabled()):
                 return self._evaluated(call, args, kwargs)
             if self.story is not None:
                 self.recorder.safely("call", self._training_begins, number, args, kwargs)
@@ -118,7 +123,7 @@ class LiveWatch(RunWatch):
 
     def _training_begins(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._evaluations.end()
-        first = next(tensors_in(self.torch, (args, kwargs)), None)
+        first = next(tensors_in((args, kwargs)), None)
         if self._by_call and number == 0 and self._last is not None:
             self._unit_ended()
         if first is not None:
@@ -130,7 +135,7 @@ class LiveWatch(RunWatch):
         self.notes.eval_seen = True
         return self._evaluations.call(call, args, kwargs)
 
-    def backward(self, loss: Any) -> None:
+    def backward(self, loss: torch.Tensor) -> None:
         self._evaluations.backward()  # a loss in evaluation mode that is trained on
         self.record.backward()
         if self.story is not None:  # one number a device: nothing waits, and none of them grows
@@ -140,12 +145,12 @@ class LiveWatch(RunWatch):
     def backward_ended(self) -> None:
         self.checks.backward_ended()
 
-    def optimizer_starts(self, optimizer: Any) -> None:
+    def optimizer_starts(self, optimizer: torch.optim.Optimizer) -> None:
         self.record.optimizer_starts()
         self._updates.begin()
         self.checks.optimizer_starts(optimizer)
 
-    def optimizer_ends(self, optimizer: Any) -> None:
+    def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         if not self.record.closure:  # no closure that computes the loss
             self._updates.end()
         self.checks.optimizer_ends(optimizer)
@@ -312,7 +317,7 @@ class LiveWatch(RunWatch):
         def compiled(recorded: list[Recorded]) -> None:
             self.booster.on(item.order)
             for call in recorded:
-                again(self.torch, call)
+                again(call)
 
         if self.peers.world > 1 or not self.aside.possible(self.job.device):
             return 0, 0.0

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from flatout_agent.watch.tensors import samples_in, tensors_in
 
 
@@ -35,17 +37,16 @@ class LoopRecord:
     without a loader, those of the model's first inputs.
     """
 
-    def __init__(self, torch: Any, until_training: bool = False) -> None:
+    def __init__(self, until_training: bool = False) -> None:
         """until_training: an evaluation lasts until training goes on, not until its last call."""
-        self.torch = torch
         self.current = Step()
         """The step under way."""
         self.steps = 0
         """Steps that have ended."""
         self.micro_steps = 0
         """Backward passes in them, at least one for each."""
-        self.training_loader: Any = None
-        self.last_loader: Any = None
+        self.training_loader: torch.utils.data.DataLoader[Any] | None = None
+        self.last_loader: torch.utils.data.DataLoader[Any] | None = None
         self.eval_seen = False
         self.eval_with_grad = False
         """In some evaluation gradients were recorded that nobody asked for."""
@@ -60,13 +61,13 @@ class LoopRecord:
         self._recorded_grad = False
         self._micro_before = 0
 
-    def batch(self, loader: Any, batch: Any, wait_s: float) -> None:
+    def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> None:
         """A loader has given a batch after so many seconds."""
         if self.began is None:
             self.began = time.perf_counter() - wait_s
         self.last_loader = loader
         self._waited_s += wait_s
-        self._samples += samples_in(self.torch, batch)
+        self._samples += samples_in(batch)
 
     def batches_train(self) -> None:
         """What the loader has given is for training: an evaluation would have been seen."""
@@ -91,7 +92,7 @@ class LoopRecord:
             self._eval_began = None
             self.eval_with_grad = self.eval_with_grad or self._recorded_grad
             self._recorded_grad = False
-        first = next(tensors_in(self.torch, (args, kwargs)), None)
+        first = next(tensors_in((args, kwargs)), None)
         if first is None:
             return None
         if lead and first.dim():
@@ -109,7 +110,7 @@ class LoopRecord:
     def evaluated(self, output: Any) -> None:
         """That call has returned `output`."""
         self._eval_ended = time.perf_counter()
-        if any(tensor.requires_grad for tensor in tensors_in(self.torch, output)):
+        if any(tensor.requires_grad for tensor in tensors_in(output)):
             self._recorded_grad = True
 
     def backward(self) -> None:

@@ -6,6 +6,8 @@ import sys
 import time
 from typing import Any
 
+import torch
+
 from flatout_agent import wire
 from flatout_agent.booster import Booster
 from flatout_agent.job import Job
@@ -27,9 +29,9 @@ class RunWatch(Watcher):
         self.job = job
         self.booster = booster
         self.recorder = recorder
-        self.record = LoopRecord(job.torch)
+        self.record = LoopRecord()
         self.last_step = Step()
-        self._last_loader: Any = None
+        self._last_loader: torch.utils.data.DataLoader[Any] | None = None
         self.samples = 0
         self.wait_s = 0.0
         self.began: float | None = None
@@ -39,16 +41,20 @@ class RunWatch(Watcher):
         self._usual_samples = 0
         self._report_at = REPORT_AFTER_STEPS
 
-    def batch(self, loader: Any, batch: Any, wait_s: float) -> Any:
+    def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> Any:
         self._last_loader = loader
         if self.record.training_loader is None or loader is self.record.training_loader:
             self.record.batch(loader, batch, wait_s)
         return batch
 
-    def model_found(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def model_found(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         self._report_at = self.job.steps + REPORT_AFTER_STEPS
 
-    def training_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def training_call(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         lead = not self.job.steps and next(iter(self.job.models)) is model
         self.record.last_loader = self._last_loader
         self.record.training_call(args, kwargs, lead)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from flatout_agent.speedups import forward_state, nests
 from flatout_agent.speedups.memory_counters import peak_resident_bytes
 
@@ -14,17 +16,17 @@ if TYPE_CHECKING:
 MAX_DEPTH = 6
 
 
-def tensors_in(torch: Any, nest: Any) -> Iterator[Any]:
+def tensors_in(nest: Any) -> Iterator[torch.Tensor]:
     """The tensors in a nest, in order; batches are the program's and may hold themselves."""
     return nests.leaves(nest, lambda value: isinstance(value, torch.Tensor), MAX_DEPTH)
 
 
-def samples_in(torch: Any, nest: Any) -> int:
+def samples_in(nest: Any) -> int:
     """First dimension of the first tensor that has one; 0 where there is none."""
     first = nest[0] if type(nest) in (list, tuple) and nest else nest
     if type(first) is torch.Tensor and first.ndim:  # nearly always, and in every step
         return int(first.shape[0])
-    for tensor in tensors_in(torch, nest):
+    for tensor in tensors_in(nest):
         if tensor.dim():
             return int(tensor.shape[0])
     return 0
@@ -36,17 +38,17 @@ def synchronize(job: Job) -> None:
     torch by itself waits for the current device, which need not be theirs.
     """
     if job.device == "mps":
-        job.torch.mps.synchronize()
+        torch.mps.synchronize()
     elif job.device != "cpu":
         for device in forward_state.devices(job.models) or [None]:
-            getattr(job.torch, job.device).synchronize(device)
+            getattr(torch, job.device).synchronize(device)
 
 
 def peak_bytes(job: Job) -> int | None:
     """Most memory in use so far: allocated on CUDA devices, resident on CPU; None: unknown."""
     if job.device == "cuda":
         devices = forward_state.devices(job.models) or [None]
-        return sum(int(job.torch.cuda.max_memory_allocated(device)) for device in devices)
+        return sum(int(torch.cuda.max_memory_allocated(device)) for device in devices)
     if job.device == "cpu":
         return peak_resident_bytes()
     return None

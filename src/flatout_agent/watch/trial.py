@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from flatout_agent import wire
 from flatout_agent.booster import Booster
 from flatout_agent.chain import Depth
@@ -33,32 +35,35 @@ class TrialWatch(Watcher):
         self.booster = booster
         self.recorder = recorder
         self.orders = orders
-        self.torch = job.torch
-        self.notes = JobNotes(job.torch)
+        self.notes = JobNotes()
         self.window = Window(orders, lockstep=world_size() > 1)
-        self.record = LoopRecord(job.torch, until_training=True)
-        self.losses: list[list[Any]] = []
-        self._step_losses: list[Any] = []
+        self.record = LoopRecord(until_training=True)
+        self.losses: list[list[torch.Tensor]] = []
+        self._step_losses: list[torch.Tensor] = []
         self._steps: list[wire.StepTaken] = []
         self._over = False
 
     # What discovery tells -----------------------------------------------------------------------
 
-    def loader_found(self, loader: Any) -> None:
+    def loader_found(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self.notes.loader(loader)
 
-    def batch(self, loader: Any, batch: Any, wait_s: float) -> Any:
+    def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> Any:
         self.record.batch(loader, batch, wait_s)
         return batch
 
-    def model_found(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def model_found(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         self.notes.model(model)
         number = self.job.models.index(model)
         self.job.wrap_call(model, Depth.WATCH, lambda call: self._watched(model, number, call))
 
-    def _watched(self, model: Any, number: int, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _watched(
+        self, model: torch.nn.Module, number: int, call: Callable[..., Any]
+    ) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
-            training = model.training and self.torch.is_grad_enabled()
+            training = model.training and torch.is_grad_enabled()
             if not training:
                 self.recorder.safely("evaluation", self.record.evaluation_begins)
                 output = call(*args, **kwargs)
@@ -76,14 +81,14 @@ class TrialWatch(Watcher):
         if shape is not None:
             self.notes.inputs(number, shape)
 
-    def backward(self, loss: Any) -> None:
+    def backward(self, loss: torch.Tensor) -> None:
         self.record.backward()
         self._step_losses.append(loss.detach().clone())
 
-    def optimizer_starts(self, optimizer: Any) -> None:
+    def optimizer_starts(self, optimizer: torch.optim.Optimizer) -> None:
         self.record.optimizer_starts()
 
-    def optimizer_ends(self, optimizer: Any) -> None:
+    def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         if len(self.notes.optimizers) < len(self.job.optimizers):
             self.notes.optimizer(optimizer, self.record.closure)
 
@@ -192,7 +197,7 @@ class TrialWatch(Watcher):
         )
 
 
-def _mean(losses: list[Any]) -> float | None:
+def _mean(losses: list[torch.Tensor]) -> float | None:
     """Mean over a step's backward passes; None for NaN, Inf and steps without a loss."""
     if not losses:
         return None

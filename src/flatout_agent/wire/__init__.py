@@ -342,8 +342,8 @@ def record(line: str) -> Record:
     cls = KINDS.get(raw.get("kind"))
     if cls is None:
         raise ValueError(f"unknown record kind {raw.get('kind')!r}")
-    found: Record = decode(cls, raw)
-    return found
+    parsed: Record = decode(cls, raw)
+    return parsed
 
 
 def orders(text: str) -> Orders:

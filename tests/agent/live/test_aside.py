@@ -29,15 +29,15 @@ def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("roomy")
 def test_where_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Aside(torch).possible("cpu")
-    assert not Aside(torch).possible("cuda")
+    assert Aside().possible("cpu")
+    assert not Aside().possible("cuda")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert not Aside(torch).possible("cpu"), "a process that has used a GPU is not copied"
+    assert not Aside().possible("cpu"), "a process that has used a GPU is not copied"
     monkeypatch.undo()
     for name, value in (("usable_cores", 1), ("spare_memory", 1 << 20), ("spare_memory", None)):
         with monkeypatch.context() as patch:
             patch.setattr(aside, name, lambda value=value: value)
-            assert not Aside(torch).possible("cpu"), name
+            assert not Aside().possible("cpu"), name
 
 
 def program(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
@@ -68,7 +68,7 @@ def work():
     value = float((torch.ones(1000, 1000) @ torch.ones(1000, 1000)).sum())
     (folder / "result").write_text(f"{handler} {torch.get_num_threads()} {value}")
     raise SystemExit(5)
-side = Aside(torch)
+side = Aside()
 side.begin(work)
 while side.running:
     time.sleep(0.01)
@@ -89,7 +89,7 @@ def test_the_program_trains_on_until_the_copy_has_ended(
     monkeypatch.setattr(aside, "usable_cores", lambda: 4)
     own_threads = torch.get_num_threads()
     torch.set_num_threads(4)
-    side = Aside(torch)
+    side = Aside()
     side.begin(lambda: wait_for(gate.exists))
     story = side.wait()
     next(story)
@@ -112,7 +112,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("how", ["limit", "end"])
 def test_one_that_takes_too_long_is_ended(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    side = Aside(torch)
+    side = Aside()
     side.begin(signal.pause)
     (pid,) = side._pids
     assert side.running
@@ -126,7 +126,7 @@ def test_one_that_takes_too_long_is_ended(how: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_program_that_waits_for_all_its_children_does_no_harm() -> None:
-    side = Aside(torch)
+    side = Aside()
     side.begin(lambda: None)
     os.waitpid(side._pids[0], 0)
     assert not side.running
@@ -134,7 +134,7 @@ def test_a_program_that_waits_for_all_its_children_does_no_harm() -> None:
 
 ORPHAN = """
 import os, signal
-side = Aside(torch)
+side = Aside()
 side.begin(signal.pause)
 print(side._pids[0], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -166,14 +166,14 @@ model = torch.nn.Sequential(torch.nn.Linear(20, 40), torch.nn.Tanh(), torch.nn.L
 job = Job(torch)
 job.models.append(model)
 x = torch.randn(8, 20)
-recorded = calls.begin(torch, model, (x,), {})
+recorded = calls.begin(model, (x,), {})
 loss = model(x)
-calls.finish(torch, recorded, loss)
+calls.finish(recorded, loss)
 loss.square().sum().backward()
-side = Aside(torch)
+side = Aside()
 def work():
     applied = boost.apply(job, model, {})
-    calls.again(torch, recorded)
+    calls.again(recorded)
 side.begin(work)
 while side.running: time.sleep(0.01)
 boost.apply(job, model, {})

@@ -42,12 +42,12 @@ def repeat(model: nn.Module, recorded: calls.Recorded) -> Made:
     """The call made again three times: all alike, and nothing of the program has changed."""
     assert recorded.refusal is None
     before = everything(model)
-    made = [calls.again(torch, recorded) for _ in range(3)]
+    made = [calls.again(recorded) for _ in range(3)]
     assert differences(before, everything(model)) == []
     for other in made[1:]:
         assert all(map(_equal, made[0].outputs + made[0].gradients,
                        other.outputs + other.gradients))  # fmt: skip
-    assert guard.reference(torch, recorded) is not None
+    assert guard.reference(recorded) is not None
     return made[0]
 
 
@@ -105,10 +105,10 @@ def test_dropout_draws_the_same_masks_and_other_ones_when_asked():
     made = assert_repeats(model, recorded)
     assert recorded.drew
     before = everything(model)
-    other = calls.again(torch, recorded, 7919)
+    other = calls.again(recorded, 7919)
     assert differences(before, everything(model)) == []
     assert not torch.equal(made.outputs[0], other.outputs[0])
-    assert torch.equal(other.outputs[0], calls.again(torch, recorded, 7919).outputs[0])
+    assert torch.equal(other.outputs[0], calls.again(recorded, 7919).outputs[0])
 
 
 def test_a_model_that_draws_nothing():
@@ -120,7 +120,7 @@ def test_a_model_that_draws_nothing():
 def test_random_numbers_of_an_accelerator_are_noticed_whatever_draws_them(monkeypatch, draws):
     generator = torch.Generator().manual_seed(3)
     monkeypatch.setattr(forward_state, "devices", lambda models: [torch.device("cuda", 0)])
-    monkeypatch.setattr(forward_state, "_of_device", lambda torch, device: generator)
+    monkeypatch.setattr(forward_state, "_of_device", lambda device: generator)
 
     class DropPath(nn.Module):
         def forward(self, x: Any) -> Any:
@@ -207,9 +207,9 @@ def test_generator_and_discriminator():
     generator = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))
     judge = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
     z = torch.randn(6, 4)
-    first = calls.begin(torch, generator, (z,), {})
+    first = calls.begin(generator, (z,), {})
     fake = generator(z)
-    calls.finish(torch, first, fake)
+    calls.finish(first, fake)
     fake.retain_grad()
     second = record(judge, lambda o: F.softplus(-o).mean(), fake)
     assert_repeats(generator, first)
@@ -221,11 +221,11 @@ def test_generator_and_discriminator():
 @pytest.mark.parametrize("inside", [True, False], ids=["backward inside", "backward outside"])
 def test_the_programs_own_autocast(inside):
     (x, y), model = vectors(), mlp()
-    recorded = calls.begin(torch, model, (x,), {})
+    recorded = calls.begin(model, (x,), {})
     with torch.autocast("cpu", torch.bfloat16):
-        recorded = calls.begin(torch, model, (x,), {})
+        recorded = calls.begin(model, (x,), {})
         output = model(x)
-        calls.finish(torch, recorded, output)
+        calls.finish(recorded, output)
         loss = cross_entropy(output, y)
         if inside:
             loss.backward()
@@ -247,11 +247,11 @@ def test_weights_that_are_put_off_are_seen_within_the_programs_own_autocast():
     (x, y), model = vectors(), mlp()
     with torch.autocast("cpu", torch.bfloat16):
         recorded = record(model, labels_loss(y), x)
-        written = calls.again(torch, recorded)
-        own = guard.yardstick(torch, recorded, written, None, False, rounds=True)
+        written = calls.again(recorded)
+        own = guard.yardstick(recorded, written, None, False, rounds=True)
         assert torch.equal(model(x), recorded.outputs[0]), "nor does the program find them there"
-        with guard._weights_off(torch, model, guard.HALF):  # the program's are remembered by now
-            off = calls.again(torch, recorded)
+        with guard._weights_off(model, guard.HALF):  # the program's are remembered by now
+            off = calls.again(recorded)
     assert guard.distance(off.gradients, written.gradients)[0] > 1e-4
     assert own.reordered > guard.LEAST_REORDERED
     assert own.rounded is not None
@@ -290,9 +290,9 @@ def test_what_code_is_compiled_for_is_as_it_was_in_the_call(cache):
 
     (x, y), model = vectors(), Asks()
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=cache):
-        recorded = calls.begin(torch, model, (x,), {})
+        recorded = calls.begin(model, (x,), {})
         output = model(x)
-        calls.finish(torch, recorded, output)
+        calls.finish(recorded, output)
     cross_entropy(output, y).backward()
     assert_repeats(model, recorded)
     assert set(found) == {(True, torch.bfloat16, cache)}, "else it is compiled twice"
@@ -353,7 +353,7 @@ def test_a_model_that_writes_into_its_input_is_refused():
 def test_a_model_that_writes_where_torch_does_not_see_it_is_refused():
     model = Writes(hidden=True)
     recorded = record(model, torch.sum, torch.randn(2, 8))
-    assert guard.reference(torch, recorded) is None
+    assert guard.reference(recorded) is None
 
 
 def test_a_model_that_writes_into_an_input_with_a_gradient():
@@ -397,9 +397,9 @@ def test_outputs_that_are_written_to():
 
 def test_two_backward_passes_through_one_graph():
     (x, y), model = vectors(), mlp()
-    recorded = calls.begin(torch, model, (x,), {})
+    recorded = calls.begin(model, (x,), {})
     output = model(x)
-    calls.finish(torch, recorded, output)
+    calls.finish(recorded, output)
     cross_entropy(output, y).backward(retain_graph=True)
     assert_repeats(model, recorded)
     model.zero_grad()
@@ -414,12 +414,12 @@ def test_two_backward_passes_through_one_graph():
 
 def test_what_a_call_gave_is_kept_only_where_it_is_asked_for():
     (x, y), model = vectors(), mlp()
-    recorded = calls.begin(torch, model, (x,), {})
+    recorded = calls.begin(model, (x,), {})
     output = model(x)
-    calls.finish(torch, recorded, output, values=False)
+    calls.finish(recorded, output, values=False)
     cross_entropy(output, y).backward()
     assert recorded.outputs == []
-    made = calls.again(torch, recorded)
+    made = calls.again(recorded)
     assert all(map(torch.equal, made.gradients, [p.grad for p in model.parameters()]))
 
 
@@ -501,14 +501,14 @@ def test_what_others_put_on_the_model_after_the_call_stays_there():
     recorded = record(model, labels_loss(y), x)
     own = model.linear.forward
     model.linear.forward = lambda x: own(x) * 2.0  # as a boost might
-    boosted = calls.again(torch, recorded)
+    boosted = calls.again(recorded)
     assert not torch.equal(boosted.outputs[0], recorded.outputs[0])
     del model.linear.forward
-    assert torch.equal(calls.again(torch, recorded).outputs[0], recorded.outputs[0])
+    assert torch.equal(calls.again(recorded).outputs[0], recorded.outputs[0])
     model.linear.forward = lambda x: own(x) * 2.0
     recorded = record(model, labels_loss(y), x)
     del model.linear.forward
-    assert not torch.equal(calls.again(torch, recorded).outputs[0], recorded.outputs[0])
+    assert not torch.equal(calls.again(recorded).outputs[0], recorded.outputs[0])
     assert "forward" not in vars(model.linear)
 
 
@@ -573,22 +573,22 @@ def test_gradients_of_a_replay_are_not_written_over_by_the_next(monkeypatch):
     monkeypatch.setattr(calls, "ACCELERATORS", ("cpu",))
     (x, y), model = vectors(), Model()
     recorded = record(model, labels_loss(y), x)
-    written = calls.again(torch, recorded)
+    written = calls.again(recorded)
     before = [gradient.clone() for gradient in written.gradients]
-    with guard._weights_off(torch, model, 0.1):
-        other = calls.again(torch, recorded)
+    with guard._weights_off(model, 0.1):
+        other = calls.again(recorded)
     assert all(map(torch.equal, before, written.gradients))
     assert guard.distance(other.gradients, written.gradients)[0] > 0.01
 
 
 def test_a_later_backward_pass_still_finds_what_it_saved():
     (x, y), model = images(), conv()
-    before = calls.begin(torch, model, (x,), {})
+    before = calls.begin(model, (x,), {})
     held = model(x)
-    calls.finish(torch, before, held)
+    calls.finish(before, held)
     recorded = record(model, labels_loss(y), x)
     assert_repeats(model, recorded)
-    guard.yardstick(torch, recorded, calls.again(torch, recorded), None, True, True)
+    guard.yardstick(recorded, calls.again(recorded), None, True, True)
     held.sum().backward()  # raises where a saved tensor has been written to
 
 
@@ -598,7 +598,7 @@ def test_weights_in_channels_last_are_put_back_bit_for_bit():
     recorded = record(model, labels_loss(y), x.to(memory_format=torch.channels_last))
     made = assert_repeats(model, recorded)
     before = everything(model)
-    own = guard.yardstick(torch, recorded, made, None, True, True)
+    own = guard.yardstick(recorded, made, None, True, True)
     assert differences(before, everything(model)) == []
     assert own.reordered > 0
     assert own.rounded is not None
@@ -607,19 +607,19 @@ def test_weights_in_channels_last_are_put_back_bit_for_bit():
 @pytest.mark.parametrize("how", ["forward", "pre", "backward", "parameter"])
 def test_hooks_of_the_program_are_not_called_again(how):
     model = mlp()
-    assert calls.not_repeatable(torch, model) is None
+    assert calls.not_repeatable(model) is None
     if how == "parameter":
         model[0].weight.register_hook(lambda gradient: gradient)
     else:
         name = {"forward": "register_forward_hook", "pre": "register_forward_pre_hook",
                 "backward": "register_full_backward_hook"}[how]  # fmt: skip
         getattr(model[0], name)(lambda *args: None)
-    assert calls.not_repeatable(torch, model) == "the model has hooks of the program's own"
+    assert calls.not_repeatable(model) == "the model has hooks of the program's own"
 
 
 def test_torchs_own_hooks_are_no_hindrance():
     model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(20, 10)))
-    assert calls.not_repeatable(torch, model) is None
+    assert calls.not_repeatable(model) is None
     x, y = vectors()
     assert_repeats(model, record(model, labels_loss(y), x))
 
@@ -638,7 +638,7 @@ def test_a_call_that_gives_other_outputs_cannot_be_compared():
     recorded = record(model, lambda o: o[0].sum(), torch.randn(2, 4))
     GIVES.clear()
     with pytest.raises(RuntimeError, match="other outputs"):
-        calls.again(torch, recorded)
+        calls.again(recorded)
 
 
 GIVES: list[int] = []
@@ -663,7 +663,7 @@ def test_what_the_model_raises_leaves_nothing_behind():
     GIVES.append(1)
     try:
         with pytest.raises(ValueError, match="now"):
-            calls.again(torch, recorded)
+            calls.again(recorded)
     finally:
         GIVES.clear()
     assert differences(before, everything(model)) == []

@@ -58,11 +58,11 @@ class Case:
 
     def __post_init__(self) -> None:
         before = everything(self.model)
-        written = guard.reference(torch, self.recorded)
+        written = guard.reference(self.recorded)
         assert written is not None
         self.written = written
         self.yardsticks = {
-            risk: guard.yardstick(torch, self.recorded, written, self.other, self.redraws,
+            risk: guard.yardstick(self.recorded, written, self.other, self.redraws,
                                   risk != "exact")
             for risk in RISKS
         }  # fmt: skip
@@ -71,7 +71,7 @@ class Case:
     def verdict(self, boost: Callable[[Forward], Forward], risk: str) -> Verdict:
         """As the checks take it."""
         with boosted_by(self.model, boost):
-            boosted = calls.again(torch, self.recorded)
+            boosted = calls.again(self.recorded)
         own = self.yardsticks[risk]
         found = guard.compare(self.written, boosted, own.tensor_noise)
         return guard.judge(found, own, risk, self.redraws)
@@ -271,9 +271,9 @@ def test_channels_last_passes_where_the_program_itself_rounds(layers):
     for _ in range(2):
         x, y = images()
         with torch.autocast("cpu", torch.bfloat16):
-            recorded = calls.begin(torch, model, (x,), {})
+            recorded = calls.begin(model, (x,), {})
             output = model(x)
-            calls.finish(torch, recorded, output)
+            calls.finish(recorded, output)
         cross_entropy(output.float(), y).backward()
         found.append(recorded)
     rounding = Case(model, found[1], found[0])
@@ -395,13 +395,13 @@ def deep(seed: int) -> tuple[nn.Module, calls.Recorded]:
 def test_an_exact_boost_on_top_of_bf16_reorders_what_is_rounded(seed: int) -> None:
     model, recorded = deep(seed)
     with boosted_by(model, in_bf16):
-        written = calls.again(torch, recorded)
+        written = calls.again(recorded)
         of_float32, own = (
-            guard.yardstick(torch, recorded, written, None, False, False, rounded_by)
+            guard.yardstick(recorded, written, None, False, False, rounded_by)
             for rounded_by in (0.0, 2.0**-9)
         )
         model.to(memory_format=torch.channels_last)
-        reordered = guard.compare(written, calls.again(torch, recorded))
+        reordered = guard.compare(written, calls.again(recorded))
         model.to(memory_format=torch.contiguous_format)
     assert guard.judge(reordered, own, "exact", False).passed
     # What float32's order does is a matter of luck here: some pass by it, some do not.
@@ -422,7 +422,7 @@ def test_on_cuda_float32_may_be_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
         recorded = SimpleNamespace(
             model=SimpleNamespace(parameters=lambda weights=weights: weights), autocast={}
         )
-        monkeypatch.setattr(guard, "rounds_to_tf32", lambda torch, tf32=tf32: tf32)
-        assert guard._rounded_by(torch, recorded) == expected  # type: ignore[arg-type]
+        monkeypatch.setattr(guard, "rounds_to_tf32", lambda tf32=tf32: tf32)
+        assert guard._rounded_by(recorded) == expected  # type: ignore[arg-type]
     recorded = SimpleNamespace(model=nn.Linear(2, 2), autocast={"cpu": torch.bfloat16})
-    assert guard._rounded_by(torch, recorded) == guard.HALF  # type: ignore[arg-type]
+    assert guard._rounded_by(recorded) == guard.HALF  # type: ignore[arg-type]

@@ -34,22 +34,22 @@ def left(monkeypatch: pytest.MonkeyPatch) -> Left:
 
     def has(free: int) -> None:
         monkeypatch.setattr(headroom, "LIMITED", ("cpu",))
-        monkeypatch.setattr(headroom, "unused_bytes", lambda torch, device: free)
+        monkeypatch.setattr(headroom, "unused_bytes", lambda device: free)
 
     return has
 
 
-def test_what_is_free_at_the_programs_peak() -> None:
+def test_what_is_free_at_the_programs_peak(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def told(value: Any) -> Callable[[Any], Any]:
+    def answered(value: Any) -> Callable[[Any], Any]:
         return lambda device: asked.append(device) or value
 
-    cuda = types.SimpleNamespace(
-        mem_get_info=told((1000, 8000)), memory_reserved=told(500), max_memory_allocated=told(300)
-    )
+    answers = {"mem_get_info": (1000, 8000), "memory_reserved": 500, "max_memory_allocated": 300}
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, answered(answer))
     device = torch.device("cuda", 1)
-    assert headroom.unused_bytes(types.SimpleNamespace(cuda=cuda), device) == 1200
+    assert headroom.unused_bytes(device) == 1200
     assert asked == [device] * 3, "the very device, not the current one"
 
 
@@ -57,9 +57,9 @@ def test_what_a_call_and_an_update_need(left: Left) -> None:
     (x, _), model = vectors(), mlp()
     output, optimizer = model(x), torch.optim.SGD(model.parameters(), 0.1)
     cases: list[tuple[int, Callable[[], str | None]]] = [
-        (4 * PARAMETERS, lambda: headroom.lack_for_call(torch, model)),
-        (4 * (PARAMETERS + OUTPUTS), lambda: headroom.lack_for_call(torch, model, [output])),
-        (7 * PARAMETERS, lambda: headroom.lack_for_update(torch, optimizer)),
+        (4 * PARAMETERS, lambda: headroom.lack_for_call(model)),
+        (4 * (PARAMETERS + OUTPUTS), lambda: headroom.lack_for_call(model, [output])),
+        (7 * PARAMETERS, lambda: headroom.lack_for_update(optimizer)),
     ]
     for needed, lack in cases:
         left(needed)
@@ -72,13 +72,13 @@ def test_calls_that_wait_for_their_backward_pass_are_counted(left: Left) -> None
     (x, _), model = vectors(), mlp()
     output, waiting = model(x), record(model, torch.sum, x)
     left(4 * (PARAMETERS + 2 * OUTPUTS) - 1)
-    assert headroom.lack_for_call(torch, model, output) is None
-    assert headroom.lack_for_call(torch, model, output, [waiting]) is not None
+    assert headroom.lack_for_call(model, output) is None
+    assert headroom.lack_for_call(model, output, [waiting]) is not None
 
 
 def test_memory_of_the_host_is_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headroom, "unused_bytes", lambda torch, device: pytest.fail("asked"))
-    assert headroom.lack_for_call(torch, mlp(), torch.ones(3)) is None
+    monkeypatch.setattr(headroom, "unused_bytes", lambda device: pytest.fail("asked"))
+    assert headroom.lack_for_call(mlp(), torch.ones(3)) is None
 
 
 def kept_during(run: Program, monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -86,8 +86,8 @@ def kept_during(run: Program, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found: list[int] = []
     own = checks.finish
 
-    def finish(torch: Any, recorded: Any, *args: Any, **kwargs: Any) -> None:
-        own(torch, recorded, *args, **kwargs)
+    def finish(recorded: Any, *args: Any, **kwargs: Any) -> None:
+        own(recorded, *args, **kwargs)
         found.append(len(recorded.outputs))
 
     monkeypatch.setattr(checks, "finish", finish)
@@ -188,7 +188,7 @@ def test_calls_are_handed_out_on_a_cpu_alone(program, monkeypatch, device, units
 
 def test_a_model_without_parameters_fits(left: Left) -> None:
     left(0)
-    assert headroom.lack_for_call(torch, nn.Identity()) is None
+    assert headroom.lack_for_call(nn.Identity()) is None
 
 
 # Losses -----------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ for module in (checks, booster):
     module.load = boosts.__getitem__
 run = Program(Path({folder!r}) / str(rank), mlp(), vectors, **boosts)
 job.append(run.job)
-ours = peers.Peers(torch)
+ours = peers.Peers()
 run.looks._agree = ours.agree
 run.keep("right", "late")
 out_at = None

@@ -27,9 +27,9 @@ class Attention(nn.Module):
 
 
 def recorded(model: nn.Module, x: torch.Tensor) -> calls.Recorded:
-    call = calls.begin(torch, model, (x,), {})
+    call = calls.begin(model, (x,), {})
     output = model(x)
-    calls.finish(torch, call, output)
+    calls.finish(call, output)
     output.square().mean().backward()
     return call
 
@@ -52,7 +52,7 @@ MODELS: dict[str, tuple[Any, Any, set[str]]] = {
 @pytest.mark.parametrize("kind", MODELS)
 def test_every_operation_has_its_kind_forward_and_backward(kind: str) -> None:
     make, data, kinds = MODELS[kind]
-    seconds = op_shares.measure(torch, recorded(make(), data()))
+    seconds = op_shares.measure(recorded(make(), data()))
     assert seconds is not None
     assert kinds <= set(seconds)
     assert all(value > 0 for value in seconds.values())
@@ -62,7 +62,7 @@ def test_measuring_leaves_no_trace() -> None:
     model = Attention()
     call = recorded(model, torch.randint(30, (3, 7)))
     before = everything(model)
-    op_shares.measure(torch, call)
+    op_shares.measure(call)
     after = everything(model)
     assert str(before) == str(after)
 

@@ -64,7 +64,7 @@ def test_training_goes_on_from_it_as_it_did_then(kind: str) -> None:
     torch.manual_seed(0)
     model = Net()
     optimizer = OPTIMIZERS[kind](model.parameters())
-    kept = Snapshot(torch, [model], [optimizer])
+    kept = Snapshot([model], [optimizer])
     train(model, optimizer, 3, seed=1)
     assert kept.fits()
     kept.take(3)
@@ -85,7 +85,7 @@ def test_training_goes_on_from_it_as_it_did_then(kind: str) -> None:
 def test_state_that_came_later_goes() -> None:
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters())
-    kept = Snapshot(torch, [model], [optimizer])
+    kept = Snapshot([model], [optimizer])
     kept.take(0)
     train(model, optimizer, 1, seed=1)
     assert optimizer.state
@@ -96,7 +96,7 @@ def test_state_that_came_later_goes() -> None:
 def test_the_rate_is_the_programs() -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    kept = Snapshot(torch, [model], [optimizer])
+    kept = Snapshot([model], [optimizer])
     kept.take(0)
     optimizer.param_groups[0]["lr"] = 0.01
     kept.put_back()
@@ -106,7 +106,7 @@ def test_the_rate_is_the_programs() -> None:
 def test_it_holds_no_model_and_is_not_whole_for_another() -> None:
     models, optimizers = [Net()], []
     optimizers.append(torch.optim.SGD(models[0].parameters(), 0.1))
-    kept = Snapshot(torch, models, optimizers)
+    kept = Snapshot(models, optimizers)
     kept.take(5)
     assert kept.whole
     gone = weakref.ref(models[0]), weakref.ref(next(models[0].parameters()))
@@ -122,7 +122,7 @@ def test_it_holds_no_model_and_is_not_whole_for_another() -> None:
 
 def test_what_would_take_much_of_the_memory_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Linear(1000, 1000)
-    kept = Snapshot(torch, [model], [])
+    kept = Snapshot([model], [])
     size = 4 * 1001 * 1000
     for spare, fits in ((4 * size, True), (4 * size - 4, False), (None, False)):
         monkeypatch.setattr("flatout_agent.live.snapshot.spare_memory", lambda spare=spare: spare)
@@ -135,4 +135,4 @@ def test_tensors_of_other_kinds_are_not_kept() -> None:
 
     model = nn.Linear(2, 2)
     model.register_buffer("mine", torch.ones(3).as_subclass(Mine))
-    assert not Snapshot(torch, [model], []).fits()
+    assert not Snapshot([model], []).fits()

@@ -36,7 +36,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Device:
 
 
 def evaluations(kind: str) -> Evaluations:
-    return Evaluations(SimpleNamespace(torch=torch, device=kind))  # type: ignore[arg-type]
+    return Evaluations(SimpleNamespace(device=kind))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("kind", "seconds"), [("cpu", 1.0), ("cuda", 10.1)])

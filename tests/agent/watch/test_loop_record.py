@@ -48,7 +48,7 @@ def evaluate(record: LoopRecord, clock: Clock, seconds: float) -> None:
 
 
 def test_a_step_is_its_batches_waits_and_backward_passes(clock: Clock) -> None:
-    record = LoopRecord(torch)
+    record = LoopRecord()
     for _ in range(2):
         clock.now += 1.0
         record.batch(TRAIN, batch(4), 0.25)
@@ -68,7 +68,7 @@ def test_a_step_is_its_batches_waits_and_backward_passes(clock: Clock) -> None:
 def test_batches_that_an_evaluation_follows_are_not_trained_on(
     clock: Clock, until_training: bool, eval_s: float
 ) -> None:
-    record = LoopRecord(torch, until_training)
+    record = LoopRecord(until_training)
     record.batch(TRAIN, batch(4), 0.0)
     call(record, 4)
     for _ in range(2):
@@ -85,7 +85,7 @@ def test_batches_that_an_evaluation_follows_are_not_trained_on(
 
 
 def test_a_loss_in_evaluation_mode_that_is_trained_on_is_no_waste(clock: Clock) -> None:
-    record = LoopRecord(torch)
+    record = LoopRecord()
     evaluate(record, clock, 1.0)
     record.backward()
     call(record, 4)
@@ -93,7 +93,7 @@ def test_a_loss_in_evaluation_mode_that_is_trained_on_is_no_waste(clock: Clock) 
 
 
 def test_without_a_loader_the_first_models_inputs_count(clock: Clock) -> None:
-    record = LoopRecord(torch)
+    record = LoopRecord()
     call(record, 4)
     call(record, 4, lead=False)
     assert record.step(clock.now).samples == 4
@@ -101,12 +101,12 @@ def test_without_a_loader_the_first_models_inputs_count(clock: Clock) -> None:
     record.batch(TRAIN, batch(3), 0.0)
     call(record, 4)
     assert record.step(clock.now).samples == 3
-    assert LoopRecord(torch).buffered() == 0
+    assert LoopRecord().buffered() == 0
     assert record.training_call((), {}, lead=True) is None
 
 
 def test_a_closure_is_an_optimizer_that_computes_the_loss_itself(clock: Clock) -> None:
-    record = LoopRecord(torch)
+    record = LoopRecord()
     record.backward()
     record.optimizer_starts()
     assert not record.closure

@@ -17,7 +17,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.model: Any = object()
-        self.job: Any = SimpleNamespace(torch=torch, steps=0, models=[self.model])
+        self.job: Any = SimpleNamespace(steps=0, models=[self.model])
         booster: Any = SimpleNamespace(applied={})
         self.watch = RunWatch(self.job, booster, recorder=SimpleNamespace())  # type: ignore[arg-type]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from flatout_agent.watch.profile.process import MemoryInUse
@@ -22,36 +23,44 @@ class Module(torch.nn.Module):
         return iter(self.places)
 
 
-def job(*devices: str) -> tuple[Any, list[Any]]:
-    waited: list[Any] = []
-    module = SimpleNamespace(synchronize=waited.append, max_memory_allocated=lambda device: 7)
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The devices that are waited for."""
+    devices: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", devices.append)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 7)
+    return devices
+
+
+def job(*devices: str) -> Any:
     kind = torch.device(devices[0]).type if devices else "cuda"
     models = [Module(*devices)] if devices else []
-    return SimpleNamespace(torch=SimpleNamespace(cuda=module), device=kind, models=models), waited
+    return SimpleNamespace(device=kind, models=models)
 
 
-def test_the_models_devices_are_waited_for_not_the_current_one() -> None:
-    both, waited = job("cuda:1", "cuda:2", "cuda:1")
+def test_the_models_devices_are_waited_for_not_the_current_one(waited: list[Any]) -> None:
+    both = job("cuda:1", "cuda:2", "cuda:1")
     synchronize(both)
     assert {str(device) for device in waited} == {"cuda:1", "cuda:2"}
     assert peak_bytes(both) == 14
 
 
-def test_before_there_is_a_model_the_current_device_is_meant() -> None:
-    none, waited = job()
-    synchronize(none)
+def test_before_there_is_a_model_the_current_device_is_meant(waited: list[Any]) -> None:
+    synchronize(job())
     assert waited == [None]
 
 
-def test_a_cpu_is_not_waited_for() -> None:
-    here, waited = job("cpu")
+def test_a_cpu_is_not_waited_for(waited: list[Any]) -> None:
+    here = job("cpu")
     synchronize(here)
     assert waited == []
     assert (peak_bytes(here) or 1) > 0
 
 
-def test_memory_in_use_is_asked_for_after_each_step_so_it_must_be_cheap() -> None:
+def test_memory_in_use_is_asked_for_after_each_step_so_it_must_be_cheap(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     nested = {"allocated_bytes": {"all": {"current": 7}}}
     # Not memory_stats, which is slow.
-    cuda = SimpleNamespace(memory_stats_as_nested_dict=lambda device: nested)
-    assert MemoryInUse(SimpleNamespace(cuda=cuda), "cuda").bytes() == 7
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: nested)
+    assert MemoryInUse("cuda").bytes() == 7

@@ -9,23 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-def counter(torch: Any, models: list[Any]) -> Callable[[], float | None] | None:
+
+def counter(models: list[torch.nn.Module]) -> Callable[[], float | None] | None:
     """Begin to count; returns what ends it and tells the sum (None: nothing known was called).
 
     None: not here. torch.compile's code runs outside of dispatch modes or would be compiled anew,
     and an operator on a distributed tensor would be counted for all devices.
     """
-    if not models or any(_unfit(torch, model) for model in models):
+    if not models or any(_unfit(model) for model in models):
         return None
-    modes = torch.utils._python_dispatch
-    if modes._get_current_dispatch_mode_stack():
+    if _get_current_dispatch_mode_stack():
         return None  # the script's own mode would be left while ours is inside it
-    from torch.utils.flop_counter import flop_registry
+    from torch.utils.flop_counter import flop_registry  # not loaded with torch
 
     counted: dict[str, float] = {"flops": 0.0}
 
-    class Count(modes.TorchDispatchMode):  # type: ignore[misc,name-defined]
+    class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         supports_higher_order_operators = True
 
         def __torch_dispatch__(
@@ -40,11 +42,11 @@ def counter(torch: Any, models: list[Any]) -> Callable[[], float | None] | None:
                     counted["flops"] = float("nan")
             return out
 
-    mode = Count()
+    mode: Any = Count()  # type: ignore[no-untyped-call]  # torch's own
     mode.__enter__()
 
     def end() -> float | None:
-        if modes._get_current_dispatch_mode_stack()[-1:] == [mode]:
+        if _get_current_dispatch_mode_stack()[-1:] == [mode]:
             mode.__exit__(None, None, None)
         flops = counted["flops"]
         return flops if 0 < flops < float("inf") else None
@@ -52,7 +54,7 @@ def counter(torch: Any, models: list[Any]) -> Callable[[], float | None] | None:
     return end
 
 
-def _unfit(torch: Any, model: Any) -> bool:
+def _unfit(model: torch.nn.Module) -> bool:
     parts = list(model.modules())
     if any(isinstance(part, torch.jit.ScriptModule) for part in parts):
         return True

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from flatout_agent.watch.tensors import tensors_in
 
 KEY = "flatout"
@@ -29,12 +31,13 @@ class Losses:
     def __init__(self) -> None:
         self._marks: list[tuple[int, weakref.ref[_Mark]]] = []
 
-    def saw(self, loss: Any, step: int) -> None:
+    def saw(self, loss: torch.Tensor, step: int) -> None:
         """`backward` is about to run on this tensor."""
         node = loss.grad_fn
         if node is not None:
             mark = _Mark()
-            node.metadata[KEY] = mark
+            metadata: Any = node.metadata  # a property, to torch's types a method
+            metadata[KEY] = mark
             self._marks.append((step, weakref.ref(mark)))
 
     def kept(self, step: int) -> bool:
@@ -47,8 +50,7 @@ class Losses:
 class Forwards:
     """Training calls of a root model, and how many of them no backward pass came by."""
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
+    def __init__(self) -> None:
         self._calls: list[tuple[int, list[bool]]] = []
         self._handles: list[Any] = []
 
@@ -56,9 +58,7 @@ class Forwards:
         """A root model has returned `output` in training."""
         reached: list[bool] = []
         nodes = {
-            tensor.grad_fn: None
-            for tensor in tensors_in(self._torch, output)
-            if tensor.grad_fn is not None
+            tensor.grad_fn: None for tensor in tensors_in(output) if tensor.grad_fn is not None
         }
         for node in list(nodes)[:OUTPUTS]:
             self._handles.append(node.register_prehook(_noting(reached)))

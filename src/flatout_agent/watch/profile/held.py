@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+
+import torch
 
 from flatout_agent.job import Job
 from flatout_agent.watch.tensors import tensors_in
@@ -17,10 +18,10 @@ def parameter_bytes(job: Job) -> int:
 
 def optimizer_bytes(job: Job) -> int:
     """State of all optimizers on the device that trains: averages, not weights."""
-    return _bytes(tensors_in(job.torch, [item.state for item in job.optimizers]), job.device)
+    return _bytes(tensors_in([item.state for item in job.optimizers]), job.device)
 
 
-def _bytes(tensors: Iterable[Any], device: str) -> int:
+def _bytes(tensors: Iterable[torch.Tensor], device: str) -> int:
     """Each tensor once. Of a tensor that lies on several devices, this process's part."""
     found: dict[int, int] = {}
     for tensor in tensors:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from flatout_agent.replacing import Undo, in_reverse, replaced
 from flatout_agent.watch import places
 from flatout_agent.watch.calls import Calls
@@ -31,7 +33,7 @@ class LoaderStarts:
     Made before discovery puts its own hooks there, removed after those.
     """
 
-    def __init__(self, torch: Any, calls: Calls) -> None:
+    def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._passes: weakref.WeakKeyDictionary[Any, _Pass] = weakref.WeakKeyDictionary()
         self._iterators: list[weakref.ref[Any]] = []
@@ -51,7 +53,7 @@ class LoaderStarts:
         make_iterator = self._loader_class.__iter__
         next_batch = self._iterator_class.__next__
 
-        def __iter__(loader: Any) -> Iterator[Any]:  # noqa: N807
+        def __iter__(loader: torch.utils.data.DataLoader[Any]) -> Iterator[Any]:  # noqa: N807
             began = time.perf_counter()
             iterator: Iterator[Any] = make_iterator(loader)
             with contextlib.suppress(Exception):  # one that cannot be noted is the program's still
@@ -72,7 +74,9 @@ class LoaderStarts:
             ]
         )
 
-    def _started(self, loader: Any, iterator: Any, began: float) -> None:
+    def _started(
+        self, loader: torch.utils.data.DataLoader[Any], iterator: Any, began: float
+    ) -> None:
         self.begun += 1
         self._passes[loader] = _Pass(began, places.where())
         known = [item for item in self._iterators if item() is not None]
@@ -80,7 +84,7 @@ class LoaderStarts:
             known.append(weakref.ref(iterator))
         self._iterators = known
 
-    def batch(self, loader: Any) -> None:
+    def batch(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """`loader` has given a batch."""
         current = self._passes.get(loader)
         if current is not None:
@@ -88,7 +92,7 @@ class LoaderStarts:
             if current.start_s is None:
                 current.start_s = time.perf_counter() - current.began
 
-    def trains(self, loader: Any) -> None:
+    def trains(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """The last batch of `loader` is trained on."""
         current = self._passes.get(loader)
         if current is not None and not current.trains and current.start_s is not None:
@@ -96,7 +100,7 @@ class LoaderStarts:
             self.start_s.append(current.start_s)
             self.where = current.where
 
-    def left(self, loader: Any) -> tuple[int, int] | None:
+    def left(self, loader: torch.utils.data.DataLoader[Any]) -> tuple[int, int] | None:
         """Batches until this loader's pass ends, and of a whole pass; None: not known."""
         current = self._passes.get(loader)
         try:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
+
+import torch
 
 from flatout_agent import wire
 from flatout_agent.chain import Depth, compiled_by_user
@@ -26,13 +29,12 @@ class LoopNotes:
 
     def __init__(self, job: Job, recorder: Recorder) -> None:
         self.job = job
-        self.torch = job.torch
         self.recorder = recorder
-        self.notes = JobNotes(self.torch)
-        self.calls = Calls(self.torch)
-        self.loaders = LoaderStarts(self.torch, self.calls)
+        self.notes = JobNotes()
+        self.calls = Calls()
+        self.loaders = LoaderStarts(self.calls)
         self.losses = Losses()
-        self.forwards = Forwards(self.torch)
+        self.forwards = Forwards()
         self.window = False
         self.on_cuda = False
         self.steps: list[Step] = []
@@ -40,18 +42,18 @@ class LoopNotes:
         self.loss_at: tuple[str, int] | None = None
         self.anomaly = False
         self.batch_pinned: bool | None = None
-        self.record = LoopRecord(self.torch)
+        self.record = LoopRecord()
         self._undo: list[Undo] = []
         self._begun = 0
-        self.watched: Seen[Any] = Seen()
+        self.watched: Seen[torch.nn.Module] = Seen()
         """Root models whose every call is seen."""
 
-    def batch(self, loader: Any, batch: Any, wait_s: float) -> None:
+    def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> None:
         """A loader has given a batch."""
         self.record.batch(loader, batch, wait_s)
         self.loaders.batch(loader)
         if self.window and self.batch_pinned is None and self.on_cuda:
-            first = next(tensors_in(self.torch, batch), None)
+            first = next(tensors_in(batch), None)
             if first is not None and first.device.type == "cpu":
                 self.batch_pinned = bool(first.is_pinned())
 
@@ -60,7 +62,7 @@ class LoopNotes:
         if self.record.last_loader is not None:
             self.loaders.trains(self.record.last_loader)
 
-    def model_found(self, model: Any) -> None:
+    def model_found(self, model: torch.nn.Module) -> None:
         """A root model is about to be called: watch its calls, unless that were compiled anew."""
         self.notes.model(model)
         compiled = type(model).__name__ == "OptimizedModule" or compiled_by_user(model)
@@ -71,11 +73,11 @@ class LoopNotes:
             self._undo.append(self.job.wrap_call(model, Depth.WATCH, watch))
 
     def _watching(
-        self, model: Any, number: int, compiled: bool
+        self, model: torch.nn.Module, number: int, compiled: bool
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def layer(call: Callable[..., Any]) -> Callable[..., Any]:
             def watched(*args: Any, **kwargs: Any) -> Any:
-                training = model.training and self.torch.is_grad_enabled()
+                training = model.training and torch.is_grad_enabled()
                 safely = self.recorder.safely
                 if not training:
                     safely("evaluation", self._evaluation_begins)
@@ -104,10 +106,10 @@ class LoopNotes:
         self.record.evaluation_begins()
         self._place("eval")
 
-    def backward(self, loss: Any) -> None:
+    def backward(self, loss: torch.Tensor) -> None:
         """`backward` is about to run on this tensor."""
         self.record.backward()
-        self.anomaly = self.anomaly or bool(self.torch.is_anomaly_enabled())
+        self.anomaly = self.anomaly or bool(torch.is_anomaly_enabled())
         frame = self._place("backward")
         if frame is not None:
             self.loss_at = frame.f_code.co_filename, frame.f_lineno
@@ -119,12 +121,12 @@ class LoopNotes:
         self.record.optimizer_starts()
         self._place("optimizer")
 
-    def optimizer_ends(self, optimizer: Any) -> None:
+    def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """`optimizer.step` has ended."""
         if len(self.notes.optimizers) < len(self.job.optimizers):
             self.notes.optimizer(optimizer, self.record.closure)
 
-    def _place(self, what: str) -> Any:
+    def _place(self, what: str) -> FrameType | None:
         """Note where the program is, the first time; returns that frame then."""
         if what in self.places:
             return None

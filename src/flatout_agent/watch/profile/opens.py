@@ -27,8 +27,7 @@ MOST_FILES = 64
 class WorkerOpens:
     """Made once, in the process that trains."""
 
-    def __init__(self, torch: Any, folder: str) -> None:
-        self.torch = torch
+    def __init__(self, folder: str) -> None:
         self.folder = folder
         self.inherited: list[Callable[[], None]] = []
         """What a worker takes out that it got from the process that trains."""
@@ -75,7 +74,7 @@ class _Counting(Calls):
     """In the worker: only what opens files."""
 
     def __init__(self, opens: WorkerOpens) -> None:
-        super().__init__(opens.torch)
+        super().__init__()
         self._opens = opens
         self._told = 0.0
 

@@ -7,7 +7,8 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any
+
+import torch
 
 from flatout_agent.speedups.memory_counters import allocated_bytes
 
@@ -34,8 +35,8 @@ def worker_cpu_s(pids: Iterable[int]) -> dict[int, float]:
 class MemoryInUse:
     """Of the accelerator by tensors, on CPU resident in this process; asked after each step."""
 
-    def __init__(self, torch: Any, device: str) -> None:
-        self._torch, self._device = torch, device
+    def __init__(self, device: str) -> None:
+        self._device = device
         self._file: int | None = None
         if device == "cpu" and sys.platform == "linux":
             self._file = os.open("/proc/self/statm", os.O_RDONLY)  # opening it costs more
@@ -43,7 +44,7 @@ class MemoryInUse:
     def bytes(self) -> int | None:
         """Now; None: not known on this device or system."""
         if self._device == "cuda":
-            return allocated_bytes(self._torch)
+            return allocated_bytes()
         if sys.platform != "linux" or self._file is None:
             return None
         return int(os.pread(self._file, 128, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -55,7 +56,7 @@ class MemoryInUse:
             self._file = None
 
 
-def memory_total_bytes(torch: Any, device: str) -> int | None:
+def memory_total_bytes(device: str) -> int | None:
     """Of the accelerator, or of this machine."""
     if device == "cuda":
         return int(torch.cuda.mem_get_info()[1])
@@ -64,12 +65,12 @@ def memory_total_bytes(torch: Any, device: str) -> int | None:
     return None
 
 
-def reserved_bytes(torch: Any, device: str) -> int | None:
+def reserved_bytes(device: str) -> int | None:
     """Held by torch's allocator on the accelerator."""
     return int(torch.cuda.memory_reserved()) if device == "cuda" else None
 
 
-def alloc_retries(torch: Any, device: str) -> int:
+def alloc_retries(device: str) -> int:
     """How often the allocator had to free its cache to find room, so far."""
     return int(torch.cuda.memory_stats().get("num_alloc_retries", 0)) if device == "cuda" else 0
 

@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from flatout_agent.replacing import Replacement, Undo
 
 COMPRESSION = 3
@@ -29,8 +31,7 @@ class Recording:
     one gives way, since torch knows only one: `yielded` is then true, and there is no trace.
     """
 
-    def __init__(self, torch: Any, device: str, steps: int, warmup: int, detail: bool) -> None:
-        self.torch = torch
+    def __init__(self, device: str, steps: int, warmup: int, detail: bool) -> None:
         self.warmup = warmup
         self.steps = steps
         self.taken = 0
@@ -41,7 +42,8 @@ class Recording:
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
         of_device = getattr(profiler.ProfilerActivity, device.upper(), None)
-        if device != "cpu" and of_device in profiler.supported_activities():
+        supported = profiler.supported_activities()  # type: ignore[no-untyped-call]  # torch's own
+        if device != "cpu" and of_device is not None and of_device in supported:
             activities.append(of_device)
         # Made when it starts: so many steps are planned, so many `step` calls end it.
         self._profile = profiler.profile(
@@ -67,9 +69,9 @@ class Recording:
 
     def start(self) -> None:
         """Begin with the warm-up."""
-        self._undo.append(give_way(self.torch, self._script_profiles))
+        self._undo.append(give_way(self._script_profiles))
         if self._memory:
-            self._undo.append(_without_warnings(self.torch))
+            self._undo.append(_without_warnings())
         self._quietly(self._profile.start)
 
     def step(self) -> bool:
@@ -130,7 +132,7 @@ class Recording:
             self.stop()
 
 
-def give_way(torch: Any, begins: Callable[[], None]) -> Undo:
+def give_way(begins: Callable[[], None]) -> Undo:
     """Call `begins` before any profiler of torch begins, by standing in front of how each does."""
     module = torch.autograd.profiler
 
@@ -147,7 +149,7 @@ def give_way(torch: Any, begins: Callable[[], None]) -> Undo:
     return begin.back
 
 
-def other_profiler(torch: Any) -> bool:
+def other_profiler() -> bool:
     """Whether a profiler of the script's own runs on this thread: torch's or Python's."""
     if torch.autograd.profiler._is_profiler_enabled or torch._C._autograd._profiler_enabled():
         return True
@@ -157,7 +159,7 @@ def other_profiler(torch: Any) -> bool:
     return monitoring is not None and monitoring.get_tool(PROFILER_TOOL) is not None
 
 
-def _without_warnings(torch: Any) -> Undo:
+def _without_warnings() -> Undo:
     """Raise torch's log level: its allocator warns of every tensor that is older than the trace."""
     name = {"linux": "libc10.so", "darwin": "libc10.dylib"}.get(sys.platform, "c10.dll")
     path = os.path.join(os.path.dirname(torch.__file__), "lib", name)  # noqa: PTH118, PTH120

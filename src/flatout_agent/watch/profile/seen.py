@@ -20,8 +20,7 @@ class Window:
 
     def __init__(self, loop: LoopNotes, folder: str) -> None:
         self.loop = loop
-        self.torch = loop.torch
-        self.opens = WorkerOpens(self.torch, folder)
+        self.opens = WorkerOpens(folder)
         self.opens.inherited = [loop.calls.remove]
         self.began = 0.0
         self.device = "cpu"
@@ -43,7 +42,7 @@ class Window:
         self.device = device
         self._before = self._now()
         self._from = self.loop.job.steps
-        self._in_use = process.MemoryInUse(self.torch, device)
+        self._in_use = process.MemoryInUse(device)
         self._collections = process.Collections()
         self.opens.inherited.append(self._collections.remove)
         self.loop.window = True
@@ -77,7 +76,7 @@ class Window:
         return {
             "cpu": time.process_time(),
             "workers": process.worker_cpu_s(pids),
-            "retries": process.alloc_retries(self.torch, self.device),
+            "retries": process.alloc_retries(self.device),
             "opens": self.opens.counts(pids),
         }
 
@@ -137,16 +136,16 @@ class Window:
 
     def _process(self) -> dict[str, Any]:
         """Memory, torch.compile and settings of the process as it is now."""
-        torch, device = self.torch, self.device
+        device = self.device
         return {
             "memory_peak_bytes": peak_bytes(self.loop.job),
-            "memory_total_bytes": process.memory_total_bytes(torch, device),
-            "memory_reserved_bytes": process.reserved_bytes(torch, device),
+            "memory_total_bytes": process.memory_total_bytes(device),
+            "memory_reserved_bytes": process.reserved_bytes(device),
             "alloc_retries": self._used.get("retries", 0),
             "recompiles": compile.recompiles(),
             "graph_breaks": compile.graph_breaks(),
             "debug_variables": settings.debug_variables(),
-            "deterministic": settings.deterministic(torch),
+            "deterministic": settings.deterministic(),
         }
 
     def _unused(self, count: int) -> float:

@@ -6,7 +6,8 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any
+
+import torch
 
 NUMBER = r"[1-9]\d*"
 VARIABLES = (
@@ -51,6 +52,6 @@ def debug_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]
     return tuple(found)
 
 
-def deterministic(torch: Any) -> bool:
+def deterministic() -> bool:
     """Whether slower kernels are chosen so that results repeat."""
     return bool(torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic)

@@ -12,6 +12,8 @@ import os
 import time
 from typing import Any
 
+import torch
+
 from flatout_agent import wire
 from flatout_agent.booster import Booster
 from flatout_agent.job import Job
@@ -57,7 +59,6 @@ class ProfileWatch(Watcher):
         self.booster = booster
         self.recorder = recorder
         self.orders = orders
-        self.torch = job.torch
         self.loop = LoopNotes(job, recorder)
         self.window = Window(self.loop, recorder.folder)
         self.lockstep = world_size() > 1
@@ -78,29 +79,33 @@ class ProfileWatch(Watcher):
         self._told = ""
         self._told_at = 0.0
 
-    def loader_found(self, loader: Any) -> None:
+    def loader_found(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         with self.loop.calls.paused():
             self.loop.notes.loader(loader)
 
-    def batch(self, loader: Any, batch: Any, wait_s: float) -> Any:
+    def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> Any:
         self.loop.batch(loader, batch, wait_s)
         return batch
 
-    def model_found(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def model_found(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         with self.loop.calls.paused():
             self.loop.model_found(model)
 
-    def training_call(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def training_call(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if model not in self.loop.watched:
             self.loop.training_begins(self.job.models.index(model), args, kwargs)
 
-    def backward(self, loss: Any) -> None:
+    def backward(self, loss: torch.Tensor) -> None:
         self.loop.backward(loss)
 
-    def optimizer_starts(self, optimizer: Any) -> None:
+    def optimizer_starts(self, optimizer: torch.optim.Optimizer) -> None:
         self.loop.optimizer_starts()
 
-    def optimizer_ends(self, optimizer: Any) -> None:
+    def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         with self.loop.calls.paused():
             self.loop.optimizer_ends(optimizer)
 
@@ -148,7 +153,7 @@ class ProfileWatch(Watcher):
 
     def _wait_for_profiler(self) -> bool:
         """Whether the script's own profiler runs, or the script has asked for one too often."""
-        if not other_profiler(self.torch):
+        if not other_profiler():
             return False
         self.profiler = True
         self._waited += 1
@@ -184,7 +189,7 @@ class ProfileWatch(Watcher):
 
     def _in_window(self, step: Step, closing: bool) -> None:
         self.window.step(step)
-        if other_profiler(self.torch):
+        if other_profiler():
             self.profiler = True
         if closing:
             self.window.ends()
@@ -207,7 +212,7 @@ class ProfileWatch(Watcher):
                 self._back()
             return
         warmup = 1 if detail else self._warmup()
-        self._recording = Recording(self.torch, self.job.device, steps, warmup, detail)
+        self._recording = Recording(self.job.device, steps, warmup, detail)
         self._recording.start()
 
     def _back(self) -> None:
@@ -262,12 +267,12 @@ class ProfileWatch(Watcher):
 
     def _begin_count(self) -> None:
         """Where a profiler of the script's begins meanwhile, it would see the operators twice."""
-        if not other_profiler(self.torch):
-            self._count = flops.counter(self.torch, list(self.job.models))
+        if not other_profiler():
+            self._count = flops.counter(list(self.job.models))
         if self._count is None:
             self._finish()
         else:
-            self._stop_waiting = give_way(self.torch, self._end_count)
+            self._stop_waiting = give_way(self._end_count)
 
     def _in_flops(self, step: Step, closing: bool) -> None:
         self._end_count()

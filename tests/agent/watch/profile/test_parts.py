@@ -25,7 +25,7 @@ from flatout_agent.watch.profile.settings import debug_variables
 
 @pytest.fixture
 def calls():
-    watched = Calls(torch)
+    watched = Calls()
     watched.install(outside_compiled=True)
     yield watched
     watched.remove()
@@ -40,7 +40,7 @@ def attributes() -> list[object]:
 
 def test_everything_is_put_back() -> None:
     before = attributes()
-    watched = Calls(torch)
+    watched = Calls()
     watched.install(outside_compiled=True)
     assert attributes() != before
     watched.remove()
@@ -160,7 +160,7 @@ def test_a_sum_of_losses_keeps_them_all() -> None:
 
 def test_forwards_without_backward() -> None:
     model = torch.nn.Linear(2, 2)
-    forwards = Forwards(torch)
+    forwards = Forwards()
     for step in range(4):
         used, unused = model(torch.ones(1, 2)), model(torch.ones(1, 2))
         forwards.called({"logits": used}, step)
@@ -175,7 +175,7 @@ def test_flops_of_a_step_and_the_same_result() -> None:
     model = torch.nn.Linear(8, 4)
     inputs = torch.randn(2, 8)
     expected = model(inputs)
-    end = counter(torch, [model])
+    end = counter([model])
     assert end is not None
     counted = model(inputs)
     assert end() == 2 * 2 * 8 * 4
@@ -187,14 +187,14 @@ def test_flops_are_not_counted_inside_a_mode_of_the_script() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False):
-        assert counter(torch, [torch.nn.Linear(2, 2)]) is None
-    assert counter(torch, []) is None
+        assert counter([torch.nn.Linear(2, 2)]) is None
+    assert counter([]) is None
 
 
 def test_a_recording_and_its_marks(tmp_path: Path) -> None:
-    recording = Recording(torch, "cpu", steps=2, warmup=1, detail=False)
+    recording = Recording("cpu", steps=2, warmup=1, detail=False)
     recording.start()
-    assert other_profiler(torch) or not recording.recording
+    assert other_profiler() or not recording.recording
     for _ in range(3):
         torch.ones(2).sum()
         over = recording.step()
@@ -203,7 +203,7 @@ def test_a_recording_and_its_marks(tmp_path: Path) -> None:
     path = Path(recording.save(str(tmp_path / "times")))
     assert path.name == "times.json.gz"
     assert list(tmp_path.iterdir()) == [path]
-    assert not other_profiler(torch)
+    assert not other_profiler()
 
 
 def test_garbage_collections_are_counted() -> None:
@@ -246,7 +246,7 @@ def test_a_recording_on_a_gpu(tmp_path: Path) -> None:
     import json
 
     weight = torch.randn(256, 256, device="cuda")
-    recording = Recording(torch, "cuda", steps=2, warmup=1, detail=True)
+    recording = Recording("cuda", steps=2, warmup=1, detail=True)
     recording.start()
     for _ in range(3):
         weight @ weight
