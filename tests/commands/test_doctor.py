@@ -134,7 +134,7 @@ def test_its_guide_shows_what_it_prints(root: Path) -> None:
 def test_a_healthy_machine() -> None:
     done = flat("doctor", "--machine", str(MACHINES / "workstation.json"))
     assert done.returncode == 0
-    assert "verdict   healthy: nothing wrong found" in done.stdout
+    assert "verdict   healthy: no problems found" in done.stdout
 
 
 def test_a_broken_interpreter_is_told(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_the_root_is_whole_and_the_rest_in_a_line() -> None:
     assert "also      Title of deeper" in told
     assert "harmless  Title of calm" in told
     assert told.count("cure") == 2
-    assert "2. (not on this machine) Elsewhere." in told
+    assert "2. (does not apply to this machine) Elsewhere." in told
 
 
 def test_what_was_given_without_a_file_has_its_line() -> None:

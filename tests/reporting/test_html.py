@@ -86,7 +86,7 @@ def test_a_good_page_says_it_in_words() -> None:
     assert "3.67× faster, and it learns the same" in words
     assert "95% interval 3.52× to 3.79×" in words
     assert "From 1514 ms to 412 ms per step: bf16-autocast 1.92× saves the most, 725 ms" in words
-    assert "The loss curves lie on each other: gradient error 0.9% of batch noise" in words
+    assert "The loss curves coincide: gradient error 0.9% of batch noise" in words
     assert "All 5 A/B pairs were faster: median 3.67×" in words
     assert "5.0 → 2.9 GiB" in words
     assert "runs/events.out.tfevents.1763680449" in words

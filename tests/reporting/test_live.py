@@ -89,9 +89,9 @@ def test_the_closing_lines_tell_gain_time_saved_and_files() -> None:
 
 def test_a_run_that_won_nothing_says_so() -> None:
     costly = live.closing_lines(tuned(saved_s=-4.0))[0][0]
-    assert "finding that cost about 4.0 s more than this run has won back" in costly
+    assert "finding that cost about 4.0 s more than this run has gained" in costly
     nothing = live.closing_lines(tuned(best=None, plan=None))[0][0]
-    assert nothing == "nothing made this program faster; it runs as written"
+    assert nothing == "no boost made this program faster; it runs as written"
     stopped = live.closing_lines(tuned(best=None, plan=None, tried=False, interrupted=True))[0][0]
     assert stopped == "stopped before anything faster was found"
     short = live.closing_lines(tuned(best=None, plan=None, trials=(), tried=False))[0][0]

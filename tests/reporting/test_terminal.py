@@ -47,7 +47,7 @@ def test_run_summary_leaves_out_what_is_not_known(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err.splitlines() == [
         "flatout: 1 step",
         "flatout: note: no loader",
-        "flatout: warning: inside flatout, the program was not touched: watch.wait: boom",
+        "flatout: warning: error inside flatout, your program is not affected: watch.wait: boom",
     ]
 
 

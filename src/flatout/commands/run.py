@@ -54,10 +54,10 @@ def command(
     request = _Request(target, applied, plan or PLAN, python, as_json, quiet)
     if not live:
         return _run(request, chosen.choose(applied.boosts, only or (), skip or ()), None)
-    from flatout.reporting.live import told
+    from flatout.reporting.live import on_decision
     from flatout.tuning.live_run import LiveTuning
 
-    tuning = LiveTuning(applied, (exact, only or (), skip or ()), steps_left, told(quiet))
+    tuning = LiveTuning(applied, (exact, only or (), skip or ()), steps_left, on_decision(quiet))
     return _run(request, tuning.boosts, tuning)
 
 

@@ -47,8 +47,8 @@ def _hints(cls: Any) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _has_no_default(item: dataclasses.Field[Any]) -> bool:
-    return item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,24 +64,24 @@ class _Reader:
         hints = _hints(typing.cast("Any", cls))
         values = {}
         complete = True
-        for item in dataclasses.fields(cls):  # type: ignore[arg-type]
-            place = f"{where}.{item.name}" if where else item.name
-            value = self._field(item, hints[item.name], raw, place)
+        for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+            place = f"{where}.{field.name}" if where else field.name
+            value = self._field(field, hints[field.name], raw, place)
             if value is not REFUSED:
-                values[item.name] = value
-            elif _has_no_default(item):
+                values[field.name] = value
+            elif _has_no_default(field):
                 complete = False
         if not complete:
             self.refuse(where or cls.__name__, raw)
         return cls(**values) if complete else None
 
-    def _field(self, item: dataclasses.Field[Any], hint: Any, raw: Any, place: str) -> Any:
-        if item.name in raw:
-            value = self.value(hint, raw[item.name], place)
+    def _field(self, field: dataclasses.Field[Any], hint: Any, raw: Any, place: str) -> Any:
+        if field.name in raw:
+            value = self.value(hint, raw[field.name], place)
             if value is REFUSED:
-                self.refuse(place, raw[item.name])
+                self.refuse(place, raw[field.name])
             return value
-        if not _has_no_default(item):
+        if not _has_no_default(field):
             return REFUSED
         if self.absent_is_none and type(None) in typing.get_args(hint):
             return None
@@ -112,25 +112,25 @@ class _Reader:
         kinds = (args[0],) * len(raw) if args[-1] is Ellipsis else args
         if len(kinds) != len(raw):
             return REFUSED
-        items = []
-        for number, (kind, item) in enumerate(zip(kinds, raw, strict=True)):
+        values = []
+        for number, (kind, value) in enumerate(zip(kinds, raw, strict=True)):
             place = f"{where}[{number}]"
-            items.append(self.value(kind, item, place))
-        return REFUSED if any(item is REFUSED for item in items) else tuple(items)
+            values.append(self.value(kind, value, place))
+        return REFUSED if any(value is REFUSED for value in values) else tuple(values)
 
     def _table(self, kind: Any, raw: Any, where: str) -> Any:
         if not isinstance(raw, dict):
             return REFUSED
-        table = {key: self.value(kind, item, f"{where}.{key}") for key, item in raw.items()}
-        return REFUSED if any(item is REFUSED for item in table.values()) else table
+        table = {key: self.value(kind, value, f"{where}.{key}") for key, value in raw.items()}
+        return REFUSED if any(value is REFUSED for value in table.values()) else table
 
     def _plain(self, hint: Any, raw: Any) -> Any:
         """A bool is no number here, and a whole number may stand for a float."""
         if hint is Any:
             return raw
         if isinstance(hint, type) and issubclass(hint, enum.Enum):
-            known = {member.value: member for member in hint}
-            return known.get(raw, REFUSED) if isinstance(raw, str) else REFUSED
+            members = {member.value: member for member in hint}
+            return members.get(raw, REFUSED) if isinstance(raw, str) else REFUSED
         if hint is float and type(raw) is int:
             return float(raw)
         if hint is float and raw is None and self.null_is_nan:

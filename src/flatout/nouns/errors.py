@@ -1,4 +1,4 @@
-"""UserError: what the user can put right; told with the next step, never as a traceback."""
+"""UserError: what the user can put right; shown with the next step, never as a traceback."""
 
 from __future__ import annotations
 

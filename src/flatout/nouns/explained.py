@@ -1,4 +1,4 @@
-"""Explained: what a text of errors was found to mean."""
+"""Explained: what an error text means."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Evidence:
     line: int
     """Counted from 1."""
     source: str | None = None
-    """The file; None: the text was given itself."""
+    """The file; None: the text did not come from a file."""
     rank: int | None = None
     time_s: float | None = None
-    """Seconds from a day before the year began, less than a day where the log tells no date; None:
-    not told."""
+    """Seconds from a day before the year began, less than a day where the log has no date; None:
+    the log has no times."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Match:
-    """One signature, found."""
+    """One signature that matches."""
 
     signature: Signature
     confidence: Confidence
@@ -58,7 +58,7 @@ class Match:
     """What applies on this machine first, what does not apply last."""
     captured: dict[str, str] = field(default_factory=dict)
     count: int = 1
-    """How often it was found."""
+    """How often it matches."""
     ranks: tuple[int, ...] = ()
     """All that reported it, in the order of their reports."""
     consequence_of: str | None = None

@@ -15,11 +15,11 @@ class Severity(enum.StrEnum):
     ERROR = "error"
     """Something does not work: no GPU, a broken import, errors of the hardware."""
     WARNING = "warning"
-    """It works, and slower or less safely than it could."""
+    """It works, but slower or less safely than it could."""
     NOTE = "note"
     """Worth knowing; nothing is wrong."""
     UNCHECKED = "unchecked"
-    """The check itself failed: a fault of flatout's, told and not hidden."""
+    """The check itself failed: an error in flatout, reported and not hidden."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,15 @@ class Gain:
     """What a cure is predicted to gain."""
 
     ratio: float
-    """Step now / step afterwards: 1.5 means half as fast again."""
+    """Step now / step afterwards: 1.5 means one and a half times as fast."""
     reason: str
     """How that was computed, in numbers."""
 
     @property
     def saved(self) -> float:
         """Share of the step that is saved; 0 where the ratio says nothing."""
-        known = self.ratio > 0 and math.isfinite(self.ratio)
-        return amdahl.saved(1.0, self.ratio) if known else 0.0
+        is_predicted = self.ratio > 0 and math.isfinite(self.ratio)
+        return amdahl.saved(1.0, self.ratio) if is_predicted else 0.0
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class GpuProcess:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One accelerator as its own driver tells it; also one that only the bus shows (`driver_sees`
+    """One accelerator as its driver reports it; also one that only the bus shows (`driver_sees`
     False).
     """
 
@@ -127,8 +127,8 @@ class Driver:
     """NVIDIA: newest CUDA version that the driver supports, "12.8"."""
     open_kernel_module: bool | None = None
     nvml_error: str | None = None
-    """Why NVML could not be asked; None: it answered, or was not tried."""
+    """Why NVML could not be queried; None: it answered, or was not tried."""
     smi_error: str | None = None
-    """Why nvidia-smi (rocm-smi, xpu-smi) could not be asked."""
+    """Why nvidia-smi (rocm-smi, xpu-smi) could not be queried."""
     rocm: str | None = None
     """AMD: the ROCm release installed on the system, "6.4.1"."""

@@ -15,7 +15,7 @@ class Package:
     location: str | None = None
     """Folder that holds it."""
     installer: str | None = None
-    """pip, conda or uv (the INSTALLER file); None: not told."""
+    """pip, conda or uv (the INSTALLER file); None: not known."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Torch:
     version: str | None = None
     """2.7.1, without the build."""
     build: str | None = None
-    """cpu, cu128, rocm6.3, xpu; None: not told by the version (macOS, conda)."""
+    """cpu, cu128, rocm6.3, xpu; None: not part of the version (macOS, conda)."""
     cuda: str | None = None
     """CUDA that it was built with, "12.8"; None: none."""
     hip: str | None = None
@@ -122,7 +122,7 @@ class Interpreter:
     tensorflow: Tensorflow | None = None
     jax: Jax | None = None
     error: str | None = None
-    """Why the interpreter could not be asked."""
+    """Why the interpreter could not be queried."""
 
 
 @dataclass(frozen=True)

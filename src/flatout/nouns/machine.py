@@ -66,7 +66,7 @@ class System:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What the Linux kernel tells of itself."""
+    """What the Linux kernel reports about itself."""
 
     modules: tuple[str, ...] | None = None
     """Loaded ones that matter here: nvidia, nvidia_uvm, nvidia_peermem, nouveau, amdgpu, i915, xe,
@@ -265,5 +265,5 @@ class Machine:
     @property
     def torch_missing(self) -> bool:
         """The interpreter was asked, and torch is not installed in it."""
-        asked = self.interpreter is not None and self.interpreter.packages is not None
-        return asked and self.torch is None
+        was_read = self.interpreter is not None and self.interpreter.packages is not None
+        return was_read and self.torch is None

@@ -1,4 +1,4 @@
-"""Observer: who is told how the tuning goes, while it goes; a terminal view is one.
+"""Observer: receives the progress of a tuning while it runs; a terminal view is one.
 
 Calls come from one thread. An observer never decides anything and its methods return nothing.
 """
@@ -11,7 +11,7 @@ from flatout.nouns.trial import Trial
 
 
 class Observer(Protocol):
-    """What the tuning loop tells while it runs."""
+    """What the tuning loop reports while it runs."""
 
     def phase(self, text: str) -> None:
         """A new part of the work begins, in words for people ("searching")."""
@@ -22,7 +22,7 @@ class Observer(Protocol):
         """Trial number `index` (from 1) begins; tried: None for the untouched program."""
 
     def step(self, index: int, phase: str, wall_s: float) -> None:
-        """The trial under way took step `index`. phase: guard | warmup | window."""
+        """The trial under way took step `index`. phase: warmup, window, or the boosts on."""
 
     def finished(self, trial: Trial) -> None:
         """A trial has its verdict, or a boost was skipped without a trial of its own."""

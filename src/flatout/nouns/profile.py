@@ -211,8 +211,8 @@ class Profile:
 
     def ceiling(self, ceiling_id: str) -> float | None:
         """The measured value of that ceiling; None: not measured."""
-        found = (one.value for one in self.ceilings if one.id == ceiling_id)
-        return next(found, None)
+        values = (row.value for row in self.ceilings if row.id == ceiling_id)
+        return next(values, None)
 
 
 @dataclass(frozen=True)
@@ -234,5 +234,5 @@ class Profiled:
     @property
     def largest_gain(self) -> float:
         """Share of the step that the largest finding would save."""
-        saved = [item.gain.saved for item in self.findings if item.gain is not None]
+        saved = [finding.gain.saved for finding in self.findings if finding.gain is not None]
         return max(saved, default=0.0)

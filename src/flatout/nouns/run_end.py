@@ -1,4 +1,4 @@
-"""RunEnd: what can be told of one `flatout run` when the program has ended."""
+"""RunEnd: what is known about one `flatout run` when the program has ended."""
 
 from __future__ import annotations
 

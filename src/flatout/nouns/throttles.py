@@ -25,6 +25,6 @@ def words(reasons: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(UNDER_LOAD[name] for name in reasons if name in UNDER_LOAD))
 
 
-def any_of(given: Iterable[str], reasons: Collection[str]) -> bool:
+def any_of(names: Iterable[str], reasons: Collection[str]) -> bool:
     """Whether one of `reasons` (the driver's) is among those given, by its name or its word."""
-    return not {*reasons, *words(reasons)}.isdisjoint(given)
+    return not {*reasons, *words(reasons)}.isdisjoint(names)

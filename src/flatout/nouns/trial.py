@@ -1,4 +1,4 @@
-"""Trial: one short measured run of the job under a set of boosts, and what the Guard said of it."""
+"""Trial: one short measured run of the job under a set of boosts, and the Guard's verdict."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ class Trial:
     gain: float | None = None
     """Speed against the same program without the boost in question."""
     predicted: float | None = None
-    """The same, as the program's profile let expect; 1: no finding asked for this boost. None: the
-    program could not be profiled."""
+    """The same, as predicted from the program's profile; 1: no finding asked for this boost.
+    None: the program could not be profiled."""
     guard: Guard | None = None
     engaged: dict[str, str] = field(default_factory=dict)
-    """Boost -> what it said of itself (captured, native, refused ...)."""
+    """Boost -> what it reported of itself (captured, native, refused ...)."""
     log: str | None = None
     """Path of the process's own output."""
     wall_s: float = 0.0
@@ -92,11 +92,11 @@ class Trial:
     """Of the gain: a confidence sequence's, from pairs of neighbouring blocks."""
     pairs: int = 0
     why_untried: WhyUntried | None = None
-    """Why it may still be tried elsewhere; None: it had its say, or does not apply."""
+    """Why it may still be tried elsewhere; None: it was tried, or does not apply."""
 
     @property
     def left(self) -> bool:
-        """Nobody could try it to its end: a longer run or another process may."""
+        """It could not be fully tried: a longer run or another process may."""
         return self.why_untried not in (None, "needs_start")
 
 

@@ -1,4 +1,4 @@
-"""Tuned: what `flatout tune` found; the input of every report of it."""
+"""Tuned: the result of `flatout tune`; the input of every report of it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Tuned:
     blocks: tuple[Block, ...] = ()
     """Step times of the run in which boosts were switched, in its own order."""
     live_guard: Guard | None = None
-    """The guard's word on all that was kept together, within that run."""
+    """The guard's verdict on all kept boosts together, within that run."""
     live: bool = False
     """Tuned within a run that the user wanted anyway; its own figures are the result."""
     saved_s: float | None = None
@@ -73,9 +73,9 @@ class Tuned:
     tried: bool = True
     """At least one boost was tried fairly, or none applies."""
     needed_s: float | None = None
-    """Where none was: the budget that the first of them would need."""
+    """Where none was: the budget that the first boost would need."""
     plan_path: str | None = None
     report_path: str | None = None
     run_folder: str | None = None
     micro_steps: bool = False
-    """Step times are those of micro-steps: a step of this program is made of many."""
+    """Step times are those of micro-steps: an optimizer step of this program takes several."""

@@ -75,8 +75,8 @@ def duration(seconds: float | None) -> str:
 
 def seconds(text: str) -> float | None:
     """What people write: 90, 90s, 10m, 1.5h; None: it is no time."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
-    return float(found[1]) * SECONDS[found[2]] if found else None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip().lower())
+    return float(match[1]) * SECONDS[match[2]] if match else None
 
 
 def portion(text: str) -> float | None:
@@ -84,11 +84,11 @@ def portion(text: str) -> float | None:
 
     Without the sign it is a ratio and must be below 1: whether 10 means 10 % would be a guess.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", text.strip())
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(%?)", text.strip())
+    if match is None:
         return None
-    number = float(found[1])
-    if found[2]:
+    number = float(match[1])
+    if match[2]:
         return number / 100
     return number if number < 1 else None
 
@@ -101,8 +101,8 @@ def count(value: int | None, noun: str) -> str:
 
 
 def _three_digits(value: float) -> str:
-    size_of = abs(value)
-    return f"{value:.{0 if size_of >= 99.95 else 1 if size_of >= 9.995 else 2}f}"
+    magnitude = abs(value)
+    return f"{value:.{0 if magnitude >= 99.95 else 1 if magnitude >= 9.995 else 2}f}"
 
 
 def _two_digits(value: float) -> str:

@@ -28,21 +28,21 @@ class Chart:
     id: str
     title: str
     note: str
-    """How to read it; also what a screen reader is told."""
+    """How to read it; also for screen readers."""
     traces: list[Trace]
     layout: dict[str, Any] = field(default_factory=dict)
 
 
 def charts(tuned: Tuned) -> dict[str, Chart]:
     """All charts that the numbers allow, by id."""
-    found = [
+    candidates = [
         _waterfall(tuned) if tuned.plan else _gains(tuned),
         _losses(tuned),
         _run(tuned),
         _steps(tuned),
         _pairs(tuned.confirmation) if tuned.confirmation else None,
     ]
-    return {chart.id: chart for chart in found if chart is not None}
+    return {chart.id: chart for chart in candidates if chart is not None}
 
 
 def _waterfall(tuned: Tuned) -> Chart | None:
@@ -64,8 +64,8 @@ def _waterfall(tuned: Tuned) -> Chart | None:
     if not saved:
         return None
     names.append("with the plan")
-    most, largest = saved[0]
-    title = f"From {_ms(start)} to {_ms(end)} per step: {largest} saves the most, {_ms(-most)}"
+    most_ms, best = saved[0]
+    title = f"From {_ms(start)} to {_ms(end)} per step: {best} saves the most, {_ms(-most_ms)}"
     note = (
         "Each bar is what one boost takes off the time per step, in the order in which they were "
         'added. "together" is what the A/B runs of the whole plan add to or take from the sum of '
@@ -103,67 +103,67 @@ def _waterfall_trace(values: list[float]) -> Trace:
 
 
 def _gains(tuned: Tuned) -> Chart | None:
-    tried = [
+    trials = [
         trial
         for trial in outcome.best_by_boost(tuned)
         if _finite(trial.gain) is not None and trial.verdict is not Verdict.SKIPPED
     ]
-    tried.sort(key=lambda trial: trial.gain or 0.0, reverse=True)
-    if not tried:
+    trials.sort(key=lambda trial: trial.gain or 0.0, reverse=True)
+    if not trials:
         return None
-    best = tried[0]
+    best = trials[0]
     noise = _finite(tuned.noise) or 0.0
-    of = units.count(len(tried), "boost")
-    title = f"Largest gain of {of} measured: {_label(best.tried)}, {_times(best.gain)}"
+    boost_count = units.count(len(trials), "boost")
+    title = f"Largest gain of {boost_count} measured: {_label(best.tried)}, {_times(best.gain)}"
     trace = {
         "type": "scatter",
         "mode": "markers",
-        "y": list(range(len(tried))),
-        "x": [trial.gain for trial in tried],
+        "y": list(range(len(trials))),
+        "x": [trial.gain for trial in trials],
         "marker": {"color": "@plan", "size": 11},
         "hovertemplate": "%{x:.3f}×<extra></extra>",
     }
     axis = {"title": {"text": "speed with it / without it (ratio)"}}
-    layout = _rows([_label(trial.tried) for trial in tried], axis)
+    layout = _rows([_label(trial.tried) for trial in trials], axis)
     layout["shapes"] = [_band("x", 1 - noise, 1 + noise, "@untouched"), _rule("x", 1.0)]
     note = f"The band is the noise: two runs of the same program differed by {units.share(noise)}."
     return Chart("gains", title, note, [trace], layout)
 
 
 def _losses(tuned: Tuned) -> Chart | None:
-    again, plan = outcome.second_untouched(tuned), outcome.plan_measured(tuned)
-    drawn = [trace for trace in _loss_traces(tuned) if trace is not None]
-    if not drawn:
+    second_run, plan = outcome.second_untouched(tuned), outcome.plan_measured(tuned)
+    traces = [trace for trace in _loss_traces(tuned) if trace is not None]
+    if not traces:
         return None
     kind = outcome.learning(outcome.guard_of_plan(tuned)) if plan else None
     title = {
-        None: "Loss of the program as written" + (", run twice" if again else ""),
-        Learning.SAME: "The loss curves lie on each other",
-        Learning.STATISTICAL: "The losses agree as far as chance allows to tell",
+        None: "Loss of the program as written" + (", run twice" if second_run else ""),
+        Learning.SAME: "The loss curves coincide",
+        Learning.STATISTICAL: "The losses agree within chance",
         Learning.DIFFERENT: "The loss under the plan is not the same",
-        Learning.UNKNOWN: "Loss with and without the plan, not compared by a test",
+        Learning.UNKNOWN: "Loss with and without the plan, not tested for a difference",
     }[kind]
     guard = outcome.guard_of_plan(tuned) if plan else None
     numbers = "; ".join(outcome.guard_numbers(guard)) if guard else ""
     title += f": {numbers}" if numbers else ""
-    note = "Loss of each step from the first on, the same seeds and the same weights at the start."
+    note = "Loss of each step from the first on, with the same seeds and the same initial weights."
     layout = {"xaxis": {"title": {"text": "step"}}, "yaxis": {"title": {"text": "loss"}}}
-    return Chart("losses", title, note, drawn, layout)
+    return Chart("losses", title, note, traces, layout)
 
 
 def _loss_traces(tuned: Tuned) -> list[Trace | None]:
     """The curves of the A/B runs where there are some, else those of the trials."""
-    confirmed = tuned.confirmation
-    if confirmed is not None and confirmed.untouched_losses:
+    confirmation = tuned.confirmation
+    if confirmation is not None and confirmation.untouched_losses:
         return [
-            _line("as written", confirmed.untouched_losses, "@untouched", 4),
-            _line("with the plan", confirmed.plan_losses, "@plan", 2),
+            _line("as written", confirmation.untouched_losses, "@untouched", 4),
+            _line("with the plan", confirmation.plan_losses, "@plan", 2),
         ]
-    again, plan = outcome.second_untouched(tuned), outcome.plan_measured(tuned)
+    second_run, plan = outcome.second_untouched(tuned), outcome.plan_measured(tuned)
     return [
         _line("as written", tuned.baseline.losses, "@untouched", 4),
         _line("with the plan", plan.losses, "@plan", 2) if plan else None,
-        _line("as written, again", again.losses, "@again", 2, "dot") if again else None,
+        _line("as written, again", second_run.losses, "@again", 2, "dot") if second_run else None,
     ]
 
 
@@ -183,18 +183,18 @@ def _run(tuned: Tuned) -> Chart | None:
             "type": "scatter",
             "mode": "markers",
             "name": name,
-            "x": [block.step for block in found],
-            "y": [block.ms for block in found],
-            "text": ["on: " + (", ".join(block.on) or "nothing") for block in found],
+            "x": [block.step for block in blocks],
+            "y": [block.ms for block in blocks],
+            "text": ["on: " + (", ".join(block.on) or "nothing") for block in blocks],
             "marker": {"color": colour, "size": 7},
             "hovertemplate": "step %{x}: %{y:.2f} ms<br>%{text}<extra></extra>",
         }
-        for (name, found), colour in zip(groups.items(), colours, strict=True)
-        if found
+        for (name, blocks), colour in zip(groups.items(), colours, strict=True)
+        if blocks
     ]
     first = tuned.blocks[0].ms
     last = groups["with the plan"][-1].ms if groups["with the plan"] else first
-    title = f"From {_ms(first)} to {_ms(last)} a step while boosts were switched"
+    title = f"From {_ms(first)} to {_ms(last)} per step while boosts were switched"
     layout = {
         "xaxis": {"title": {"text": "step"}},
         "yaxis": {"title": {"text": "time per step (ms)"}, "rangemode": "tozero"},
@@ -202,19 +202,19 @@ def _run(tuned: Tuned) -> Chart | None:
         "shapes": _switches(tuned),
     }
     note = (
-        "Each point is a block of neighbouring steps. A line marks where a boost was kept; what"
-        " drifts (clock, other programs) is common to neighbours and cancels."
+        "Each point is a block of neighbouring steps. A line marks where a boost was kept."
+        " Drift (clocks, other programs) affects neighbours alike and cancels out."
     )
     return Chart("run", title, note, traces, layout)
 
 
 def _switches(tuned: Tuned) -> list[dict[str, Any]]:
     """A line where the set that is on grew for good."""
-    lines, known = [], 0
+    lines, size = [], 0
     for block in tuned.blocks:
-        later = [b for b in tuned.blocks if b.step > block.step]
-        if len(block.on) > known and all(set(block.on) <= set(b.on) for b in later):
-            known = len(block.on)
+        later = [after for after in tuned.blocks if after.step > block.step]
+        if len(block.on) > size and all(set(block.on) <= set(after.on) for after in later):
+            size = len(block.on)
             lines.append(_rule("x", float(block.step)))
     return lines
 
@@ -225,14 +225,14 @@ def _steps(tuned: Tuned) -> Chart | None:
         _line("as written", tuned.baseline.steps_ms, "@untouched", 2),
         _line("with the plan", plan.steps_ms, "@plan", 2) if plan else None,
     ]
-    drawn = [trace for trace in traces if trace is not None]
-    if not drawn:
+    known_traces = [trace for trace in traces if trace is not None]
+    if not known_traces:
         return None
     title = _step_title(tuned.baseline, plan)
     note = "Mean step time of each block as written, and of each window under the plan."
     axis = {"title": {"text": "time per step (ms)"}, "rangemode": "tozero"}
     layout = {"xaxis": {"title": {"text": "block"}}, "yaxis": axis}
-    return Chart("steps", title, note, drawn, layout)
+    return Chart("steps", title, note, known_traces, layout)
 
 
 def _step_title(untouched: Measured, plan: Measured | None) -> str:
@@ -245,17 +245,19 @@ def _step_title(untouched: Measured, plan: Measured | None) -> str:
     return f"The median step takes {_ms(after)} instead of {_ms(before)} (over {over})"
 
 
-def _pairs(confirmed: Confirmation) -> Chart | None:
-    ratios = [ratio for ratio in map(_finite, confirmed.ratios) if ratio is not None]
+def _pairs(confirmation: Confirmation) -> Chart | None:
+    ratios = [ratio for ratio in map(_finite, confirmation.ratios) if ratio is not None]
     if not ratios:
         return None
     faster = sum(ratio > 1 for ratio in ratios)
     if len(ratios) == 1:
-        title = f"One A/B pair: {_times(confirmed.speedup)}"
+        title = f"One A/B pair: {_times(confirmation.speedup)}"
     else:
-        of = "All" if faster == len(ratios) else f"{faster} of"
-        title = f"{of} {len(ratios)} A/B pairs were faster: median {_times(confirmed.speedup)}"
-    low, high = confirmed.interval
+        count = "All" if faster == len(ratios) else f"{faster} of"
+        title = (
+            f"{count} {len(ratios)} A/B pairs were faster: median {_times(confirmation.speedup)}"
+        )
+    low, high = confirmation.interval
     note = (
         "The program as written and the plan ran in turn, A B A B; each point is one pair. "
         f"The band is the 95% interval of the median, {_times(low)} to {_times(high)}."
@@ -268,7 +270,7 @@ def _pairs(confirmed: Confirmation) -> Chart | None:
         "marker": {"color": "@plan", "size": 11},
         "hovertemplate": "pair %{x}: %{y:.3f}×<extra></extra>",
     }
-    shapes = [_band("y", low, high, "@plan"), _rule("y", confirmed.speedup)]
+    shapes = [_band("y", low, high, "@plan"), _rule("y", confirmation.speedup)]
     if min(ratios) < 1.3:
         shapes.append(_rule("y", 1.0, "dot"))
     layout = {
@@ -282,15 +284,15 @@ def _pairs(confirmed: Confirmation) -> Chart | None:
 def _line(
     name: str, values: Sequence[float | None], colour: str, width: int, dash: str = "solid"
 ) -> Trace | None:
-    known = [None if value is None else _finite(value) for value in values]
-    if all(value is None for value in known):
+    finite = [None if value is None else _finite(value) for value in values]
+    if all(value is None for value in finite):
         return None
     return {
         "type": "scatter",
-        "mode": "lines" if len(known) > 12 else "lines+markers",
+        "mode": "lines" if len(finite) > 12 else "lines+markers",
         "name": name,
-        "x": list(range(1, len(known) + 1)),
-        "y": known,
+        "x": list(range(1, len(finite) + 1)),
+        "y": finite,
         "line": {"color": colour, "width": width, "dash": dash},
         "marker": {"color": colour, "size": width + 3},
         "hovertemplate": "%{y:.4g}",

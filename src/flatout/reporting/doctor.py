@@ -59,15 +59,16 @@ def _machine(machine: Machine) -> Iterator[Entry]:
         machine.container.kind,
         f"WSL{machine.container.wsl}" if machine.container.wsl else "",
     ]
-    inside = ", ".join(place for place in places if place)
+    surroundings = ", ".join(place for place in places if place)
     kernel = f", kernel {system.release}" if system.release and system.name == "Linux" else ""
-    yield "system", f"{name}{f' in {inside}' if inside else ''}{kernel}", "bold"
+    yield "system", f"{name}{f' in {surroundings}' if surroundings else ''}{kernel}", "bold"
     cpu, memory = machine.cpu, machine.memory
     usable = units.count(cpu.cores, "core")
-    of = f" of {cpu.logical_cores}" if cpu.logical_cores not in (None, cpu.cores) else ""
+    total_text = f" of {cpu.logical_cores}" if cpu.logical_cores not in (None, cpu.cores) else ""
     total = units.size(memory.limit_bytes or memory.total_bytes)
-    limit = " (the group's limit)" if memory.limit_bytes else ""
-    yield "cpu", f"{cpu.name or units.UNKNOWN}, {usable}{of}, {total} memory{limit}", "bold"
+    limit = " (limit of the control group)" if memory.limit_bytes else ""
+    cores = f"{usable}{total_text}"
+    yield "cpu", f"{cpu.name or units.UNKNOWN}, {cores}, {total} memory{limit}", "bold"
     yield from _gpus(machine)
     yield from _software(machine)
     for source in machine.unread:
@@ -89,7 +90,7 @@ def _gpu(machine: Machine, gpu: Gpu) -> str:
         parts.append(units.size(gpu.memory_bytes))
     driver = machine.driver(gpu.vendor)
     if gpu.driver_sees is False:
-        parts.append("on the bus, not seen by a driver")
+        parts.append("on the bus, but no driver sees it")
     elif driver and driver.version:
         cuda = f" (CUDA {driver.cuda})" if driver.cuda else ""
         parts.append(f"driver {driver.version}{cuda}")
@@ -101,8 +102,8 @@ def _software(machine: Machine) -> Iterator[Entry]:
     if python is None:
         yield "python", "none found", "bold"
         return
-    told = f"{python.version or units.UNKNOWN} at {python.executable or units.UNKNOWN}"
-    yield "python", f"{told} ({python.error})" if python.error else told, "bold"
+    text = f"{python.version or units.UNKNOWN} at {python.executable or units.UNKNOWN}"
+    yield "python", f"{text} ({python.error})" if python.error else text, "bold"
     if machine.torch is None:
         yield "torch", "not installed" if machine.torch_missing else units.UNKNOWN, "bold"
     else:
@@ -110,16 +111,16 @@ def _software(machine: Machine) -> Iterator[Entry]:
         build = f"+{torch.build}" if torch.build else ""
         yield "torch", f"{torch.version or units.UNKNOWN}{build}{_says(machine)}", "bold"
     others = (("TensorFlow", python.tensorflow), ("JAX", python.jax))
-    also = [f"{name} {other.version}" for name, other in others if other and other.version]
-    if also:
-        yield "also", ", ".join(also), "bold"
+    frameworks = [f"{name} {other.version}" for name, other in others if other and other.version]
+    if frameworks:
+        yield "also", ", ".join(frameworks), "bold"
 
 
 def _says(machine: Machine) -> str:
     """What torch itself says of its devices, where it was asked."""
     torch = machine.torch
     if torch is None or torch.imported is None:
-        return ", not imported in time (--deep waits)"
+        return ", not imported in time (--deep waits for it)"
     if torch.imported is False:
         return ", cannot be imported"
     if torch.cuda_available and torch.device_count is not None:
@@ -153,25 +154,25 @@ def _selftest(test: SelfTest) -> Entry:
         False: ("FAIL", "bold red"),
         None: ("skipped", "bold"),
     }[test.passed]
-    parts = [item for item in (test.figure, test.message) if item]
+    parts = [part for part in (test.figure, test.message) if part]
     return word, f"{test.name}{': ' if parts else ''}{', '.join(parts)}", style
 
 
 def _verdict(console: Console, diagnosed: Diagnosed) -> None:
     kinds = Counter(finding.severity for finding in diagnosed.findings)
-    counted = [
+    counts = [
         units.count(kinds[kind], kind.value)
         for kind in (Severity.ERROR, Severity.WARNING, Severity.NOTE)
         if kinds[kind]
     ]
     if kinds[Severity.UNCHECKED]:
-        counted.append(f"{kinds[Severity.UNCHECKED]} could not be checked")
+        counts.append(f"{kinds[Severity.UNCHECKED]} could not be checked")
     failed = sum(test.passed is False for test in diagnosed.selftests)
     if failed:
-        counted.append(units.count(failed, "failed test"))
-    found = ", ".join(counted) or "nothing wrong found"
-    asked = units.count(diagnosed.checks, "check")
-    text = f"{diagnosed.health.value}: {found} ({asked})"
+        counts.append(units.count(failed, "failed test"))
+    summary = ", ".join(counts) or "no problems found"
+    checks = units.count(diagnosed.checks, "check")
+    text = f"{diagnosed.health.value}: {summary} ({checks})"
     print_entry(console, ("verdict", text, HEALTH_STYLES[diagnosed.health]))
     if diagnosed.findings:
         print_entry(console, ("next", f"flatout explain {diagnosed.findings[0].code}", "bold cyan"))

@@ -60,8 +60,8 @@ def tune_document(tuned: Tuned) -> dict[str, Any]:
         "tried": tuned.tried,
         "needed_s": tuned.needed_s,
     }
-    found: dict[str, Any] = as_json(document)
-    return found
+    json_document: dict[str, Any] = as_json(document)
+    return json_document
 
 
 def run_document(
@@ -78,8 +78,8 @@ def run_document(
     matches = [_match(match) for match in crash.matches] if crash is not None else []
     head = {"schema": RUN, "command": command, "exit_code": exit_code, "matches": matches}
     head["live"] = _live(tuned) if tuned is not None else None
-    found: dict[str, Any] = as_json({**head, **_fields(end)})
-    return found
+    json_document: dict[str, Any] = as_json({**head, **_fields(end)})
+    return json_document
 
 
 def _live(tuned: Tuned) -> dict[str, Any]:
@@ -111,8 +111,8 @@ def doctor_document(diagnosed: Diagnosed) -> dict[str, Any]:
         "checks": diagnosed.checks,
         "wall_s": diagnosed.wall_s,
     }
-    found: dict[str, Any] = as_json(document)
-    return found
+    json_document: dict[str, Any] = as_json(document)
+    return json_document
 
 
 def explain_document(explained: Explained, page: Any = None) -> dict[str, Any]:
@@ -125,19 +125,19 @@ def explain_document(explained: Explained, page: Any = None) -> dict[str, Any]:
         "recognised": explained.recognised or page is not None,
         "matches": [_match(match) for match in explained.matches],
         "better_log": [
-            {"id": item.id, "text": item.text.en, "commands": item.commands}
-            for item in explained.better_log
+            {"id": advice.id, "text": advice.text.en, "commands": advice.commands}
+            for advice in explained.better_log
         ],
         "page": page,
         "sources": explained.sources,
         "bytes_read": explained.bytes_read,
     }
-    found: dict[str, Any] = as_json(document)
-    return found
+    json_document: dict[str, Any] = as_json(document)
+    return json_document
 
 
 def _match(match: Match) -> dict[str, Any]:
-    where = match.evidence
+    evidence = match.evidence
     return {
         "id": match.id,
         "family": match.signature.family,
@@ -145,9 +145,11 @@ def _match(match: Match) -> dict[str, Any]:
         "title": match.title.en,
         "confidence": match.confidence,
         "cause": match.cause.en,
-        "evidence": where.text,
-        "where": f"{where.source}:{where.line}" if where.source else f"line {where.line}",
-        "rank": where.rank,
+        "evidence": evidence.text,
+        "where": f"{evidence.source}:{evidence.line}"
+        if evidence.source
+        else f"line {evidence.line}",
+        "rank": evidence.rank,
         "ranks": match.ranks,
         "count": match.count,
         "captured": match.captured,
@@ -172,19 +174,19 @@ def as_json(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return as_json(_fields(value))
     if isinstance(value, dict):
-        return {str(key): as_json(item) for key, item in value.items()}
+        return {str(key): as_json(element) for key, element in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
-        return [as_json(item) for item in value]
+        return [as_json(element) for element in value]
     return str(value)
 
 
 def _fields(noun: Any) -> dict[str, Any]:
-    return {item.name: getattr(noun, item.name) for item in dataclasses.fields(noun)}
+    return {field.name: getattr(noun, field.name) for field in dataclasses.fields(noun)}
 
 
 def _side(side: outcome.Side, measured: Measured | None) -> dict[str, Any]:
-    further = _fields(measured) if measured else {}
-    return {**further, "step_ms": side.step_ms, "samples_per_s": side.samples_per_s}
+    figures = _fields(measured) if measured else {}
+    return {**figures, "step_ms": side.step_ms, "samples_per_s": side.samples_per_s}
 
 
 def _trial(trial: Trial) -> dict[str, Any]:

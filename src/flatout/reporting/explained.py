@@ -41,7 +41,7 @@ SURE = {
         "低：文本只表明这一类操作失败了",
     ),
 }
-CONFIDENCE = Wording("sure", "可信度")
+CONFIDENCE = Wording("certainty", "可信度")
 FOUND = Wording("found", "依据")
 WHY = Wording("why", "原因")
 CURE = Wording("cure", "解决")
@@ -55,11 +55,11 @@ ONLY_REPORT = Wording(
     "rank {ranks} 只是转述 rank {rank} 的失败：",
 )
 MEANING = Wording("flatout: what this means", "flatout：这是什么意思")
-NOT_HERE = Wording("(not on this machine) ", "（不适用于本机）")
-ELSE = Wording("also", "另有")
+NOT_HERE = Wording("(does not apply to this machine) ", "（不适用于本机）")
+ALSO = Wording("also", "另有")
 UNKNOWN = Wording("not recognised", "未识别")
 UNKNOWN_TEXT = Wording(
-    "no signature fits this text. To get a better log:",
+    "no signature matches this text. To get a better log:",
     "没有与这段文字匹配的特征。可以这样得到更好的日志：",
 )
 EMPTY = Wording("there is no text to explain", "没有可解释的文本")
@@ -86,9 +86,9 @@ def crash(answer: Explained, language: str, console: Console | None = None) -> N
     page.places = False
     page.line("")
     if root.confidence is Confidence.LOW:  # a guess does not deserve a page
-        page.line(f"flatout: {page.said(root.title)} (flatout explain {root.id})")
+        page.line(f"flatout: {page.text_of(root.title)} (flatout explain {root.id})")
     else:
-        page.line(page.said(MEANING), "bold", len("flatout:"))
+        page.line(page.text_of(MEANING), "bold", len("flatout:"))
         page.whole(root)
 
 
@@ -97,66 +97,66 @@ class _Page:
         self.console = console
         self.language = language
         self.places = True
-        """Lines and counts are told: they are those of a log that the reader has."""
+        """Show line numbers and counts: the reader has the log that they refer to."""
         self.width = width_of(console)
 
     def recognised(self, matches: Sequence[Match]) -> None:
         root, *rest = matches
         self.whole(root)
-        roots = [item for item in rest if item.consequence_of is None]
-        others = [item for item in roots if item.signature.role is not Role.HARMLESS]
-        follows = [item for item in rest if item.consequence_of == root.id]
-        self._only_report(root, follows)
-        for item in follows:
-            self._brief(THEN, item)
-        for item in others[:OTHERS]:
+        roots = [match for match in rest if match.consequence_of is None]
+        others = [match for match in roots if match.signature.role is not Role.HARMLESS]
+        consequences = [match for match in rest if match.consequence_of == root.id]
+        self._only_report(root, consequences)
+        for match in consequences:
+            self._brief(THEN, match)
+        for match in others[:OTHERS]:
             self.line("")
-            self.whole(item)
-        further = [item for item in rest if item.consequence_of not in (None, root.id)]
-        for item in (*others[OTHERS:], *further):
-            self._brief(ELSE, item)
-        for item in roots:
-            if item.signature.role is Role.HARMLESS:
-                self._brief(WORDS[Role.HARMLESS], item)
+            self.whole(match)
+        further = [match for match in rest if match.consequence_of not in (None, root.id)]
+        for match in (*others[OTHERS:], *further):
+            self._brief(ALSO, match)
+        for match in roots:
+            if match.signature.role is Role.HARMLESS:
+                self._brief(WORDS[Role.HARMLESS], match)
 
-    def _only_report(self, root: Match, follows: Sequence[Match]) -> None:
+    def _only_report(self, root: Match, consequences: Sequence[Match]) -> None:
         """Ranks that failed because the root's rank did."""
         failed = root.evidence.rank
-        ranks = sorted({rank for item in follows for rank in item.ranks} - set(root.ranks))
+        ranks = sorted({rank for match in consequences for rank in match.ranks} - set(root.ranks))
         if failed is not None and ranks:
-            text = self.said(ONLY_REPORT).format(ranks=", ".join(map(str, ranks)), rank=failed)
-            self._paragraph(self.said(THEN), text, "dim")
+            text = self.text_of(ONLY_REPORT).format(ranks=", ".join(map(str, ranks)), rank=failed)
+            self._paragraph(self.text_of(THEN), text, "dim")
 
     def unknown(self, answer: Explained) -> None:
-        label = self.said(UNKNOWN)
-        why = self.said(UNKNOWN_TEXT if answer.bytes_read else EMPTY)
+        label = self.text_of(UNKNOWN)
+        why = self.text_of(UNKNOWN_TEXT if answer.bytes_read else EMPTY)
         self.line(f"{label}: {why}", "bold yellow", len(label))
         if not answer.bytes_read:
             return
-        for item in answer.better_log:
-            self._paragraph("", self.said(item.text))
-            self._commands(item.commands)
+        for advice in answer.better_log:
+            self._paragraph("", self.text_of(advice.text))
+            self._commands(advice.commands)
         for match in answer.matches:
             self._brief(WORDS[Role.HARMLESS], match)
 
     def whole(self, match: Match) -> None:
         role = match.signature.role
-        self._paragraph(self.said(WORDS[role]), self.said(match.title), STYLES[role])
-        self._paragraph(self.said(CONFIDENCE), self.said(SURE[match.confidence]), "dim")
-        self._paragraph(self.said(FOUND), self._evidence(match), "dim")
-        for number, part in enumerate(self.said(match.cause).split("\n\n")):
-            self._paragraph(self.said(WHY) if number == 0 else "", part, "dim")
+        self._paragraph(self.text_of(WORDS[role]), self.text_of(match.title), STYLES[role])
+        self._paragraph(self.text_of(CONFIDENCE), self.text_of(SURE[match.confidence]), "dim")
+        self._paragraph(self.text_of(FOUND), self._evidence(match), "dim")
+        for number, part in enumerate(self.text_of(match.cause).split("\n\n")):
+            self._paragraph(self.text_of(WHY) if number == 0 else "", part, "dim")
         for number, step in enumerate(match.cure, 1):
             self._step(number, step, len(match.cure) > 1)
 
-    def said(self, wording: Wording) -> str:
+    def text_of(self, wording: Wording) -> str:
         return wording.in_language(self.language)
 
     def _step(self, number: int, step: Step, numbered: bool) -> None:
         mark = f"{number}. " if numbered else ""
-        elsewhere = self.said(NOT_HERE) if step.applies is False else ""
-        label = self.said(CURE) if number == 1 else ""
-        self._paragraph(label, f"{elsewhere}{self.said(step.text)}", "bold cyan", mark)
+        elsewhere = self.text_of(NOT_HERE) if step.applies is False else ""
+        label = self.text_of(CURE) if number == 1 else ""
+        self._paragraph(label, f"{elsewhere}{self.text_of(step.text)}", "bold cyan", mark)
         self._commands(step.commands, len(mark))
 
     def _commands(self, commands: Sequence[str], indent: int = 0) -> None:
@@ -165,10 +165,10 @@ class _Page:
             self.line(f"{'':{LABEL + indent}}{plain.one_line(command)}", "cyan")
 
     def _brief(self, label: Wording, match: Match) -> None:
-        text = self.said(match.title)
+        text = self.text_of(match.title)
         where = ", ".join(self._where(match))
         style = STYLES[Role.HARMLESS] if match.signature.role is Role.HARMLESS else "dim"
-        self._paragraph(self.said(label), f"{text} ({where})", style)
+        self._paragraph(self.text_of(label), f"{text} ({where})", style)
 
     def _evidence(self, match: Match) -> str:
         where = ", ".join(self._where(match))
@@ -181,13 +181,13 @@ class _Page:
         elif evidence.source is not None:
             yield f"{evidence.source}:{evidence.line}"
         else:
-            yield self.said(LINE).format(line=evidence.line)
+            yield self.text_of(LINE).format(line=evidence.line)
         if len(match.ranks) > 1:
-            yield self.said(RANKS).format(ranks=", ".join(map(str, match.ranks)))
+            yield self.text_of(RANKS).format(ranks=", ".join(map(str, match.ranks)))
         elif evidence.rank is not None:
-            yield self.said(RANK).format(rank=evidence.rank)
+            yield self.text_of(RANK).format(rank=evidence.rank)
         if match.count > 1 and self.places:
-            yield self.said(TIMES).format(count=match.count)
+            yield self.text_of(TIMES).format(count=match.count)
 
     def _paragraph(self, label: str, text: str, style: str = "", mark: str = "") -> None:
         """The label in the first column, the text wrapped beside it, behind its mark."""

@@ -59,9 +59,11 @@ def render(tuned: Tuned, folder: Path) -> str:
     """The page as text. folder: where it will lie, for links to the logs beside it."""
     from plotly.offline import get_plotlyjs
 
-    plotly, own = get_plotlyjs(), (TEMPLATES / "report.js").read_text(encoding="utf-8")
-    drawn, guard = charts.charts(tuned), outcome.guard_of_plan(tuned)
-    figures = {c.id: {"data": c.traces, "layout": c.layout} for c in drawn.values()}
+    plotly, page_script = get_plotlyjs(), (TEMPLATES / "report.js").read_text(encoding="utf-8")
+    chart_by_id, guard = charts.charts(tuned), outcome.guard_of_plan(tuned)
+    figures = {
+        chart.id: {"data": chart.traces, "layout": chart.layout} for chart in chart_by_id.values()
+    }
     head = outcome.headline(tuned)
     page = (
         templates(
@@ -81,14 +83,14 @@ def render(tuned: Tuned, folder: Path) -> str:
             command=plain.command_line(tuned.command),
             pairs=before_and_after(head, tuned),
             why_nothing=outcome.why_nothing(tuned),
-            charts=drawn,
+            charts=chart_by_id,
             rows=[row(trial, folder) for trial in tuned.trials],
             environment=surroundings(tuned),
             figures=script_json(figures),
             style=(TEMPLATES / "report.css").read_text(encoding="utf-8"),
             plotly=plotly,
-            script=own,
-            script_hashes=[digest(plotly), digest(own)],
+            script=page_script,
+            script_hashes=[digest(plotly), digest(page_script)],
         )
     )
     # A path may hold bytes that are no text; they come out as visible escapes.
@@ -96,7 +98,7 @@ def render(tuned: Tuned, folder: Path) -> str:
 
 
 def templates(**filters: Callable[..., str]) -> Environment:
-    """The environment of our templates: what comes from outside is escaped, what misses fails."""
+    """The environment of our templates: foreign text is escaped, a missing name is an error."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -106,8 +108,8 @@ def templates(**filters: Callable[..., str]) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    known = {"ms": units.milliseconds, "share": units.share, "text": plain.one_line}
-    environment.filters.update(known | filters)
+    own_filters = {"ms": units.milliseconds, "share": units.share, "text": plain.one_line}
+    environment.filters.update(own_filters | filters)
     return environment
 
 
@@ -117,13 +119,13 @@ def headline_words(head: Headline, tuned: Tuned) -> str:
         if tuned.interrupted:
             return "Stopped before anything faster was found"
         if not tuned.tried:
-            return "Nothing could be tried in this time"
-        different = tuned.confirmation is not None and not tuned.confirmation.guard.passed
-        return "Nothing faster that learns the same" if different else "Nothing faster was found"
+            return "Nothing could be tried in the time given"
+        guard_failed = tuned.confirmation is not None and not tuned.confirmation.guard.passed
+        return "Nothing faster that learns the same" if guard_failed else "Nothing faster was found"
     faster = f"{times(head.speedup)} faster"
     if head.answer is Answer.UNCONFIRMED:
-        within = tuned.confirmation is not None
-        return f"{faster}, measured within one run" if within else f"{faster}, not confirmed"
+        has_pairs = tuned.confirmation is not None
+        return f"{faster}, measured within one run" if has_pairs else f"{faster}, not confirmed"
     return {
         outcome.Learning.SAME: f"{faster}, and it learns the same",
         outcome.Learning.STATISTICAL: f"{faster}, no difference in the losses",
@@ -136,52 +138,52 @@ def before_and_after(head: Headline, tuned: Tuned) -> list[dict[str, Any]]:
     """Each figure on both sides, with the width of its bar."""
     plan = outcome.plan_measured(tuned)
     waits = (tuned.baseline.wait_share, plan.wait_share if plan else None)
-    old, new = head.untouched, head.plan
+    untouched, planned = head.untouched, head.plan
     table: list[tuple[str, Callable[[float | None], str], float | None, float | None]] = [
-        ("Time per step", units.milliseconds, old.step_ms, new.step_ms),
-        ("Throughput", units.rate, old.samples_per_s, new.samples_per_s),
-        ("Peak memory", units.size, old.peak_bytes, new.peak_bytes),
+        ("Time per step", units.milliseconds, untouched.step_ms, planned.step_ms),
+        ("Throughput", units.rate, untouched.samples_per_s, planned.samples_per_s),
+        ("Peak memory", units.size, untouched.peak_bytes, planned.peak_bytes),
         ("Waiting for data", units.share, *waits),
     ]
-    found: list[dict[str, Any]] = []
+    figures: list[dict[str, Any]] = []
     for name, show, before, after in table:
         if before is None and after is None:
             continue
         if head.answer is Answer.NOTHING:
-            found.append({"name": name, "title": show(before), "bars": []})
+            figures.append({"name": name, "title": show(before), "bars": []})
             continue
         values = {"as written": before, "with the plan": after}
-        most = max((value for value in values.values() if value), default=0.0)
+        largest = max((value for value in values.values() if value), default=0.0)
         bars = [
-            {"side": side, "text": show(value), "width": 100 * value / most if most else 0}
+            {"side": side, "text": show(value), "width": 100 * value / largest if largest else 0}
             for side, value in values.items()
             if value is not None
         ]
         title = _change([show(value) for value in values.values()])
-        found.append({"name": name, "title": title, "bars": bars})
-    return found
+        figures.append({"name": name, "title": title, "bars": bars})
+    return figures
 
 
-def _change(shown: list[str]) -> str:
-    units_of = {text.partition(" ")[2] for text in shown}
-    if len(units_of) == 1 and units.UNKNOWN not in shown:
-        shown = [*(text.partition(" ")[0] for text in shown[:-1]), shown[-1]]
-    return " → ".join(shown)
+def _change(texts: list[str]) -> str:
+    units_of = {text.partition(" ")[2] for text in texts}
+    if len(units_of) == 1 and units.UNKNOWN not in texts:
+        texts = [*(text.partition(" ")[0] for text in texts[:-1]), texts[-1]]
+    return " → ".join(texts)
 
 
 def row(trial: Trial, folder: Path) -> dict[str, Any]:
     """One line of the table of everything tried."""
-    whole = "the whole plan" if trial.boosts else "as written"
-    alone = outcome.is_untouched(trial)
+    name = "the whole plan" if trial.boosts else "as written"
+    is_untouched = outcome.is_untouched(trial)
     reason = [line for line in plain.lines(trial.reason) if line.strip()]
-    if alone and reason:
-        whole, reason = reason[-1], []
+    if is_untouched and reason:
+        name, reason = reason[-1], []
     others = [boost for boost in trial.boosts if boost != trial.tried]
     return {
-        "name": plain.one_line(trial.tried or whole),
+        "name": plain.one_line(trial.tried or name),
         "params": [plain.one_line(f"{key}={value}") for key, value in trial.params.items()],
-        "verdict": "measured" if alone else WORDS[trial.verdict],
-        "kind": "measured" if alone else str(trial.verdict),
+        "verdict": "measured" if is_untouched else WORDS[trial.verdict],
+        "kind": "measured" if is_untouched else str(trial.verdict),
         "gain": times(trial.gain) if trial.gain is not None else "",
         "measured": trial.measured,
         "reason": reason[-1] if reason else "",
@@ -199,10 +201,10 @@ def row(trial: Trial, folder: Path) -> dict[str, Any]:
 def beside(log: str, folder: Path) -> str | None:
     """The link from the report to a file in or under its own folder; None for any other file."""
     try:
-        inside = Path(log).absolute().relative_to(folder.absolute())
+        relative = Path(log).absolute().relative_to(folder.absolute())
     except ValueError:
         return None
-    return "./" + quote(inside.as_posix(), errors="replace")
+    return "./" + quote(relative.as_posix(), errors="replace")
 
 
 def surroundings(tuned: Tuned) -> list[tuple[str, str]]:
@@ -215,7 +217,7 @@ def surroundings(tuned: Tuned) -> list[tuple[str, str]]:
     facts = [
         ("System", machine.system),
         ("CPU", machine.cpu or units.UNKNOWN),
-        ("Cores that the process may use", str(machine.cores or units.UNKNOWN)),
+        ("Cores available to the process", str(machine.cores or units.UNKNOWN)),
         ("Memory", units.size(machine.memory_bytes)),
         ("GPU", ", ".join(gpus) or "none"),
         ("Python", machine.python or units.UNKNOWN),
@@ -229,8 +231,8 @@ def surroundings(tuned: Tuned) -> list[tuple[str, str]]:
 
 def times(value: float | None) -> str:
     """A ratio with a real multiplication sign."""
-    shown = units.ratio(value)
-    return shown if shown == units.UNKNOWN else shown.replace("x", "×")
+    text = units.ratio(value)
+    return text if text == units.UNKNOWN else text.replace("x", "×")
 
 
 def script_json(value: Any) -> str:
@@ -242,5 +244,5 @@ def script_json(value: Any) -> str:
 
 def digest(script: str) -> str:
     """The hash by which the page's policy knows a script."""
-    hashed = hashlib.sha256(script.encode("utf-8")).digest()
-    return f"sha256-{base64.b64encode(hashed).decode('ascii')}"
+    digest_bytes = hashlib.sha256(script.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest_bytes).decode('ascii')}"

@@ -20,9 +20,9 @@ def source(document: dict[str, Any]) -> str:
     """The text for people of a `flatout.eject/1` document."""
     entries = document["boosts"]
     speedup = document["speedup"]
-    together = f", {units.ratio(speedup)} together" if speedup else ""
+    total_gain = f", {units.ratio(speedup)} together" if speedup else ""
     lines = [
-        f"# {document['plan']} as plain PyTorch: {units.count(len(entries), 'boost')}{together}"
+        f"# {document['plan']} as plain PyTorch: {units.count(len(entries), 'boost')}{total_gain}"
     ]
     place = None
     for entry in entries:
@@ -32,5 +32,5 @@ def source(document: dict[str, Any]) -> str:
         gain = f" ({units.ratio(entry['gain'])})" if entry["gain"] else ""
         lines += ["", f"# {entry['id']}{gain}: {entry['title']}", *entry["lines"]]
     if not document["job_known"]:
-        lines += ["", "# The plan does not tell for which program it was made: check the device."]
+        lines += ["", "# The plan does not say for which program it was made: check the device."]
     return "\n".join(lines)

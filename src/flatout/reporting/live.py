@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def told(quiet: bool) -> Callable[[Trial], None]:
-    """How decisions are told."""
+def on_decision(quiet: bool) -> Callable[[Trial], None]:
+    """What to call with each decision; quiet: it prints nothing."""
     return (lambda trial: None) if quiet else decision
 
 
@@ -48,13 +48,14 @@ def decision_words(trial: Trial) -> str:
     if trial.verdict is Verdict.SLOWER and trial.pairs:
         unclear = ["no clear gain"] if trial.gain is not None and trial.gain > 1 else []
         return ", ".join([f"{name} off", *unclear, *figures])
-    kind = "learns differently" if trial.verdict is Verdict.DIFFERENT else str(trial.verdict)
-    why = plain.last_line(trial.reason)
-    return ", ".join([f"{name} off", *([kind] if trial.verdict is not Verdict.SLOWER else []), why])
+    verdict = "learns differently" if trial.verdict is Verdict.DIFFERENT else str(trial.verdict)
+    reason = plain.last_line(trial.reason)
+    verdicts = [verdict] if trial.verdict is not Verdict.SLOWER else []
+    return ", ".join([f"{name} off", *verdicts, reason])
 
 
 def close(tuned: Tuned, report: Path, quiet: bool) -> Tuned:
-    """Write the report to `report`, and tell what the tuning of the run came to."""
+    """Write the report to `report`, and print the result of the tuning."""
     from flatout.reporting import html
 
     html.write_report(tuned, report)
@@ -65,25 +66,22 @@ def close(tuned: Tuned, report: Path, quiet: bool) -> Tuned:
 
 
 def closing(tuned: Tuned, console: Console | None = None) -> None:
-    """What the tuning of this run came to."""
+    """Print the result of the tuning of this run."""
     for line, style in closing_lines(tuned):
         _print(f"flatout: {line}", style, console)
 
 
 def closing_lines(tuned: Tuned) -> list[tuple[str, str]]:
     """(line, style) from the gain to the files."""
-    before, after = tuned.baseline.step_ms, tuned.best.step_ms if tuned.best else None
+    before_ms, after_ms = tuned.baseline.step_ms, tuned.best.step_ms if tuned.best else None
     lines: list[tuple[str, str]] = []
-    if after is not None:
+    if after_ms is not None:
         unit = "micro-step" if tuned.micro_steps else "step"
-        lines.append((
-            f"{units.ratio(before / after)} faster:"
-            f" {units.milliseconds(before)} a {unit} as written,"
-            f" {units.milliseconds(after)} now{_saved(tuned.saved_s)}",
-            "bold green",
-        ))  # fmt: skip
+        before, after = units.milliseconds(before_ms), units.milliseconds(after_ms)
+        gain = f"{units.ratio(before_ms / after_ms)} faster: {before} a {unit} as written"
+        lines.append((f"{gain}, {after} now{_saved(tuned.saved_s)}", "bold green"))
     elif tuned.tried:
-        lines.append(("nothing made this program faster; it runs as written", "yellow"))
+        lines.append(("no boost made this program faster; it runs as written", "yellow"))
     else:
         lines.append((outcome.why_nothing(tuned), "yellow"))
     lines += [(f"note: {plain.one_line(note)}", "") for note in tuned.notes]
@@ -100,7 +98,7 @@ def _saved(seconds: float | None) -> str:
         return ""
     if seconds > 0:
         return f"; this run took about {units.duration(seconds)} less"
-    return f"; finding that cost about {units.duration(-seconds)} more than this run has won back"
+    return f"; finding that cost about {units.duration(-seconds)} more than this run has gained"
 
 
 def _interval(trial: Trial) -> str:

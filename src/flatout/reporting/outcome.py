@@ -1,4 +1,4 @@
-"""What a Tuned says, in the order of a reader's questions: how much, is it the same, why.
+"""The result of a tuning, in the order of a reader's questions: how much, is it the same, why.
 
 Terminal, JSON and HTML all take their numbers and words from here, so that they never disagree.
 """
@@ -58,17 +58,22 @@ class Headline:
 
 def headline(tuned: Tuned) -> Headline:
     """The numbers of the first two lines."""
-    confirmed = tuned.confirmation
-    untouched = _side(tuned.baseline, confirmed.untouched_ms if confirmed else ())
+    confirmation = tuned.confirmation
+    untouched = _side(tuned.baseline, confirmation.untouched_ms if confirmation else ())
     if tuned.plan is None:
         return Headline(Answer.NOTHING, untouched, Side())
-    plan = _side(plan_measured(tuned), confirmed.plan_ms if confirmed else ())
-    if confirmed is None or not confirmed.faster:
+    plan = _side(plan_measured(tuned), confirmation.plan_ms if confirmation else ())
+    if confirmation is None or not confirmation.faster:
         speedup = tuned.plan.speedup or quotient(untouched.step_ms, plan.step_ms)
         answer = Answer.LIVE if tuned.live else Answer.UNCONFIRMED
         return Headline(answer, untouched, plan, speedup)
     return Headline(
-        Answer.FASTER, untouched, plan, confirmed.speedup, confirmed.interval, confirmed.pairs
+        Answer.FASTER,
+        untouched,
+        plan,
+        speedup=confirmation.speedup,
+        interval=confirmation.interval,
+        pairs=confirmation.pairs,
     )
 
 
@@ -76,9 +81,13 @@ def plan_measured(tuned: Tuned) -> Measured | None:
     """The plan's run: the confirmation's, or else the last trial under just these boosts."""
     if tuned.plan is None or tuned.best is not None:
         return tuned.best if tuned.plan is not None else None
-    wanted = {boost.id for boost in tuned.plan.boosts}
-    under = [t.measured for t in tuned.trials if set(t.boosts) == wanted and t.measured is not None]
-    return under[-1] if under else None
+    planned_ids = {boost.id for boost in tuned.plan.boosts}
+    runs = [
+        trial.measured
+        for trial in tuned.trials
+        if set(trial.boosts) == planned_ids and trial.measured is not None
+    ]
+    return runs[-1] if runs else None
 
 
 def is_untouched(trial: Trial) -> bool:
@@ -92,26 +101,27 @@ def why_nothing(tuned: Tuned) -> str:
         return "stopped before anything faster was found"
     if not tuned.tried:
         if tuned.live and tuned.trials:
-            return "no boost could be tried to its end before the program ended"
+            return "no boost could be fully tried before the program ended"
         if tuned.live:
             return "nothing could be tried: the program ended too soon"
         needed = units.duration(tuned.needed_s) if tuned.needed_s is not None else "more time"
         return f"nothing could be tried in the time given; --budget {needed} would be enough"
-    if (tried := tuned.confirmation) is not None:
-        low, high = (units.ratio(value).removesuffix("x") for value in tried.interval)
-        found = f"{units.ratio(tried.speedup)}, 95% interval {low}-{high}"
-        if not tried.guard.passed:
-            return f"the fastest candidate does not learn the same (A/B runs: {found})"
-        return f"nothing faster that holds in A/B runs ({found})"
-    if any(t.verdict is Verdict.KEPT and not is_untouched(t) for t in tuned.trials):
+    if (confirmation := tuned.confirmation) is not None:
+        low, high = (units.ratio(value).removesuffix("x") for value in confirmation.interval)
+        result = f"{units.ratio(confirmation.speedup)}, 95% interval {low}-{high}"
+        if not confirmation.guard.passed:
+            return f"the fastest candidate learns differently (A/B runs: {result})"
+        return f"no gain held up in A/B runs ({result})"
+    if any(trial.verdict is Verdict.KEPT and not is_untouched(trial) for trial in tuned.trials):
         return "what looked faster in its trial could not be confirmed in A/B runs"
     return f"nothing was faster beyond the noise ({units.share(tuned.noise)})"
 
 
 def second_untouched(tuned: Tuned) -> Measured | None:
-    """A further run of the untouched program: what difference means nothing."""
+    """A further run of the untouched program: it shows which differences mean nothing."""
     runs = [trial.measured for trial in tuned.trials if is_untouched(trial)]
-    return next((m for m in runs if m is not None and m != tuned.baseline), None)
+    further = (run for run in runs if run is not None and run != tuned.baseline)
+    return next(further, None)
 
 
 def guard_of_plan(tuned: Tuned) -> Guard | None:
@@ -120,12 +130,16 @@ def guard_of_plan(tuned: Tuned) -> Guard | None:
         return tuned.confirmation.guard
     if tuned.live_guard is not None:
         return tuned.live_guard
-    kept = [t.guard for t in tuned.trials if t.verdict is Verdict.KEPT and t.guard is not None]
-    return kept[-1] if kept and tuned.plan is not None else None
+    guards = [
+        trial.guard
+        for trial in tuned.trials
+        if trial.verdict is Verdict.KEPT and trial.guard is not None
+    ]
+    return guards[-1] if guards and tuned.plan is not None else None
 
 
 def learning(guard: Guard | None) -> Learning:
-    """What the guard allows to say."""
+    """The guard's verdict on the loss curve."""
     if guard is None:
         return Learning.UNKNOWN
     if not guard.passed:
@@ -137,31 +151,31 @@ def learning_words(guard: Guard | None) -> str:
     """The same in one sentence, numbers included."""
     if guard is None:
         return "not compared"
-    kind, reason = learning(guard), plain.one_line(guard.reason)
+    verdict, reason = learning(guard), plain.one_line(guard.reason)
     numbers = "; ".join(guard_numbers(guard)) or reason
-    if kind is Learning.SAME:
+    if verdict is Learning.SAME:
         return f"the same ({numbers})"
-    if kind is Learning.STATISTICAL:
-        because = reason or numbers
-        return f"the same as far as the losses tell; gradients not comparable ({because})"
+    if verdict is Learning.STATISTICAL:
+        explanation = reason or numbers
+        return f"the same, judging by the losses; gradients not comparable ({explanation})"
     return f"NOT the same: {reason or numbers}"
 
 
 def guard_numbers(guard: Guard) -> list[str]:
     """The guard's figures, each in words."""
-    found = []
+    numbers = []
     if not guard.finite:
-        found.append("NaN or Inf in the loss")
+        numbers.append("NaN or Inf in the loss")
     relative = quotient(guard.gradient_error, guard.batch_noise)
     if guard.gradient_compared and relative is not None:
-        found.append(f"gradient error {units.share(relative)} of batch noise")
+        numbers.append(f"gradient error {units.share(relative)} of batch noise")
     elif guard.gradient_compared and guard.gradient_error is not None:
-        found.append(f"gradient error {units.share(guard.gradient_error)}")
+        numbers.append(f"gradient error {units.share(guard.gradient_error)}")
     if guard.loss_sigma is not None and abs(guard.loss_sigma) < 1e9:
         # Rounded up: "within" must stay true of the number that was measured.
         sigma = math.ceil(abs(guard.loss_sigma) * 10) / 10
-        found.append(f"loss {'within' if guard.passed else 'off by'} {sigma:.1f} sigma")
-    return found
+        numbers.append(f"loss {'within' if guard.passed else 'off by'} {sigma:.1f} sigma")
+    return numbers
 
 
 def best_by_boost(tuned: Tuned) -> list[Trial]:
@@ -196,44 +210,45 @@ def why_dropped(trial: Trial, noise: float) -> str:
     if trial.gain is None or not math.isfinite(trial.gain):
         return reason or str(trial.verdict)
     if trial.verdict is Verdict.KEPT:
-        return f"{units.ratio(trial.gain)} in its trial, not in the end: {reason}".removesuffix(
-            ": "
-        )
+        why = f": {reason}" if reason else ""
+        return f"{units.ratio(trial.gain)} in its trial, not kept in the end{why}"
     if trial.gain < 1 - noise:
         return f"slower here: {units.ratio(trial.gain)}"
     if trial.gain > 1 + noise:
-        return f"{units.ratio(trial.gain)}, not kept: {reason}".removesuffix(": ")
+        return f"{units.ratio(trial.gain)}, not kept{f': {reason}' if reason else ''}"
     return f"no gain beyond the noise: {units.ratio(trial.gain)}"
 
 
-def quotient(one: float | None, other: float | None) -> float | None:
-    """The number one / other; None where there is none."""
-    if one is None or not other or not math.isfinite(one) or not math.isfinite(other):
+def quotient(numerator: float | None, denominator: float | None) -> float | None:
+    """Numerator / denominator; None where that is no finite number."""
+    if numerator is None or not denominator:
         return None
-    found = one / other
-    return found if math.isfinite(found) else None
+    if not (math.isfinite(numerator) and math.isfinite(denominator)):
+        return None
+    ratio = numerator / denominator
+    return ratio if math.isfinite(ratio) else None
 
 
 def median(values: Sequence[float | None]) -> float | None:
-    """Median of what is known."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return statistics.median(known) if known else None
+    """Median of the known values."""
+    finite = [value for value in values if value is not None and math.isfinite(value)]
+    return statistics.median(finite) if finite else None
 
 
 def _side(measured: Measured | None, times_ms: Sequence[float]) -> Side:
-    confirmed = median(times_ms)
+    confirmed_ms = median(times_ms)
     if measured is None:
-        return Side(step_ms=confirmed)
-    if confirmed is None:
+        return Side(step_ms=confirmed_ms)
+    if confirmed_ms is None:
         return Side(measured.step_ms, measured.samples_per_s, measured.peak_bytes)
     # Samples per step are the same in both runs; only the time of the step was measured anew.
-    scale = quotient(measured.step_ms, confirmed)
+    scale = quotient(measured.step_ms, confirmed_ms)
     rate = measured.samples_per_s
     scaled = rate * scale if rate is not None and scale is not None else None
-    return Side(confirmed, scaled, measured.peak_bytes)
+    return Side(confirmed_ms, scaled, measured.peak_bytes)
 
 
 def _closeness(trial: Trial) -> tuple[int, float]:
     order = [Verdict.SKIPPED, Verdict.FAILED, Verdict.DIFFERENT, Verdict.SLOWER, Verdict.KEPT]
-    known = trial.gain is not None and math.isfinite(trial.gain)
-    return order.index(trial.verdict), trial.gain or 0.0 if known else 0.0
+    has_gain = trial.gain is not None and math.isfinite(trial.gain)
+    return order.index(trial.verdict), trial.gain or 0.0 if has_gain else 0.0

@@ -61,9 +61,9 @@ def wrapped(text: str, width: int, hanging: str = "", fold: bool = False) -> lis
     rows = [""]
     for word in re.split(r"\s", text, flags=re.ASCII):
         room = width - (len(hanging) if len(rows) > 1 else 0)
-        longer = f"{rows[-1]} {word}" if rows[-1] else word
-        if cell_len(longer) <= room:
-            rows[-1] = longer
+        extended = f"{rows[-1]} {word}" if rows[-1] else word
+        if cell_len(extended) <= room:
+            rows[-1] = extended
             continue
         pieces = chop_cells(word, room) if fold and cell_len(word) > room else [word]
         rows = [*rows[:-1], *([rows[-1]] if rows[-1] else ()), *pieces]

@@ -13,9 +13,12 @@ from flatout.nouns import escapes
 
 def lines(text: str) -> list[str]:
     """The printable lines of `text` without escape sequences, control or direction characters."""
-    whole = escapes.removed(text).expandtabs(4)
-    shown = ("".join(c if c.isprintable() else " " for c in line) for line in whole.splitlines())
-    return [line.rstrip() for line in shown]
+    text_only = escapes.removed(text).expandtabs(4)
+    printable = (
+        "".join(letter if letter.isprintable() else " " for letter in line)
+        for line in text_only.splitlines()
+    )
+    return [line.rstrip() for line in printable]
 
 
 def one_line(text: str) -> str:

@@ -213,9 +213,9 @@ def _row(trial: Trial, width: int) -> list[tuple[str, str]]:
     gain = units.ratio(trial.gain) if trial.gain is not None else "-"
     line = _columns(_name(trial), step, gain, _verdict(trial))
     reason, style = _reason(trial), COLOURS[trial.verdict] if _verdict(trial) else "bold"
-    beside = f"{line:<{NAME + STEP + GAIN + VERDICT + 4}} {reason}".rstrip()
-    if len(beside) <= width:
-        return [(beside, style)]
+    full_row = f"{line:<{NAME + STEP + GAIN + VERDICT + 4}} {reason}".rstrip()
+    if len(full_row) <= width:
+        return [(full_row, style)]
     if trial.verdict in (Verdict.KEPT, Verdict.SLOWER):  # the numbers say it; the report has more
         return [(plain.cut(line, width), style)]
     return [(plain.cut(line, width), style), (plain.cut(f"    {reason}", width), "dim")]

@@ -20,7 +20,7 @@ Paragraph = tuple[str, str, str]
 COPIED = ("plan:", "report:", "next:")
 GLUE = "\xa0"
 AT_MOST = 5
-"""Lines of one kind of trouble; the rest is in the report."""
+"""Lines of one kind of problem; the rest is in the report."""
 STYLES = {
     Learning.SAME: "green",
     Learning.STATISTICAL: "yellow",
@@ -30,7 +30,7 @@ STYLES = {
 
 
 def summary(tuned: Tuned, console: Console | None = None) -> None:
-    """Print what was found; on stdout unless another console is given."""
+    """Print the summary; on stdout unless another console is given."""
     from rich.console import Console
 
     console = console or Console()
@@ -47,26 +47,26 @@ def summary(tuned: Tuned, console: Console | None = None) -> None:
 def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
     written = _side_line("as written", head.untouched)
     if head.answer is Answer.NOTHING:
-        why = f"{outcome.why_nothing(tuned)}; no plan was written"
-        rows = wrapped(why, max(width, NARROWEST))
+        reason = f"{outcome.why_nothing(tuned)}; no plan was written"
+        rows = wrapped(reason, max(width, NARROWEST))
         return [(written, "bold"), *((row, "bold yellow") for row in rows)]
     plan = _side_line("with the plan", head.plan)
     faster = f"{units.ratio(head.speedup)} faster"
     if head.interval:
         low, high = (units.ratio(value).removesuffix("x") for value in head.interval)
-        how = f"(95% interval {low}-{high}, A/B x {head.pairs})"
+        source = f"(95% interval {low}-{high}, A/B x {head.pairs})"
     elif head.answer is Answer.LIVE:
-        how = "(measured while it trained)"
+        source = "(measured while it trained)"
     elif tuned.confirmation is not None:
         low, high = (units.ratio(v).removesuffix("x") for v in tuned.confirmation.interval)
-        how = f"(in one run; A/B x {tuned.confirmation.pairs} cannot tell, {low}-{high})"
+        source = f"(in one run; A/B x {tuned.confirmation.pairs} inconclusive, {low}-{high})"
     else:
-        how = "(not confirmed by A/B runs)"
-    whole = f"{plan}    {faster}  {how}"
-    if len(whole) <= width:
-        return [(written, "bold"), (whole, "bold green")]
+        source = "(not confirmed by A/B runs)"
+    full_line = f"{plan}    {faster}  {source}"
+    if len(full_line) <= width:
+        return [(written, "bold"), (full_line, "bold green")]
     indent = " " * 16
-    return [(written, "bold"), (plan, "bold green"), (f"{indent}{faster}  {how}", "bold green")]
+    return [(written, "bold"), (plan, "bold green"), (f"{indent}{faster}  {source}", "bold green")]
 
 
 def _side_line(label: str, side: outcome.Side) -> str:
@@ -84,8 +84,11 @@ def _paragraphs(tuned: Tuned, head: Headline) -> Iterator[Paragraph]:
         style = STYLES[outcome.learning(guard)]
         yield "loss curve:", outcome.learning_words(guard), style
     if tuned.plan is not None:
-        kept = (f"{plain.named(b.id, b.params)} {_gain(b.gain)}" for b in tuned.plan.boosts)
-        yield "kept:", ", ".join(_unbroken(item.strip()) for item in kept), "green"
+        boosts = (
+            f"{plain.named(boost.id, boost.params)} {_gain(boost.gain)}"
+            for boost in tuned.plan.boosts
+        )
+        yield "kept:", ", ".join(_unbroken(text.strip()) for text in boosts), "green"
         if tuned.plan.pays_after_steps:
             steps = units.count(tuned.plan.pays_after_steps, "step")
             cost = units.duration(tuned.plan.compile_s)
@@ -96,11 +99,18 @@ def _paragraphs(tuned: Tuned, head: Headline) -> Iterator[Paragraph]:
 
 
 def _not_kept(tuned: Tuned) -> Iterator[Paragraph]:
-    rest = outcome.best_by_boost(tuned)
-    dropped = [t for t in rest if t.verdict not in (Verdict.SKIPPED, Verdict.FAILED)]
+    trials = outcome.best_by_boost(tuned)
+    dropped = [
+        dropped_trial
+        for dropped_trial in trials
+        if dropped_trial.verdict not in (Verdict.SKIPPED, Verdict.FAILED)
+    ]
     if dropped:
-        why = (f"{t.tried} ({outcome.why_dropped(t, tuned.noise)})" for t in dropped)
-        yield "tried and dropped:", ", ".join(why), "bold"
+        reasons = (
+            f"{dropped_trial.tried} ({outcome.why_dropped(dropped_trial, tuned.noise)})"
+            for dropped_trial in dropped
+        )
+        yield "tried and dropped:", ", ".join(reasons), "bold"
     failed = [trial for trial in tuned.trials if trial.verdict is Verdict.FAILED]
     for trial in failed[:AT_MOST]:
         name = plain.named(trial.tried or _whole(trial.boosts), trial.params)
@@ -110,13 +120,13 @@ def _not_kept(tuned: Tuned) -> Iterator[Paragraph]:
         yield "failed:", f"{len(failed) - AT_MOST} more, in the report", "red"
     groups = outcome.skipped(tuned)
     if groups:
-        told = (f"{', '.join(boosts)} ({reason})" for reason, boosts in groups.items())
-        yield "could not be applied:", "; ".join(told), "bold"
+        groups_text = (f"{', '.join(boosts)} ({reason})" for reason, boosts in groups.items())
+        yield "could not be applied:", "; ".join(groups_text), "bold"
 
 
 def _troubles(tuned: Tuned) -> Iterator[Paragraph]:
     if tuned.interrupted:
-        yield "interrupted:", "what had not been tried by then is missing above", "yellow"
+        yield "interrupted:", "boosts not tried by then are missing above", "yellow"
     if tuned.leaked:
         files = ", ".join(plain.one_line(path) for path in tuned.leaked[:AT_MOST])
         rest = len(tuned.leaked) - AT_MOST
@@ -148,9 +158,9 @@ def _whole(boosts: tuple[str, ...]) -> str:
     return "the whole plan" if boosts else "the untouched program"
 
 
-def _unbroken(item: str) -> str:
+def _unbroken(text: str) -> str:
     # A name stays beside its number: no row ends at this space.
-    return item.replace(" ", GLUE) if len(item) <= 48 else item
+    return text.replace(" ", GLUE) if len(text) <= 48 else text
 
 
 def _wrapped(label: str, text: str, width: int) -> list[str]:

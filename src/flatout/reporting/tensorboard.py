@@ -16,7 +16,7 @@ from flatout.nouns.errors import UserError
 from flatout.nouns.profile import Profiled
 
 NAMED = re.compile(r".+\.\d+\.pt\.trace\.json(\.gz)?$")
-"""A trace that already has such a name keeps it: it tells its worker."""
+"""A trace that already has such a name keeps it: the name holds its worker."""
 GZIP = b"\x1f\x8b"
 
 
@@ -27,12 +27,15 @@ def profile(profiled: Profiled, folder: Path, further: Iterable[Path] = ()) -> t
     further: those of other ranks. The trace with stacks becomes a run of its own, since its times
     are not those of the others. Raises UserError where there is no trace or no room.
     """
-    seen = profiled.profile.seen
-    named = [profiled.profile.trace, *further]
-    times = list(dict.fromkeys(Path(item) for item in named if item))
-    detail = [Path(seen.detail_trace)] if seen is not None and seen.detail_trace else []
-    runs = {"flatout": times, "flatout-stacks": [path for path in detail if path not in times]}
-    if not times and not detail:
+    loop = profiled.profile.seen
+    traces = [profiled.profile.trace, *further]
+    times = list(dict.fromkeys(Path(trace) for trace in traces if trace))
+    stack_traces = [Path(loop.detail_trace)] if loop is not None and loop.detail_trace else []
+    runs = {
+        "flatout": times,
+        "flatout-stacks": [path for path in stack_traces if path not in times],
+    }
+    if not times and not stack_traces:
         raise UserError("there is no raw trace to copy: the recording left none")
     try:
         return tuple(

@@ -47,7 +47,7 @@ def warn(line: str, console: Console | None = None) -> None:
 
 
 def run_ended(end: RunEnd, plan_torch: str | None, versions: set[str], quiet: bool) -> None:
-    """The end of `flatout run`; quiet: warnings alone. plan_torch: what the plan was made with."""
+    """The end of `flatout run`; quiet: warnings only. plan_torch: the version in the plan."""
     if plan_torch is not None and (others := versions - {plan_torch}):
         warn(f"torch {', '.join(sorted(others))} instead of the plan's {plan_torch}")
     if end.steps and not quiet:
@@ -63,7 +63,7 @@ def run_summary(end: RunEnd, console: Console | None = None) -> None:
     for note in end.notes:
         _tell("note: ", "bold", note, console)
     for fault in end.faults:
-        warn(f"inside flatout, the program was not touched: {fault}", console)
+        warn(f"error inside flatout, your program is not affected: {fault}", console)
 
 
 def _run_parts(end: RunEnd) -> list[str]:
@@ -78,8 +78,10 @@ def _run_parts(end: RunEnd) -> list[str]:
     if end.engaged:
         parts.append("engaged: " + ", ".join(end.engaged))
     if end.not_engaged:
-        why = (f"{boost} ({plain.last_line(reason)})" for boost, reason in end.not_engaged.items())
-        parts.append("not engaged: " + ", ".join(why))
+        reasons = (
+            f"{boost} ({plain.last_line(reason)})" for boost, reason in end.not_engaged.items()
+        )
+        parts.append("not engaged: " + ", ".join(reasons))
     return parts
 
 

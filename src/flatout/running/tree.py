@@ -56,7 +56,7 @@ def is_alive(process: psutil.Process) -> bool:
 def suspend(find: Find) -> None:
     """Stop every process in its tracks, also those started meanwhile."""
     stopped: set[psutil.Process] = set()
-    while running := [item for item in find() if item not in stopped]:
+    while running := [member for member in find() if member not in stopped]:
         for process in running:
             with suppress(psutil.Error):
                 process.suspend()
@@ -76,7 +76,7 @@ def end(find: Find, grace_s: float) -> None:
 
     def remaining() -> list[psutil.Process]:
         processes.update(find())  # once seen, a process is followed even when its parent is gone
-        return [item for item in processes if is_alive(item)]
+        return [member for member in processes if is_alive(member)]
 
     for process in remaining():
         with suppress(psutil.Error):

@@ -124,7 +124,7 @@ def test_the_screen(tuned: Comparison) -> None:
     assert lines[1] == "profiles  naive.json -> tuned.json"
     assert "anatomy   waiting for data              232 ms   0.40 ms   -232 ms  ####" in text
     assert "          step                          412 ms    100 ms   -312 ms\n" in text
-    assert "why       of the difference waiting for data 74%, waiting after a sync 12%\n" in text
+    assert "why       of the difference: waiting for data 74%, waiting after a sync 12%\n" in text
     assert "gone      DATA001 train.py:80: the loader has no worker" in text
 
 

@@ -62,7 +62,7 @@ def test_the_whole_screen() -> None:
         "          waiting, cause unknown      0.04 ms <0.1%                            |",
         "          step                         412 ms  100%",
         "reached   15 TFLOP/s; MFU 5.9% of the measured matmul ceiling; 1.0 of 16 cores",
-        "          busy; 622 samples/s; of their ceilings tensor cores 40%, elementwise",
+        "          busy; 622 samples/s; of their ceilings: tensor cores 40%, elementwise",
         "          81%, normalisation 77%",
         "beside    0.30 ms of copies overlapped",
         "",

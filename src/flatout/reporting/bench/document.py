@@ -14,7 +14,7 @@ def bench_document(benched: Benched) -> dict[str, Any]:
     """What `flatout bench --json` prints; a value that was not measured is null."""
     document = {
         "schema": BENCH,
-        "ceilings": [_ceiling(one) for one in benched.ceilings],
+        "ceilings": [_ceiling(ceiling) for ceiling in benched.ceilings],
         "findings": benched.findings,
         "expected": benched.expected,
         "passed": benched.passed,
@@ -28,8 +28,8 @@ def bench_document(benched: Benched) -> dict[str, Any]:
         "busy": benched.busy,
         "wall_s": benched.wall_s,
     }
-    found: dict[str, Any] = as_json(document)
-    return found
+    json_document: dict[str, Any] = as_json(document)
+    return json_document
 
 
 def share(ceiling: Ceiling) -> float | None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BenchView:
-    """Is told how it goes; a context manager, so that the terminal is always given back."""
+    """Shows the progress; a context manager, so that the terminal is always given back."""
 
     def __init__(self, console: Console | None = None) -> None:
         from rich.console import Console
@@ -59,15 +59,17 @@ class BenchView:
         self._done += 1
         if self._status is None:
             value, unit = figure(ceiling)
-            told = f"{value} {unit}" if ceiling.value is not None else ceiling.note
-            self._print(f"[{self._done}/{self._count}] {ceiling.device}, {ceiling.title}: {told}")
+            outcome = f"{value} {unit}" if ceiling.value is not None else ceiling.note
+            self._print(
+                f"[{self._done}/{self._count}] {ceiling.device}, {ceiling.title}: {outcome}"
+            )
 
     def _show(self, ceiling: Ceiling) -> None:
         if self._status is None:
             return
         value, unit = figure(ceiling)
-        told = f": {value} {unit}" if ceiling.value is not None else ""
-        text = f"{self._done + 1} of {self._count}  {ceiling.device}, {ceiling.title}{told}"
+        value_text = f": {value} {unit}" if ceiling.value is not None else ""
+        text = f"{self._done + 1} of {self._count}  {ceiling.device}, {ceiling.title}{value_text}"
         from rich.text import Text
 
         line = plain.cut(plain.one_line(text), max(self.console.width - 4, 20))

@@ -27,16 +27,16 @@ def bench(benched: Benched, console: Console | None = None) -> None:
     console = console or Console()
     names = {device.device: device.name for device in benched.devices}
     names.setdefault("cpu", benched.machine.cpu)
-    devices = list(dict.fromkeys(one.device for one in benched.ceilings if one.device))
+    devices = list(dict.fromkeys(ceiling.device for ceiling in benched.ceilings if ceiling.device))
     for device in devices:
-        rows = [one for one in benched.ceilings if one.device == device]
+        rows = [ceiling for ceiling in benched.ceilings if ceiling.device == device]
         _table(console, device, names.get(device), rows)
         show(console, Line(""))
-    lost = [one for one in benched.ceilings if one.value is None]
-    for one in lost:
-        where = f" on {one.device}" if one.device else ""
-        why = f"{one.title}{where}: {one.note or 'not measured'}"
-        print_entry(console, ("no figure", why, "bold yellow"))
+    missing = [ceiling for ceiling in benched.ceilings if ceiling.value is None]
+    for ceiling in missing:
+        where = f" on {ceiling.device}" if ceiling.device else ""
+        reason = f"{ceiling.title}{where}: {ceiling.note or 'not measured'}"
+        print_entry(console, ("no figure", reason, "bold yellow"))
     for finding in benched.findings:
         print_finding(console, finding)
         show(console, Line(""))
@@ -59,29 +59,29 @@ def _table(console: Console, device: str, name: str | None, rows: list[Ceiling])
     title = f"{device:<10}{plain.one_line(name or units.UNKNOWN)}"
     show(console, Line(title))
     wide = console.width >= 100
-    sheet = any(one.datasheet for one in rows)
+    sheet = any(ceiling.datasheet for ceiling in rows)
     head = f"  {'':{TITLE}}{'measured':>{VALUE + 1 + UNIT}}"
     head += f"{'of data sheet':>{SHEET}}" if sheet else ""
     show(console, styled(head + ("  at" if wide else ""), "dim"))
-    for one in rows:
-        if one.value is not None:
-            show(console, Line(plain.cut(_row(one, sheet, wide), console.width)))
+    for ceiling in rows:
+        if ceiling.value is not None:
+            show(console, Line(plain.cut(_row(ceiling, sheet, wide), console.width)))
 
 
-def _row(one: Ceiling, sheet: bool, wide: bool) -> str:
-    value, unit = figure(one)
-    line = f"  {plain.cut(plain.one_line(one.title), TITLE - 1):<{TITLE}}"
+def _row(ceiling: Ceiling, sheet: bool, wide: bool) -> str:
+    value, unit = figure(ceiling)
+    line = f"  {plain.cut(plain.one_line(ceiling.title), TITLE - 1):<{TITLE}}"
     line += f"{value:>{VALUE}} {unit:<{UNIT}}"
     if sheet:
-        line += f"{_of_sheet(one):>{SHEET}}"
+        line += f"{_of_sheet(ceiling):>{SHEET}}"
     if wide:
-        line += f"  {plain.one_line(one.best)}"
+        line += f"  {plain.one_line(ceiling.best)}"
     return line.rstrip()
 
 
-def _of_sheet(one: Ceiling) -> str:
-    part = share(one)
-    return f"{units.share(part)} of {one.datasheet:,.4g}" if part is not None else ""
+def _of_sheet(ceiling: Ceiling) -> str:
+    ratio = share(ceiling)
+    return f"{units.share(ratio)} of {ceiling.datasheet:,.4g}" if ratio is not None else ""
 
 
 def _closing(benched: Benched) -> Iterator[tuple[str, str, str]]:
@@ -99,7 +99,7 @@ def _closing(benched: Benched) -> Iterator[tuple[str, str, str]]:
 
 
 def _why(benched: Benched) -> str:
-    names = ", ".join(dict.fromkeys(one.name or one.device for one in benched.devices))
+    names = ", ".join(dict.fromkeys(device.name or device.device for device in benched.devices))
     if benched.passed:
         return f"{names}: it is {benched.expected} and gives what it should"
     if not benched.devices:

@@ -17,10 +17,10 @@ from flatout.reporting.profile.document import read
 
 COMPARE = "flatout.profile-compare/1"
 LEAST = 0.01
-"""Changes below this share of the longer step are not told."""
+"""Changes below this share of the longer step are not reported."""
 KERNELS = 20
 EXPLAIN = 3
-"""Parts that are said to explain the difference."""
+"""Parts that are named as explaining the difference."""
 CODES = {
     "DATA": (Kind.WAIT_DATA, Kind.PYTHON),
     "SYNC": (Kind.WAIT_SYNC,),
@@ -117,19 +117,19 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> Comparison:
     before, after = first.profile, second.profile
     gone = _only(first.findings, second.findings)
     new = _only(second.findings, first.findings)
-    both, appeared, vanished = _kernels(before, after)
+    changed, appeared, vanished = _kernels(before, after)
     reasons: Reasons = {"gone": gone, "new": new, "appeared": appeared, "vanished": vanished}
     return Comparison(
         before.anatomy.step_ms,
         after.anatomy.step_ms,
         tuple(_parts(before, after, reasons)),
-        both,
+        changed,
         appeared,
         vanished,
         tuple(_settings(a, b)),
-        tuple(map(_told, gone)),
-        tuple(map(_told, new)),
-        tuple(_told(item) for item in second.findings if item not in new),
+        tuple(map(_brief, gone)),
+        tuple(map(_brief, new)),
+        tuple(_brief(finding) for finding in second.findings if finding not in new),
         _samples(before, after),
         tuple(_caveats(first, second)),
     )
@@ -137,30 +137,30 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> Comparison:
 
 def document(comparison: Comparison) -> dict[str, Any]:
     """What `flatout compare A B --json` prints."""
-    whole = as_json(comparison)
+    fields = as_json(comparison)
     for name in ("parts", "kernels", "appeared", "vanished"):
-        for raw, change in zip(whole[name], getattr(comparison, name), strict=True):
-            raw["ms"] = as_json(change.ms)
+        for field, change in zip(fields[name], getattr(comparison, name), strict=True):
+            field["ms"] = as_json(change.ms)
     explained = [
         {"part": str(change.kind), "share": share} for change, share in comparison.explained
     ]
-    return {"schema": COMPARE, "ratio": comparison.ratio, "explained": explained, **whole}
+    return {"schema": COMPARE, "ratio": comparison.ratio, "explained": explained, **fields}
 
 
 def _parts(before: Profile, after: Profile, reasons: Reasons) -> Iterator[Change]:
-    one, other = before.anatomy, after.anatomy
-    longer = max(one.step_ms, other.step_ms)
-    found = []
+    before_anatomy, after_anatomy = before.anatomy, after.anatomy
+    longer = max(before_anatomy.step_ms, after_anatomy.step_ms)
+    changes = []
     for kind in Kind:
-        old, now = one.part(kind), other.part(kind)
-        if not old and not now:
+        before_ms, after_ms = before_anatomy.part(kind), after_anatomy.part(kind)
+        if not before_ms and not after_ms:
             continue
-        calls = (_launches(one, kind), _launches(other, kind))
+        calls = (_launches(before_anatomy, kind), _launches(after_anatomy, kind))
         why: tuple[str, ...] = ()
-        if abs(now - old) >= LEAST * longer:
+        if abs(after_ms - before_ms) >= LEAST * longer:
             why = tuple(_why(kind, before, after, calls, reasons))
-        found.append(Change(words.kind(kind), old, now, kind, *calls, why))
-    yield from sorted(found, key=lambda change: -abs(change.ms))
+        changes.append(Change(words.kind(kind), before_ms, after_ms, kind, *calls, why))
+    yield from sorted(changes, key=lambda change: -abs(change.ms))
 
 
 def _why(
@@ -171,14 +171,14 @@ def _why(
     reasons: Reasons,
 ) -> Iterator[str]:
     """What goes with the change of this part: findings, launches, operations, kernels."""
-    for word, items in reasons.items():
-        for item in items:
-            if isinstance(item, Change):
-                if item.kind is kind:
-                    yield f"{word}: {words.kernel(item.name, 60)}"
-            elif kind in CODES.get(item.code.rstrip("0123456789"), ()):
-                place = f" at {item.where}" if item.where else ""
-                yield f"{word}: {item.code}{place}, {plain.one_line(item.title)}"
+    for label, reasons_of in reasons.items():
+        for reason in reasons_of:
+            if isinstance(reason, Change):
+                if reason.kind is kind:
+                    yield f"{label}: {words.kernel(reason.name, 60)}"
+            elif kind in CODES.get(reason.code.rstrip("0123456789"), ()):
+                place = f" at {reason.where}" if reason.where else ""
+                yield f"{label}: {reason.code}{place}, {plain.one_line(reason.title)}"
     noun = "operators" if after.anatomy.device == "cpu" else "launches"
     if kind not in WAITS and abs(calls[0] - calls[1]) > 0.05 * max(calls):
         yield f"{calls[0]:,.0f} -> {calls[1]:,.0f} {noun}"
@@ -197,56 +197,60 @@ def _kernels(
     before: Profile, after: Profile
 ) -> tuple[tuple[Change, ...], tuple[Change, ...], tuple[Change, ...]]:
     """Kernels in both, in the second alone, in the first alone; the largest change first."""
-    old, now = _by_name(before), _by_name(after)
+    before_kernels, after_kernels = _by_name(before), _by_name(after)
     least = LEAST / 10 * max(before.anatomy.step_ms, after.anatomy.step_ms)
     changes = []
-    for name in {**old, **now}:
-        one, other = old.get(name), now.get(name)
-        kind = (other or one or (None,))[0]
-        was, calls_was = one[1:] if one else (0.0, 0.0)
-        is_, calls_is = other[1:] if other else (0.0, 0.0)
-        changes.append(Change(name, was, is_, kind, calls_was, calls_is))
+    for name in {**before_kernels, **after_kernels}:
+        earlier, later = before_kernels.get(name), after_kernels.get(name)
+        kind = (later or earlier or (None,))[0]
+        before_ms, before_calls = earlier[1:] if earlier else (0.0, 0.0)
+        after_ms, after_calls = later[1:] if later else (0.0, 0.0)
+        changes.append(Change(name, before_ms, after_ms, kind, before_calls, after_calls))
     changes = [change for change in changes if abs(change.ms) >= least]
     changes.sort(key=lambda change: -abs(change.ms))
-    both = [change for change in changes if change.name in old and change.name in now]
-    appeared = [change for change in changes if change.name not in old]
-    vanished = [change for change in changes if change.name not in now]
-    return tuple(both[:KERNELS]), tuple(appeared[:KERNELS]), tuple(vanished[:KERNELS])
+    common = [
+        change
+        for change in changes
+        if change.name in before_kernels and change.name in after_kernels
+    ]
+    appeared = [change for change in changes if change.name not in before_kernels]
+    vanished = [change for change in changes if change.name not in after_kernels]
+    return tuple(common[:KERNELS]), tuple(appeared[:KERNELS]), tuple(vanished[:KERNELS])
 
 
 def _by_name(profile: Profile) -> dict[str, tuple[Kind, float, float]]:
     """Kind, milliseconds and calls of each kernel; on a CPU of each operator."""
-    found: dict[str, tuple[Kind, float, float]] = {}
+    kernels: dict[str, tuple[Kind, float, float]] = {}
     if profile.anatomy.device == "cpu":
-        timed = [(item.name, item.kind, item.host_ms, item.calls) for item in profile.operators]
+        timed = [(row.name, row.kind, row.host_ms, row.calls) for row in profile.operators]
     else:
-        timed = [(item.name, item.kind, item.ms, item.calls) for item in profile.kernels]
+        timed = [(row.name, row.kind, row.ms, row.calls) for row in profile.kernels]
     for name, kind, ms, calls in timed:
-        _, ms_before, calls_before = found.get(name, (kind, 0.0, 0.0))
-        found[name] = (kind, ms_before + ms, calls_before + calls)
-    return found
+        _, ms_before, calls_before = kernels.get(name, (kind, 0.0, 0.0))
+        kernels[name] = (kind, ms_before + ms, calls_before + calls)
+    return kernels
 
 
 def _settings(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Setting]:
     """Facts of the job and the loop that differ: workers, dtypes, compiled, versions."""
-    one, other = _flat(a.get("job") or {}), _flat(b.get("job") or {})
-    if not one or not other:
+    before_facts, after_facts = _flat(a.get("job") or {}), _flat(b.get("job") or {})
+    if not before_facts or not after_facts:
         return
-    for name in dict.fromkeys([*one, *other]):
-        if name in ("step_s", "wait_share") or one.get(name) == other.get(name):
+    for name in dict.fromkeys([*before_facts, *after_facts]):
+        if name in ("step_s", "wait_share") or before_facts.get(name) == after_facts.get(name):
             continue
-        yield Setting(name, _shown(one.get(name)), _shown(other.get(name)))
+        yield Setting(name, _shown(before_facts.get(name)), _shown(after_facts.get(name)))
 
 
 def _flat(raw: Any, name: str = "") -> dict[str, Any]:
     """Leaves by path: loaders[0].num_workers."""
     if isinstance(raw, dict):
-        inner = [_flat(value, f"{name}.{key}" if name else key) for key, value in raw.items()]
+        branches = [_flat(value, f"{name}.{key}" if name else key) for key, value in raw.items()]
     elif isinstance(raw, list):
-        inner = [_flat(value, f"{name}[{number}]") for number, value in enumerate(raw)]
+        branches = [_flat(value, f"{name}[{number}]") for number, value in enumerate(raw)]
     else:
         return {name: raw}
-    return {key: value for found in inner for key, value in found.items()}
+    return {key: value for leaves in branches for key, value in leaves.items()}
 
 
 def _shown(value: Any) -> str:
@@ -256,8 +260,8 @@ def _shown(value: Any) -> str:
 def _samples(before: Profile, after: Profile) -> tuple[float, float] | None:
     if before.seen is None or after.seen is None:
         return None
-    both = (before.seen.samples, after.seen.samples)
-    return both if all(both) else None
+    samples = (before.seen.samples, after.seen.samples)
+    return samples if all(samples) else None
 
 
 def _caveats(first: Profiled, second: Profiled) -> Iterator[str]:
@@ -266,7 +270,7 @@ def _caveats(first: Profiled, second: Profiled) -> Iterator[str]:
         yield f"one trained on {before.anatomy.device}, the other on {after.anatomy.device}"
     elif before.device_name != after.device_name:
         names = [_shown(profile.device_name) for profile in (before, after)]
-        yield f"other hardware: {names[0]}, then {names[1]}"
+        yield f"different hardware: {names[0]}, then {names[1]}"
     samples = _samples(before, after)
     if samples and abs(samples[0] - samples[1]) > 0.01 * max(samples):
         yield f"a step holds {samples[0]:g} samples, then {samples[1]:g}: the ratio is per sample"
@@ -278,11 +282,11 @@ def _caveats(first: Profiled, second: Profiled) -> Iterator[str]:
 
 def _only(findings: Iterable[Finding], others: Iterable[Finding]) -> list[Finding]:
     """Those whose code and place the others do not have."""
-    known = {(item.code, item.where) for item in others}
-    return [item for item in findings if (item.code, item.where) not in known]
+    other_keys = {(finding.code, finding.where) for finding in others}
+    return [finding for finding in findings if (finding.code, finding.where) not in other_keys]
 
 
-def _told(finding: Finding) -> Told:
+def _brief(finding: Finding) -> Told:
     ratio = finding.gain.ratio if finding.gain else None
     return Told(finding.code, plain.one_line(finding.title), finding.where, ratio)
 

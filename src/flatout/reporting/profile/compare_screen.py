@@ -35,27 +35,29 @@ def compared(
 def lines(
     comparison: Comparison, names: tuple[str, str], width: int, mark: str = "#"
 ) -> Iterator[Line]:
-    """The lines of it."""
+    """The lines of the screen."""
     yield from _head(comparison, names, width)
     yield Line("")
     yield from _parts(comparison, width, mark)
     yield Line("")
     explained = [f"{change.name} {units.share(share)}" for change, share in comparison.explained]
     if explained:
-        yield from paragraph("why", f"of the difference {', '.join(explained)}", width, "bold")
+        yield from paragraph("why", f"of the difference: {', '.join(explained)}", width, "bold")
     for change in comparison.parts:
         if change.why:
             reasons = f"{change.name} {_signed(change.ms)}: {'; '.join(change.why)}"
             yield from paragraph("why", reasons, width, "bold")
-    settings = [f"{it.name} {it.before} -> {it.after}" for it in comparison.settings]
+    settings = [
+        f"{setting.name} {setting.before} -> {setting.after}" for setting in comparison.settings
+    ]
     yield from _listed("setting", settings, width)
     yield from _listed("slower", _kernels(comparison.kernels, faster=False), width, WORSE)
     yield from _listed("faster", _kernels(comparison.kernels, faster=True), width, BETTER)
-    yield from _listed("appeared", [_alone(it) for it in comparison.appeared], width)
-    yield from _listed("vanished", [_alone(it) for it in comparison.vanished], width)
-    yield from _listed("new", [_told(item) for item in comparison.new], width, WORSE)
-    yield from _listed("gone", [_told(item) for item in comparison.gone], width, BETTER)
-    yield from _listed("stayed", [_told(item) for item in comparison.stayed], width)
+    yield from _listed("appeared", [_alone(kernel) for kernel in comparison.appeared], width)
+    yield from _listed("vanished", [_alone(kernel) for kernel in comparison.vanished], width)
+    yield from _listed("new", [_finding(finding) for finding in comparison.new], width, WORSE)
+    yield from _listed("gone", [_finding(finding) for finding in comparison.gone], width, BETTER)
+    yield from _listed("stayed", [_finding(finding) for finding in comparison.stayed], width)
     for caveat in comparison.caveats:
         yield from paragraph("note", caveat, width, "bold yellow")
 
@@ -64,22 +66,22 @@ def _head(comparison: Comparison, names: tuple[str, str], width: int) -> Iterato
     style = f"bold {_style(comparison.after_ms - comparison.before_ms)}"
     before, after = map(units.milliseconds, (comparison.before_ms, comparison.after_ms))
     per = " per sample" if comparison.samples else ""
-    told = f"{before} -> {after} per step, {units.ratio(comparison.ratio)} as fast{per}"
-    yield from paragraph("verdict", told, width, style)
-    both = f"{plain.one_line(names[0])} -> {plain.one_line(names[1])}"
-    yield from paragraph("profiles", both, width, "bold")
+    verdict = f"{before} -> {after} per step, {units.ratio(comparison.ratio)} as fast{per}"
+    yield from paragraph("verdict", verdict, width, style)
+    title = f"{plain.one_line(names[0])} -> {plain.one_line(names[1])}"
+    yield from paragraph("profiles", title, width, "bold")
 
 
 def _parts(comparison: Comparison, width: int, mark: str) -> Iterator[Line]:
     """Each part with a bar as long as its change; those of nothing left out."""
     head = f"{'':{LABEL}}{'part':<{NAME}}{'before':>10}{'after':>10}{'change':>10}"
     yield Line(head, ((0, len(head), "dim"),))
-    told = [change for change in comparison.parts if change.before_ms or change.after_ms]
+    changes = [change for change in comparison.parts if change.before_ms or change.after_ms]
     room = width - len(head) - 2
-    most = max((abs(change.ms) for change in told), default=0.0) or 1.0
-    for number, change in enumerate(told):
+    largest_ms = max((abs(change.ms) for change in changes), default=0.0) or 1.0
+    for number, change in enumerate(changes):
         label = "anatomy" if number == 0 else ""
-        bar = mark * round(room * abs(change.ms) / most)
+        bar = mark * round(room * abs(change.ms) / largest_ms)
         yield _row(label, change, bar)
     step = Change("step", comparison.before_ms, comparison.after_ms)
     yield _row("", step, "")
@@ -94,8 +96,8 @@ def _row(label: str, change: Change, bar: str) -> Line:
 
 
 def _listed(label: str, items: list[str], width: int, style: str = "") -> Iterator[Line]:
-    for item in items[:AT_MOST]:
-        yield from paragraph(label, item, width, f"bold {style}")
+    for text in items[:AT_MOST]:
+        yield from paragraph(label, text, width, f"bold {style}")
     if len(items) > AT_MOST:
         yield from paragraph(label, f"{len(items) - AT_MOST} more (--json)", width, "bold")
 
@@ -115,10 +117,10 @@ def _alone(change: Change) -> str:
     return f"{_signed(change.ms)}: {_short(change.name)} ({calls:,.0f} calls)"
 
 
-def _told(item: Told) -> str:
-    place = f" {item.where}" if item.where else ""
-    ratio = f" ({units.ratio(item.ratio)})" if item.ratio else ""
-    return f"{item.code}{place}: {item.title}{ratio}"
+def _finding(finding: Told) -> str:
+    place = f" {finding.where}" if finding.where else ""
+    ratio = f" ({units.ratio(finding.ratio)})" if finding.ratio else ""
+    return f"{finding.code}{place}: {finding.title}{ratio}"
 
 
 def _short(name: str) -> str:

@@ -26,34 +26,34 @@ def document(profiled: Profiled) -> dict[str, Any]:
     """What `flatout profile --json` prints."""
     profile, anatomy = profiled.profile, profiled.profile.anatomy
     parts = [_part(_fields(part), anatomy.step_ms) for part in anatomy.parts]
-    found: dict[str, Any] = as_json(
+    json_document: dict[str, Any] = as_json(
         {
             "schema": PROFILE,
             "step_ms": anatomy.step_ms,
             "anatomy": parts,
-            "findings": [_finding(item) for item in profiled.findings],
-            "step": _fields(anatomy, but=("step_ms", "parts")),
-            **_fields(profile, but=("anatomy",)),
-            **_fields(profiled, but=("profile", "findings", "report_path")),
+            "findings": [_finding(finding) for finding in profiled.findings],
+            "step": _fields(anatomy, without=("step_ms", "parts")),
+            **_fields(profile, without=("anatomy",)),
+            **_fields(profiled, without=("profile", "findings", "report_path")),
             "largest_gain": max(map(words.saved, profiled.findings), default=0.0),
             "report": profiled.report_path,
         }
     )
-    return found
+    return json_document
 
 
-def read(found: dict[str, Any]) -> Profiled:
+def read(raw_document: dict[str, Any]) -> Profiled:
     """The noun that such a document holds. Raises UserError where it holds none."""
-    if not isinstance(found, dict) or found.get("schema") != PROFILE:
-        schema = found.get("schema") if isinstance(found, dict) else None
+    if not isinstance(raw_document, dict) or raw_document.get("schema") != PROFILE:
+        schema = raw_document.get("schema") if isinstance(raw_document, dict) else None
         raise UserError(f"this is of schema {schema!r}; this flatout reads {PROFILE!r}", HOW)
     try:
-        parts = [{**raw, "kind": raw["part"]} for raw in found["anatomy"]]
-        anatomy = {**found["step"], "step_ms": found["step_ms"], "parts": parts}
-        findings = [_read_finding(raw) for raw in found["findings"]]
-        whole = {**found, "anatomy": anatomy, "findings": findings}
-        whole["report_path"] = found.get("report")
-        raw = {**whole, "profile": whole}
+        parts = [{**raw, "kind": raw["part"]} for raw in raw_document["anatomy"]]
+        anatomy = {**raw_document["step"], "step_ms": raw_document["step_ms"], "parts": parts}
+        findings = [_read_finding(raw) for raw in raw_document["findings"]]
+        fields = {**raw_document, "anatomy": anatomy, "findings": findings}
+        fields["report_path"] = raw_document.get("report")
+        raw = {**fields, "profile": fields}
         profiled = decoding.decode(Profiled, raw, _refused, null_is_nan=True)
         assert profiled is not None  # what is refused raises
     except (KeyError, TypeError, ValueError) as error:
@@ -63,17 +63,17 @@ def read(found: dict[str, Any]) -> Profiled:
 
 def load(path: Path) -> dict[str, Any]:
     """The document in the file. Raises UserError where it holds no profile, naming the file."""
-    whole: dict[str, Any] = documents.load(path, HOW)
+    raw_document: dict[str, Any] = documents.load(path, HOW)
     try:
-        read(whole)
+        read(raw_document)
     except UserError as error:
         raise UserError(f"{path}: {error.message}", error.next_step) from error
-    return whole
+    return raw_document
 
 
-def _fields(noun: Any, but: tuple[str, ...] = ()) -> dict[str, Any]:
-    names = (item.name for item in dataclasses.fields(noun))
-    return {name: getattr(noun, name) for name in names if name not in but}
+def _fields(noun: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    names = (field.name for field in dataclasses.fields(noun))
+    return {name: getattr(noun, name) for name in names if name not in without}
 
 
 def _part(raw: dict[str, Any], step_ms: float) -> dict[str, Any]:
@@ -94,5 +94,5 @@ def _read_finding(raw: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refused(place: str, value: Any) -> None:
-    told = "is missing" if value is decoding.MISSING else f"is {reprlib.repr(value)}"
-    raise ValueError(f"{place} {told}")
+    problem = "is missing" if value is decoding.MISSING else f"is {reprlib.repr(value)}"
+    raise ValueError(f"{place} {problem}")

@@ -71,12 +71,12 @@ def timeline_sums(profile: Profile) -> list[tuple[str, str, float]]:
     idle = [span for span in profile.timeline if span.kind in WAITS and span.lane != "host"]
     if not streams:
         return []
-    found = [("busy", f"{words.device(profile.anatomy)} busy", covered(streams))]
+    sums = [("busy", f"{words.device(profile.anatomy)} busy", covered(streams))]
     for kind in WAITS:
         ms = sum(span.ms for span in idle if span.kind is kind)
         if ms > 0:
-            found.append((str(kind), words.kind(kind), ms))
-    return found
+            sums.append((str(kind), words.kind(kind), ms))
+    return sums
 
 
 def covered(spans: Iterable[Span]) -> float:
@@ -92,11 +92,13 @@ def covered(spans: Iterable[Span]) -> float:
 def roofline(profile: Profile) -> Json | None:
     """Ceilings of arithmetic and of memory, and what the kinds and operators reach of them.
 
-    A point needs operations and bytes; what has operations alone is told by its rate.
+    A point needs operations and bytes; with operations alone there is only a rate.
     """
-    here = [item for item in profile.ceilings if item.value and _same_device(item, profile)]
-    roofs = _best(here, ("matmul-cpu-", "matmul-"), FLOPS)
-    memory = _best(here, ("copy-device", "triad-device", "memory-cpu"), BYTES)
+    ceilings = [
+        ceiling for ceiling in profile.ceilings if ceiling.value and _same_device(ceiling, profile)
+    ]
+    roofs = _best(ceilings, ("matmul-cpu-", "matmul-"), FLOPS)
+    memory = _best(ceilings, ("copy-device", "triad-device", "memory-cpu"), BYTES)
     points = [
         {
             "name": words.kind(part.kind),
@@ -108,7 +110,7 @@ def roofline(profile: Profile) -> Json | None:
         for part in profile.anatomy.parts
         if part.flops and part.bytes and part.ms > 0
     ]
-    rates = [_rate(item, ms) for item, ms in _costliest(profile)]
+    rates = [_rate(operator, ms) for operator, ms in _costliest(profile)]
     if not points and not (rates and roofs):
         return None
     return {"roofs": roofs, "memory": memory, "points": points, "rates": rates}
@@ -151,27 +153,30 @@ def _same_device(ceiling: Ceiling, profile: Profile) -> bool:
 
 def _best(ceilings: Iterable[Ceiling], prefixes: tuple[str, ...], units_of: Json) -> list[Json]:
     """The best device's value of each such ceiling, in units per second; the highest first."""
-    found: dict[str, float] = {}
-    for item in ceilings:
-        scale = units_of.get(item.unit)
-        if scale and item.value and item.id.startswith(prefixes) and "-to-" not in item.id:
-            found[item.id] = max(found.get(item.id, 0.0), item.value * scale)
-    ordered = sorted(found.items(), key=lambda item: -item[1])
+    best: dict[str, float] = {}
+    for ceiling in ceilings:
+        scale = units_of.get(ceiling.unit)
+        if scale and ceiling.value and ceiling.id.startswith(prefixes) and "-to-" not in ceiling.id:
+            best[ceiling.id] = max(best.get(ceiling.id, 0.0), ceiling.value * scale)
+    ordered = sorted(best.items(), key=lambda entry: -entry[1])
     return [{"name": name, "value": value} for name, value in ordered]
 
 
 def _costliest(profile: Profile) -> Iterator[tuple[Operator, float]]:
     cpu = profile.anatomy.device == "cpu"
-    timed = [(item, item.host_ms if cpu else item.device_ms) for item in profile.operators]
-    counted = [(item, ms) for item, ms in timed if item.flops and ms > 0]
+    operators = [
+        (operator, operator.host_ms if cpu else operator.device_ms)
+        for operator in profile.operators
+    ]
+    counted = [(operator, ms) for operator, ms in operators if operator.flops and ms > 0]
     return itertools.islice(iter(sorted(counted, key=lambda pair: -pair[1])), DRAWN_OPERATORS)
 
 
-def _rate(item: Operator, ms: float) -> Json:
-    where = f" {item.where}" if item.where else ""
-    name = f"{item.name}{where}{' (backward)' if item.backward else ''}"
-    flops = (item.flops or 0.0) / ms * 1000
-    return {"name": plain.one_line(name), "kind": str(item.kind), "flops": flops, "ms": ms}
+def _rate(operator: Operator, ms: float) -> Json:
+    where = f" {operator.where}" if operator.where else ""
+    name = f"{operator.name}{where}{' (backward)' if operator.backward else ''}"
+    flops = (operator.flops or 0.0) / ms * 1000
+    return {"name": plain.one_line(name), "kind": str(operator.kind), "flops": flops, "ms": ms}
 
 
 def _by_category(points: Sequence[MemoryPoint]) -> Json:
@@ -179,22 +184,22 @@ def _by_category(points: Sequence[MemoryPoint]) -> Json:
     categories = {point.category for point in points}
     if len(categories) > 1:
         categories.discard("all")
-    known = [name for name in STACKED if name in categories]
-    names = [*known, *sorted(categories - set(known))]
-    now = dict.fromkeys(names, 0)
-    at: list[float] = []
+    stacked = [name for name in STACKED if name in categories]
+    names = [*stacked, *sorted(categories - set(stacked))]
+    current = dict.fromkeys(names, 0)
+    times_ms: list[float] = []
     columns: list[list[int]] = []
-    mine = (point for point in points if point.category in now)
-    for ms, group in itertools.groupby(sorted(mine, key=_at), key=_at):
-        now.update({point.category: point.bytes for point in group})
-        at.append(round(ms, 4))
-        columns.append(list(now.values()))
-    kept = _peaks([sum(column) for column in columns])
+    own_points = (point for point in points if point.category in current)
+    for ms, group in itertools.groupby(sorted(own_points, key=_at), key=_at):
+        current.update({point.category: point.bytes for point in group})
+        times_ms.append(round(ms, 4))
+        columns.append(list(current.values()))
+    indices = _peaks([sum(column) for column in columns])
     series = [
-        {"name": plain.one_line(name), "bytes": [columns[i][number] for i in kept]}
+        {"name": plain.one_line(name), "bytes": [columns[index][number] for index in indices]}
         for number, name in enumerate(names)
     ]
-    return {"x": "ms", "at": [at[i] for i in kept], "series": series}
+    return {"x": "ms", "at": [times_ms[index] for index in indices], "series": series}
 
 
 def _at(point: MemoryPoint) -> float:
@@ -206,8 +211,8 @@ def _peaks(totals: Sequence[int]) -> list[int]:
     if len(totals) <= DRAWN_POINTS:
         return list(range(len(totals)))
     size = math.ceil(2 * len(totals) / DRAWN_POINTS)
-    kept: set[int] = {0, len(totals) - 1}
+    indices: set[int] = {0, len(totals) - 1}
     for begin in range(0, len(totals), size):
         stretch = range(begin, min(begin + size, len(totals)))
-        kept |= {max(stretch, key=totals.__getitem__), stretch[-1]}
-    return sorted(kept)
+        indices |= {max(stretch, key=totals.__getitem__), stretch[-1]}
+    return sorted(indices)

@@ -54,7 +54,7 @@ def render(profiled: Profiled, folder: Path) -> str:
             parts=parts(profile),
             has=known(profile),
             beside=list(words.beside(profile)),
-            findings=[finding(item, profiled) for item in profiled.findings],
+            findings=[finding(problem, profiled) for problem in profiled.findings],
             timeline=figures.timeline_sums(profile),
             memory=memory_words(profile),
             tables={table.id: table for table in tables.tables(profile)},
@@ -89,25 +89,25 @@ def drawn(profile: Profile) -> set[str]:
 
 
 def key_figures(profile: Profile) -> list[tuple[str, str, str]]:
-    """Name, figure and remark of what is told first."""
+    """Name, figure and remark of what comes first."""
     anatomy = profile.anatomy
     device = words.device(anatomy)
-    found = [("Time per step", units.milliseconds(anatomy.step_ms), _over(profile))]
+    rows = [("Time per step", units.milliseconds(anatomy.step_ms), _over(profile))]
     if anatomy.device != "cpu":
         idle = anatomy.share(*WAITS)
-        told = f"{units.milliseconds(anatomy.part(*WAITS))} idle"
-        found.append((f"{device} busy", units.share(1 - idle), told))
+        idle_text = f"{units.milliseconds(anatomy.part(*WAITS))} idle"
+        rows.append((f"{device} busy", units.share(1 - idle), idle_text))
     if anatomy.flops:
         rate = words.flops_per_s(anatomy.flops, anatomy.step_ms)
         mfu = f"MFU {units.share(anatomy.mfu)} of the measured ceiling" if anatomy.mfu else ""
-        found.append(("Reached", rate, mfu))
+        rows.append(("Reached", rate, mfu))
     if profile.seen is not None and profile.seen.samples:
         rate = units.rate(profile.seen.samples / anatomy.step_ms * 1000)
-        found.append(("Throughput", rate, f"{profile.seen.samples:.0f} samples per step"))
+        rows.append(("Throughput", rate, f"{profile.seen.samples:.0f} samples per step"))
     if anatomy.cores_busy is not None:
         of = f" of {anatomy.cores}" if anatomy.cores else ""
-        found.append(("CPU cores busy", f"{anatomy.cores_busy:.1f}{of}", "this process"))
-    return found
+        rows.append(("CPU cores busy", f"{anatomy.cores_busy:.1f}{of}", "this process"))
+    return rows
 
 
 def parts(profile: Profile) -> list[dict[str, Any]]:
@@ -134,43 +134,43 @@ def parts(profile: Profile) -> list[dict[str, Any]]:
 def known(profile: Profile) -> dict[str, bool]:
     """Of which columns of the anatomy anything is known."""
     columns = ("flops", "bytes", "ceiling")
-    found = profile.anatomy.parts
-    return {name: any(getattr(part, name) is not None for part in found) for name in columns}
+    parts = profile.anatomy.parts
+    return {name: any(getattr(part, name) is not None for part in parts) for name in columns}
 
 
-def finding(item: Finding, profiled: Profiled) -> dict[str, Any]:
+def finding(problem: Finding, profiled: Profiled) -> dict[str, Any]:
     """One finding with the line of source that it names."""
     profile = profiled.profile
-    place: Place | None = words.places(profile).get(item.where or "")
-    after = words.cured_ms(item, profile)
+    place: Place | None = words.places(profile).get(problem.where or "")
+    after = words.cured_ms(problem, profile)
     before = units.milliseconds(profile.anatomy.step_ms)
     return {
-        "code": item.code,
-        "title": plain.one_line(item.title),
-        "severity": item.severity.value,
-        "size": _size(item, profiled.fail_over),
-        "gain": times(item.gain.ratio) if item.gain else "",
+        "code": problem.code,
+        "title": plain.one_line(problem.title),
+        "severity": problem.severity.value,
+        "size": _size(problem, profiled.fail_over),
+        "gain": times(problem.gain.ratio) if problem.gain else "",
         "change": f"{before} → {units.milliseconds(after)} per step" if after else "",
-        "reason": plain.one_line(item.gain.reason) if item.gain else "",
-        "evidence": plain.one_line(item.evidence),
-        "where": plain.one_line(item.where or ""),
+        "reason": plain.one_line(problem.gain.reason) if problem.gain else "",
+        "evidence": plain.one_line(problem.evidence),
+        "where": plain.one_line(problem.where or ""),
         "function": plain.one_line(place.function) if place else "",
         "source": plain.one_line(place.source) if place else "",
         "line": place.line if place else "",
-        "cure": plain.one_line(item.cure.text),
-        "commands": [plain.one_line(line) for line in item.cure.commands],
-        "boost": item.boost or "",
+        "cure": plain.one_line(problem.cure.text),
+        "commands": [plain.one_line(line) for line in problem.cure.commands],
+        "boost": problem.boost or "",
     }
 
 
-def _size(item: Finding, limit: float) -> str:
-    if item.gain is None:
+def _size(finding: Finding, limit: float) -> str:
+    if finding.gain is None:
         return "unknown"
-    return "large" if words.saved(item) > limit else "small"
+    return "large" if words.saved(finding) > limit else "small"
 
 
 def memory_words(profile: Profile) -> str:
-    """The most that was in use, of how much there is."""
+    """Peak memory, of how much there is."""
     seen = profile.seen
     peak = max((point.bytes for point in profile.memory if point.category == "all"), default=None)
     if seen is not None and seen.memory_peak_bytes is not None:
@@ -184,17 +184,17 @@ def memory_words(profile: Profile) -> str:
 
 def traces(profile: Profile, folder: Path) -> list[dict[str, str | None]]:
     """The raw traces, with a link where they lie beside the page."""
-    named = [("times", profile.trace)]
+    recordings = [("times", profile.trace)]
     if profile.seen is not None:
-        named += [("times", profile.seen.trace or None)]
-        named += [("stacks, shapes and memory", profile.seen.detail_trace or None)]
+        recordings += [("times", profile.seen.trace or None)]
+        recordings += [("stacks, shapes and memory", profile.seen.detail_trace or None)]
     paths: dict[str, str] = {}
-    for what, path in named:
+    for content, path in recordings:
         if path:
-            paths.setdefault(path, what)
+            paths.setdefault(path, content)
     return [
-        {"what": what, "path": plain.one_line(path), "link": beside(path, folder)}
-        for path, what in paths.items()
+        {"what": content, "path": plain.one_line(path), "link": beside(path, folder)}
+        for path, content in paths.items()
     ]
 
 
@@ -206,11 +206,11 @@ def surroundings(profiled: Profiled) -> list[tuple[str, str]]:
         ("Device", profile.device_name or words.device(anatomy)),
         ("PyTorch", job.torch if job else None),
         ("Python", job.python if job else None),
-        ("Cores that the process may use", str(job.cores) if job else None),
+        ("Cores available to the process", str(job.cores) if job else None),
         ("Threads of PyTorch", str(job.threads) if job else None),
         ("Processes", str(job.world_size) if job else None),
         ("Recorded", _over(profile)),
-        ("The recording added, taken off", _added(anatomy.recording_ms)),
+        ("Overhead of recording, subtracted", _added(anatomy.recording_ms)),
         ("Garbage collection", _added(profile.seen.gc_s * 1000) if profile.seen else None),
         ("Checks", str(profiled.checks) if profiled.checks else None),
         ("Profiling took", units.duration(profiled.wall_s) if profiled.wall_s else None),

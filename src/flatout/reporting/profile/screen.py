@@ -57,25 +57,29 @@ def screen(profiled: Profiled, width: int, height: int, mark: str = "#") -> list
     anatomy = list(_anatomy(profiled, width, 6 if short else 12, mark))
     top = [*head, Line(""), *anatomy, *_reached(profiled, width, short)]
     # The prompt, two empty lines, and the line that says that there are more.
-    left = height - len(top) - len(tail) - 4
-    shown, count = _findings(profiled, width, left, short)
+    room = height - len(top) - len(tail) - 4
+    findings, count = _findings(profiled, width, room, short)
     rest = len(profiled.findings) - count
     if rest:
-        shown += paragraph("", f"{rest} more with --json and in the report", width, "")
-    return [*top, *([Line(""), *shown] if shown else []), *([Line(""), *tail] if tail else [])]
+        findings += paragraph("", f"{rest} more with --json and in the report", width, "")
+    return [
+        *top,
+        *([Line(""), *findings] if findings else []),
+        *([Line(""), *tail] if tail else []),
+    ]
 
 
 def _head(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:
-    of = profiled.profile
+    recording = profiled.profile
     style = "bold yellow" if words.worth_doing(profiled) else "bold green"
-    yield from paragraph("step", words.headline(of), width, "bold")
+    yield from paragraph("step", words.headline(recording), width, "bold")
     yield from paragraph("verdict", words.verdict(profiled), width, style)
     if short:
         return
-    name = plain.one_line(of.device_name or "")
-    recorded = f"{units.count(of.anatomy.steps, 'step')} recorded"
-    ranks = units.count(len(of.ranks), "rank") if len(of.ranks) > 1 else ""
-    text = ", ".join(item for item in (name, recorded, ranks) if item)
+    name = plain.one_line(recording.device_name or "")
+    recorded = f"{units.count(recording.anatomy.steps, 'step')} recorded"
+    ranks = units.count(len(recording.ranks), "rank") if len(recording.ranks) > 1 else ""
+    text = ", ".join(part for part in (name, recorded, ranks) if part)
     yield from paragraph("on", text, width, "bold")
 
 
@@ -99,23 +103,23 @@ def _anatomy(profiled: Profiled, width: int, at_most: int, mark: str) -> Iterato
 
 
 def _row(label: str, name: str, part: Part, share: float, bar: str, begin: int) -> Line:
-    shown = plain.cut(name, NAME - 1)
+    short_name = plain.cut(name, NAME - 1)
     figures = f"{units.milliseconds(part.ms):>9}{units.share(share):>6}"
-    left = f"{label:<{LABEL}}{shown:<{NAME}}{figures}  "
+    left = f"{label:<{LABEL}}{short_name:<{NAME}}{figures}  "
     style = STYLES.get(part.kind, "blue")
     text = f"{left}{bar}"
     return Line(text, ((0, len(label), "bold"), (len(left) + begin, len(text), style)))
 
 
 def _reached(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:
-    reached = list(words.reached(profiled.profile))
-    while short and len("; ".join(reached)) > width - LABEL and len(reached) > 1:
-        reached.pop()
-    if reached:
-        yield from paragraph("reached", "; ".join(reached), width, "bold")
-    beside = ", ".join(words.beside(profiled.profile))
-    if beside and not short:
-        yield from paragraph("beside", beside, width, "bold")
+    phrases = list(words.reached(profiled.profile))
+    while short and len("; ".join(phrases)) > width - LABEL and len(phrases) > 1:
+        phrases.pop()
+    if phrases:
+        yield from paragraph("reached", "; ".join(phrases), width, "bold")
+    overlapped = ", ".join(words.beside(profiled.profile))
+    if overlapped and not short:
+        yield from paragraph("beside", overlapped, width, "bold")
 
 
 def _findings(profiled: Profiled, width: int, room: int, short: bool) -> tuple[list[Line], int]:
@@ -123,10 +127,10 @@ def _findings(profiled: Profiled, width: int, room: int, short: bool) -> tuple[l
     lines: list[Line] = []
     count = 0
     for finding in profiled.findings:
-        drawn = list(_finding(finding, profiled.fail_over, width, short))
-        if count and len(lines) + len(drawn) > room:
+        finding_lines = list(_finding(finding, profiled.fail_over, width, short))
+        if count and len(lines) + len(finding_lines) > room:
             break
-        lines += drawn
+        lines += finding_lines
         count += 1
     return lines, count
 
@@ -146,21 +150,23 @@ def _finding(finding: Finding, limit: float, width: int, short: bool) -> Iterato
 
 def _change(lines: Sequence[str]) -> str:
     """The line that matters most: the first that is new, else the first that is no remark."""
-    told = [line for line in lines if not line.startswith(("#", "- "))] or list(lines)
-    return plain.one_line(next((line for line in told if line.startswith("+ ")), (told or [""])[0]))
+    code_lines = [line for line in lines if not line.startswith(("#", "- "))] or list(lines)
+    return plain.one_line(
+        next((line for line in code_lines if line.startswith("+ ")), (code_lines or [""])[0])
+    )
 
 
 def _tail(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:
-    told = 1 if short else 2
-    for note in profiled.notes[:told]:
+    note_count = 1 if short else 2
+    for note in profiled.notes[:note_count]:
         yield from paragraph("note", note, width, "bold")
-    if len(profiled.notes) > told:
-        rest = units.count(len(profiled.notes) - told, "more note")
+    if len(profiled.notes) > note_count:
+        rest = units.count(len(profiled.notes) - note_count, "more note")
         yield from paragraph("note", f"{rest} in the report", width, "bold")
     if profiled.report_path:
         yield whole("report", profiled.report_path, "bold")
     command = profiled.profile.command
-    boosts = dict.fromkeys(item.boost for item in profiled.findings if item.boost)
+    boosts = dict.fromkeys(finding.boost for finding in profiled.findings if finding.boost)
     if boosts and not short:
         text = f"{', '.join(boosts)} (no edit needed)"
         yield from paragraph("boosts", text, width, "bold green")

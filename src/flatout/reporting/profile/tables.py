@@ -25,7 +25,29 @@ DTYPES = {
     "unsigned char": "uint8",
     "signed char": "int8",
 }
-"""What a trace calls them, and what torch does."""
+"""A trace's names of data types, and torch's."""
+KERNEL_COLUMNS = (
+    "Kernel",
+    "Kind",
+    "Time",
+    "Of the step",
+    "Calls",
+    "Each",
+    "Line",
+    "Operator",
+    "Tensor cores",
+    "Occupancy",
+)
+DEVICE_COLUMNS = (
+    "GPU",
+    "Name",
+    "Utilisation",
+    "Power",
+    "Clock",
+    "Temperature",
+    "Memory",
+    "Held back by",
+)
 FEW = 12
 """Rows of a table that is read as a whole."""
 SLOWER = 1.05
@@ -69,8 +91,8 @@ class Table:
     @property
     def kinds(self) -> dict[str, str]:
         """Kinds that occur, with their names: what can be filtered by."""
-        seen = {row.kind for row in self.rows if row.kind is not None}
-        return {str(kind): words.kind(kind) for kind in Kind if kind in seen}
+        present = {row.kind for row in self.rows if row.kind is not None}
+        return {str(kind): words.kind(kind) for kind in Kind if kind in present}
 
 
 def kernels(profile: Profile) -> Table:
@@ -79,48 +101,46 @@ def kernels(profile: Profile) -> Table:
     rows = [
         Row(
             (
-                _name(item.name),
-                _kind(item.kind),
-                _ms(item.ms),
-                _share(item.ms, step),
-                _number(item.calls),
-                _each(item.ms, item.calls),
-                _where(item.where),
-                Cell(plain.one_line(item.operator), style="short"),
-                Cell({True: "yes", False: "no", None: ""}[item.tensor_cores]),
-                _percent(item.occupancy),
+                _name(kernel.name),
+                _kind(kernel.kind),
+                _ms(kernel.ms),
+                _share(kernel.ms, step),
+                _number(kernel.calls),
+                _each(kernel.ms, kernel.calls),
+                _where(kernel.where),
+                Cell(plain.one_line(kernel.operator), style="short"),
+                Cell({True: "yes", False: "no", None: ""}[kernel.tensor_cores]),
+                _percent(kernel.occupancy),
             ),
-            item.ms,
-            item.kind,
+            kernel.ms,
+            kernel.kind,
         )
-        for item in sorted(profile.kernels, key=lambda item: -item.ms)
+        for kernel in sorted(profile.kernels, key=lambda kernel: -kernel.ms)
     ]
-    columns = (
-        "Kernel", "Kind", "Time", "Of the step", "Calls", "Each", "Line", "Operator",
-        "Tensor cores", "Occupancy",
-    )  # fmt: skip
-    return _many("kernels", "Kernels", columns, rows)
+    return _many("kernels", "Kernels", KERNEL_COLUMNS, rows)
 
 
 def operators(profile: Profile) -> Table:
     """Operators and Python calls, the costliest first."""
     cpu = profile.anatomy.device == "cpu"
     rows = []
-    for item in sorted(profile.operators, key=lambda item: -(item.host_ms + item.device_ms)):
-        ms = item.host_ms if cpu else item.device_ms
-        rate = words.flops_per_s(item.flops, ms) if item.flops and ms > 0 else ""
+    for operator in sorted(
+        profile.operators, key=lambda operator: -(operator.host_ms + operator.device_ms)
+    ):
+        ms = operator.host_ms if cpu else operator.device_ms
+        rate = words.flops_per_s(operator.flops, ms) if operator.flops and ms > 0 else ""
         cells = (
-            _name(f"{item.name} (backward)" if item.backward else item.name),
-            _kind(item.kind),
-            *(() if cpu else (_ms(item.device_ms),)),
-            _ms(item.host_ms),
-            _number(item.calls),
-            _where(item.where),
-            Cell(rate, (item.flops or 0.0) / ms if ms > 0 else 0.0),
-            Cell(plain.one_line(", ".join(DTYPES.get(it, it) for it in item.dtypes))),
-            Cell(plain.one_line("; ".join(item.shapes)), style="short"),
+            _name(f"{operator.name} (backward)" if operator.backward else operator.name),
+            _kind(operator.kind),
+            *(() if cpu else (_ms(operator.device_ms),)),
+            _ms(operator.host_ms),
+            _number(operator.calls),
+            _where(operator.where),
+            Cell(rate, (operator.flops or 0.0) / ms if ms > 0 else 0.0),
+            Cell(plain.one_line(", ".join(DTYPES.get(dtype, dtype) for dtype in operator.dtypes))),
+            Cell(plain.one_line("; ".join(operator.shapes)), style="short"),
         )
-        rows.append(Row(cells, ms, item.kind))
+        rows.append(Row(cells, ms, operator.kind))
     times = ("Time",) if cpu else ("On the device", "On the host")
     columns = ("Operator", "Kind", *times, "Calls", "Line", "Reached", "Types", "Shapes")
     return _many("operators", "Operators", columns, rows)
@@ -128,36 +148,33 @@ def operators(profile: Profile) -> Table:
 
 def waits(profile: Profile) -> list[Table]:
     """Small tables: gaps, syncs, copies, collectives and Python calls, where there are any."""
-    found = (
+    candidates = (
         _gaps(profile),
         _syncs(profile),
         _copies(profile),
         _collectives(profile),
         _calls(profile),
     )
-    return [_few(table) for table in found if table.rows]
+    return [_few(table) for table in candidates if table.rows]
 
 
 def ranks(profile: Profile) -> Table:
     """One row for each rank; the slow ones are marked."""
     steps = sorted(rank.step_ms for rank in profile.ranks)
-    usual = steps[len(steps) // 2] if steps else 0.0
+    median_ms = steps[len(steps) // 2] if steps else 0.0
     computing = sorted(rank.compute_ms for rank in profile.ranks)
-    busiest = computing[len(computing) // 2] if computing else 0.0
-    rows = [_rank(rank, usual, busiest) for rank in profile.ranks]
-    note = "A rank that computes longer than the others lets them wait: it is marked."
+    median_compute_ms = computing[len(computing) // 2] if computing else 0.0
+    rows = [_rank(rank, median_ms, median_compute_ms) for rank in profile.ranks]
+    note = "A rank that computes longer than the others makes them wait: it is marked."
     columns = ("Rank", "Step", "Busy", "Computing", "Communicating")
     return Table("ranks", "Ranks", note, columns, tuple(rows))
 
 
 def devices(profile: Profile) -> Table:
-    """What the driver said of each GPU while the window was recorded."""
+    """What the driver reported of each GPU while the window was recorded."""
     rows = tuple(Row(_device(sample)) for sample in profile.devices)
-    note = "Means over the samples that were taken while the window was recorded."
-    columns = (
-        "GPU", "Name", "Utilisation", "Power", "Clock", "Temperature", "Memory", "Held back by",
-    )  # fmt: skip
-    return Table("devices", "Devices", note, columns, rows)
+    note = "Means over the samples taken while the window was recorded."
+    return Table("devices", "Devices", note, DEVICE_COLUMNS, rows)
 
 
 def ceilings(profile: Profile) -> Table:
@@ -165,15 +182,15 @@ def ceilings(profile: Profile) -> Table:
     rows = [
         Row(
             (
-                Cell(plain.one_line(item.title)),
-                Cell(plain.one_line(item.device)),
-                Cell(units.rate(item.value, item.unit), item.value),
-                Cell(units.rate(item.datasheet, item.unit) if item.datasheet else ""),
-                Cell(plain.one_line(item.best), style="short"),
+                Cell(plain.one_line(ceiling.title)),
+                Cell(plain.one_line(ceiling.device)),
+                Cell(units.rate(ceiling.value, ceiling.unit), ceiling.value),
+                Cell(units.rate(ceiling.datasheet, ceiling.unit) if ceiling.datasheet else ""),
+                Cell(plain.one_line(ceiling.best), style="short"),
             )
         )
-        for item in profile.ceilings
-        if item.value is not None
+        for ceiling in profile.ceilings
+        if ceiling.value is not None
     ]
     columns = ("Ceiling", "Device", "Measured", "Data sheet", "At")
     return Table("ceilings", "Ceilings", "As `flatout bench` measured them.", columns, tuple(rows))
@@ -182,15 +199,15 @@ def ceilings(profile: Profile) -> Table:
 def _many(id_: str, title: str, columns: tuple[str, ...], rows: list[Row]) -> Table:
     note = "Per step."
     if len(rows) > AT_MOST:
-        left = rows[AT_MOST:]
-        time = units.milliseconds(sum(row.ms for row in left))
-        note = f"Per step. {len(left):,} more, {time} together, are in the JSON (--json)."
-    kept = sorted(rows[:AT_MOST], key=lambda row: -row.ms)
-    return _without_empty(Table(id_, title, note, columns, tuple(kept), many=True))
+        omitted = rows[AT_MOST:]
+        time = units.milliseconds(sum(row.ms for row in omitted))
+        note = f"Per step. {len(omitted):,} more, {time} together, are in the JSON (--json)."
+    shown = sorted(rows[:AT_MOST], key=lambda row: -row.ms)
+    return _without_empty(Table(id_, title, note, columns, tuple(shown), many=True))
 
 
 def _few(table: Table) -> Table:
-    """The table without its tail, and without columns in which nothing stands."""
+    """The table without its tail and its empty columns."""
     note = table.note
     if len(table.rows) > FEW:
         note = f"{note} {len(table.rows) - FEW:,} smaller ones are in the JSON (--json)."
@@ -199,16 +216,16 @@ def _few(table: Table) -> Table:
 
 
 def _without_empty(table: Table) -> Table:
-    kept = [
-        number
-        for number in range(len(table.columns))
-        if any(row.cells[number].text for row in table.rows)
+    indices = [
+        index
+        for index in range(len(table.columns))
+        if any(row.cells[index].text for row in table.rows)
     ]
     rows = tuple(
-        dataclasses.replace(row, cells=tuple(row.cells[number] for number in kept))
+        dataclasses.replace(row, cells=tuple(row.cells[index] for index in indices))
         for row in table.rows
     )
-    columns = tuple(table.columns[number] for number in kept)
+    columns = tuple(table.columns[index] for index in indices)
     return dataclasses.replace(table, columns=columns, rows=rows)
 
 
@@ -216,16 +233,16 @@ def _gaps(profile: Profile) -> Table:
     rows = [
         Row(
             (
-                _kind(item.kind),
-                _ms(item.ms),
-                _share(item.ms, profile.anatomy.step_ms),
-                _number(item.count),
-                Cell(plain.one_line(item.doing), style="short"),
-                _where(item.where),
+                _kind(gap.kind),
+                _ms(gap.ms),
+                _share(gap.ms, profile.anatomy.step_ms),
+                _number(gap.count),
+                Cell(plain.one_line(gap.doing), style="short"),
+                _where(gap.where),
             ),
-            kind=item.kind,
+            kind=gap.kind,
         )
-        for item in profile.gaps
+        for gap in profile.gaps
     ]
     columns = ("Cause", "Time", "Of the step", "Gaps", "What the host did meanwhile", "Line")
     note = "Times in which the device did nothing, by cause and line."
@@ -236,14 +253,14 @@ def _syncs(profile: Profile) -> Table:
     rows = [
         Row(
             (
-                Cell(plain.one_line(item.name)),
-                _number(item.calls),
-                _ms(item.ms),
-                _ms(item.idle_ms),
-                _where(item.where),
+                Cell(plain.one_line(sync.name)),
+                _number(sync.calls),
+                _ms(sync.ms),
+                _ms(sync.idle_ms),
+                _where(sync.where),
             )
         )
-        for item in profile.syncs
+        for sync in profile.syncs
     ]
     columns = ("Call", "Calls", "The host waited", "The device ran dry", "Line")
     note = "Calls in which the host waits for the device."
@@ -254,17 +271,17 @@ def _copies(profile: Profile) -> Table:
     rows = [
         Row(
             (
-                Cell(item.direction),
-                Cell({True: "pinned", False: "pageable", None: ""}[item.pinned]),
-                _number(item.calls),
-                Cell(units.size(item.bytes), item.bytes),
-                _ms(item.ms),
-                Cell(words.bytes_per_s(item.bytes, item.ms)),
-                _ms(item.exposed_ms),
-                _where(item.where),
+                Cell(copy.direction),
+                Cell({True: "pinned", False: "pageable", None: ""}[copy.pinned]),
+                _number(copy.calls),
+                Cell(units.size(copy.bytes), copy.bytes),
+                _ms(copy.ms),
+                Cell(words.bytes_per_s(copy.bytes, copy.ms)),
+                _ms(copy.exposed_ms),
+                _where(copy.where),
             )
         )
-        for item in profile.copies
+        for copy in profile.copies
     ]
     columns = ("Direction", "Memory", "Copies", "Amount", "Time", "Reached", "Exposed", "Line")
     note = "Between host and device, and on devices. Exposed: while nothing computes."
@@ -275,14 +292,17 @@ def _collectives(profile: Profile) -> Table:
     rows = [
         Row(
             (
-                Cell(item.name),
-                _number(item.calls),
-                Cell(units.size(item.bytes) if item.bytes else "", item.bytes or 0.0),
-                _ms(item.ms),
-                _ms(item.exposed_ms),
+                Cell(collective.name),
+                _number(collective.calls),
+                Cell(
+                    units.size(collective.bytes) if collective.bytes else "",
+                    collective.bytes or 0.0,
+                ),
+                _ms(collective.ms),
+                _ms(collective.exposed_ms),
             )
         )
-        for item in profile.collectives
+        for collective in profile.collectives
     ]
     columns = ("Communication", "Calls", "Amount", "Time", "Exposed")
     note = "Between devices. Exposed: while nothing computes."
@@ -290,34 +310,34 @@ def _collectives(profile: Profile) -> Table:
 
 
 def _calls(profile: Profile) -> Table:
-    seen = profile.seen.calls if profile.seen is not None else ()
+    calls = profile.seen.calls if profile.seen is not None else ()
     rows = [
         Row(
             (
-                Cell(plain.one_line(f"{item.name} {item.detail}")),
-                _number(item.calls),
-                _ms(item.s * 1000),
-                Cell(plain.one_line(item.where or ""), style="where"),
+                Cell(plain.one_line(f"{call.name} {call.detail}")),
+                _number(call.calls),
+                _ms(call.s * 1000),
+                Cell(plain.one_line(call.where or ""), style="where"),
             )
         )
-        for item in seen
+        for call in calls
     ]
     note = "Python calls that a training loop should not make, or not in each step."
     return Table("calls", "Calls in the loop", note, ("Call", "Calls", "Time", "Line"), tuple(rows))
 
 
-def _rank(rank: RankSeen, usual: float, busiest: float) -> Row:
-    slow = "slow" if rank.compute_ms > SLOWER * busiest else ""
+def _rank(rank: RankSeen, median_ms: float, median_compute_ms: float) -> Row:
+    style = "slow" if rank.compute_ms > SLOWER * median_compute_ms else ""
     times = (rank.step_ms, rank.busy_ms, rank.compute_ms, rank.communication_ms)
     step, busy, compute, communication = (_ms(value) for value in times)
-    if rank.step_ms > SLOWER * usual:
+    if rank.step_ms > SLOWER * median_ms:
         step = Cell(step.text, step.value, "slow")
-    marked = Cell(compute.text, compute.value, slow)
-    return Row((Cell(str(rank.rank), rank.rank), step, busy, marked, communication))
+    compute_cell = Cell(compute.text, compute.value, style)
+    return Row((Cell(str(rank.rank), rank.rank), step, busy, compute_cell, communication))
 
 
 def _device(sample: DeviceSample) -> tuple[Cell, ...]:
-    held = ", ".join(sample.throttled)
+    limits = ", ".join(sample.throttled)
     return (
         Cell(str(sample.index), sample.index),
         Cell(plain.one_line(sample.name or units.UNKNOWN)),
@@ -326,15 +346,15 @@ def _device(sample: DeviceSample) -> tuple[Cell, ...]:
         Cell(_of(sample.clock_mhz, sample.clock_max_mhz, "MHz")),
         Cell("" if sample.temperature_c is None else f"{sample.temperature_c:.0f} °C"),
         Cell(_memory(sample)),
-        Cell(plain.one_line(held) or "nothing", style="slow" if held else ""),
+        Cell(plain.one_line(limits) or "nothing", style="slow" if limits else ""),
     )
 
 
 def _memory(sample: DeviceSample) -> str:
     if sample.memory_used_bytes is None:
         return units.UNKNOWN
-    of = f" of {units.size(sample.memory_bytes)}" if sample.memory_bytes else ""
-    return f"{units.size(sample.memory_used_bytes)}{of}"
+    total = f" of {units.size(sample.memory_bytes)}" if sample.memory_bytes else ""
+    return f"{units.size(sample.memory_used_bytes)}{total}"
 
 
 def _of(value: float | None, limit: float | None, unit: str) -> str:
@@ -367,8 +387,8 @@ def _each(ms: float, calls: float) -> Cell:
 def _number(value: float) -> Cell:
     """Means over steps: 12 calls, 0.5 calls."""
     whole = value >= 9.95 or value == round(value)
-    shown = f"{value:,.0f}" if whole else f"{value:.2g}"
-    return Cell(shown, value)
+    text = f"{value:,.0f}" if whole else f"{value:.2g}"
+    return Cell(text, value)
 
 
 def _share(ms: float, step_ms: float) -> Cell:
@@ -382,11 +402,11 @@ def _percent(value: float | None) -> Cell:
 
 def tables(profile: Profile) -> Iterable[Table]:
     """All that have rows."""
-    found = [
+    candidates = [
         *waits(profile),
         kernels(profile),
         operators(profile),
         ranks(profile),
         devices(profile),
     ]
-    return [table for table in found if table.rows]
+    return [table for table in candidates if table.rows]

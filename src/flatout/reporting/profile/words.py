@@ -1,4 +1,4 @@
-"""What a profile says in words: the same in the terminal, in the page and in a comparison."""
+"""The words of a profile: the same in the terminal, in the page and in a comparison."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MEANINGS = {
 }
 DEVICES = {"cuda": "GPU", "xpu": "GPU", "mps": "GPU", "cpu": "CPU"}
 LEAST_IDLE = 0.20
-"""Share of the step from which idleness is what the headline tells."""
+"""Share of the step from which on the headline names idleness."""
 
 
 def kind(value: Kind | None) -> str:
@@ -74,32 +74,32 @@ def headline(profile: Profile) -> str:
     idle = anatomy.share(*WAITS)
     waits = [part for part in anatomy.parts if part.kind in WAITS and part.ms > 0]
     if waits and idle >= LEAST_IDLE:
-        most = max(waits, key=lambda part: part.ms)
-        words = f"{units.milliseconds(most.ms)} of it {kind(most.kind)}"
+        largest_part = max(waits, key=lambda part: part.ms)
+        wait = f"{units.milliseconds(largest_part.ms)} of it {kind(largest_part.kind)}"
         if anatomy.device == "cpu":
-            return f"{step}, {words}"
-        return f"{step}, {words}; {device(anatomy)} idle {units.share(idle)}"
+            return f"{step}, {wait}"
+        return f"{step}, {wait}; {device(anatomy)} idle {units.share(idle)}"
     if not anatomy.parts:
         return step
-    most = max(anatomy.parts, key=lambda part: part.ms)
+    largest_part = max(anatomy.parts, key=lambda part: part.ms)
     busy = f"{device(anatomy)} busy {units.share(1 - idle)}"
-    largest = f"{units.share(anatomy.share(most.kind))} {kind(most.kind)}"
+    largest = f"{units.share(anatomy.share(largest_part.kind))} {kind(largest_part.kind)}"
     return f"{step}, {largest}" if anatomy.device == "cpu" else f"{step}, {busy}, {largest}"
 
 
 def verdict(profiled: Profiled) -> str:
     """How much is worth doing, and what first."""
     limit = units.share(profiled.fail_over)
-    asked = f" ({units.count(profiled.checks, 'check')})" if profiled.checks else ""
-    above = [item for item in profiled.findings if saved(item) > profiled.fail_over]
-    if not above:
+    checks = f" ({units.count(profiled.checks, 'check')})" if profiled.checks else ""
+    large = [finding for finding in profiled.findings if saved(finding) > profiled.fail_over]
+    if not large:
         rest = units.count(len(profiled.findings), "smaller finding")
-        also = f", {rest}" if profiled.findings else ""
-        return f"nothing found that is worth more than {limit} of the step{also}{asked}"
-    first = max(above, key=saved)
-    found = f"{units.count(len(above), 'finding')} worth more than {limit}"
+        smaller = f", {rest}" if profiled.findings else ""
+        return f"nothing found that is worth more than {limit} of the step{smaller}{checks}"
+    first = max(large, key=saved)
+    count = f"{units.count(len(large), 'finding')} worth more than {limit}"
     place = f" at {first.where}" if first.where else ""
-    return f"{found}{asked}: cure {first.code}{place} for {after(first, profiled.profile)}"
+    return f"{count}{checks}: cure {first.code}{place} for {after(first, profiled.profile)}"
 
 
 def after(finding: Finding, profile: Profile) -> str:
@@ -122,7 +122,7 @@ def saved(finding: Finding) -> float:
 
 
 def worth_doing(profiled: Profiled) -> bool:
-    """Whether a finding is worth more than was asked for."""
+    """Whether a finding is worth more than the limit."""
     return profiled.largest_gain > profiled.fail_over
 
 
@@ -134,15 +134,15 @@ def reached(profile: Profile) -> Iterator[str]:
     if anatomy.mfu is not None:
         yield f"MFU {units.share(anatomy.mfu)} of the measured matmul ceiling"
     if anatomy.cores_busy is not None:
-        of = f" of {anatomy.cores}" if anatomy.cores else ""
-        yield f"{anatomy.cores_busy:.1f}{of} cores busy"
+        total = f" of {anatomy.cores}" if anatomy.cores else ""
+        yield f"{anatomy.cores_busy:.1f}{total} cores busy"
     if profile.seen is not None and profile.seen.samples and anatomy.step_ms:
         yield units.rate(profile.seen.samples / anatomy.step_ms * 1000)
-    known = [part for part in anatomy.parts if part.ceiling is not None]
-    largest = sorted(known, key=lambda part: -part.ms)[:3]
+    measured = [part for part in anatomy.parts if part.ceiling is not None]
+    largest = sorted(measured, key=lambda part: -part.ms)[:3]
     if largest:
-        told = (f"{kind(part.kind)} {units.share(part.ceiling)}" for part in largest)
-        yield f"of their ceilings {', '.join(told)}"
+        shares = (f"{kind(part.kind)} {units.share(part.ceiling)}" for part in largest)
+        yield f"of their ceilings: {', '.join(shares)}"
 
 
 def beside(profile: Profile) -> Iterator[str]:
@@ -172,38 +172,38 @@ def bytes_per_s(amount: float | None, ms: float) -> str:
 
 def kernel(name: str, width: int) -> str:
     """A kernel's name in so many characters: without "void" and its arguments."""
-    told = plain.one_line(name).removeprefix("void ")
-    if told.endswith(")") and not told.startswith("("):
-        told = told[: _arguments(told)]
-    return plain.cut(told, width)
+    short_name = plain.one_line(name).removeprefix("void ")
+    if short_name.endswith(")") and not short_name.startswith("("):
+        short_name = short_name[: _arguments(short_name)]
+    return plain.cut(short_name, width)
 
 
 def folded(anatomy: Anatomy, at_most: int) -> list[tuple[str, Part]]:
     """The parts that are not nothing, the largest first, those beyond `at_most` as one."""
     parts = sorted((part for part in anatomy.parts if part.ms > 0), key=lambda part: -part.ms)
-    named = [(kind(part.kind), part) for part in parts]
-    if len(named) <= at_most:
-        return named
-    rest = parts[at_most - 1 :]
-    together = Part(Kind.OTHER, sum(part.ms for part in rest))
-    return [*named[: at_most - 1], (f"{len(rest)} smaller parts", together)]
+    rows = [(kind(part.kind), part) for part in parts]
+    if len(rows) <= at_most:
+        return rows
+    small = parts[at_most - 1 :]
+    sum_part = Part(Kind.OTHER, sum(part.ms for part in small))
+    return [*rows[: at_most - 1], (f"{len(small)} smaller parts", sum_part)]
 
 
 def _arguments(name: str) -> int:
     """Where the last argument list begins."""
     depth = 0
-    for at in range(len(name) - 1, -1, -1):
-        depth += {")": 1, "(": -1}.get(name[at], 0)
+    for index in range(len(name) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(name[index], 0)
         if depth == 0:
-            return at or len(name)
+            return index or len(name)
     return len(name)
 
 
 def places(profile: Profile) -> dict[str, Place]:
     """All places of a profile by "file:line", one that has its source text before one without."""
-    found: dict[str, Place] = {}
+    by_location: dict[str, Place] = {}
     lists = (profile.operators, profile.kernels, profile.gaps, profile.syncs, profile.copies)
-    for place in (item.where for items in lists for item in items if item.where is not None):
-        if str(place) not in found or (place.source and not found[str(place)].source):
-            found[str(place)] = place
-    return found
+    for place in (entry.where for entries in lists for entry in entries if entry.where is not None):
+        if str(place) not in by_location or (place.source and not by_location[str(place)].source):
+            by_location[str(place)] = place
+    return by_location

@@ -39,7 +39,7 @@
       }
       page.svg("text", { x: (left + right) / 2, y: height - 6, "text-anchor": "middle" }, drawing, "operations per byte moved (FLOP/byte)");
     }
-    let told = -Infinity;
+    let lastLabel = -Infinity;
     roofs.forEach((roof, number) => {
       const corner = speed ? Math.max(roof.value / speed, 10 ** x0) : 10 ** x0;
       const begin = speed ? Math.max(speed * 10 ** x0, 10 ** y0) : roof.value;
@@ -47,9 +47,9 @@
       if (Math.log10(roof.value) < y0) return;
       const path = `M${x(from)},${y(speed ? Math.min(from * speed, roof.value) : roof.value)} L${x(corner)},${y(roof.value)} L${right},${y(roof.value)}`;
       page.svg("path", { class: number ? "roof lower" : "roof", d: path }, drawing);
-      if (Math.abs(y(roof.value) - told) < 15) return;
-      told = y(roof.value);
-      page.svg("text", { class: "strong", x: right - 2, y: told - 5, "text-anchor": "end" }, drawing, `${roof.name}  ${page.flops(roof.value)}`);
+      if (Math.abs(y(roof.value) - lastLabel) < 15) return;
+      lastLabel = y(roof.value);
+      page.svg("text", { class: "strong", x: right - 2, y: lastLabel - 5, "text-anchor": "end" }, drawing, `${roof.name}  ${page.flops(roof.value)}`);
     });
     if (speed && best) {
       const low = Math.max(10 ** x0, 10 ** y0 / speed);
@@ -78,7 +78,7 @@
     const { x: unit, at, series } = page.data.memory;
     const { drawing, width, height } = place("memory");
     const left = 58, right = width - 8, top = 14, bottom = height - 40;
-    const totals = at.map((_, i) => series.reduce((sum, one) => sum + one.bytes[i], 0));
+    const totals = at.map((_, i) => series.reduce((sum, curve) => sum + curve.bytes[i], 0));
     const most = Math.max(...totals) * 1.08 || 1;
     const first = at[0], last = at[at.length - 1];
     const x = (value) => left + ((value - first) / (last - first || 1)) * (right - left);
@@ -90,15 +90,15 @@
       page.svg("text", { x: left - 8, y: high + 4, "text-anchor": "end" }, drawing, page.size(tick * unitOf));
     }
     const below = at.map(() => 0);
-    for (const one of series) {
+    for (const curve of series) {
       const floor = [...below];
-      one.bytes.forEach((value, i) => (below[i] += value));
+      curve.bytes.forEach((value, i) => (below[i] += value));
       let path = `M${x(at[0])},${y(below[0])}`;
       for (let i = 1; i < at.length; i += 1) path += ` H${x(at[i]).toFixed(2)} V${y(below[i]).toFixed(2)}`;
       path += ` H${right} V${y(floor[at.length - 1]).toFixed(2)}`;
       for (let i = at.length - 1; i > 0; i -= 1) path += ` H${x(at[i]).toFixed(2)} V${y(floor[i - 1]).toFixed(2)}`;
       path += ` H${x(at[0])} Z`;
-      page.svg("path", { d: path, "data-category": one.name, style: `fill: var(--${page.kind(SHADES[one.name] ?? "other")})`, "fill-opacity": 0.75 }, drawing);
+      page.svg("path", { d: path, "data-category": curve.name, style: `fill: var(--${page.kind(SHADES[curve.name] ?? "other")})`, "fill-opacity": 0.75 }, drawing);
     }
     for (const tick of page.ticks(first, last, Math.max(2, width / 140))) {
       const words = unit === "ms" ? page.tick(tick) + " ms" : Number.isInteger(tick) ? String(tick) : "";
@@ -109,13 +109,13 @@
     const rule = page.svg("line", { y1: top, y2: bottom, stroke: "var(--ink)", visibility: "hidden" }, drawing);
     drawing.addEventListener("pointermove", (event) => {
       const edge = drawing.getBoundingClientRect();
-      const here = first + ((event.clientX - edge.left - left) / (right - left)) * (last - first);
+      const cursor = first + ((event.clientX - edge.left - left) / (right - left)) * (last - first);
       let i = 0;
-      while (i + 1 < at.length && at[i + 1] <= here) i += 1;
+      while (i + 1 < at.length && at[i + 1] <= cursor) i += 1;
       rule.setAttribute("x1", x(at[i]));
       rule.setAttribute("x2", x(at[i]));
       rule.setAttribute("visibility", "visible");
-      const rows = [...series].reverse().map((one) => `${one.name}  ${page.size(one.bytes[i])}`);
+      const rows = [...series].reverse().map((curve) => `${curve.name}  ${page.size(curve.bytes[i])}`);
       const when = unit === "ms" ? page.ms(at[i]) : `step ${at[i]}`;
       if (series.length > 1) rows.unshift(`together  ${page.size(totals[i])}`);
       page.show([when, ...rows].join("\n"), event.clientX, event.clientY);
@@ -127,11 +127,11 @@
     const legend = document.getElementById("memory-legend");
     legend.replaceChildren();
     if (series.length < 2) return;
-    for (const one of [...series].reverse()) {
+    for (const curve of [...series].reverse()) {
       const item = document.createElement("span"), swatch = document.createElement("i");
       swatch.className = "swatch";
-      swatch.style.setProperty("--c", `var(--${page.kind(SHADES[one.name] ?? "other")})`);
-      item.append(swatch, one.name);
+      swatch.style.setProperty("--c", `var(--${page.kind(SHADES[curve.name] ?? "other")})`);
+      item.append(swatch, curve.name);
       legend.append(item);
     }
   };

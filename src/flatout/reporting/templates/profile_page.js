@@ -63,11 +63,11 @@ const page = (() => {
 
   const SVG = "http://www.w3.org/2000/svg";
   const svg = (name, attributes, parent, text) => {
-    const made = document.createElementNS(SVG, name);
-    for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-    if (text !== undefined) made.textContent = text;
-    if (parent) parent.append(made);
-    return made;
+    const element = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    if (text !== undefined) element.textContent = text;
+    if (parent) parent.append(element);
+    return element;
   };
 
   // Round numbers between two, about `count` of them.
@@ -75,9 +75,9 @@ const page = (() => {
     const raw = (to - from) / count;
     const power = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 5, 10].map((by) => by * power).find((by) => by >= raw);
-    const found = [];
-    for (let i = Math.ceil(from / step); i * step <= to; i += 1) found.push(i * step);
-    return found;
+    const values = [];
+    for (let i = Math.ceil(from / step); i * step <= to; i += 1) values.push(i * step);
+    return values;
   };
 
   const drawn = [];

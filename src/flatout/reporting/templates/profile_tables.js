@@ -8,8 +8,8 @@
   const sort = (table, column, direction) => {
     const body = table.tBodies[0];
     const rows = [...body.rows];
-    rows.sort((one, other) => {
-      const a = value(one, column), b = value(other, column);
+    rows.sort((first, second) => {
+      const a = value(first, column), b = value(second, column);
       const order = typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
       return direction === "ascending" ? order : -order;
     });
@@ -36,7 +36,7 @@
     tools.querySelector("output").textContent = `${shown} of ${rows} rows, ${page.ms(time)} of ${page.ms(all)}`;
   };
 
-  // Long names are cut after two lines until they are asked for.
+  // Long names are cut after two lines until clicked.
   for (const table of document.querySelectorAll("table")) {
     table.addEventListener("click", (event) => {
       const name = event.target.closest(".name, .short");

@@ -114,20 +114,20 @@
       for (const span of lane.spans) {
         if (span[0] !== row) continue;
         const spot = place(span, lane, scale);
-        // Very short spans are found from a little beside them.
+        // A very short span is also hit a little beside it.
         const off = Math.max(spot.x - x, x - spot.x - spot.width, 0);
         if (off <= 2 && (!best || off < best.off)) best = { span, lane, off };
       }
     }
     return best;
   };
-  const told = ({ span, lane }) => {
+  const describe = ({ span, lane }) => {
     const id = figure.kinds[span[2]];
     const what = id ? page.word(id) : lane.name;
     return `${figure.names[span[1]]}\n${page.ms(span[4])}, ${what}\n${lane.name}, from ${page.ms(span[3])}`;
   };
 
-  // Where the fingers are: one drags, two also zoom.
+  // Positions of the fingers: one drags, two also zoom.
   const held = new Map();
   const spread = () => {
     const low = Math.min(...held.values()), high = Math.max(...held.values());
@@ -157,17 +157,17 @@
       page.hide();
       return;
     }
-    const found = under(event);
-    if ((found && found.span) !== (hovered && hovered.span)) {
-      hovered = found;
+    const hit = under(event);
+    if ((hit && hit.span) !== (hovered && hovered.span)) {
+      hovered = hit;
       requestAnimationFrame(draw);
     }
-    if (found) page.show(told(found), event.clientX, event.clientY);
+    if (hit) page.show(describe(hit), event.clientX, event.clientY);
     else page.hide();
   });
   canvas.addEventListener("click", (event) => {
-    const found = under(event);
-    if (found) page.show(told(found), event.clientX, event.clientY);
+    const hit = under(event);
+    if (hit) page.show(describe(hit), event.clientX, event.clientY);
   });
   canvas.addEventListener("pointerleave", () => {
     page.hide();
