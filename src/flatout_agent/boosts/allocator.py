@@ -4,30 +4,29 @@
 On a CUDA device it turns on `expandable_segments` in PyTorch's caching allocator, through the
 environment. On a CPU under Linux with glibc it tells `malloc` (`mallopt`) to serve large tensors
 from its own heap and to keep that heap: `malloc = "glibc-keep"`. With `malloc = "tcmalloc"` or
-`"jemalloc"`, where such a library is installed, it is loaded before the program instead
-(`LD_PRELOAD`), set to keep freed pages.
+`"jemalloc"`, where such a library is installed, it is preloaded instead (`LD_PRELOAD`) and
+configured to keep freed pages.
 
 ## Why it is faster
-glibc asks the system for each block over 32 MiB anew and returns it as soon as it is freed, so
-every step of a large model pays a page fault, and the clearing of a page, for every 4 KiB of its
-activations. On CUDA, sizes that change from step to step break the allocator's fixed segments into
-pieces that fit nothing; expandable segments grow instead, which saves calls of `cudaMalloc` and
-memory.
+glibc requests each block over 32 MiB from the system anew and returns it as soon as it is freed, so
+every step of a large model pays for a page fault and a cleared page per 4 KiB of activations. On
+CUDA, sizes that change from step to step fragment the allocator's fixed segments; expandable
+segments grow instead, which saves memory and calls to `cudaMalloc`.
 
 ## When it does nothing
 On musl, macOS and Windows on a CPU; on ROCm and on Windows on a GPU, where segments cannot expand;
-where the environment sets the allocator already (PYTORCH_CUDA_ALLOC_CONF with its own
+where the environment configures the allocator already (PYTORCH_CUDA_ALLOC_CONF with its own
 `expandable_segments` or backend, GLIBC_TUNABLES, MALLOC_*, another preloaded malloc); where the
 library asked for is not installed. Steps with small tensors gain nothing.
 
 ## What it may change
-No number. The process's resident memory stays at its peak between steps. A CUDA tensor shared
-with another process needs torch 2.4 or newer on both sides.
+Results stay the same. The process's resident memory stays at its peak between steps. A CUDA tensor
+shared with another process needs torch 2.4 or newer on both sides.
 
 ## How it is undone
-glibc's documented defaults are set again (and, for the threshold that glibc adapts by itself, the
-largest value that it would have reached), and free memory is returned. What came through the
-environment (`LD_PRELOAD`, PYTORCH_ALLOC_CONF) ends with the process.
+glibc's documented defaults are set again (for the threshold that glibc adapts by itself, the
+largest value it could have reached), and free memory is returned. What was set in the environment
+(`LD_PRELOAD`, PYTORCH_ALLOC_CONF) ends with the process.
 
 ## References
 - https://man7.org/linux/man-pages/man3/mallopt.3.html
@@ -139,11 +138,11 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
 
 def by_hand(facts: JobFacts, params: Params) -> str:
     """The shell line, or the call of mallopt, that does the same."""
-    found = environment(facts, params)
-    if found:
+    variables = environment(facts, params)
+    if variables:
         return "\n".join(
             ["# in the shell, before Python starts"]
-            + [f"#   export {name}={value}" for name, value in found.items()]
+            + [f"#   export {name}={value}" for name, value in variables.items()]
         )
     calls = [f"libc.mallopt({key}, {values[0]})" for key, values in MALLOPT.items()]
     return "\n".join(
@@ -218,9 +217,9 @@ def find_library(malloc: str, folders: tuple[str, ...] = FOLDERS) -> str | None:
         if in_cache:
             return in_cache.group(1)
         for folder in folders:
-            found = sorted([*Path(folder).glob(f"{name}*"), *Path(folder).glob(f"*/{name}*")])
-            if found:
-                return str(found[0])
+            paths = sorted([*Path(folder).glob(f"{name}*"), *Path(folder).glob(f"*/{name}*")])
+            if paths:
+                return str(paths[0])
     return None
 
 

@@ -1,30 +1,30 @@
 """Fetch each batch of a TensorDataset with one index operation for each of its tensors.
 
 ## What it does
-Without it the loader takes the samples of a batch out of the dataset one by one and stacks them
-again. Here each tensor is asked once for all rows of the batch (`index_select`). Handled are
-`TensorDataset`, and `Subset` (also from `random_split`), `ConcatDataset` and `StackDataset` over
-it, in any nesting, with the default collate function. The first batch of each epoch is fetched both
-ways and compared bit for bit, with data types, strides and containers.
+By default the loader takes the samples of a batch from the dataset one by one and stacks them. Here
+each tensor is indexed once for all rows of the batch (`index_select`). This covers `TensorDataset`,
+and `Subset` (also from `random_split`), `ConcatDataset` and `StackDataset` over it, in any nesting,
+with the default collate function. The first batch of each epoch is fetched both ways and compared
+bit for bit, including data types, strides and containers.
 
 ## Why it is faster
-Taking out and stacking 64 rows of a table is some 200 calls in Python and PyTorch, one after the
-other, in the process that trains; as one operation for each tensor it is two or three. Where a step
-takes a millisecond or two, that was most of it.
+Fetching and stacking 64 rows of a table takes some 200 calls in Python and PyTorch, one after the
+other, in the training process; with one operation per tensor it takes two or three. Where a step
+takes a millisecond or two, those calls are most of it.
 
 ## When it does nothing
 With loader workers, `batch_size=None`, a collate function of the program's own, or additions to
 PyTorch's default one; for any other class of dataset, subclasses of these four included; for
 tensors that are sparse, quantized, of a subclass or on the meta device, that require gradients, or
-that have four or more dimensions and are not contiguous; for a batch sampler that yields something
-else than lists of numbers. Where the first comparison finds any difference it stays off.
+that have four or more dimensions and are not contiguous; for a batch sampler that yields anything
+other than lists of numbers. If the first comparison finds a difference, the boost stays off.
 
 ## What it may change
-Nothing: the same bytes in new memory, and no random number is drawn. An error in an index is raised
-by PyTorch's own way of fetching, to which it goes back.
+Nothing: the same bytes in new memory, and no random number is drawn. For an invalid index it falls
+back to PyTorch's own fetching, which raises the error.
 
 ## How it is undone
-The iterators that are under way get PyTorch's own fetcher back and go on with their next batch.
+Running iterators get PyTorch's own fetcher back and continue with their next batch.
 
 ## References
 - https://pytorch.org/docs/stable/data.html#torch.utils.data.TensorDataset
@@ -87,7 +87,7 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
         undo_layer()
         rows.stop("taken back")
 
-    return Applied(undo, rows.told)
+    return Applied(undo, rows.engagement)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -221,7 +221,7 @@ class _Rows:
             if type(fetcher) is Fetcher and fetcher.rows is self:
                 iterator._dataset_fetcher = fetcher.plain
 
-    def told(self) -> tuple[bool, str]:
+    def engagement(self) -> tuple[bool, str]:
         if self.off is not None:
             return False, self.off
         if not self.batches:
@@ -330,18 +330,18 @@ def _from_several(dataset: Any, numbers: list[int]) -> Any:
     if min(numbers) < 0:
         raise _Unlike("the sampler gives negative numbers")
     ends = dataset.cumulative_sizes
-    wanted: dict[int, list[int]] = {}
+    places_by_part: dict[int, list[int]] = {}
     for place, number in enumerate(numbers):
-        wanted.setdefault(bisect.bisect_right(ends, number), []).append(place)
+        places_by_part.setdefault(bisect.bisect_right(ends, number), []).append(place)
     parts = []
-    for part, places in wanted.items():
+    for part, places in places_by_part.items():
         start = ends[part - 1] if part else 0
         chosen = [numbers[place] - start for place in places]
         parts.append(together(dataset.datasets[part], chosen))
     if len(parts) == 1:
         return parts[0]
     order = array.array("q", bytes(8 * len(numbers)))
-    for row, place in enumerate(place for places in wanted.values() for place in places):
+    for row, place in enumerate(place for places in places_by_part.values() for place in places):
         order[place] = row
     return _joined(parts, torch.frombuffer(order, dtype=torch.int64))
 
@@ -363,18 +363,18 @@ def _joined(parts: list[Any], order: Any) -> Any:
     return torch.cat(parts).index_select(0, order.to(first.device))
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """The same containers, types, strides and bits."""
     import torch
 
-    if type(one) is not type(other):
+    if type(first) is not type(second):
         return False
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[k], other[k]) for k in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    forms = [(t.dtype, t.device, t.shape, t.stride(), t.requires_grad) for t in (one, other)]
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(same(first[k], second[k]) for k in first)
+    if isinstance(first, list):
+        return len(first) == len(second) and all(map(same, first, second))
+    forms = [(t.dtype, t.device, t.shape, t.stride(), t.requires_grad) for t in (first, second)]
     if forms[0] != forms[1]:
         return False
-    bits = [tensor.reshape(-1).view(torch.uint8) for tensor in (one, other)]
+    bits = [tensor.reshape(-1).view(torch.uint8) for tensor in (first, second)]
     return bool(torch.equal(*bits))

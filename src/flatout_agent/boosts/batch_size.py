@@ -11,15 +11,15 @@ parameters cost the same for 8 samples as for 32.
 ## When it does nothing
 Where the script accumulates gradients: how many batches make a step is the script's own control
 flow, which cannot be changed from outside, so a larger batch would change the effective batch as
-well without sparing a single backward. Put the product into the loader's batch size yourself
+well without saving a single backward pass. Put the product into the loader's batch size yourself
 instead. Nor with a batch sampler of the script's own, an IterableDataset, a loader that does not
 shuffle, or one with too few batches.
 
 ## What it may change
-What is computed: fewer and larger steps an epoch, at the script's learning rate, which larger
-batches may want raised. Schedules that counted the loader's batches before training began expect
-more steps than there will be. Batch statistics cover more samples. More memory is in use. It is
-never tried unless it is allowed by name.
+What is computed: fewer steps per epoch on larger batches, at the script's learning rate, which may
+then be too low. Schedules that counted the loader's batches before training began expect more steps
+than there will be. Batch statistics cover more samples. More memory is in use. It is tried only
+where it is allowed by name.
 
 ## How it is undone
 The loader's own batch size and sampler are put back; they hold from the next epoch on.

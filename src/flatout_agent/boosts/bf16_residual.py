@@ -3,34 +3,34 @@
 ## What it does
 
 Stands in for `torch.nn.functional.embedding`, which `nn.Embedding` calls: inside a bfloat16
-autocast region, what an embedding gives is cast to bfloat16 as well. Weights, their gradients and
-the optimizer's state stay float32.
+autocast region, the output of an embedding is cast to bfloat16 as well. Weights, their gradients
+and the optimizer's state stay float32.
 
 ## Why it is faster
 
 Autocast has no rule for embeddings: they come out in the weight's float32. What each block adds to
 that is bfloat16, and the sum is float32 again, through the whole model: additions, norms and saved
-activations read and write 4 bytes for each element where 2 do. Compiled code gains most, since
-there the casts cost nothing.
+activations read and write 4 bytes for each element where 2 would do. Compiled code gains most,
+since there the casts cost nothing.
 
 ## When it does nothing
 
 - There is no bfloat16 autocast: neither the script's own nor that of bf16-autocast.
-- The model has no embedding, or adds a float32 parameter to what the embedding gives (learned
-  positions that are no `nn.Embedding`): the sum is float32.
-- The norms stand behind the sums (as in BERT) and the model is on a GPU: autocast computes layer
-  norms in float32 there, and the stream is what they give.
-- The model has recurrent layers: some of them compute in the type that they are given.
+- The model has no embedding, or adds a float32 parameter to the embedding's output (learned
+  positions that are not an `nn.Embedding`): the sum is float32.
+- The norms come after the sums (as in BERT) and the model is on a GPU: autocast computes layer
+  norms in float32 there, and the stream is their output.
+- The model has recurrent layers: some of them compute in the type of their input.
 
 ## What it may change
 
 The stream is rounded to 8 significant bits after each sum. What the model returns may be bfloat16
 where it was float32, if the script itself opens the autocast region. A model exported or traced
-inside autocast meanwhile has the cast in it; one that is scripted has not.
+inside autocast in the meantime contains the cast; a scripted one does not.
 
 ## How it is undone
 
-The function of torch is put back; compiled code goes on with what was compiled without it.
+torch's own function is put back; compiled code continues with what was compiled without it.
 
 ## References
 

@@ -6,7 +6,7 @@ Runs the model's training calls through `torch.compile`, in place: the model sta
 object. Parameter `mode` is that of `torch.compile`: `default`, `reduce-overhead` (CUDA graphs),
 `max-autotune` and `max-autotune-no-cudagraphs` (each kernel the fastest of several that Inductor
 times: its options `max_autotune` and `coordinate_descent_tuning`). Where `default` was kept, tuning
-tries the others against it, as far as the rest of the run can earn back their compilation. Calls in
+tries the other modes against it if the rest of the run can repay their compilation. Calls in
 evaluation mode or without gradients run as written, since each would be compiled anew.
 
 ## Why it is faster
@@ -16,7 +16,7 @@ longer launches each operation. With CUDA graphs, a whole pass is one launch.
 
 ## When it does nothing
 
-- There is no C++ compiler (CPU), no Triton (GPU), or Python's own headers are missing.
+- There is no C++ compiler (CPU), no Triton (GPU), or Python's C headers are missing.
 - The script compiles the model or a part of it itself.
 - The model is a ScriptModule, quantized, DataParallel or sharded (FSDP wants its blocks compiled
   one by one).
@@ -30,7 +30,7 @@ longer launches each operation. With CUDA graphs, a whole pass is one launch.
 
 Fused kernels round in other places, and dropout draws other random numbers. The first steps take
 seconds to minutes while code is generated. A compiler error in a backward pass that torch compiles
-late would reach the script; the trial that meets one fails, and the boost is dropped.
+lazily would reach the script; a trial that meets one fails, and the boost is dropped.
 
 ## How it is undone
 

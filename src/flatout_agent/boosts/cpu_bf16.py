@@ -13,8 +13,8 @@ with autocast no tensor is cast in Python.
 
 ## When it does nothing
 
-- oneDNN accepts the mode and keeps to float32: on x86 it uses it with AMX only.
-- The script sets the matmul precision itself: the last word is the script's.
+- oneDNN accepts the mode but stays with float32: on x86 the mode takes effect with AMX only.
+- The script sets the matmul precision itself: the script's setting wins.
 - bf16-autocast is on: its products are in bfloat16 already.
 
 ## What it may change

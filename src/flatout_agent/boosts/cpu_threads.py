@@ -2,8 +2,8 @@
 
 ## What it does
 Calls `torch.set_num_threads` before the first training step. `threads = "auto"` takes all usable
-cores (affinity and the cgroup's quota), shared between the processes of the job and less one for
-each loader worker; a fraction takes that part of them, a whole number exactly that many.
+cores (affinity and the cgroup's quota), divided among the processes of the job, minus one for each
+loader worker; a fraction takes that share of them, a whole number exactly that many.
 
 ## Why it is faster
 PyTorch starts one thread for each core of the machine. In a container or a batch job that has only
@@ -12,15 +12,15 @@ opposite and sets one thread for each process. Small operations, too, can be fas
 threads than there are cores, and loader workers need cores of their own.
 
 ## When it does nothing
-The model is on an accelerator; the number of threads is right already; the script, or
-OMP_NUM_THREADS, has chosen a number by itself.
+The model is on an accelerator; the number of threads is right already; the script or
+OMP_NUM_THREADS sets the number itself.
 
 ## What it may change
-The same arithmetic, reordered: sums over large tensors are split at other places, so the last bits
-may differ.
+The same arithmetic, reordered: sums over large tensors are split at different points, so the last
+bits may differ.
 
 ## How it is undone
-The former number of threads is set again.
+The previous number of threads is restored.
 
 ## References
 - https://pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
@@ -110,7 +110,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
         if torch.get_num_threads() == count:  # else the script has chosen meanwhile
             torch.set_num_threads(before)
 
-    return Applied(undo, lambda: _told(count, before))
+    return Applied(undo, lambda: _engagement(count, before))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -125,12 +125,12 @@ def _share(cores: int, processes: int) -> int:
 
 
 def _count(params: Params, share: int, workers: int) -> int:
-    wanted = params.get("threads", "auto")
-    if wanted == "auto":
+    threads = params.get("threads", "auto")
+    if threads == "auto":
         return max(1, share - workers)
-    if isinstance(wanted, float):
-        return max(1, int(share * wanted))
-    return max(1, int(wanted))
+    if isinstance(threads, float):
+        return max(1, int(share * threads))
+    return max(1, int(threads))
 
 
 def _chosen_by_script(threads: int, cores: int, processes: int) -> str | None:
@@ -143,10 +143,10 @@ def _chosen_by_script(threads: int, cores: int, processes: int) -> str | None:
     return f"the script or OMP_NUM_THREADS chose {threads} threads, {cores} cores are usable"
 
 
-def _told(count: int, before: int) -> tuple[bool, str]:
+def _engagement(count: int, before: int) -> tuple[bool, str]:
     import torch
 
-    now = int(torch.get_num_threads())
-    if now != count:
-        return False, f"the script has set {now} threads since"
+    threads = int(torch.get_num_threads())
+    if threads != count:
+        return False, f"the script has set {threads} threads since"
     return True, f"{count} threads instead of {before}"

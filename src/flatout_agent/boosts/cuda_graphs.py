@@ -4,13 +4,13 @@
 
 After two calls with inputs of the same shapes, records the model's training call with
 `torch.cuda.make_graphed_callables` and from then on replays it: inputs are copied into the recorded
-places, outputs are copied out. Recording leaves no trace: buffers (running statistics), the model's
-attributes and the random state of device and host are put back. The recorded forward and backward
-pass share one memory and write to the same places each time: gradients that the program keeps there
-(accumulation, `zero_grad(set_to_none=False)`, or simply until it calls `zero_grad()` after the
-model) are copied elsewhere before that. What does not match the recording runs as written: other
-shapes, evaluation, and a second call before the backward pass of the first. Where weights move, or
-a number on the model is set anew (a rate of dropout), the call is recorded anew.
+buffers, outputs are copied out. Recording leaves no trace: buffers (running statistics), the
+model's attributes and the random state of device and host are put back. The recorded forward and
+backward pass share one memory and write to the same places each time: gradients that the program
+keeps there (accumulation, `zero_grad(set_to_none=False)`, or simply until it calls `zero_grad()`
+after the model) are copied elsewhere before that. What does not match the recording runs as
+written: other shapes, evaluation, and a second call before the backward pass of the first. Where
+weights move, or a number on the model changes (a dropout rate), the call is recorded again.
 
 ## Why it is faster
 
@@ -20,12 +20,12 @@ Python takes longer than running it. A graph launches all of them at once.
 ## When it does nothing
 
 - The model does not run on an NVIDIA or AMD GPU.
-- Shapes change, or calls are made before the backward pass of the one before.
+- Shapes change, or a call is made before the backward pass of the previous one.
 - The model is wrapped for several GPUs, has hooks or sparse gradients, or looks at values
   (`.item()`).
-- What the host does would be done once and never again: an input is on the CPU, the forward pass
+- Work on the host would be recorded once and not repeated: an input is on the CPU, the forward pass
   draws numbers there (`random.random()`, a LayerDrop) or changes the model's attributes.
-- The loss goes back through a call twice (`retain_graph=True`), or through its gradients.
+- The backward pass runs through a call twice (`retain_graph=True`), or through its gradients.
 - compile is on: its mode `reduce-overhead` does the same.
 
 ## What it may change
@@ -158,35 +158,35 @@ def _capture(whole: Any, samples: tuple[Any, ...]) -> Graphed:
         # Torch's own stream for recordings is of the device that it was first made on. And a graph
         # that is freed takes its stream's workspaces along: no other recording may be on it.
         stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        own, pools, begun = torch.cuda.graph, [], []
+        graph_context, pools, graphs = torch.cuda.graph, [], []
 
         @contextlib.contextmanager
         def recording(graph: Any, pool: Any = None, **settings: Any) -> Iterator[None]:
             pools.append(pool)
             # The loader's pinning thread goes on allocating; the default mode forbids that.
             settings = {**settings, "stream": stream, "capture_error_mode": "thread_local"}
-            with own(graph, pool=pool, **settings):
-                begun.append(graph)
+            with graph_context(graph, pool=pool, **settings):
+                graphs.append(graph)
                 yield
 
         restore = replaced(torch.cuda, "graph", recording)
         try:
-            return _made(whole, samples)
+            return _graphed(whole, samples)
         except BaseException:
-            graph = begun[-1] if begun else None
+            graph = graphs[-1] if graphs else None
             captures.clean_up(current, random, list(dict.fromkeys(pools)), graph)
             raise
         finally:
             restore()
 
 
-def _made(whole: Any, samples: tuple[Any, ...]) -> Graphed:
+def _graphed(whole: Any, samples: tuple[Any, ...]) -> Graphed:
     import torch
 
     with contextlib.ExitStack() as regions:
         if torch.is_autocast_enabled("cuda"):  # weights that it keeps cast would be kept for good
             dtype = torch.get_autocast_dtype("cuda")
             regions.enter_context(torch.autocast("cuda", dtype=dtype, cache_enabled=False))
-        made = torch.cuda.make_graphed_callables(whole, samples, allow_unused_input=True)
-    graphed: Graphed = made.forward
+        callables = torch.cuda.make_graphed_callables(whole, samples, allow_unused_input=True)
+    graphed: Graphed = callables.forward
     return graphed

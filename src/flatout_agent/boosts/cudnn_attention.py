@@ -14,8 +14,8 @@ there, forward and backward.
 
 ## When it does nothing
 
-- The GPU is older than Hopper (compute capability 9.0), or not NVIDIA's.
-- Attention is not in bfloat16 or float16, or not by `scaled_dot_product_attention`.
+- The GPU is older than Hopper (compute capability 9.0), or not from NVIDIA.
+- Attention is not in bfloat16 or float16, or is not computed by `scaled_dot_product_attention`.
 - torch is older than 2.6, where the order cannot be set.
 - The model was compiled before: the kernel was chosen then.
 
@@ -25,7 +25,7 @@ Sums are taken in another order, and the weights of attention are rounded to 16 
 
 ## How it is undone
 
-The order is put back as it was.
+The previous order is restored.
 
 ## References
 

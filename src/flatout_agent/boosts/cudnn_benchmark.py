@@ -7,7 +7,7 @@ its algorithms and keeps the fastest for that shape.
 
 ## Why it is faster
 
-cuDNN's own guess is made without a measurement, and is off for some shapes.
+cuDNN chooses by a heuristic, without measuring, and for some shapes chooses badly.
 
 ## When it does nothing
 

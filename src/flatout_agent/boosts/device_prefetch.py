@@ -17,11 +17,11 @@ the program converts or changes before it moves them, that require gradients, or
 subclass; where the loader's batches are on the device already.
 
 ## What it may change
-No number. Batches stay on the CPU until the program moves them, and the program still gets a new
-tensor for each move. Memory for one more batch is in use on the device. With loader workers each
-batch is fetched one request earlier; an error in fetching it is raised when it is asked for. A
-batch that the program writes to through a NumPy view before it moves it is copied as it came from
-the loader: tensors count their own changes, not those of a view.
+Results stay the same. Batches stay on the CPU until the program moves them, and the program still
+gets a new tensor for each move. Memory for one more batch is in use on the device. With loader
+workers each batch is fetched one request earlier; an error in fetching it is raised when it is
+asked for. A batch that the program writes to through a NumPy view before it moves it is copied as
+it came from the loader: a tensor's version counter does not count writes through such a view.
 
 ## How it is undone
 `Tensor.to` and `Tensor.cuda` are torch's own again; a copy that was started is dropped.
@@ -84,7 +84,7 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
         undo_moves()
         prefetch.forget()
 
-    return Applied(undo, prefetch.told)
+    return Applied(undo, prefetch.engagement)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

@@ -1,8 +1,8 @@
-"""Evaluate without recording a graph for a backward that never comes.
+"""Evaluate without recording a graph for a backward pass that never comes.
 
 ## What it does
-Watches the model's calls in evaluation mode. Once a whole evaluation has passed from which no
-backward followed, later calls of the same form run under `torch.no_grad()`.
+Watches the model's calls in evaluation mode. Once a whole evaluation has passed without a backward
+pass through its outputs, later calls of the same form run under `torch.no_grad()`.
 
 ## Why it is faster
 With gradients on, every operation of an evaluation records a node and keeps its inputs alive: time
@@ -12,18 +12,19 @@ as the next layer has read it, so memory stays in the caches and the allocator r
 ## When it does nothing
 In the first evaluation, which is only watched; where the script evaluates under `no_grad` or
 `inference_mode` already; for calls whose inputs require gradients, or hold objects that cannot be
-looked into; for models with forward or backward hooks, or with a part in training mode. After the
-first backward through an evaluation's outputs it stays off for good.
+inspected; for models with forward or backward hooks, or with a part in training mode. After the
+first backward pass through an evaluation's outputs it stays off for good.
 
 ## What it may change
-No number. The outputs require gradients as before, and a backward through them still gives the
-right gradient: the call is then made a second time. Two things cannot be repaired: activations
-that the model stores on itself for a backward of the script's own carry no graph after an engaged
-call, and a tensor with gradients that the model reads from elsewhere than its parameters and
-inputs gets none. Both matter only to a program whose first evaluation did not use them.
+Results stay the same. The outputs require gradients as before, and a backward pass through them
+still gives the right gradient: the call is then made a second time. Two things cannot be repaired:
+activations that the model stores on itself for a backward pass of the script's own carry no graph
+after such a call, and a tensor with gradients that the model reads from elsewhere than its
+parameters and inputs gets none. Both matter only to a program whose first evaluation did not use
+them.
 
 ## How it is undone
-The layer around the model's call is taken off, and the hooks that watch are removed.
+The layer around the model's call and the hooks that watch are removed.
 
 ## References
 - https://pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation
@@ -75,7 +76,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
         undo_layer()
         watch.stop("taken back")
 
-    return Applied(undo, watch.told)
+    return Applied(undo, watch.engagement)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -129,7 +130,7 @@ class _Watch:
         self.proven.clear()
         self._remove_hooks()
 
-    def told(self) -> tuple[bool, str]:
+    def engagement(self) -> tuple[bool, str]:
         if self.engaged:
             return True, f"{self.engaged} evaluation calls without gradients"
         if self.off is not None:
@@ -166,13 +167,13 @@ class _Watch:
         if _has_hooks_or_trains(model):
             return call(*args, **kwargs)
         self.engaged += 1
-        parameters = [item for item in model.parameters() if item.requires_grad]
-        again = Call(lambda: call(*args, **kwargs), parameters, self._touched)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        recomputation = Call(lambda: call(*args, **kwargs), parameters, self._touched)
         with torch.no_grad():
             outputs = call(*args, **kwargs)
-        if again.autocast:  # its cache now holds casts of the weights without a graph
+        if recomputation.autocast:  # its cache now holds casts of the weights without a graph
             torch.clear_autocast_cache()
-        return again.attach(outputs, mask)
+        return recomputation.attach(outputs, mask)
 
     def _watch_outputs(self, model: torch.nn.Module, form: Any, outputs: Any) -> None:
         tensors = list(nests.tensors(outputs))

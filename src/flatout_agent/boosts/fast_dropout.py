@@ -1,14 +1,14 @@
-"""Draw dropout's masks on a CPU several numbers at a time.
+"""Draw dropout masks on the CPU several numbers at a time.
 
 ## What it does
 
 Stands in for `torch.nn.functional.dropout`, which `nn.Dropout` calls, and for the dropout inside
-`scaled_dot_product_attention`, where tensors on the CPU train. A mask's elements are 16-bit numbers
-compared with a threshold, four to a 64-bit word. Up to 131,072 elements the words are torch's own
-random numbers; above, they are a counter put through the mixing function of SplitMix64, by
-vectorized integer operations in pieces that stay in the cache. Each call takes its starting point
-from torch's generator, so a run with the same seed repeats itself, and so does a recomputed
-forward pass under activation checkpointing.
+`scaled_dot_product_attention`, for tensors on the CPU in training. A mask's elements are 16-bit
+numbers compared with a threshold, four to a 64-bit word. Up to 131,072 elements the words are
+torch's own random numbers; above, they are a counter passed through the mixing function of
+SplitMix64, by vectorized integer operations in pieces that stay in the cache. Each call takes its
+starting point from torch's generator, so a run with the same seed repeats itself, and so does a
+recomputed forward pass under activation checkpointing.
 
 ## Why it is faster
 
@@ -108,7 +108,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Stand in for dropout from now on."""
-    device = next((str(item.device.type) for item in target.parameters()), "cpu")
+    device = next((str(parameter.device.type) for parameter in target.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}")
     if compiled_by_user(target) or type(target).__name__ == "OptimizedModule":
@@ -117,13 +117,13 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     drawn = stand_in.drawn
     stand_in.hold()
 
-    def told() -> tuple[bool, str]:
+    def engaged() -> tuple[bool, str]:
         count = stand_in.drawn - drawn
         if count:
             return True, f"{count} masks drawn"
         return False, f"no dropout of {SMALLEST:,} elements or more was seen"
 
-    return Applied(stand_in.let_go, told)
+    return Applied(stand_in.let_go, engaged)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

@@ -2,10 +2,10 @@
 
 ## What it does
 
-Runs every call of the model inside `torch.autocast("cuda", torch.float16)` and casts what comes
-out back to float32. `backward` starts from the loss times a scale, so that small gradients do not
-vanish in float16; each parameter's gradient is divided by the scale as it arrives. So what the
-script accumulates, clips and logs are true gradients. When one is not finite, the step is
+Runs every call of the model inside `torch.autocast("cuda", torch.float16)` and casts what comes out
+back to float32. `backward` starts from the loss times a scale, so that small gradients do not
+vanish in float16; each parameter's gradient is divided by the scale as it arrives. What the script
+accumulates, clips and logs are therefore true gradients. When one is not finite, the step is
 skipped (its gradients are set to None) and the scale halved; after 2000 good steps it is doubled.
 
 ## Why it is faster
@@ -270,7 +270,7 @@ class Scaler:
     def _hook_outside(self, loss: Any) -> None:
         """Trainable tensors between the models and the loss get scaled gradients as well."""
         stack = [loss.grad_fn] if loss.grad_fn is not None else []
-        seen = {*self.outputs, *stack}
+        visited = {*self.outputs, *stack}
         stack = [node for node in stack if node not in self.outputs]
         while stack:
             node = stack.pop()
@@ -278,8 +278,8 @@ class Scaler:
             if leaf is not None:
                 self._hook(leaf)
             for following, _ in node.next_functions:
-                if following is not None and following not in seen:
-                    seen.add(following)
+                if following is not None and following not in visited:
+                    visited.add(following)
                     stack.append(following)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -301,15 +301,15 @@ class Scaler:
     def _finite(self, gradients: list[Any]) -> bool:
         import torch
 
-        dense = [item._values() if item.is_sparse else item for item in gradients]
+        dense = [gradient._values() if gradient.is_sparse else gradient for gradient in gradients]
         by_device: dict[Any, list[Any]] = {}
-        for item in dense:
-            by_device.setdefault((item.device, item.dtype), []).append(item)
-        for (device, _), items in by_device.items():
-            found = torch.zeros((), device=device)
+        for gradient in dense:
+            by_device.setdefault((gradient.device, gradient.dtype), []).append(gradient)
+        for (device, _), group in by_device.items():
+            overflow = torch.zeros((), device=device)
             # Times one: it only looks, in one kernel for all.
-            one = torch.ones((), device=device)
-            torch._amp_foreach_non_finite_check_and_unscale_(items, found, one)
-            if found.item():
+            scale = torch.ones((), device=device)
+            torch._amp_foreach_non_finite_check_and_unscale_(group, overflow, scale)
+            if overflow.item():
                 return False
         return True

@@ -10,16 +10,16 @@ which is usually 1: then it does nothing.
 
 ## Why it is faster
 
-The way as written makes three more tensors as large as the logits: their log-softmax in the forward
-pass, and in the backward pass the gradient of that, which is zero but for one column, and the
-gradient of the logits; under autocast also a copy in float32 and its gradient. Each is written to
-and read from main memory, and all of them take the exponential twice. Here it is one tensor, and
+As written, the loss makes three more tensors as large as the logits: their log-softmax in the
+forward pass, and in the backward pass the gradient of that, which is zero but for one column, and
+the gradient of the logits; under autocast also a copy in float32 and its gradient. Each is written
+to and read from main memory, and all of them take the exponential twice. Here it is one tensor, and
 one exponential.
 
-Measured in turns with the way as written on one core of an AMD EPYC with torch 2.13: the loss and
-its backward pass took 0.2 to 0.5 of the time for 2 to 33 million logits, 0.5 to 0.9 where large
-blocks of memory are kept (allocator), so that fresh ones cost nothing. A step of transformers of
-width 128 and 256 with 50,257 words took 0.8 of the time, of width 512 with 32,000 words 0.95.
+Measured in turns with the original on one core of an AMD EPYC with torch 2.13: the loss and its
+backward pass took 0.2 to 0.5 of the time for 2 to 33 million logits, 0.5 to 0.9 where large blocks
+of memory are kept (allocator), so that fresh ones cost nothing. A step of transformers of width 128
+and 256 with a vocabulary of 50,257 took 0.8 of the time, of width 512 with one of 32,000 0.95.
 
 ## When it does nothing
 
@@ -28,10 +28,10 @@ width 128 and 256 with 50,257 words took 0.8 of the time, of width 512 with 32,0
 - Fewer than 2,097,152 logits, fewer than 256 classes, or classes that do not lie side by side in
   memory (`[N, C, H, W]` as a convolution gives it).
 - Targets are probabilities, `reduction="none"`, or class weights together with label smoothing.
-- The logits are float64, or in half precision without autocast (the way as written rounds more in
+- The logits are float64, or in half precision without autocast (the original rounds more in
   between), or float16 (a gradient that is scaled only later would underflow).
 - No gradient is wanted; the loss is compiled, traced, transformed by `torch.func`, computed in
-  anomaly mode or with deterministic algorithms; tensors of other classes than torch's own.
+  anomaly mode or with deterministic algorithms; tensors of classes other than torch's own.
 
 ## What it may change
 
@@ -44,7 +44,7 @@ log-softmax.
 
 ## How it is undone
 
-The function of torch is put back; a graph that was made before still goes backward.
+torch's own function is put back; the backward pass of a graph recorded before still works.
 
 ## References
 
@@ -95,17 +95,17 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Stand in for cross entropy from now on."""
-    device = next((str(item.device.type) for item in target.parameters()), "cpu")
+    device = next((str(parameter.device.type) for parameter in target.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}")
     loss = _loss()
     if loss.why_not is not None:
         raise Declined(loss.why_not)
-    taken = loss.taken
+    computed_before = loss.losses_computed
     loss.stand_in.hold()
 
     def engaged() -> tuple[bool, str]:
-        count = loss.taken - taken
+        count = loss.losses_computed - computed_before
         if count:
             return True, f"{count} losses computed"
         return False, f"no cross entropy of {SMALLEST:,} logits or more was seen"
@@ -145,7 +145,7 @@ class Loss:
     def __init__(self) -> None:
         import torch
 
-        self.taken = 0
+        self.losses_computed = 0
         self.original: Any = torch._C._nn.cross_entropy_loss
         self.half: tuple[Any, ...] = ()
         replacement = functools.wraps(self.original)(self._call())
@@ -156,12 +156,12 @@ class Loss:
         def cross_entropy_loss(*args: Any, **kwargs: Any) -> Any:
             if not self.stand_in.holders or kwargs or len(args) != 6 or not self._takes(*args):
                 return self.original(*args, **kwargs)
-            found = self._made(*args)
-            if found is None:
+            result = self._result(*args)
+            if result is None:
                 return self.original(*args, **kwargs)
-            self.taken += 1
+            self.losses_computed += 1
             # Outside of any `try`: hooks for saved tensors may raise errors of their own.
-            loss, _ = loss_in_pieces.node().apply(*found)
+            loss, _ = loss_in_pieces.node().apply(*result)
             return loss
 
         return cross_entropy_loss
@@ -208,7 +208,7 @@ class Loss:
 
         return dtype is torch.float32 or (dtype in self.half and torch.is_autocast_enabled("cpu"))
 
-    def _made(self, *call: Any) -> tuple[Any, loss_in_pieces.Made] | None:
+    def _result(self, *call: Any) -> tuple[Any, loss_in_pieces.Made] | None:
         """Logits as rows, and what comes of them; None: better as written."""
         import torch
 
@@ -223,12 +223,12 @@ class Loss:
             if rows.stride(1) != 1:
                 return None
             with torch.no_grad():
-                wanted = loss_in_pieces.terms(
+                terms = loss_in_pieces.terms(
                     rows, target.reshape(-1), weight, reduction == MEAN, ignored, smoothing
                 )
-                if wanted is None:
+                if terms is None:
                     return None
-                return rows, loss_in_pieces.made(rows, wanted)
+                return rows, loss_in_pieces.loss_and_gradient(rows, terms)
         except Exception:
             return None
 
@@ -255,12 +255,12 @@ class Loss:
             logits = values.view(4, 300).to(dtype).requires_grad_()
             target = torch.tensor([7, -100, 299, 0], device="cpu")
             usual = self.original(logits, target, None, MEAN, -100, 0.1)
-            wanted = loss_in_pieces.terms(logits, target, None, True, -100, 0.1)
-            assert wanted is not None
+            terms = loss_in_pieces.terms(logits, target, None, True, -100, 0.1)
+            assert terms is not None
             with torch.no_grad():
-                found = loss_in_pieces.made(logits, wanted)
-            loss, _ = loss_in_pieces.node().apply(logits, found)
-        first, second = (torch.autograd.grad(item, logits)[0] for item in (usual, loss))
+                result = loss_in_pieces.loss_and_gradient(logits, terms)
+            loss, _ = loss_in_pieces.node().apply(logits, result)
+        first, second = (torch.autograd.grad(loss_value, logits)[0] for loss_value in (usual, loss))
         near = functools.partial(torch.allclose, rtol=0.01 if dtype is torch.bfloat16 else 1e-4)
         return bool(
             usual.dtype is loss.dtype and near(usual, loss, atol=1e-5)

@@ -3,29 +3,29 @@
 ## What it does
 
 Switches the script's own optimizer to its fused implementation (`fused=True`) before its first
-step. Where the optimizer has none and the plain loop runs (CPU), its `foreach` implementation.
-Checkpoints keep the look that the script gave them: `state_dict()` shows its own flags, and
-`load_state_dict()` in the middle works.
+step. Where the optimizer has none and the plain loop runs (CPU), it switches to the `foreach`
+implementation. Checkpoints look the same as without flatout: `state_dict()` shows the script's own
+flags, and `load_state_dict()` in the middle works.
 
 ## Why it is faster
 
 The plain loop launches ten or so small operations for each parameter tensor, and each reads and
-writes the whole tensor. The fused kernel reads gradient, weight and state once and does the lot.
+writes the whole tensor. The fused kernel reads gradient, weight and state once and does everything.
 
 ## When it does nothing
 
-- The optimizer is not one of `torch.optim`, has neither implementation, or not for this device.
+- The optimizer is not one of `torch.optim`, has neither implementation, or none for this device.
 - The script chose `fused` or `foreach` itself, or asks for `differentiable`.
 - Gradients are sparse or complex, hyper-parameters are tensors, or parameters are not plain dense
   tensors.
 
 ## What it may change
 
-The same formula, operations joined: results differ in the last bit.
+The formula is the same, in fused operations: results differ in the last bit.
 
 ## How it is undone
 
-The flags and the optimizer's state go back to where the script had them; the hooks are removed.
+The flags and the optimizer's state are put back as the script had them; the hooks are removed.
 
 ## References
 

@@ -2,8 +2,8 @@
 
 ## What it does
 Raises the thresholds of Python's cyclic garbage collector so that it does not start inside a step,
-collects the young generations itself after every tenth step and all of them after every 500th,
-and takes what the imports made (some hundred thousand objects) out of its view (`gc.freeze`).
+collects the young generations itself after every tenth step and all of them after every 500th, and
+excludes the objects that the imports made (some hundred thousand) from collection (`gc.freeze`).
 
 ## Why it is faster
 The collector starts after every 700 new containers (2,000 in newer Python), in the middle of
@@ -12,18 +12,18 @@ have made. While it runs, the accelerator gets no new work; with several process
 the one that collects.
 
 ## When it does nothing
-Where the script has switched the collector off or set its thresholds itself. A step that is one
-long kernel gains nothing: the collector runs while the device computes.
+Where the script has disabled the collector or set its thresholds itself. A step that is one long
+kernel gains nothing: the collector runs while the device computes.
 
 ## What it may change
-No number. Objects in reference cycles may live up to ten steps longer (500 if they were old), and
-memory that they hold with them. The collector still starts by itself after 100,000 new containers,
-so that a long evaluation without steps is safe. What was alive when torch had been imported and
-becomes garbage in a cycle later stays in memory.
+Results stay the same. Objects in reference cycles may live up to ten steps longer (500 if they were
+old), and memory that they hold with them. The collector still starts by itself after 100,000 new
+containers, so that a long evaluation without steps is safe. An object that was alive when torch had
+been imported and later becomes garbage in a cycle stays in memory.
 
 ## How it is undone
-The thresholds that were found are set again and frozen objects are given back to the collector.
-Forked child processes get the old thresholds at once.
+The previous thresholds are restored and frozen objects are returned to the collector. Forked child
+processes get the old thresholds at once.
 
 ## References
 - https://docs.python.org/3/library/gc.html
@@ -78,7 +78,7 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
         stop()
         pause.end()
 
-    return Applied(undo, pause.told)
+    return Applied(undo, pause.engagement)
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -103,7 +103,7 @@ class _Pause:
     """Raised thresholds, and the collections that take their place."""
 
     def __init__(self) -> None:
-        self.found: Thresholds = gc.get_threshold()
+        self.own_thresholds: Thresholds = gc.get_threshold()
         self.froze = gc.get_freeze_count() == 0  # else the script's own freeze stands
         self.steps = 0
         self.active = True
@@ -128,13 +128,13 @@ class _Pause:
     def end(self) -> None:
         """Put back what was found, unless the script has set it anew."""
         if self._ours():
-            gc.set_threshold(*self.found)
+            gc.set_threshold(*self.own_thresholds)
         if self.froze:
             gc.unfreeze()
             self.froze = False
         self.active = False
 
-    def told(self) -> tuple[bool, str]:
+    def engagement(self) -> tuple[bool, str]:
         if not self.active:
             return False, "the script sets the collector itself"
         if self.steps < YOUNG_EVERY:

@@ -1,10 +1,11 @@
 """Keep decoded JPEG files in memory, for all loader workers together.
 
 ## What it does
-Keeps the pixels of each JPEG file that the program opens with Pillow, by the file's path, number,
-size and times. When the same file is opened again, its header is read and its pixels come from
-memory; random crops, flips and all else the program does afterwards are its own. The memory is
-shared with workers that are forked: each file is decoded once, by whichever worker comes to it.
+Keeps the pixels of each JPEG file that the program opens with Pillow, by the file's path, inode
+number, size and timestamps. When the same file is opened again, its header is read and its pixels
+come from memory; random crops, flips and all else the program does afterwards are its own. The
+memory is shared with workers that are forked: each file is decoded once, by whichever worker
+reaches it first.
 
 ## Why it is faster
 Decoding is most of what loading an image takes, and with random augmentation the samples differ
@@ -15,7 +16,8 @@ epoch, and a program that sees each file once gets a little slower; that cannot 
 
 ## When it does nothing
 - Memory: pixels take 5 to 20 times as much as the file. It takes up to a quarter of the memory that
-  is free, that of the control group included; then no more are added, and those kept stay.
+  is free, that of the control group included; after that nothing is added, and what is cached
+  stays.
 - Files that changed within the last 2 seconds; file objects other than Python's own `open`; gray
   and RGB only; images that Pillow is to decode small (`draft`, `thumbnail`).
 - Images read by `torchvision.io`, OpenCV and other libraries; Pillow before 10.1.
@@ -24,12 +26,12 @@ epoch, and a program that sees each file once gets a little slower; that cannot 
 
 ## What it may change
 Nothing: the pixels are the same bits. A file that is written anew has another identity. A program
-that rewrites a file in place and forges both of its times would get the old pixels; one in 61
-images from memory is decoded as well, and where it differs all of this is switched off for good.
+that rewrites a file in place and forges both of its timestamps would get the old pixels; one in 61
+images from memory is decoded as well, and if it differs the boost is switched off for good.
 
 ## How it is undone
-The method of Pillow's class for JPEG files is put back, and workers are started anew. While a
-tuning switches it off and on, the pixels stay; they go when the tuning decides against it, and with
+The method of Pillow's class for JPEG files is put back, and workers are started anew. While tuning
+switches it off and on, the pixels stay; they are dropped when tuning decides against it, and with
 the program, however it ends: the memory has no name and belongs to its processes.
 
 ## References
@@ -103,7 +105,7 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
     numbers = decoded.log.numbers
     before = numbers[HITS]
     if numbers[OFF]:
-        raise Declined(decoded.told(before)[1])
+        raise Declined(decoded.engagement(before)[1])
     decoded.hold()
     undo_workers = jpeg_loading.with_fresh_workers(target)
 
@@ -113,7 +115,7 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
         _drop_unwanted()
 
     ready = _Readiness(job, target, decoded)
-    return Applied(undo, lambda: decoded.told(before), ready.batches)
+    return Applied(undo, lambda: decoded.engagement(before), ready.batches)
 
 
 def forget(job: Job) -> None:
@@ -158,11 +160,11 @@ class _Readiness:
         if loader is None or numbers[FULL] or numbers[OFF] or not self._decoded.holders:
             return 0
         hits, misses = self._now()
-        asked = hits + misses - self._hits - self._misses
-        if not asked and self._job.steps - self._began >= PATIENCE:
+        requests = hits + misses - self._hits - self._misses
+        if not requests and self._job.steps - self._began >= PATIENCE:
             return 0
-        if asked >= LATELY:
-            share = (hits - self._hits) / asked
+        if requests >= LATELY:
+            share = (hits - self._hits) / requests
             self._hits, self._misses = hits, misses
             if share >= READY_SHARE:
                 return 0

@@ -23,7 +23,7 @@ is kept for the backward pass.
 
 - The model is not on a CUDA device, not from Transformers, of a type that Liger has no kernels for,
   or without an RMSNorm.
-- `liger-kernel` or Triton is not installed, or this version does not go with this Transformers.
+- `liger-kernel` or Triton is not installed, or its version does not match that of Transformers.
 - The model or a part of it is compiled or scripted, wrapped in DataParallel, or spread over GPUs.
 - Single calls run as written where a module has hooks or a forward of its own, and on tensors that
   are on another device, of another dtype than float32, float16 and bfloat16, or of another class.
@@ -31,10 +31,10 @@ is kept for the backward pass.
 
 ## What it may change
 
-Rounding: sums are taken in another order, and some steps in between are not rounded to the model's
-dtype. A kernel of Liger has no second derivative: in a program that takes gradients of gradients
-nothing can be compared, so that live tuning leaves this boost out. The rotary embedding is replaced
-in the modeling file, so another model of the same type on a GPU rounds like this one.
+Rounding: sums are taken in another order, and some intermediate results are not rounded to the
+model's dtype. A kernel of Liger has no second derivative: in a program that takes gradients of
+gradients nothing can be compared, so that live tuning leaves this boost out. The rotary embedding
+is replaced in the modeling file, so another model of the same type on a GPU rounds like this one.
 
 ## How it is undone
 
@@ -171,7 +171,7 @@ def _liger() -> Any:
 def _supported(target: Any, table: Any) -> list[Any]:
     """The outermost models in `target` that Liger has kernels for."""
     base = sys.modules["transformers.modeling_utils"].PreTrainedModel
-    found: list[Any] = []
+    supported: list[Any] = []
     inside: set[int] = set()
     kinds: list[str] = []
     for module in target.modules():
@@ -180,11 +180,11 @@ def _supported(target: Any, table: Any) -> list[Any]:
         kind = str(getattr(getattr(module, "config", None), "model_type", None))
         kinds.append(kind)
         if kind in table:
-            found.append(module)
+            supported.append(module)
             inside.update(id(part) for part in module.modules())
-    if not found:
+    if not supported:
         raise Declined(f"liger-kernel has no kernels for models of type {kinds[0]!r}")
-    return found
+    return supported
 
 
 def _switches(model: torch.nn.Module) -> dict[str, bool]:

@@ -5,16 +5,17 @@ Sets `pin_memory` on each DataLoader just before it is iterated for the first ti
 
 ## Why it is faster
 A copy from ordinary memory goes through a buffer of the driver, and the program waits for it. From
-pinned (page-locked) memory the device reads directly, about twice as fast, and the copy can run
-beside computing. With loader workers a thread of its own does the pinning.
+pinned (page-locked) memory the device reads directly, about twice as fast, and the copy can overlap
+with computation. With loader workers, a separate thread does the pinning.
 
 ## When it does nothing
 Without a CUDA device; where the loader pins already; where its batches are on the device already.
 With `num_workers=0` the main process pins, which often costs as much as it saves.
 
 ## What it may change
-No number. Pinned memory cannot be swapped out. As PyTorch does it, a batch that is a plain tuple
-comes out as a list; a batch object of the program's own with a `pin_memory` method has it called.
+Results stay the same. Pinned memory cannot be swapped out. As PyTorch does it, a batch that is a
+plain tuple comes out as a list; a batch object of the program's own with a `pin_memory` method has
+it called.
 
 ## How it is undone
 The loader's own setting is put back; it holds from the next epoch on.

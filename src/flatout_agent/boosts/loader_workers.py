@@ -2,21 +2,21 @@
 
 ## What it does
 Sets `num_workers`, `prefetch_factor` and `persistent_workers` on each DataLoader just before it is
-iterated for the first time, with as many workers as the cores that this process may really use
-allow (affinity, the cgroup's quota and the other processes of the job are taken into account).
-The sampler stays in the main process: the order of the data is the same.
+iterated for the first time, with as many workers as the cores available to this process allow (CPU
+affinity, the cgroup's quota and the other processes of the job are taken into account). The sampler
+stays in the main process: the order of the data is the same.
 
 ## Why it is faster
 With `num_workers=0` reading and decoding happen in the training loop: the model waits for each
-batch, and the data wait for the model. Workers prepare the next batches meanwhile.
+batch, and loading waits for the model. Workers prepare the next batches in the meantime.
 
 ## When it does nothing
 The loader has workers already; the dataset is an IterableDataset (each worker would yield all of
-it); it is too short to pay for starting processes; the process may use one core only, or is itself
-a daemon, which Python allows no children; the dataset holds tensors on an accelerator, an iterator,
+it); it is too short to repay starting processes; the process may use one core only, or is itself a
+daemon, which Python allows no children; the dataset holds tensors on an accelerator, an iterator,
 or (where workers are forked) an open file; /dev/shm is too small for the batches under way. Where
-workers are spawned (Windows, macOS, Python 3.14 on Linux) the script must train inside
-`if __name__ == "__main__":` and dataset and collate function must be picklable.
+workers are spawned (Windows, macOS, Python 3.14 on Linux) the script must train inside `if __name__
+== "__main__":` and dataset and collate function must be picklable.
 
 ## What it may change
 Batches and their order stay the same for a dataset that answers the same index with the same
@@ -27,7 +27,7 @@ prefetch_factor` batches ahead: one of your own that reacts to training, or draw
 the program's random numbers, notices; one with a generator of its own may have drawn more from it
 when an epoch is left early. Batches live in shared memory, so a program that keeps all of them
 needs that much /dev/shm. Changes of the dataset's attributes between epochs are seen (the workers
-are then started afresh), in-place changes of the inside of an array over 64 KiB are not.
+are then restarted); in-place changes inside an array over 64 KiB are not.
 
 ## How it is undone
 The loader's own settings are put back and the workers end; the next epoch loads in the main
@@ -150,8 +150,8 @@ def _auto(share: int, accelerated: bool) -> int:
 
 
 def _workers(params: Params, share: int, accelerated: bool) -> int:
-    wanted = params.get("workers", "auto")
-    return _auto(share, accelerated) if wanted == "auto" else int(wanted)
+    workers = params.get("workers", "auto")
+    return _auto(share, accelerated) if workers == "auto" else int(workers)
 
 
 def _accelerated() -> bool:
@@ -256,7 +256,7 @@ def _give_workers(
             _put_back(loader, own)
             loader._iterator = None
 
-    return Applied(undo, functools.partial(outcome.told, reuse))
+    return Applied(undo, functools.partial(outcome.engagement, reuse))
 
 
 def _put_back(loader: torch.utils.data.DataLoader[Any], own: dict[str, Any]) -> None:
@@ -273,13 +273,13 @@ class _Outcome:
         self.epochs = 0
         self.failure: str | None = None
 
-    def told(self, reuse: Reuse) -> tuple[bool, str]:
+    def engagement(self, reuse: Reuse) -> tuple[bool, str]:
         if self.failure is not None:
             return False, f"the workers could not be started: {self.failure}"
         if not self.epochs:
             return False, "the loader was not iterated"
-        again = f", started {reuse.starts} times" if reuse.starts > 1 else ""
-        return True, f"{self.workers} worker{'s' if self.workers > 1 else ''}{again}"
+        restarts = f", started {reuse.starts} times" if reuse.starts > 1 else ""
+        return True, f"{self.workers} worker{'s' if self.workers > 1 else ''}{restarts}"
 
 
 def _start(reference: weakref.ref[Any], own: dict[str, Any], outcome: _Outcome) -> Iterator[Any]:

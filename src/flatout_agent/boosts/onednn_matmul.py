@@ -6,20 +6,20 @@ Sets `torch.set_float32_matmul_precision("medium")` on a CPU where that changes 
 then hands float32 products (`nn.Linear`, `matmul`, `bmm`, their gradients) to oneDNN, which *may*
 round factors to bfloat16 and does so only where the CPU has AMX. Without AMX it multiplies in
 float32, with all of AVX-512. Before the setting stays, a few products are computed both ways: it is
-taken back unless their error is float32's own.
+reverted unless their error is that of float32.
 
 ## Why it is faster
 
-On AMD CPUs, MKL takes its AVX2 kernels also where the CPU has AVX-512. Measured on an AMD EPYC
-(Zen 5) with torch 2.13, one core: 90 GFLOP/s by MKL, 190 by oneDNN, for products from 64 x 512 x
-512 on; a training step of an MLP with three layers of 1,024 took 0.62 of the time, of transformers
-of width 256 and 512 0.64 to 0.70.
+On AMD CPUs, MKL uses its AVX2 kernels even where the CPU has AVX-512. Measured on an AMD EPYC (Zen
+5) with torch 2.13, one core: 90 GFLOP/s by MKL, 190 by oneDNN, for products from 64 x 512 x 512 on;
+a training step of an MLP with three layers of 1,024 took 0.62 of the time, of transformers of width
+256 and 512 0.64 to 0.70.
 
 ## When it does nothing
 
 - The CPU has AMX or is not x86 (there the setting rounds: that is cpu-bf16), or has no AVX-512.
 - torch computes the same bits as before, so oneDNN was not used or MKL does the same.
-- The script sets the matmul precision itself: the last word is the script's.
+- The script sets the matmul precision itself: the script's setting wins.
 - The model is not in float32, or multiplies no matrices.
 
 Small products lose: oneDNN takes some 15 microseconds more to start one, which below about 64 x 256

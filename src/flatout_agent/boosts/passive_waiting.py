@@ -1,35 +1,34 @@
-"""Let compute threads sleep while they wait for each other, instead of turning in a loop.
+"""Let compute threads sleep while they wait for each other, instead of spinning.
 
 ## What it does
 
-Sets how long a thread of OpenMP turns in a loop before it sleeps, before the program starts:
-`spins = 0` not at all, `1000` for ten to thirty microseconds. The variables are
-`OMP_WAIT_POLICY=PASSIVE` and the libraries' own: `GOMP_SPINCOUNT` of GNU's OpenMP (which PyTorch's
-own builds for Linux bring) and `KMP_BLOCKTIME`, in milliseconds, of Intel's and LLVM's (conda,
-macOS, Windows).
+Sets, before the program starts, how long an OpenMP thread spins before it sleeps: `spins = 0` not
+at all, `1000` for ten to thirty microseconds. The variables are `OMP_WAIT_POLICY=PASSIVE` and the
+libraries' own: `GOMP_SPINCOUNT` of GNU's OpenMP (which PyTorch's own builds for Linux bring) and
+`KMP_BLOCKTIME`, in milliseconds, of Intel's and LLVM's (conda, macOS, Windows).
 
 ## Why it is faster
 
-At the end of every operation PyTorch's threads wait for the slowest one, at first in a loop: for
-four to nine milliseconds with GNU's OpenMP, as measured. Where a neighbour takes one of the cores,
-or the container's CPU quota is used up, a thread that waits so burns the time that the thread it
-waits for would need. Measured with 2 threads on 2 cores beside a busy process, torch 2.13: a
-training step of a small MLP took 92 ms as usual, 0.8 ms with 1,000 spins and 0.3 ms with none; of
-an MLP with layers of 512, 202 ms, 9 ms and 3.5 ms.
+At the end of every operation PyTorch's threads wait for the slowest one, spinning at first: for
+four to nine milliseconds with GNU's OpenMP, as measured. Where another process occupies one of the
+cores, or the container's CPU quota is used up, a spinning thread burns the time that the thread it
+waits for needs. Measured with 2 threads on 2 cores beside a busy process, torch 2.13: a training
+step of a small MLP took 92 ms by default, 0.8 ms with 1,000 spins and 0.3 ms with none; of an MLP
+with layers of 512, 202 ms, 9 ms and 3.5 ms.
 
 ## When it does nothing
 
 The model is on an accelerator; there is one compute thread; torch was built without OpenMP; the
-environment chooses a way of waiting already.
+environment already sets how threads wait.
 
 On an idle machine it does harm: a thread that sleeps takes some ten microseconds to wake up, in a
-virtual machine more. There the same steps took 0.17 ms as usual, 0.24 ms with 1,000 spins and 0.7
-ms with none, and those of an LSTM 2.9 ms and 13 ms with none. So it is worth as much as the
-machine is crowded, and a trial beside neighbours who leave later says nothing of the time after.
+virtual machine more. There the same steps took 0.17 ms by default, 0.24 ms with 1,000 spins and 0.7
+ms with none, and those of an LSTM 2.9 ms and 13 ms with none. So the gain depends on how busy the
+machine is, and a trial beside other processes says nothing about the time after they end.
 
 ## What it may change
 
-No number: the same threads compute the same parts.
+Nothing: the same threads compute the same parts.
 
 ## How it is undone
 
@@ -92,12 +91,12 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     if not torch.backends.openmp.is_available():  # type: ignore[no-untyped-call]
         raise Declined("this torch was built without OpenMP")
     for name, value in _variables(params).items():
-        found = os.environ.get(name)
-        if found is None:
+        setting = os.environ.get(name)
+        if setting is None:
             raise Declined(f"{name} is not set: that must be done before the start")
-        if found.upper() != value:
-            raise Declined(f"{name} is set to {found} already")
-    return Applied(lambda: None, lambda: _told(_spins(params)))
+        if setting.upper() != value:
+            raise Declined(f"{name} is set to {setting} already")
+    return Applied(lambda: None, lambda: _engagement(_spins(params)))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:
@@ -118,7 +117,7 @@ def _variables(params: Params) -> dict[str, str]:
     return dict(zip(NAMES, values, strict=True))
 
 
-def _told(spins: int) -> tuple[bool, str]:
+def _engagement(spins: int) -> tuple[bool, str]:
     import torch
 
     threads = int(torch.get_num_threads())

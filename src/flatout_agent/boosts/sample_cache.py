@@ -1,10 +1,11 @@
 """Keep the samples of a dataset in memory, so that they are decoded in the first epoch only.
 
 ## What it does
-Keeps a copy of each sample that the dataset gives, by its index. When an index is asked for again,
-the copy goes to the collate function instead. Only datasets that give the same for the same index
-are kept: in the first epoch, and forever after, some samples are asked for twice and compared bit
-for bit, and the random generators and the dataset's attributes are watched around every reading.
+Keeps a copy of each sample that the dataset returns, by its index. When an index is asked for
+again, the copy goes to the collate function instead. Only datasets that return the same sample for
+the same index are cached: in the first epoch and ever after, some samples are read twice and
+compared bit for bit, and the random generators and the dataset's attributes are checked around
+every read.
 
 ## Why it is faster
 Reading and decoding a file costs milliseconds, and without augmentation the second epoch does all
@@ -14,24 +15,24 @@ sample once gets no faster, and that cannot be known beforehand.
 ## When it does nothing
 With loader workers, each of which would need memory of its own; for an IterableDataset, a dataset
 without a length, one that loads whole batches by itself (`__getitems__`), one of tensors in memory,
-one that holds random generators or whose code names one; where little of the step is waiting; where
-all samples would take more than a quarter of the memory that is free, that of the control group
-included; for samples of types that it cannot copy or that are on an accelerator. The first random
-number that a sample draws, the first difference between two readings, or attributes that change
-with every reading switch it off for good.
+one that holds random generators or whose code names one; where little of a step is spent waiting
+for data; where all samples would take more than a quarter of the memory that is free, within the
+limit of the control group; for samples of types that it cannot copy or that are on an accelerator.
+The first random number that a sample draws, the first difference between two reads, or attributes
+that change with every read switch it off for good.
 
 ## What it may change
-No number for a dataset that is what it looks like. Some 16 samples in each epoch and one in 61 are
-read once more than before. Attributes that the program sets on the dataset empty the cache; changes
+Nothing, for a dataset that is as deterministic as it looks. Some 16 samples in each epoch and one
+in 61 are read once more than before. Setting an attribute of the dataset empties the cache; changes
 that cannot be seen there (files that are rewritten, items deep inside a long list) are found only
 by the next samples that are compared. Augmentation that leaves most samples as they are and draws
 from a source that Python, NumPy and PyTorch do not know might be taken for none.
 
 ## How it is undone
-The iterators that are under way read from the dataset again. While a tuning switches it off and on,
-the samples stay: when it comes back it looks at the dataset's attributes and compares up to a batch
-of samples before it gives any. They are dropped when the tuning decides against it, and when the
-loader goes.
+Running iterators read from the dataset again. While tuning switches it off and on, the samples
+stay: when it comes back it looks at the dataset's attributes and compares up to a batch of samples
+before it returns any. They are dropped when tuning decides against it, and when the loader is
+deleted.
 
 ## References
 - https://pytorch.org/docs/stable/data.html#map-style-datasets
@@ -79,21 +80,21 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
     reason = _why_not_target(target)
     if reason is not None:
         raise Declined(reason)
-    kept = kept_samples.of_loader(job, target)
-    undo_layer = job.wrap_batches(target, kept.layer)
-    kept.begin()
+    cache = kept_samples.of_loader(job, target)
+    undo_layer = job.wrap_batches(target, cache.layer)
+    cache.begin()
 
     def undo() -> None:
         undo_layer()
-        kept.rest()
+        cache.rest()
 
-    return Applied(undo, kept.told, kept.batches_to_ready)
+    return Applied(undo, cache.engagement, cache.batches_to_ready)
 
 
 def forget(job: Job) -> None:
     """Let go of the samples that outlasted `undo`."""
-    for kept in kept_samples.of_job(job):
-        kept.forget()
+    for cache in kept_samples.of_job(job):
+        cache.forget()
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

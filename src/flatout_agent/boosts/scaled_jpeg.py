@@ -5,8 +5,8 @@ An RGB image that was opened with Pillow stays undecoded through `convert("RGB")
 program then calls `resize` and the decoded image can be `margin` times as large as the result at
 1/2, 1/4 or 1/8 of its size, it is decoded at that size (Pillow's `Image.draft`) and resized from
 there, from exactly the same part. Asked for anything else (its pixels, an array, another method) it
-is decoded in full: the bits are those of the program as written. Loader workers that are forked
-have it as well.
+is decoded in full: the bits are those of the program as written. Forked loader workers get it as
+well.
 
 ## Why it is faster
 Of a block of 8 x 8 frequencies only the lowest are transformed, and there is less to convert and
@@ -28,11 +28,11 @@ resize to 64 x 64, 0.9 with random resized crops. Where nothing is shrunk far en
 
 ## What it may change
 Shrinking by the transform averages a little differently. Over random crops of photographs the
-result is 0.1 to 0.2 % of a colour's range off on average, at most 0.6 %, with `margin` 2, and 0.2
-to 0.3 %, at most 0.7 %, with 1.5; one step of an 8-bit number is 0.4 %. Strong noise has twice as
-much. The first 8 images and one in 101 are decoded both ways and compared: where the mean is above
-1 %, or one image is above 3 %, it switches itself off for good. A file whose tables are broken
-raises its error when its pixels are needed, not in `convert`. While an image is undecoded
+result is off by 0.1 to 0.2 % of the colour range on average, at most 0.6 %, with `margin` 2, and
+0.2 to 0.3 %, at most 0.7 %, with 1.5; one step of an 8-bit number is 0.4 %. With strong noise it is
+twice as much. The first 8 images and one in 101 are decoded both ways and compared: where the mean
+is above 1 %, or one image is above 3 %, it switches itself off for good. A file whose tables are
+broken raises its error when its pixels are needed, not in `convert`. While an image is undecoded
 `type(image)` is a subclass of `PIL.Image.Image`. A program that opens all of its images before it
 starts workers has each of them decode the images anew.
 
@@ -89,7 +89,7 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
     shrinking = _shrinking(jpeg_loading.jpeg_plugin(target))
     before = shrinking.numbers[SCALED]
     if shrinking.numbers[OFF]:
-        raise Declined(shrinking.told(before)[1])
+        raise Declined(shrinking.engagement(before)[1])
     shrinking.hold(float(params.get("margin", 2.0)))
     undo_workers = jpeg_loading.with_fresh_workers(target)
 
@@ -97,7 +97,7 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
         shrinking.let_go()
         undo_workers()
 
-    return Applied(undo, lambda: shrinking.told(before))
+    return Applied(undo, lambda: shrinking.engagement(before))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

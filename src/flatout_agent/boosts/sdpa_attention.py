@@ -1,17 +1,17 @@
-"""Compute attention that is written out as products and a softmax by a fused kernel.
+"""Compute attention that is written out as products and a softmax in a fused kernel.
 
 ## What it does
 
 Finds the modules whose code multiplies matrices and takes a softmax. While such a module's forward
-runs, the product of queries and keys is put off, and so is what follows: the scale, masks, the
+runs, the product of queries and keys is deferred, and so is what follows: the scale, masks, the
 softmax. Where the result is multiplied with the values, all of it becomes one call of
 `scaled_dot_product_attention`. Models of Transformers that run with `attn_implementation="eager"`
 are set to `"sdpa"` where they support it.
 
 The module's Python code runs every time, as it is. Whatever else it asks of the scores or the
-weights (to print, return, store or change them) makes it compute them by the operations that were
-put off. Weights that are only stored, as by the Annotated Transformer, are computed when somebody
-looks at them.
+weights (to print, return, store or change them) makes it compute them by the deferred operations.
+Weights that are only stored, as by the Annotated Transformer, are computed when somebody looks at
+them.
 
 ## Why it is faster
 
@@ -25,10 +25,10 @@ long as before at 64.
 
 ## When it does nothing
 
-- No attention is written out, it is over fewer than 65,536 scores, or no fused kernel
-  takes it: a mask that learns (a relative bias on a CPU), dropout of the weights on a CPU, values
-  and keys of different width.
-- Operations in between that it does not know, such as a mask of five dimensions.
+- No attention is written out, it has fewer than 65,536 scores, or no fused kernel takes it: a
+  learned mask (a relative bias on a CPU), dropout of the weights on a CPU, values and keys of
+  different width.
+- Operations in between that it does not recognize, such as a mask of five dimensions.
 - A model or a part of it is compiled, or runs under `DataParallel`; tracing, `torch.func`, anomaly
   detection and other modes of torch.
 - A module of which three calls gave nothing to fuse, or whose weights are looked at.
@@ -38,13 +38,13 @@ long as before at 64.
 
 In float32 the sums are taken in another order. In lower precision, and under autocast, scores are
 rounded less than as written, and the softmax is taken of them in float32. A query all of whose keys
-are masked by minus infinity gives 0 instead of NaN. On an accelerator, dropout of the weights
-draws other random numbers, and second derivatives through it are not to be had.
+are masked by minus infinity gives 0 instead of NaN. On an accelerator, dropout of the weights draws
+other random numbers, and second derivatives through it are not available.
 
 ## How it is undone
 
-The layers around the modules' calls are taken off, weights that were put off and are still held
-are computed, and each configuration gets its own setting back.
+The layers around the modules' calls are removed, deferred weights that are still held are computed,
+and each configuration gets its own setting back.
 
 ## References
 
@@ -172,7 +172,7 @@ def _switch_on(
         guarded.let_go()
 
     def engaged() -> tuple[bool, str]:
-        return _told(places, configured, job.steps - first)
+        return _engagement(places, configured, job.steps - first)
 
     return Applied(undo, engaged)
 
@@ -189,14 +189,14 @@ def _learn(places: list[Place]) -> None:
         place.settle()
 
 
-def _told(places: list[Place], configured: Configured, steps: int) -> tuple[bool, str]:
+def _engagement(places: list[Place], configured: Configured, steps: int) -> tuple[bool, str]:
     fused, wasted = sum(p.fused for p in places), sum(p.wasted for p in places)
     parts = []
     if configured.on:
         parts.append(f"configurations of Transformers set to sdpa: {len(configured.settings)}")
     if fused > wasted:
-        each = f", {fused / steps:.0f} a step" if steps > 0 else ""
-        parts.append(f"{fused} attentions fused{each}")
+        per_step = f", {fused / steps:.0f} a step" if steps > 0 else ""
+        parts.append(f"{fused} attentions fused{per_step}")
     if parts:
         return True, "; ".join(parts)
     if fused:
@@ -254,7 +254,7 @@ class Configured:
         return undo
 
     def _layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        def asked(*args: Any, **kwargs: Any) -> Any:
+        def checked_call(*args: Any, **kwargs: Any) -> Any:
             if self.on and (
                 kwargs.get("output_attentions")
                 or any(getattr(config, "_output_attentions", False) for config in self.settings)
@@ -263,7 +263,7 @@ class Configured:
                 self.reason = "the program asks for attentions"
             return call(*args, **kwargs)
 
-        return asked
+        return checked_call
 
     def _set(self, before: str, after: str) -> None:
         for config in self.settings:

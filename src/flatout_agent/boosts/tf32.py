@@ -3,17 +3,17 @@
 ## What it does
 
 `torch.set_float32_matmul_precision("high")`: float32 matrix multiplications on the GPU round their
-factors to TensorFloat-32 (10 bits after the point, the range of float32). cuDNN does so for
+factors to TensorFloat-32 (10 bits of mantissa, the range of float32). cuDNN does so for
 convolutions by default; a script that turned that off is left alone.
 
 ## Why it is faster
 
-Tensor Cores take TF32 at up to eight times the rate of float32 units.
+Tensor Cores multiply TF32 at up to eight times the rate of the float32 units.
 
 ## When it does nothing
 
 - There is no NVIDIA GPU of compute capability 8.0 or newer.
-- The script sets the matmul precision itself: the last word is the script's.
+- The script sets the matmul precision itself: the script's setting wins.
 - All products run in half precision already.
 
 ## What it may change

@@ -29,8 +29,8 @@ def convolutions(model: torch.nn.Module, dimensions: Iterable[int] = (4, 5)) -> 
 
     nn = torch.nn
     kinds = {4: (nn.Conv2d, nn.ConvTranspose2d), 5: (nn.Conv3d, nn.ConvTranspose3d)}
-    wanted = tuple(kind for dimension in dimensions for kind in kinds[dimension])
-    return [module for module in model.modules() if isinstance(module, wanted)]
+    layers = tuple(kind for dimension in dimensions for kind in kinds[dimension])
+    return [module for module in model.modules() if isinstance(module, layers)]
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:
@@ -82,12 +82,16 @@ class ChannelsLast:
     def _to(self, tensor: torch.Tensor) -> Any:
         import torch
 
-        wanted = self.formats.get(tensor.dim())
-        if wanted is None or not tensor.is_floating_point() or tensor.layout != torch.strided:
+        memory_format = self.formats.get(tensor.dim())
+        if (
+            memory_format is None
+            or not tensor.is_floating_point()
+            or tensor.layout != torch.strided
+        ):
             return tensor
         # Tensor.to, not contiguous(): a single channel counts as contiguous in both formats, and
         # kernels go by the strides.
-        changed = tensor.to(memory_format=wanted)
+        changed = tensor.to(memory_format=memory_format)
         self.converted += changed is not tensor
         return changed
 

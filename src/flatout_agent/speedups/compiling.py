@@ -104,10 +104,10 @@ def missing(device: str) -> str | None:
 
 def fails_at_limit(config: Any) -> bool:
     """Whether the program wants an error where torch stops recompiling (`torch._dynamo.config`)."""
-    found = getattr(config, "fail_on_recompile_limit_hit", None)
-    if found is None:  # its name before torch 2.7
-        found = getattr(config, "fail_on_cache_limit_hit", False)
-    return bool(found)
+    setting = getattr(config, "fail_on_recompile_limit_hit", None)
+    if setting is None:  # its name before torch 2.7
+        setting = getattr(config, "fail_on_cache_limit_hit", False)
+    return bool(setting)
 
 
 class Attempts(logging.Filter):
@@ -223,5 +223,5 @@ class CompiledCalls(Attempts):
         import torch
 
         stats = torch._dynamo.utils.counters["stats"]
-        others = [item for item in self.job.models if item is not self.model]
+        others = [model for model in self.job.models if model is not self.model]
         return stats["unique_graphs"] > 0 and any(type(x) is type(self.model) for x in others)

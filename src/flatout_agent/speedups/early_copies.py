@@ -101,7 +101,7 @@ class Prefetch:
         for key in [key for key, offer in _offers.items() if offer.owner is self]:
             _offers.pop(key, None)
 
-    def told(self) -> tuple[bool, str]:
+    def engagement(self) -> tuple[bool, str]:
         if self.used:
             return True, f"{self.used} copies started early"
         if self.refused:

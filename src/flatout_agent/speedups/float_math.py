@@ -158,15 +158,15 @@ def _products() -> list[Any]:
         return [left @ right for left, right in _factors()]
 
 
-def _why_not_kept(usual: list[Any], now: list[Any]) -> str | None:
+def _why_not_kept(usual: list[Any], products: list[Any]) -> str | None:
     """Whether the products under the setting are other ones, and as exact."""
     import torch
 
-    for (left, right), product in zip(_factors(), now, strict=True):
+    for (left, right), product in zip(_factors(), products, strict=True):
         exact = left.double() @ right.double()
         error = float((product.double() - exact).norm() / exact.norm())
         if not error < EXACT:
             return f"oneDNN rounds factors on this CPU (relative error {error:.0e})"
-    if all(torch.equal(one, other) for one, other in zip(usual, now, strict=True)):
+    if all(torch.equal(before, after) for before, after in zip(usual, products, strict=True)):
         return "the products come out the same to the last bit: oneDNN did not compute them anew"
     return None

@@ -30,9 +30,9 @@ class Kept:
 
     def __init__(self, models: list[torch.nn.Module]) -> None:
         modules = [module for model in models for module in model.modules()]
-        seen: set[int] = set()
+        visited: set[int] = set()
         self._buffers = _contents([b for model in models for b in model.buffers()])
-        self._notes = [_Notes(module, seen) for module in modules]
+        self._notes = [_Notes(module, visited) for module in modules]
         self._random = random_state(models)
 
     def __call__(self) -> None:
@@ -86,8 +86,8 @@ def reseed(model: torch.nn.Module, seed: int) -> None:
 
 def devices(models: Iterable[torch.nn.Module]) -> list[Any]:
     """Accelerators that hold parameters of these models."""
-    found = {p.device for model in models for p in model.parameters()}
-    return [device for device in found if device.type in ("cuda", "xpu", "mps")]
+    all_devices = {p.device for model in models for p in model.parameters()}
+    return [device for device in all_devices if device.type in ("cuda", "xpu", "mps")]
 
 
 def _of_device(device: torch.device) -> Any:
@@ -101,21 +101,21 @@ def _of_device(device: torch.device) -> Any:
     return module.default_generators[index]
 
 
-def _contents(found: list[Any]) -> Restore:
+def _contents(tensors: list[Any]) -> Restore:
     """What stands in these tensors; a graph that holds them finds them as they were."""
     import torch
 
-    kept = [(tensor, tensor.detach().clone()) for tensor in found]
-    counted = [tensor for tensor in found if not tensor.is_inference()]
-    versions = [tensor._version for tensor in counted]
+    contents = [(tensor, tensor.detach().clone()) for tensor in tensors]
+    versioned = [tensor for tensor in tensors if not tensor.is_inference()]
+    versions = [tensor._version for tensor in versioned]
 
     def restore() -> None:
         with torch.no_grad():
-            for tensor, before in kept:
+            for tensor, before in contents:
                 if tensor.shape == before.shape:
                     tensor.data.copy_(before)  # as data, which counts as no new version
-        if [tensor._version for tensor in counted] != versions:
-            _set_versions(counted, versions)
+        if [tensor._version for tensor in versioned] != versions:
+            _set_versions(versioned, versions)
 
     return restore
 
@@ -131,15 +131,15 @@ def _set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
 class _Notes:
     """The module's own attributes; containers and generators also with what stood in them."""
 
-    def __init__(self, module: torch.nn.Module, seen: set[int]) -> None:
+    def __init__(self, module: torch.nn.Module, visited: set[int]) -> None:
         """seen: what other modules of the model hold as well."""
         self._values = vars(module)
         self._before = {
             name: value for name, value in self._values.items() if name not in NOT_NOTES
         }
         values = list(self._before.values())
-        self._held = list(_held(values, 0, seen))
-        self._tensors = _contents(list(_written_to(values, seen)))
+        self._held = list(_held(values, 0, visited))
+        self._tensors = _contents(list(_written_to(values, visited)))
         self._buffers = self._values["_buffers"]
         self._names: dict[str, Any] | None = dict(self._buffers)
         self._added: list[str] | None = None
@@ -197,8 +197,8 @@ class _Container:
 class _Generator:
     """Where a generator of random numbers stood that the model holds; what an array held."""
 
-    def __init__(self, get: Callable[[], Any], put: Callable[[Any], Any]) -> None:
-        self._put, self._before = put, get()
+    def __init__(self, get_state: Callable[[], Any], set_state: Callable[[Any], Any]) -> None:
+        self._put, self._before = set_state, get_state()
 
     def changed(self) -> bool:
         """Not known: it does not show."""
@@ -218,24 +218,24 @@ NOT_FOLLOWED = (
 """Objects of these packages are no notes of the program's."""
 
 
-def _held(values: Iterable[Any], depth: int, seen: set[int]) -> Iterator[Any]:
+def _held(values: Iterable[Any], depth: int, visited: set[int]) -> Iterator[Any]:
     """Everything among these values that can change in place, and what is inside of it."""
     for value in values:
-        if id(value) in seen or isinstance(value, SIMPLE) or nests.is_tensor(value):
+        if id(value) in visited or isinstance(value, SIMPLE) or nests.is_tensor(value):
             continue
-        seen.add(id(value))
+        visited.add(id(value))
         generator = _generator(value)
         if generator is not None:
             yield generator
         elif isinstance(value, tuple) and depth < DEEPEST:
-            yield from _held(value, depth + 1, seen)
+            yield from _held(value, depth + 1, visited)
         elif isinstance(value, CONTAINERS) or (depth == 0 and _is_note(value)):
             container = _Container(value if isinstance(value, CONTAINERS) else vars(value))
             yield container
             if depth < DEEPEST and not isinstance(value, set):
-                inside = container.before
-                items = inside.values() if isinstance(inside, dict) else inside
-                yield from _held(items, depth + 1, seen)
+                contents = container.before
+                items = contents.values() if isinstance(contents, dict) else contents
+                yield from _held(items, depth + 1, visited)
 
 
 SIMPLE = (int, float, complex, str, bytes, type(None))
@@ -270,15 +270,15 @@ def _generator(value: Any) -> _Generator | None:
     return _Generator(lambda: bits.state, lambda state: setattr(bits, "state", state))
 
 
-def _written_to(values: list[Any], seen: set[int]) -> Iterator[Any]:
+def _written_to(values: list[Any], visited: set[int]) -> Iterator[Any]:
     """Tensors among these values that a forward pass may write into."""
     import torch
 
     for tensor in nests.tensors(values):
         overlaps = any(s == 0 and n > 1 for s, n in zip(_strides(tensor), tensor.shape))  # noqa: B905
-        if id(tensor) in seen or isinstance(tensor, torch.nn.Parameter) or overlaps:
+        if id(tensor) in visited or isinstance(tensor, torch.nn.Parameter) or overlaps:
             continue
-        seen.add(id(tensor))
+        visited.add(id(tensor))
         yield tensor
 
 
@@ -288,12 +288,12 @@ def _strides(tensor: torch.Tensor) -> tuple[int, ...]:
     return tuple(tensor.stride()) if tensor.layout is torch.strided else ()
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(first: Any, second: Any) -> bool:
     """The same objects in the same places."""
-    if len(one) != len(other):
+    if len(first) != len(second):
         return False
-    if isinstance(one, dict):
-        return all(name in other and other[name] is value for name, value in one.items())
-    if isinstance(one, (list, deque)):
-        return all(a is b for a, b in zip(one, other, strict=True))
-    return bool(one == other)
+    if isinstance(first, dict):
+        return all(name in second and second[name] is value for name, value in first.items())
+    if isinstance(first, (list, deque)):
+        return all(a is b for a, b in zip(first, second, strict=True))
+    return bool(first == second)

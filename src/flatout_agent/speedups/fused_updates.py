@@ -80,21 +80,21 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     )
 
 
-def _probe(kind: Any, like: Any) -> tuple[str, str]:
+def _probe(kind: Any, parameter: Any) -> tuple[str, str]:
     """(the fused kernel that runs for a parameter like this one, or why none does)."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    seen: list[str] = []
+    operations: list[str] = []
 
     base: Any = TorchDispatchMode
 
     class Watch(base):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
-            seen.append(str(func))
+            operations.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    trial = torch.zeros(2, dtype=like.dtype, device=like.device, requires_grad=True)
+    trial = torch.zeros(2, dtype=parameter.dtype, device=parameter.device, requires_grad=True)
     trial.grad = torch.zeros_like(trial)
     # Without the wrapper that calls hooks: nobody is to see this optimizer take a step.
     step = kind.step.__wrapped__ if getattr(kind.step, "hooked", False) else kind.step
@@ -103,9 +103,9 @@ def _probe(kind: Any, like: Any) -> tuple[str, str]:
             step(kind([trial], fused=True))
     except Exception as error:
         return "", f"{kind.__name__} refuses fused here: {str(error).splitlines()[0]}"
-    kernels = [name for name in seen if "_fused_" in name]
+    kernels = [name for name in operations if "_fused_" in name]
     if not kernels:
-        return "", f"{kind.__name__} has no fused kernel for {like.device.type}"
+        return "", f"{kind.__name__} has no fused kernel for {parameter.device.type}"
     return kernels[0].removeprefix("aten.").partition(".")[0].rstrip("_"), ""
 
 

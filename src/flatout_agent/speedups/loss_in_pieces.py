@@ -73,28 +73,28 @@ def terms(
     return Terms(index, counted, amount, amount.sum() if mean else None, smoothing)
 
 
-def made(logits: torch.Tensor, wanted: Terms) -> Made:
+def loss_and_gradient(logits: torch.Tensor, terms: Terms) -> Made:
     """Loss and gradient of logits of shape (rows, columns), in float32 at least within a piece."""
     import torch
 
     rows, columns = logits.shape
     wide = _wide(logits.dtype)
     gradient = torch.empty(rows, columns, dtype=logits.dtype, device=logits.device)
-    scale = wanted.scale()
+    scale = terms.scale()
     shares = torch.empty(rows, 1, dtype=wide, device=logits.device)
-    above = torch.empty_like(shares) if wanted.smoothing else shares
+    above = torch.empty_like(shares) if terms.smoothing else shares
     step = torch.get_num_threads() * max(1, PIECE // columns)
     spare = None
     if logits.dtype is not wide:
         shape = (min(step, rows), columns)
         spare = [torch.empty(shape, dtype=wide, device=logits.device) for _ in range(2)]
-    whole = (logits, gradient, wanted.index, scale, shares, above)
+    whole = (logits, gradient, terms.index, scale, shares, above)
     for begin in range(0, rows, step):
         pieces = [item[begin : begin + step] for item in whole] if rows > step else whole
-        _piece(pieces, spare, wanted.smoothing)
-    losses = _losses(logits, shares, above, wanted)
-    loss = losses.mul_(wanted.amount).sum()
-    return Made(loss if wanted.total is None else loss / wanted.total, gradient, scale, wanted)
+        _piece(pieces, spare, terms.smoothing)
+    losses = _losses(logits, shares, above, terms)
+    loss = losses.mul_(terms.amount).sum()
+    return Made(loss if terms.total is None else loss / terms.total, gradient, scale, terms)
 
 
 def _piece(pieces: Sequence[Any], spare: list[Any] | None, smoothing: float) -> None:
@@ -117,21 +117,23 @@ def _piece(pieces: Sequence[Any], spare: list[Any] | None, smoothing: float) -> 
     torch.mul(shares, scale, out=gradient)
 
 
-def _losses(logits: torch.Tensor, shares: torch.Tensor, above: Any, wanted: Terms) -> Any:
+def _losses(logits: torch.Tensor, shares: torch.Tensor, above: Any, terms: Terms) -> Any:
     """The loss of each row, from the share of its target; 0 for those that do not count."""
-    columns, smoothing = logits.shape[1], wanted.smoothing
+    columns, smoothing = logits.shape[1], terms.smoothing
     losses = shares.log().neg_()
     if smoothing:
         losses.add_(above, alpha=smoothing / columns)
-    faint = wanted.counted & ~(shares > FAINTEST)
+    faint = terms.counted & ~(shares > FAINTEST)
     if bool(faint.any()):  # a share that is too small for its logarithm, or NaN
         rows = faint.squeeze(1).nonzero().squeeze(1)
         logs = logits[rows].to(shares.dtype).log_softmax(1)
-        own = -logs.gather(1, wanted.index[rows])
+        target_losses = -logs.gather(1, terms.index[rows])
         losses[rows] = (
-            (1.0 - smoothing) * own - smoothing * logs.mean(1, True) if smoothing else own
+            (1.0 - smoothing) * target_losses - smoothing * logs.mean(1, True)
+            if smoothing
+            else target_losses
         )
-    return losses.masked_fill_(~wanted.counted, 0.0)
+    return losses.masked_fill_(~terms.counted, 0.0)
 
 
 def _wide(dtype: torch.dtype) -> Any:
@@ -166,12 +168,12 @@ def node() -> Any:
                 return None, None
             if of_gradient is None and not torch.is_grad_enabled():
                 return _times(gradient.detach(), of_loss), None
-            found = 0.0 if of_loss is None else gradient * of_loss
+            slope = 0.0 if of_loss is None else gradient * of_loss
             if of_gradient is not None:
                 shares = _shares(ctx, gradient, index, scale)
                 mean = (shares * of_gradient).sum(1, keepdim=True)
-                found = found + (scale * shares * (of_gradient - mean)).to(gradient.dtype)
-            return found, None
+                slope = slope + (scale * shares * (of_gradient - mean)).to(gradient.dtype)
+            return slope, None
 
     return LossInPieces
 
@@ -180,21 +182,21 @@ def _times(gradient: torch.Tensor, factor: Any) -> Any:
     """Where nobody needs it again, the gradient itself is handed on; usually the factor is 1."""
     import torch
 
-    if torch.compiler.is_compiling() or type(factor) is not torch.Tensor or _kept():
+    if torch.compiler.is_compiling() or type(factor) is not torch.Tensor or _keeps_graph():
         return gradient * factor
     try:
-        one = factor.device.type == "cpu" and factor.item() == 1.0
+        is_one = factor.device.type == "cpu" and factor.item() == 1.0
     except RuntimeError:  # many factors at once: vmap is about
         return gradient * factor
-    return gradient if one else gradient.mul_(factor)
+    return gradient if is_one else gradient.mul_(factor)
 
 
-def _kept() -> bool:
+def _keeps_graph() -> bool:
     """Whether the backward pass under way keeps the graph for another one."""
     import torch
 
-    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
-    return asked is None or bool(asked())
+    keeps_graph = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return keeps_graph is None or bool(keeps_graph())
 
 
 def _shares(ctx: Any, gradient: torch.Tensor, index: Any, scale: Any) -> Any:

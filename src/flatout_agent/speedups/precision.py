@@ -91,8 +91,8 @@ def _cpu_bf16() -> tuple[bool, str]:
         ("AMX", "_is_amx_tile_supported", "amx_bf16"),
         ("AVX512_BF16", "_is_avx512_bf16_supported", "avx512_bf16"),
     ):
-        asked = getattr(torch.cpu, attribute, None)
-        if asked() if asked is not None else flag in _cpu_flags():
+        is_supported = getattr(torch.cpu, attribute, None)
+        if is_supported() if is_supported is not None else flag in _cpu_flags():
             return True, f"native ({name})"
     return False, "this CPU has neither AMX nor AVX512_BF16, oneDNN would emulate it"
 
@@ -131,22 +131,22 @@ def ran_in(output: Any, dtype: torch.dtype) -> bool | None:
     Read from the autograd graph: each node knows the dtype of what its operation returned. A
     compiled graph is one node that shows only what comes out of it.
     """
-    found = list(nests.tensors(output))
-    if any(tensor.dtype == dtype for tensor in found):
+    tensors = list(nests.tensors(output))
+    if any(tensor.dtype == dtype for tensor in tensors):
         return True
-    stack = [tensor.grad_fn for tensor in found if tensor.grad_fn is not None]
+    stack = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     if not stack:
         return None
-    seen = set(stack)
+    visited = set(stack)
     opaque = False
-    while stack and len(seen) < MAX_NODES:
+    while stack and len(visited) < MAX_NODES:
         node = stack.pop()
-        if any(item.dtype == dtype for item in getattr(node, "_input_metadata", ())):
+        if any(metadata.dtype == dtype for metadata in getattr(node, "_input_metadata", ())):
             return True
         opaque = opaque or node.name().startswith("CompiledFunction")
         for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
+            if following is not None and following not in visited:
+                visited.add(following)
                 stack.append(following)
     return None if opaque or stack else False
 

@@ -49,17 +49,17 @@ class Call:
             mask = tuple(True for _ in tensors)
         self.chosen = [
             position
-            for position, (tensor, wanted) in enumerate(zip(tensors, mask, strict=True))
-            if wanted and tensor.dtype.is_floating_point and not tensor.requires_grad
+            for position, (tensor, differentiable) in enumerate(zip(tensors, mask, strict=True))
+            if differentiable and tensor.dtype.is_floating_point and not tensor.requires_grad
         ]
         if not self.chosen or not self.parameters:
             return outputs
         values = [tensors[position].detach() for position in self.chosen]
         attached = _function().apply(self, values, *self.parameters)
-        found = {id(tensors[at]): new for at, new in zip(self.chosen, attached, strict=True)}
-        return nests.change(outputs, lambda tensor: found.get(id(tensor), tensor))
+        replacements = {id(tensors[at]): new for at, new in zip(self.chosen, attached, strict=True)}
+        return nests.change(outputs, lambda tensor: replacements.get(id(tensor), tensor))
 
-    def gradients(self, given: tuple[Any, ...], create_graph: bool) -> tuple[Any, ...]:
+    def gradients(self, output_gradients: tuple[Any, ...], create_graph: bool) -> tuple[Any, ...]:
         """Gradients of the parameters for those of the outputs: the call is made again."""
         import torch
 
@@ -76,19 +76,19 @@ class Call:
             tensors = list(nests.tensors(self.call()))
         pairs = [
             (tensors[position], gradient)
-            for position, gradient in zip(self.chosen, given, strict=True)
+            for position, gradient in zip(self.chosen, output_gradients, strict=True)
             if gradient is not None and tensors[position].requires_grad
         ]
         if not pairs:
             return tuple(None for _ in self.parameters)
-        found: tuple[Any, ...] = torch.autograd.grad(
+        gradients: tuple[Any, ...] = torch.autograd.grad(
             [output for output, _ in pairs],
             self.parameters,
             [gradient for _, gradient in pairs],
             allow_unused=True,
             create_graph=create_graph,
         )
-        return found
+        return gradients
 
 
 @functools.cache

@@ -216,7 +216,7 @@ def test_gradients_of_gradients(smoothing: float, weighted: bool) -> None:
         wanted = loss_in_pieces.terms(logits, target, weight, True, -100, smoothing)
         assert wanted is not None
         with torch.no_grad():
-            made = loss_in_pieces.made(logits, wanted)
+            made = loss_in_pieces.loss_and_gradient(logits, wanted)
         first: torch.Tensor = loss_in_pieces.node().apply(logits, made)[0]
         return first
 
@@ -392,7 +392,7 @@ def test_an_error_of_ours_reaches_nobody(applied: Applied, monkeypatch: pytest.M
     def broken(*args: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(loss_in_pieces, "made", broken)
+    monkeypatch.setattr(loss_in_pieces, "loss_and_gradient", broken)
     logits = LOGITS.clone().requires_grad_()
     assert torch.equal(functional.cross_entropy(logits, TARGET), written(logits, TARGET))
 
@@ -577,14 +577,14 @@ def test_declined(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_declines_where_torch_computes_something_else(
     monkeypatch: pytest.MonkeyPatch, wrong: int
 ) -> None:
-    made = loss_in_pieces.made
+    made = loss_in_pieces.loss_and_gradient
 
     def other(*args: Any) -> loss_in_pieces.Made:
         found = made(*args)
         changes = [{"loss": found.loss * 1.1}, {"gradient": found.gradient * 1.1}]
         return dataclasses.replace(found, **changes[wrong])
 
-    monkeypatch.setattr(loss_in_pieces, "made", other)
+    monkeypatch.setattr(loss_in_pieces, "loss_and_gradient", other)
     assert "differ" in (boost.Loss().why_not or "")
     monkeypatch.setattr(loss_in_pieces, "terms", lambda *args: 1 / 0)
     assert "does not work" in (boost.Loss().why_not or "")

@@ -512,7 +512,7 @@ def test_a_process_forked_while_a_thread_adds_is_not_held_up() -> None:
         signal.alarm(10)
         log.put(b"2" * 16, b"second")
 
-    with log.mine:
+    with log.thread_lock:
         assert in_children(add) == [0]
     assert bytes(log.get(b"2" * 16) or b"") == b"second"
 

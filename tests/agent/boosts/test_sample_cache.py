@@ -71,17 +71,17 @@ FILES: dict[int, float] = {}
 def nothing_read_nor_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the machine's memory is not looked up in dozens of files at each switch."""
     READ.clear()
-    kept_samples._kept.clear()
+    kept_samples._caches.clear()
     for module in (boost, kept_samples):
         monkeypatch.setattr(module, "spare_memory", lambda: 1 << 30)
 
 
 def _kept(loader: Any) -> kept_samples.KeptSamples:
-    return kept_samples._kept[loader]
+    return kept_samples._caches[loader]
 
 
 def _no_samples() -> bool:
-    return all(not kept.samples for kept in kept_samples._kept.values())
+    return all(not kept.samples for kept in kept_samples._caches.values())
 
 
 def _photo(index: int) -> Any:

@@ -64,7 +64,7 @@ def test_the_first_batch_teaches_and_the_next_ones_are_copied_early() -> None:
         assert batch.to(META).device == META
     copied = [entry for index in (1, 2, 3) for entry in (("start", index), "batch", "finish")]
     assert fake.log == ["batch", *copied]
-    assert prefetch.told() == (True, "3 copies started early")
+    assert prefetch.engagement() == (True, "3 copies started early")
 
 
 @pytest.mark.usefixtures("catching")
@@ -98,7 +98,7 @@ def test_a_batch_changed_before_its_move_is_copied_anew() -> None:
         batch.add_(10)
         assert batch.to(META).device == META
     assert "finish" not in fake.log
-    assert prefetch.told()[0] is False
+    assert prefetch.engagement()[0] is False
 
 
 @pytest.mark.usefixtures("catching")
@@ -152,7 +152,7 @@ def test_unpinned_batches_are_told() -> None:
     fake.pinned = False
     for batch in prefetch.layer(_batches()):
         batch.to(META)
-    assert prefetch.told() == (False, "the batches are not in pinned memory")
+    assert prefetch.engagement() == (False, "the batches are not in pinned memory")
 
 
 @pytest.mark.usefixtures("catching")

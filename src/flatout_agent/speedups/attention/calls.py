@@ -127,17 +127,17 @@ class Machinery:
         pending.item = weakref.ref(item)
         return item
 
-    def dtype(self, func: Any, given: Any, mode: Any, args: Any = (), named: Any = None) -> Any:
+    def dtype(self, func: Any, tensor: Any, mode: Any, args: Any = (), named: Any = None) -> Any:
         """The precision that an operation gives: that of the same on a tensor of one element."""
         import torch
 
-        key = (func, given.dtype, given.device.type, mode, *args, *(named or {}).items())
-        known = self._dtypes.get(key)
-        if known is None:
-            tiny = torch.ones((1, 1, 1), dtype=given.dtype, device=given.device)
+        key = (func, tensor.dtype, tensor.device.type, mode, *args, *(named or {}).items())
+        dtype = self._dtypes.get(key)
+        if dtype is None:
+            tiny = torch.ones((1, 1, 1), dtype=tensor.dtype, device=tensor.device)
             args = [tiny if item is HERE else item for item in args]
-            known = self._dtypes[key] = func(*args, **(named or {})).dtype
-        return known
+            dtype = self._dtypes[key] = func(*args, **(named or {})).dtype
+        return dtype
 
     def resolve(self, item: Any) -> Any:
         """Make of a deferred tensor, for whoever holds it, the tensor that it stands for."""
@@ -219,8 +219,8 @@ class Machinery:
 
 
 def _alive(refs: list[weakref.ref[Pending]]) -> list[Pending]:
-    found = [ref() for ref in refs]
-    return [pending for pending in found if pending is not None]
+    pendings = [ref() for ref in refs]
+    return [pending for pending in pendings if pending is not None]
 
 
 def _memory(tensor: torch.Tensor) -> Any:
@@ -356,23 +356,23 @@ class Guarded:
         """Whether custom functions really come through this in this version of torch."""
         import torch
 
-        seen: list[Any] = []
+        types: list[Any] = []
 
         class Look(torch.autograd.Function):
             @staticmethod
             def forward(ctx: Any, item: Any) -> Any:
-                seen.append(type(item))
+                types.append(type(item))
                 return item.detach()
 
         self.hold()
         with torch.no_grad():
-            one = torch.ones(1, 1, 1)
-            form = Form(one, one, (1, 1, 1))
+            tensor = torch.ones(1, 1, 1)
+            form = Form(tensor, tensor, (1, 1, 1))
             known = machinery()
-            step = Step(None, torch.bmm, (one, one), {})
+            step = Step(None, torch.bmm, (tensor, tensor), {})
             pending = Pending(step, form, known.mode("cpu"), Place())
             Look.apply(  # type: ignore[no-untyped-call]
-                known.make((1, 1, 1), one.dtype, pending)
+                known.make((1, 1, 1), tensor.dtype, pending)
             )
         self.let_go()
-        return seen == [torch.Tensor]
+        return types == [torch.Tensor]

@@ -22,7 +22,7 @@ def candidates(model: torch.nn.Module) -> list[Any]:
     import torch
 
     known: dict[type, bool] = {}
-    found = []
+    modules = []
     for module in model.modules():
         kind = type(module)
         if isinstance(module, torch.jit.ScriptModule) or kind.__module__.startswith("torch."):
@@ -34,8 +34,8 @@ def candidates(model: torch.nn.Module) -> list[Any]:
             and _multiplies(kind)
         )
         if softmax:
-            found.append(module)
-    return found
+            modules.append(module)
+    return modules
 
 
 def _names_both(kind: type) -> bool:
@@ -62,17 +62,17 @@ def _product(code: CodeType) -> bool:
 
 def _codes(kind: type) -> Iterator[CodeType]:
     """The code of `forward`, and of the functions and methods of the program's that it names."""
-    seen: set[CodeType] = set()
+    visited: set[CodeType] = set()
     waiting = [(getattr(kind, "forward", None), 0)]
     while waiting:
         func, depth = waiting.pop()
         func = inspect.unwrap(func) if callable(func) else None
-        if not isinstance(func, FunctionType) or func.__code__ in seen:
+        if not isinstance(func, FunctionType) or func.__code__ in visited:
             continue
         if (func.__module__ or "").startswith("torch."):
             continue
         for code in _nested(func.__code__):
-            seen.add(code)
+            visited.add(code)
             yield code
             if depth < DEEPEST:
                 names = code.co_names

@@ -67,7 +67,7 @@ def scores(a: Any, b: Any, equation: str | None) -> Form | None:
 
 def _common(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...] | None:
     pairs = list(zip(first, second, strict=True))
-    if any(one != other and 1 not in (one, other) for one, other in pairs):
+    if any(size != other_size and 1 not in (size, other_size) for size, other_size in pairs):
         return None
     return tuple(max(pair) for pair in pairs)
 
@@ -110,8 +110,8 @@ def _agree(*operands: tuple[str, Any]) -> bool:
     )
 
 
-def _order(tensor: torch.Tensor, letters: str, wanted: str) -> Any:
-    return tensor if letters == wanted else tensor.permute([letters.index(c) for c in wanted])
+def _order(tensor: torch.Tensor, letters: str, order: str) -> Any:
+    return tensor if letters == order else tensor.permute([letters.index(c) for c in order])
 
 
 def values(form: Form, v: Any, equation: str | None, swapped: bool) -> tuple[Any, Any] | None:
@@ -226,10 +226,10 @@ def fused(form: Form, v: Any, dtype: torch.dtype) -> Any:
 
     parts = [_four(part.to(dtype)) for part in (form.q, form.k, v)]
     q, k, v = (part if part.stride(-1) == 1 else part.contiguous() for part in parts)
-    found = _mask(form, dtype)
-    if found is None:
+    masking = _mask(form, dtype)
+    if masking is None:
         return None
-    mask, causal, rows = found
+    mask, causal, rows = masking
     if rows is not None:
         q = q.masked_fill(rows, 0.0)
     options = {"attn_mask": mask, "dropout_p": form.dropout, "is_causal": causal}
@@ -275,10 +275,10 @@ def _mask(form: Form, dtype: torch.dtype) -> tuple[Any, bool, Any] | None:
 
 def _infinite(masks: list[tuple[Any, Any]]) -> Any:
     """Where minus infinity was set, and nothing else after it."""
-    found = masks[0][0] & False
+    infinite = masks[0][0] & False
     for mask, low in masks:
-        found = found | mask if low == -math.inf else found & ~mask
-    return found
+        infinite = infinite | mask if low == -math.inf else infinite & ~mask
+    return infinite
 
 
 def _bias(masks: list[tuple[Any, Any]], dtype: torch.dtype) -> Any:
@@ -306,10 +306,10 @@ def _bias(masks: list[tuple[Any, Any]], dtype: torch.dtype) -> Any:
 
 
 def _any_of(masks: list[tuple[Any, Any]]) -> Any:
-    found = masks[0][0]
+    union = masks[0][0]
     for mask, _ in masks[1:]:
-        found = found | mask
-    return found
+        union = union | mask
+    return union
 
 
 def _wide(mask: Any, dims: int) -> Any:
@@ -375,15 +375,15 @@ def _differentiable_twice(out: Any, scale: float, causal: bool) -> None:
     if node is None:
         return
 
-    def as_written(given: Any, above: Any) -> Any:
+    def as_written(gradients: Any, above: Any) -> Any:
         if not torch.is_grad_enabled():
             return None
-        return _written_gradients(torch._C._current_autograd_node(), given, above[0], scale)
+        return _written_gradients(torch._C._current_autograd_node(), gradients, above[0], scale)
 
     node.register_hook(as_written)
 
 
-def _written_gradients(node: Any, given: Any, above: Any, scale: float) -> Any:
+def _written_gradients(node: Any, gradients: Any, above: Any, scale: float) -> Any:
     """The gradients of a fused call, with a graph of their own."""
     import torch
 
@@ -393,17 +393,19 @@ def _written_gradients(node: Any, given: Any, above: Any, scale: float) -> Any:
     bias = getattr(node, "_saved_attn_mask", None)
     bias = getattr(node, "_saved_attn_bias", None) if bias is None else bias
     q, k, v = parts
-    found = (q @ k.transpose(-1, -2)) * scale
+    scores = (q @ k.transpose(-1, -2)) * scale
     if getattr(node, "_saved_is_causal", False):
-        later = torch.ones(found.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-        found = found.masked_fill(later, -math.inf)
-    out = (found if bias is None else found + bias).softmax(-1) @ v
-    parts += [bias] if bias is not None and len(given) > 3 else []
-    wanted = [n for n, part in enumerate(parts) if part.requires_grad and given[n] is not None]
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    out = (scores if bias is None else scores + bias).softmax(-1) @ v
+    parts += [bias] if bias is not None and len(gradients) > 3 else []
+    positions = [
+        n for n, part in enumerate(parts) if part.requires_grad and gradients[n] is not None
+    ]
     grads = torch.autograd.grad(
-        out, [parts[n] for n in wanted], above, create_graph=True, allow_unused=True
+        out, [parts[n] for n in positions], above, create_graph=True, allow_unused=True
     )
-    made = list(given)
-    for n, grad in zip(wanted, grads, strict=True):
-        made[n] = grad
-    return tuple(made)
+    replaced = list(gradients)
+    for n, grad in zip(positions, grads, strict=True):
+        replaced[n] = grad
+    return tuple(replaced)

@@ -56,7 +56,7 @@ def _kinds() -> dict[Any, str]:
     """Functions of torch by what they do to scores."""
     import torch
 
-    found: dict[Any, str] = dict.fromkeys(form_queries(), "query")
+    kinds: dict[Any, str] = dict.fromkeys(form_queries(), "query")
     for kind, names in NAMES.items():
         owners: list[Any] = [torch.Tensor] if kind != "where" else [torch]
         if kind not in (*METHODS, "where"):
@@ -65,8 +65,8 @@ def _kinds() -> dict[Any, str]:
             for owner in owners:
                 func = getattr(owner, name, None)
                 if callable(func):
-                    found[inspect.unwrap(func)] = kind
-    return found
+                    kinds[inspect.unwrap(func)] = kind
+    return kinds
 
 
 def _kind(table: dict[Any, str], func: Any) -> str | None:
@@ -82,21 +82,21 @@ class Watching:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.known = machinery()
+        self.machinery = machinery()
         self.table = _kinds()
         self.opened: list[weakref.ref[Pending]] = []
 
     def call(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """An operation of the program's."""
-        if self.known.deferred in types:
+        if self.machinery.deferred in types:
             return self._on_scores(func, args, kwargs)
         kind = self.table.get(func)
-        if kind == "einsum" and any(type(item) is self.known.deferred for item in _flat(args)):
+        if kind == "einsum" and any(type(item) is self.machinery.deferred for item in _flat(args)):
             return self._on_scores(func, args, kwargs)  # torch does not look into its list
         if kind in ("product", "einsum"):
-            made = self._begin(kind, func, args, kwargs)
-            if made is not UNKNOWN:
-                return made
+            scores = self._begin(kind, func, args, kwargs)
+            if scores is not UNKNOWN:
+                return scores
         elif self.opened and _writes(func, kwargs):
             self._written(args, kwargs)
         return func(*args, **kwargs)
@@ -108,21 +108,21 @@ class Watching:
         if kind == "query":
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        made = UNKNOWN if kind is None else self._go_on(kind, func, args, kwargs)
-        if made is not UNKNOWN:
-            return made
+        scores = UNKNOWN if kind is None else self._go_on(kind, func, args, kwargs)
+        if scores is not UNKNOWN:
+            return scores
         if _writes(func, kwargs):
             self._written(args, kwargs)
-        return func(*self.known.resolved(args), **self.known.resolved(kwargs))
+        return func(*self.machinery.resolved(args), **self.machinery.resolved(kwargs))
 
     def close(self) -> None:
         """The forward pass has ended."""
-        self.known.close(self.opened)
+        self.machinery.close(self.opened)
 
     def _written(self, args: Any, kwargs: Any) -> None:
         """Before something is written to that an operation may still need."""
         for item in (*args[:1], *_flat([kwargs.get("out")]), kwargs.get("input")):
-            self.known.resolve_written(self.opened, item)
+            self.machinery.resolve_written(self.opened, item)
 
     # Scores ---------------------------------------------------------------------------------
 
@@ -137,17 +137,17 @@ class Watching:
             return UNKNOWN
         if equation is None and func.__name__ == "bmm" and a.shape[0] != b.shape[0]:
             return UNKNOWN
-        mode = self.known.mode(a.device.type)
+        mode = self.machinery.mode(a.device.type)
         if mode[2] is not None and a.dtype is torch.float64:
             return UNKNOWN
-        dtype = self.known.dtype(torch.matmul, a, mode, (HERE, HERE))
+        dtype = self.machinery.dtype(torch.matmul, a, mode, (HERE, HERE))
         step = Step(None, func, (a, b) if equation is None else (equation, a, b), {})
         return self._put_off(form.shape, dtype, Pending(step, form, mode, self.place))
 
     def _takes(self, *items: Any) -> bool:
         import torch
 
-        plain = self.known.plain
+        plain = self.machinery.plain
         first = items[0]
         return all(
             type(item) in plain
@@ -164,43 +164,43 @@ class Watching:
 
     def _put_off(self, shape: tuple[int, ...], dtype: torch.dtype, pending: Pending) -> Any:
         self.opened.append(weakref.ref(pending))
-        return self.known.make(shape, dtype, pending)
+        return self.machinery.make(shape, dtype, pending)
 
     # Operations on scores -------------------------------------------------------------------
 
     def _go_on(self, kind: str, func: Any, args: Any, kwargs: Any) -> Any:
-        given = [item for item in _flat(args) if type(item) is self.known.deferred]
-        if not given or (len(given) > 1 and kind != "cast"):
+        operands = [scores for scores in _flat(args) if type(scores) is self.machinery.deferred]
+        if not operands or (len(operands) > 1 and kind != "cast"):
             return UNKNOWN
-        item = given[0]
-        pending = item._flatout
-        if pending.used or pending.mode != self.known.mode(pending.form.q.device.type):
+        scores = operands[0]
+        pending = scores._flatout
+        if pending.used or pending.mode != self.machinery.mode(pending.form.q.device.type):
             return UNKNOWN
         if kind in ("product", "einsum"):
-            return UNKNOWN if kwargs else self._finish(kind, item, args)
-        return getattr(self, f"_{kind.rstrip('_')}")(func, item, args, kwargs)
+            return UNKNOWN if kwargs else self._finish(kind, scores, args)
+        return getattr(self, f"_{kind.rstrip('_')}")(func, scores, args, kwargs)
 
-    def _noted(self, func: Any, item: Any, args: Any, kwargs: Any, form: Any, **new: Any) -> Any:
+    def _noted(self, func: Any, scores: Any, args: Any, kwargs: Any, form: Any, **new: Any) -> Any:
         """The operation put off; one in place changes the tensor itself."""
         if form is None:
             return UNKNOWN
-        pending = item._flatout
-        args = tuple(HERE if one is item else one for one in args)
+        pending = scores._flatout
+        args = tuple(HERE if argument is scores else argument for argument in args)
         step = Step(pending.step, func, args, kwargs)
-        dtype, shape = new.get("dtype", item.dtype), new.get("shape", tuple(item.shape))
+        dtype, shape = new.get("dtype", scores.dtype), new.get("shape", tuple(scores.shape))
         if not func.__name__.endswith("_") or func.__name__.endswith("__"):
             return self._put_off(shape, dtype, Pending(step, form, pending.mode, pending.place))
-        others = [ref() for ref in self.opened]
-        if dtype != item.dtype or any(
-            one is not None
-            and one is not pending
-            and one.item is not None
-            and one.item() is not None
-            for one in others
+        open_scores = [ref() for ref in self.opened]
+        if dtype != scores.dtype or any(
+            argument is not None
+            and argument is not pending
+            and argument.item is not None
+            and argument.item() is not None
+            for argument in open_scores
         ):
             return UNKNOWN
         pending.step, pending.form = step, form
-        return item
+        return scores
 
     def _scale(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
         import torch
@@ -213,7 +213,7 @@ class Watching:
             return UNKNOWN
         dtype = item.dtype
         if not isinstance(factor, (int, float)):
-            if type(factor) not in self.known.plain:
+            if type(factor) not in self.machinery.plain:
                 return UNKNOWN
             if factor.dim():
                 dtype = torch.promote_types(dtype, factor.dtype)
@@ -226,7 +226,7 @@ class Watching:
 
         minus = "sub" in func.__name__
         other = args[1] if args[0] is item else args[0]
-        if kwargs or len(args) != 2 or type(other) not in self.known.plain:
+        if kwargs or len(args) != 2 or type(other) not in self.machinery.plain:
             return UNKNOWN
         if not other.is_floating_point() or (minus and args[0] is not item):
             return UNKNOWN
@@ -241,7 +241,7 @@ class Watching:
         return self._masked(func, item, args, args[1], args[2]) if len(args) == 3 else UNKNOWN
 
     def _where(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
-        if kwargs or len(args) != 3 or type(args[0]) not in self.known.plain:
+        if kwargs or len(args) != 3 or type(args[0]) not in self.machinery.plain:
             return UNKNOWN
         if args[1] is item:
             return self._masked(func, item, args, args[0].logical_not(), args[2])
@@ -250,9 +250,9 @@ class Watching:
     def _masked(self, func: Any, item: Any, args: Any, mask: Any, low: Any) -> Any:
         import torch
 
-        if type(mask) not in self.known.plain or mask.dtype is not torch.bool:
+        if type(mask) not in self.machinery.plain or mask.dtype is not torch.bool:
             return UNKNOWN
-        if type(low) in self.known.plain:
+        if type(low) in self.machinery.plain:
             if low.dim() or low.requires_grad or low.device.type != "cpu":
                 return UNKNOWN
             low = low.item()
@@ -273,29 +273,29 @@ class Watching:
         if kwargs.keys() - {"dim", "dtype", "_stacklevel"}:
             return UNKNOWN
         named = {"dim": -1, "dtype": dtype}
-        dtype = self.known.dtype(torch.softmax, item, item._flatout.mode, (HERE,), named)
+        dtype = self.machinery.dtype(torch.softmax, item, item._flatout.mode, (HERE,), named)
         form = dataclasses.replace(form, weights=True)
         return self._noted(func, item, args, kwargs, form, dtype=dtype)
 
-    def _cast(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+    def _cast(self, func: Any, scores: Any, args: Any, kwargs: Any) -> Any:
         import torch
 
         if kwargs or len(args) > 2:
             return UNKNOWN
-        if args[0] is not item:  # another tensor in the precision of the scores
-            return args[0].to(item.device, item.dtype) if args[1] is item else UNKNOWN
+        if args[0] is not scores:  # another tensor in the precision of the scores
+            return args[0].to(scores.device, scores.dtype) if args[1] is scores else UNKNOWN
         names = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat16}
-        wanted = args[1] if len(args) == 2 else names.get(func.__name__)
-        if isinstance(wanted, torch.Tensor):
-            if wanted.device != item.device:
+        dtype = args[1] if len(args) == 2 else names.get(func.__name__)
+        if isinstance(dtype, torch.Tensor):
+            if dtype.device != scores.device:
                 return UNKNOWN
-            wanted = wanted.dtype
-        if not isinstance(wanted, torch.dtype) or not wanted.is_floating_point:
+            dtype = dtype.dtype
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             return UNKNOWN
-        if wanted is item.dtype:
-            return item
-        form = item._flatout.form
-        return self._noted(torch.Tensor.to, item, (item, wanted), {}, form, dtype=wanted)
+        if dtype is scores.dtype:
+            return scores
+        form = scores._flatout.form
+        return self._noted(torch.Tensor.to, scores, (scores, dtype), {}, form, dtype=dtype)
 
     def _view(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
         if kwargs or args[0] is not item:
@@ -336,7 +336,7 @@ class Watching:
         equation, (a, b) = _factors(kind, args)
         pending, v = item._flatout, (b if a is item else a)
         form, dtype = pending.form, pending.mode[2] or item.dtype
-        if not form.weights or type(v) not in self.known.plain or not v.is_floating_point():
+        if not form.weights or type(v) not in self.machinery.plain or not v.is_floating_point():
             return UNKNOWN
         if v.device != form.q.device or not (pending.mode[2] or v.dtype is item.dtype):
             return UNKNOWN
@@ -366,10 +366,10 @@ def _factors(kind: str, args: Any) -> tuple[str | None, tuple[Any, Any]]:
 
 
 def _flat(args: Any) -> list[Any]:
-    found: list[Any] = []
+    arguments: list[Any] = []
     for item in args:
-        found += item if type(item) in (list, tuple) else [item]
-    return found
+        arguments += item if type(item) in (list, tuple) else [item]
+    return arguments
 
 
 def _writes(func: Any, kwargs: Any) -> bool:

@@ -52,10 +52,10 @@ def put_on(job: Job, model: torch.nn.Module, capture: Capture) -> Applied:
 
 def of_model(job: Job, model: torch.nn.Module, capture: Capture) -> GraphedCalls:
     """Those that were kept before, where they were not to be forgotten; else an empty start."""
-    found = _known.get(model)
-    if found is None or found.job is not job or not found.lasting:
-        found = _known[model] = GraphedCalls(job, model, capture)
-    return found
+    calls = _known.get(model)
+    if calls is None or calls.job is not job or not calls.lasting:
+        calls = _known[model] = GraphedCalls(job, model, capture)
+    return calls
 
 
 def of_job(job: Job) -> list[GraphedCalls]:
@@ -105,8 +105,8 @@ class Weights:
             and _stand(self._entries)
             and _stand([(vars(model), name, item) for name, item in self._own])
             and all(
-                p.data_ptr() == place and p.requires_grad is wanted
-                for p, place, wanted in self._places
+                p.data_ptr() == place and p.requires_grad is requires_grad
+                for p, place, requires_grad in self._places
             )
         )
         if not same:
@@ -133,8 +133,8 @@ class Weights:
 
 
 def _plain(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    found = vars(module).items()
-    return [(name, item) for name, item in found if isinstance(item, forward_state.SIMPLE)]
+    attributes = vars(module).items()
+    return [(name, value) for name, value in attributes if isinstance(value, forward_state.SIMPLE)]
 
 
 def _stand(entries: list[Entry]) -> bool:
@@ -155,7 +155,7 @@ class GraphedCalls:
         self.job, self.capture = job, capture
         self.weights = Weights(model)
         self.on, self.lasting = False, True
-        self.seen: dict[Key, int] = {}
+        self.call_counts: dict[Key, int] = {}
         self.recording: Recording | None = None
         self.replayed = self.eager = 0
         self.given_up = ""
@@ -172,10 +172,10 @@ class GraphedCalls:
 
     def rest(self) -> None:
         """The model runs as written; the recording stays, where it is to last and there is room."""
-        self.on, kept = False, self.recording
+        self.on, recording = False, self.recording
         if not self.lasting:
             self._drop()
-        elif kept and recordings.is_short_of_memory(self.weights.device, kept.grown):
+        elif recording and recordings.is_short_of_memory(self.weights.device, recording.grown):
             self.recording = None
 
     def forget(self) -> None:
@@ -194,14 +194,14 @@ class GraphedCalls:
         waited = self.job.steps - self._began
         if self.given_up or self.recording is not None or waited >= PATIENCE:
             return 0
-        return max(1, SEEN_BEFORE + 1 - max(self.seen.values(), default=0))
+        return max(1, SEEN_BEFORE + 1 - max(self.call_counts.values(), default=0))
 
     def engaged(self) -> tuple[bool, str] | None:
         """For `Applied.engaged`."""
         if self.given_up:
             return False, self.given_up
         if self.recording is None:
-            if not self.seen and not self.why_eager:
+            if not self.call_counts and not self.why_eager:
                 return None
             return False, self.why_eager or "no input shape came up often enough to be recorded"
         if self.replayed <= self.eager:
@@ -239,11 +239,11 @@ class GraphedCalls:
         if not self._fits(leaves):
             return None
         key = self._key(leaves, spec)
-        if self.recording is None and self.seen.get(key, 0) >= SEEN_BEFORE:
+        if self.recording is None and self.call_counts.get(key, 0) >= SEEN_BEFORE:
             self._record(call, leaves, spec, key)
         if self.recording is not None and self.recording.key == key and not self._busy():
             return self.recording
-        self.seen[key] = self.seen.get(key, 0) + 1
+        self.call_counts[key] = self.call_counts.get(key, 0) + 1
         if self.recording is not None and self.recording.key != key:
             self.why_eager = "inputs or autocast differ from the recording"
         self.eager += bool(self.replayed)
@@ -288,7 +288,7 @@ class GraphedCalls:
         """The model has changed: a recording would go by how it was, and read weights there."""
         if self._version:
             self.why_eager = CHANGED
-        self._version, self.seen = version, {}
+        self._version, self.call_counts = version, {}
         if self.recording is None:
             return
         self.recording = self._pending = None

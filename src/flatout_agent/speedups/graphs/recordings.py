@@ -201,9 +201,9 @@ def _marks(value: Any, depth: int) -> Iterator[Any]:
             yield from _marks(item, depth + 1)
 
 
-def _same(one: Any, other: Any) -> bool:
-    if one is other:
+def _same(first: Any, second: Any) -> bool:
+    if first is second:
         return True
-    return type(one) is type(other) and isinstance(one, (*forward_state.SIMPLE, set)) and (
-        one == other
+    return type(first) is type(second) and isinstance(first, (*forward_state.SIMPLE, set)) and (
+        first == second
     )  # fmt: skip

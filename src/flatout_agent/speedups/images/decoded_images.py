@@ -69,8 +69,8 @@ class Log:
             raise
         self.numbers = self._view[:HEADER].cast("q")
         self._places: dict[bytes, tuple[int, int]] = {}
-        self._seen = 0
-        self.mine = threading.Lock()
+        self._bytes_read = 0
+        self.thread_lock = threading.Lock()
         """For one thread of this process; between processes the file is locked."""
         _logs.add(self)
 
@@ -80,12 +80,12 @@ class Log:
 
     def get(self, key: bytes) -> memoryview | None:
         """The bytes under this key, where some process has added them."""
-        found = self._places.get(key)
-        if found is None and self._seen < self.numbers[USED]:
-            with self.mine:
+        extent = self._places.get(key)
+        if extent is None and self._bytes_read < self.numbers[USED]:
+            with self.thread_lock:
                 self._catch_up()
-            found = self._places.get(key)
-        return None if found is None else self._view[found[0] : found[0] + found[1]]
+            extent = self._places.get(key)
+        return None if extent is None else self._view[extent[0] : extent[0] + extent[1]]
 
     def put(self, key: bytes, data: bytes) -> None:
         """Add these bytes, where there is room and no process has done so."""
@@ -93,7 +93,7 @@ class Log:
             return
         import fcntl
 
-        with self.mine:
+        with self.thread_lock:
             fcntl.lockf(self._file, fcntl.LOCK_EX)  # freed by the system if the process is killed
             try:
                 self._catch_up()
@@ -122,12 +122,12 @@ class Log:
     def _catch_up(self) -> None:
         """Learn of what other processes have added."""
         used = self.numbers[USED]
-        while self._seen < used:
-            begin = HEADER + self._seen
+        while self._bytes_read < used:
+            begin = HEADER + self._bytes_read
             key = bytes(self._view[begin : begin + 16])
             size = int.from_bytes(self._view[begin + 16 : begin + RECORD], "little")
             self._places[key] = (begin + RECORD, size)
-            self._seen += RECORD + size
+            self._bytes_read += RECORD + size
 
 
 _logs: weakref.WeakSet[Log] = weakref.WeakSet()
@@ -136,7 +136,7 @@ _logs: weakref.WeakSet[Log] = weakref.WeakSet()
 def _forked() -> None:
     """Another thread may have had a lock, and is not here to give it back."""
     for log in list(_logs):
-        log.mine = threading.Lock()
+        log.thread_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -171,16 +171,16 @@ class Decoded:
         """Let go of the memory with the last image that needs it, without a garbage collection."""
         self._replacement = Replacement(self.files, {})  # the methods refer to this object
 
-    def told(self, before: int) -> tuple[bool, str]:
+    def engagement(self, before: int) -> tuple[bool, str]:
         """What became of it since `before` images had come from memory."""
         numbers = self.log.numbers
         if numbers[OFF]:
             return False, "a file that looked unchanged was decoded to other pixels"
         if numbers[HITS] <= before:
             return False, "no JPEG file was decoded a second time"
-        kept = f"{numbers[COUNT]} kept in {numbers[USED] / 1e6:.0f} MB"
+        cached = f"{numbers[COUNT]} kept in {numbers[USED] / 1e6:.0f} MB"
         full = ", no more may be taken" if numbers[FULL] else ""
-        return True, f"{numbers[HITS] - before} images from memory ({kept}{full})"
+        return True, f"{numbers[HITS] - before} images from memory ({cached}{full})"
 
     # In place of the methods of JPEG files ------------------------------------------------------
 
@@ -194,10 +194,10 @@ class Decoded:
 
         @functools.wraps(convert_plain)
         def convert(image: Any, mode: Any = None, *args: Any, **options: Any) -> Any:
-            made = None
+            copy = None
             if (mode is None or mode == image.mode) and not args and not options:
-                made = self._copy(image)
-            return convert_plain(image, mode, *args, **options) if made is None else made
+                copy = self._copy(image)
+            return convert_plain(image, mode, *args, **options) if copy is None else copy
 
         return {"load": load, "convert": convert}
 
@@ -219,32 +219,32 @@ class Decoded:
             return None
         if self.log.numbers[OFF] or not isinstance(file.name, str | bytes):
             return None
-        found = os.fstat(file.fileno())
-        changed = max(found.st_mtime, found.st_ctime)
-        if not stat.S_ISREG(found.st_mode) or time.time() - changed < FRESH_S:
+        status = os.fstat(file.fileno())
+        changed = max(status.st_mtime, status.st_ctime)
+        if not stat.S_ISREG(status.st_mode) or time.time() - changed < FRESH_S:
             return None
-        times = (found.st_mtime_ns, found.st_ctime_ns)
+        times = (status.st_mtime_ns, status.st_ctime_ns)
         lenient = bool(sys.modules["PIL.ImageFile"].LOAD_TRUNCATED_IMAGES)
         path = os.path.abspath(file.name)  # noqa: PTH100 - what links lead to is told by its number
-        parts = (path, found.st_dev, found.st_ino, found.st_size, *times)
+        parts = (path, status.st_dev, status.st_ino, status.st_size, *times)
         text = repr((*parts, image.mode, image.size, lenient))
         return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=16).digest()
 
     def _load(self, decode: Callable[[Any], Any], image: Any, key: bytes) -> Any:
         log = self.log
-        known = log.get(key)
-        if known is not None:
+        cached = log.get(key)
+        if cached is not None:
             self._turn += 1
-            made = self._made(image, known) if self._turn % CHECK_EVERY else None
-            if made is not None:
-                postpone(image, self, lambda _: made.im)
+            twin = self._image_of(image, cached) if self._turn % CHECK_EVERY else None
+            if twin is not None:
+                postpone(image, self, lambda _: twin.im)
                 log.numbers[HITS] += 1
                 return image.load()
         pixels = decode(image)
         with contextlib.suppress(Exception):
-            if known is not None and image.tobytes() != known:
+            if cached is not None and image.tobytes() != cached:
                 log.numbers[OFF] = 1
-            elif known is None:
+            elif cached is None:
                 log.numbers[MISSES] += 1
                 self._keep(image, key)
         return pixels
@@ -252,23 +252,23 @@ class Decoded:
     def _copy(self, image: Any) -> Any:
         """What `convert` to the image's own mode gives; None: by way of `load`."""
         key = self._key(image)
-        known = None if key is None else self.log.get(key)
-        if known is None or (self._turn + 1) % CHECK_EVERY == 0:
+        cached = None if key is None else self.log.get(key)
+        if cached is None or (self._turn + 1) % CHECK_EVERY == 0:
             return None
-        made = self._made(image, known)
-        if made is not None:
+        copy = self._image_of(image, cached)
+        if copy is not None:
             self._turn += 1
             self.log.numbers[HITS] += 1
-            postpone(image, self, lambda owner: self._made(owner, known).im)
-            made.info = copy_of_info(image)
-        return made
+            postpone(image, self, lambda owner: self._image_of(owner, cached).im)
+            copy.info = copy_of_info(image)
+        return copy
 
-    def _made(self, image: Any, known: memoryview) -> Any:
+    def _image_of(self, image: Any, pixels: memoryview) -> Any:
         wide, high = image.size
-        if len(known) != wide * high * BANDS[image.mode]:
+        if len(pixels) != wide * high * BANDS[image.mode]:
             return None
         try:
-            return self.pillow.frombytes(image.mode, image.size, known)
+            return self.pillow.frombytes(image.mode, image.size, pixels)
         except Exception:
             return None
 

@@ -36,10 +36,10 @@ def is_plain(data: bytes) -> bool:
         if marker in FRAME and not frame:
             frame = part
         elif marker in (HUFFMAN, QUANTIZERS):
-            found = (_huffman if marker == HUFFMAN else _quantizers)(part)
-            if not found:
+            segment_tables = (_huffman if marker == HUFFMAN else _quantizers)(part)
+            if not segment_tables:
                 return False
-            tables |= found
+            tables |= segment_tables
         elif marker not in HARMLESS and (marker, length) != (INTERVAL, 4):
             return False
     return False
@@ -48,7 +48,7 @@ def is_plain(data: bytes) -> bool:
 @functools.lru_cache(maxsize=64)
 def _huffman(part: bytes) -> frozenset[int]:
     """The tables in this segment: 0x0n for the constant part, 0x1n for the others; none: broken."""
-    place, found = 0, set()
+    place, tables = 0, set()
     while place < len(part):
         kind, counts = part[place], part[place + 1 : place + 17]
         symbols = part[place + 17 : place + 17 + sum(counts)]
@@ -57,8 +57,8 @@ def _huffman(part: bytes) -> frozenset[int]:
             return frozenset()
         if kind < 0x10 and max(symbols, default=0) > 15:
             return frozenset()
-        found.add(kind)
-    return frozenset(found)
+        tables.add(kind)
+    return frozenset(tables)
 
 
 def _are_codes(counts: bytes) -> bool:
@@ -73,14 +73,14 @@ def _are_codes(counts: bytes) -> bool:
 
 def _quantizers(part: bytes) -> frozenset[int]:
     """The tables in this segment, as 0x20 + n; none: broken."""
-    place, found = 0, set()
+    place, tables = 0, set()
     while place < len(part):
         wide, name = part[place] >> 4, part[place] & 15
         place += 1 + 64 * (1 + wide)
         if wide > 1 or place > len(part):
             return frozenset()
-        found.add(0x20 + name)
-    return frozenset(found)
+        tables.add(0x20 + name)
+    return frozenset(tables)
 
 
 def _fits(frame: bytes, scan: bytes, tables: set[int]) -> bool:

@@ -89,7 +89,7 @@ class Shrinking:
         """The mean of all checks."""
         return self.numbers[DIFFERENCE] / PARTS / max(1, self.numbers[CHECKED])
 
-    def told(self, before: int) -> tuple[bool, str]:
+    def engagement(self, before: int) -> tuple[bool, str]:
         """What became of it since `before` images were decoded small."""
         count, checks = self.numbers[SCALED] - before, self.numbers[CHECKED]
         checked = f"{self.difference:.2%} of the range apart in {checks} checks"
@@ -111,26 +111,26 @@ class Shrinking:
         except Exception:  # what the program did not expect there is raised in its own way
             return None
 
-    def image(self, source: Source, region: tuple[int, ...], like: Any) -> Any:
+    def image(self, source: Source, region: tuple[int, ...], original: Any) -> Any:
         """An image without pixels: this region of the source."""
-        made = self.plain.__new__(self.undecoded)
+        image = self.plain.__new__(self.undecoded)
         size = (region[2] - region[0], region[3] - region[1])
-        object.__getattribute__(made, "__dict__").update(
+        object.__getattribute__(image, "__dict__").update(
             vars(self.plain()),
             _mode="RGB",
             _size=size,
-            info=copy_of_info(like),
+            info=copy_of_info(original),
             _source=source,
             _region=region,
         )
-        source.owners.append(weakref.ref(made))
-        return made
+        source.owners.append(weakref.ref(image))
+        return image
 
     def _source(self, image: Any) -> Source | None:
         parts = vars(image)
         if "load" in parts:
-            found = parts["load"].source if type(parts["load"]) is Later else None
-            return found if isinstance(found, Source) else None
+            source = parts["load"].source if type(parts["load"]) is Later else None
+            return source if isinstance(source, Source) else None
         if image.decoderconfig or len(image.tile) != 1 or tuple(image.tile[0][:1]) != ("jpeg",):
             return None
         if type(image.fp) not in (io.BufferedReader, io.BytesIO) or image.tile[0][2] != 0:
@@ -160,14 +160,14 @@ class Shrinking:
             return None
         x, y = region[:2]
         part = tuple(number / scale for number in map(sum, zip(whole, (x, y, x, y), strict=True)))
-        made = _resized(self.plain, small, part, (size, resample), gap)
+        resized = _resized(self.plain, small, part, (size, resample), gap)
         if self._due():
             exact = self.plain.resize(source.part(region), size, resample, box, gap)
-            self._compare(made, exact)
-            made = exact
+            self._compare(resized, exact)
+            resized = exact
         self.numbers[SCALED] += 1
-        made.info = copy_of_info(image)
-        return made
+        resized.info = copy_of_info(image)
+        return resized
 
     def _scale(self, bounds: tuple[int, int], size: Any, resample: Any, box: Any) -> int:
         """The smallest decoding that is still large enough; 1: none is."""
@@ -183,13 +183,13 @@ class Shrinking:
         self._turn += 1
         return self.numbers[CHECKED] < FIRST_CHECKS or self._turn % CHECK_EVERY == 0
 
-    def _compare(self, made: Any, exact: Any) -> None:
+    def _compare(self, resized: Any, exact: Any) -> None:
         numbers = self.numbers
-        apart = difference(made, exact)
+        error = difference(resized, exact)
         numbers[CHECKED] += 1
-        numbers[DIFFERENCE] += round(apart * PARTS)
+        numbers[DIFFERENCE] += round(error * PARTS)
         mean = self.difference if numbers[CHECKED] >= FEWEST_CHECKS else 0.0
-        if apart > FAR * LIMIT or mean > LIMIT:
+        if error > FAR * LIMIT or mean > LIMIT:
             numbers[OFF] = 1
 
 
@@ -226,7 +226,7 @@ class Source:
         return self.part((0, 0, *owner.size), owner).im
 
     def _owned_by(self, owner: Any) -> bool:
-        return all(found is None or found is owner for found in (ref() for ref in self.owners))
+        return all(image is None or image is owner for image in (ref() for ref in self.owners))
 
     def at(self, scale: int) -> tuple[Any, int]:
         """A decoding that is at least as large as 1/scale, and its scale.
@@ -265,8 +265,8 @@ def _undecoded(plain: Any, methods: dict[str, Callable[..., Any]]) -> type:
             return
         with source.lock:
             if "_source" in parts:
-                made = vars(source.part(parts["_region"], image))
-                parts.update(made, info=parts["info"])
+                pixels = vars(source.part(parts["_region"], image))
+                parts.update(pixels, info=parts["info"])
                 del parts["_source"], parts["_region"]
                 object.__setattr__(image, "__class__", plain)
 
@@ -297,26 +297,26 @@ def _methods(
 
     @functools.wraps(plain.convert)
     def convert(image: Any, mode: Any = None, *args: Any, **options: Any) -> Any:
-        made = None
+        result = None
         if (mode is None or mode == "RGB") and not args and not options:
-            made = _part(late(image), (0, 0, *image.size))
-        return plain.convert(image, mode, *args, **options) if made is None else made
+            result = _part(late(image), (0, 0, *image.size))
+        return plain.convert(image, mode, *args, **options) if result is None else result
 
     @functools.wraps(plain.crop)
     def crop(image: Any, box: Any = None) -> Any:
-        made = _part(late(image), box)
-        return plain.crop(image, box) if made is None else made
+        result = _part(late(image), box)
+        return plain.crop(image, box) if result is None else result
 
     @functools.wraps(plain.resize)
     def resize(
         image: Any, size: Any, resample: Any = None, box: Any = None, reducing_gap: Any = None
     ) -> Any:
-        made = None
+        result = None
         try:
-            made = shrink(late(image), size, resample, box, reducing_gap)
+            result = shrink(late(image), size, resample, box, reducing_gap)
         except Exception:
-            made = None  # what is wrong with the file or the call is raised in the program's way
-        return plain.resize(image, size, resample, box, reducing_gap) if made is None else made
+            result = None  # what is wrong with the file or the call is raised in the program's way
+        return plain.resize(image, size, resample, box, reducing_gap) if result is None else result
 
     return {"convert": convert, "crop": crop, "resize": resize}
 
@@ -345,7 +345,7 @@ def _part(image: Any, box: Any) -> Any:
         return None
 
 
-def _resized(plain: Any, small: Any, part: Any, wanted: Any, gap: Any) -> Any:
+def _resized(plain: Any, small: Any, part: Any, size_and_filter: Any, gap: Any) -> Any:
     """`part` of the small image, resized; pixels that are wholly outside have no influence."""
     right, bottom = small.size
     outer = (
@@ -356,13 +356,13 @@ def _resized(plain: Any, small: Any, part: Any, wanted: Any, gap: Any) -> Any:
     )
     inner = (part[0] - outer[0], part[1] - outer[1], part[2] - outer[0], part[3] - outer[1])
     if outer == (0, 0, right, bottom):
-        return plain.resize(small, *wanted, inner, gap)
-    return plain.crop(small, outer).resize(*wanted, inner, gap)
+        return plain.resize(small, *size_and_filter, inner, gap)
+    return plain.crop(small, outer).resize(*size_and_filter, inner, gap)
 
 
-def difference(one: Any, other: Any) -> float:
+def difference(first: Any, second: Any) -> float:
     """The mean absolute difference of two images as a share of the range of a colour."""
     chops = importlib.import_module("PIL.ImageChops")
-    counts = chops.difference(one, other).histogram()
+    counts = chops.difference(first, second).histogram()
     total = sum(place % 256 * count for place, count in enumerate(counts))
     return float(total / sum(counts) / 255)

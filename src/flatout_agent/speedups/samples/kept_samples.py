@@ -39,15 +39,15 @@ DRAWS = "a sample draws random numbers"
 
 def of_loader(job: Job, loader: torch.utils.data.DataLoader[Any]) -> KeptSamples:
     """Those that were kept before, where they were not to be forgotten; else an empty start."""
-    found = _kept.get(loader)
-    if found is None or found.job is not job or not found.lasting:
-        found = _kept[loader] = KeptSamples(job, loader)
-    return found
+    cache = _caches.get(loader)
+    if cache is None or cache.job is not job or not cache.lasting:
+        cache = _caches[loader] = KeptSamples(job, loader)
+    return cache
 
 
 def of_job(job: Job) -> list[KeptSamples]:
     """Those of all the loaders of this program."""
-    return [kept for kept in _kept.values() if kept.job is job]
+    return [cache for cache in _caches.values() if cache.job is job]
 
 
 class KeptSamples:
@@ -62,7 +62,7 @@ class KeptSamples:
         self.samples: dict[int, Any] = {}
         self.bytes = self.expected = self.peak = self.served = 0
         self._count = 0
-        self._room = self._asked = self._batches = 0
+        self._room = self._requests = self._batches = 0
         self._first_checks = self._uncompared = self._hits = self._changes = 0
         self._stacked = False
         self._state: list[tuple[str, Any]] | None = None
@@ -98,7 +98,7 @@ class KeptSamples:
         self._drop()
         self._put_back()
 
-    def told(self) -> tuple[bool, str]:
+    def engagement(self) -> tuple[bool, str]:
         if self.off is not None:
             return False, self.off
         if not self.served:
@@ -112,8 +112,8 @@ class KeptSamples:
             return 0
         if not self._batches and not self._iterators():
             return 0  # for validation, maybe: how long that takes does not depend on the steps
-        asked, known = (sum(numbers) for numbers in zip(*self._lately, (0, 0), strict=True))
-        if len(self._lately) == LATELY and known >= READY_SHARE * asked:
+        requests, hits = (sum(numbers) for numbers in zip(*self._lately, (0, 0), strict=True))
+        if len(self._lately) == LATELY and hits >= READY_SHARE * requests:
             return 0
         missing = self._pass(loader) - len(self.samples)
         return max(0, math.ceil(missing / self._batch_size()))
@@ -127,7 +127,7 @@ class KeptSamples:
     def _batch_size(self) -> float:
         loader = self._loader()
         if self._batches:
-            return self._asked / self._batches
+            return self._requests / self._batches
         return float(getattr(loader, "batch_size", None) or 1)
 
     def _pass(self, loader: torch.utils.data.DataLoader[Any]) -> int:
@@ -167,7 +167,7 @@ class KeptSamples:
     def _put_back(self) -> None:
         for iterator in self._iterators():
             fetcher = iterator._dataset_fetcher
-            if type(fetcher) is Fetcher and fetcher.kept is self:
+            if type(fetcher) is Fetcher and fetcher.cache is self:
                 iterator._dataset_fetcher = fetcher.plain
 
     @property
@@ -197,11 +197,11 @@ class KeptSamples:
         self._count_in(len(indices), len(indices) - len(missing))
         return [self._given(known[i]) if i in known else next(fresh) for i in indices]
 
-    def _count_in(self, asked: int, known: int) -> None:
-        self.served += known
-        self._asked += asked
+    def _count_in(self, requests: int, hits: int) -> None:
+        self.served += hits
+        self._requests += requests
         self._batches += 1
-        self._lately.append((asked, known))
+        self._lately.append((requests, hits))
 
     def _given(self, sample: Any) -> Any:
         return sample if self._stacked else samples.copied(sample, stacked=False)
@@ -218,9 +218,9 @@ class KeptSamples:
         return fresh
 
     def _keep(self, dataset: Any, indices: list[int], fresh: Any) -> None:
-        found = state(dataset)
-        if found != self._state:
-            self._changed(found)
+        new_state = state(dataset)
+        if new_state != self._state:
+            self._changed(new_state)
             return
         for index, sample in zip(indices, fresh, strict=True):
             if index not in self.samples:
@@ -267,7 +267,7 @@ class KeptSamples:
         """Read one sample again. Raises Uncopyable where that is not just the same."""
         before = samples.Randomness()
         try:
-            (again,) = _load(dataset, [index])
+            (second,) = _load(dataset, [index])
         finally:
             if drawn := before.moved():
                 before.put_back()
@@ -275,13 +275,13 @@ class KeptSamples:
             raise samples.Uncopyable(DRAWS)
         if state(dataset) != self._state:
             raise samples.Uncopyable("the dataset changes as it is read")
-        here = [place for place in samples.places(first) if place]
-        shared = set(here) & set(samples.places(again))
-        if shared and (not self._stacked or shared == set(here)):
+        first_places = [place for place in samples.places(first) if place]
+        shared = set(first_places) & set(samples.places(second))
+        if shared and (not self._stacked or shared == set(first_places)):
             raise samples.Uncopyable("the samples are in memory already")
-        if len(set(here)) < len(here) and not self._stacked:
+        if len(set(first_places)) < len(first_places) and not self._stacked:
             raise samples.Uncopyable("the parts of a sample share memory")
-        if not samples.same(samples.copied(again, self._stacked), self.samples[index]):
+        if not samples.same(samples.copied(second, self._stacked), self.samples[index]):
             raise samples.Uncopyable(f"sample {index} came out different when it was read again")
 
     def _look(self, dataset: Any, closely: bool) -> None:
@@ -289,17 +289,17 @@ class KeptSamples:
         closely = closely or self._closely
         if self._glance is not None and not closely and self._glance.untouched():
             return
-        found = state(dataset)
-        if self._state is not None and found != self._state:
-            self._changed(found)
-        self._state = found
+        new_state = state(dataset)
+        if self._state is not None and new_state != self._state:
+            self._changed(new_state)
+        self._state = new_state
         self._glance, self._closely = samples.Glance(dataset), False
 
-    def _changed(self, found: list[tuple[str, Any]]) -> None:
-        pairs = zip(found, self._state or [], strict=False)
+    def _changed(self, new_state: list[tuple[str, Any]]) -> None:
+        pairs = zip(new_state, self._state or [], strict=False)
         path = next((new[0] for new, old in pairs if new != old), "")
         self._drop()
-        self._state = found
+        self._state = new_state
         self._changes += 1
         if self._changes > PATIENCE:
             raise samples.Uncopyable(f"the dataset changes again and again (dataset{path})")
@@ -307,9 +307,9 @@ class KeptSamples:
     def _look_at_memory(self, measure: bool = True) -> None:
         """Stop where all samples would take more than may be taken."""
         if measure:
-            spare, held = spare_memory() or 0, sum(kept.bytes for kept in _kept.values())
-            others = sum(kept.expected for kept in _kept.values() if kept is not self)
-            self._room = int(SHARE * (spare + held)) - others
+            spare, held = spare_memory() or 0, sum(cache.bytes for cache in _caches.values())
+            reserved = sum(cache.expected for cache in _caches.values() if cache is not self)
+            self._room = int(SHARE * (spare + held)) - reserved
         if self.expected > self._room:
             self.stop(
                 f"{self._count} samples would take {self.expected / 1e6:.0f} MB, "
@@ -317,15 +317,15 @@ class KeptSamples:
             )
 
 
-_kept: weakref.WeakKeyDictionary[Any, KeptSamples] = weakref.WeakKeyDictionary()
+_caches: weakref.WeakKeyDictionary[Any, KeptSamples] = weakref.WeakKeyDictionary()
 """By loader."""
 
 
 class Fetcher:
     """In place of an iterator's `_MapDatasetFetcher`, which it holds."""
 
-    def __init__(self, plain: Any, kept: KeptSamples) -> None:
-        self.plain, self.kept = plain, kept
+    def __init__(self, plain: Any, cache: KeptSamples) -> None:
+        self.plain, self.cache = plain, cache
         import torch
 
         collate = torch.utils.data._utils.collate
@@ -337,14 +337,14 @@ class Fetcher:
 
     def fetch(self, indices: Any) -> Any:
         plain = self.plain
-        wanted = indices if plain.auto_collation else [indices]
-        if not self.kept.reads or not wanted:
+        numbers = indices if plain.auto_collation else [indices]
+        if not self.cache.reads or not numbers:
             return plain.fetch(indices)
-        if type(wanted) is not list or not all(map(_is_number, wanted)):
-            self.kept.stop("the sampler gives something else than numbers")
+        if type(numbers) is not list or not all(map(_is_number, numbers)):
+            self.cache.stop("the sampler gives something else than numbers")
             return plain.fetch(indices)
-        found = self.kept.take(plain.dataset, wanted, self._stacked)
-        return plain.collate_fn(found if plain.auto_collation else found[0])
+        rows = self.cache.take(plain.dataset, numbers, self._stacked)
+        return plain.collate_fn(rows if plain.auto_collation else rows[0])
 
     def __getattr__(self, name: str) -> Any:
         if name == "plain":  # not yet there: an object being copied

@@ -104,10 +104,10 @@ def _array(value: Any, stacked: bool) -> Any:
     return copy
 
 
-def _stack_alike(one: Any, other: Any) -> bool:
+def _stack_alike(first: Any, second: Any) -> bool:
     import torch
 
-    return bool(torch.stack((one, one)).stride() == torch.stack((other, other)).stride())
+    return bool(torch.stack((first, first)).stride() == torch.stack((second, second)).stride())
 
 
 def size(value: Any) -> int:
@@ -122,31 +122,35 @@ def size(value: Any) -> int:
     return OVERHEAD + value.nbytes if hasattr(value, "nbytes") else sys.getsizeof(value)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """The same types, forms and bits."""
     import torch
 
-    if type(one) is not type(other):
+    if type(first) is not type(second):
         return False
-    if type(one) is torch.Tensor:
-        if (one.dtype, one.shape, one.stride()) != (other.dtype, other.shape, other.stride()):
+    if type(first) is torch.Tensor:
+        if (first.dtype, first.shape, first.stride()) != (
+            second.dtype,
+            second.shape,
+            second.stride(),
+        ):
             return False
-        return bool(torch.equal(*(item.reshape(-1).view(torch.uint8) for item in (one, other))))
-    if is_array(one):
-        forms = [(a.dtype, a.shape, a.strides, a.flags.writeable) for a in (one, other)]
-        return bool(forms[0] == forms[1] and one.tobytes() == other.tobytes())
-    if type(one) is dict:
-        return list(one) == list(other) and all(same(one[k], other[k]) for k in one)
-    if isinstance(one, (list, tuple)):
-        pairs = zip(one, other, strict=False)
-        return len(one) == len(other) and all(same(first, second) for first, second in pairs)
-    if type(one) is float:
-        return bool(one.hex() == other.hex())
-    if type(one) is complex:
-        return (one.real.hex(), one.imag.hex()) == (other.real.hex(), other.imag.hex())
-    if hasattr(one, "tobytes") and not is_image(one):  # a NumPy scalar
-        return bool(one.dtype == other.dtype and one.tobytes() == other.tobytes())
-    return bool(one == other)
+        return bool(torch.equal(*(item.reshape(-1).view(torch.uint8) for item in (first, second))))
+    if is_array(first):
+        forms = [(a.dtype, a.shape, a.strides, a.flags.writeable) for a in (first, second)]
+        return bool(forms[0] == forms[1] and first.tobytes() == second.tobytes())
+    if type(first) is dict:
+        return list(first) == list(second) and all(same(first[k], second[k]) for k in first)
+    if isinstance(first, (list, tuple)):
+        pairs = zip(first, second, strict=False)
+        return len(first) == len(second) and all(same(a, b) for a, b in pairs)
+    if type(first) is float:
+        return bool(first.hex() == second.hex())
+    if type(first) is complex:
+        return (first.real.hex(), first.imag.hex()) == (second.real.hex(), second.imag.hex())
+    if hasattr(first, "tobytes") and not is_image(first):  # a NumPy scalar
+        return bool(first.dtype == second.dtype and first.tobytes() == second.tobytes())
+    return bool(first == second)
 
 
 def places(value: Any) -> Iterator[int]:

@@ -35,28 +35,28 @@ def main_guard() -> bool | None:
 
 def guarded_lines(tree: ast.Module) -> list[range]:
     """The line ranges that only run when the file is the main script."""
-    found: list[range] = []
+    ranges: list[range] = []
     for statement in _module_level(tree.body):
         if isinstance(statement, ast.If):
             body = statement.body if _is_main(statement.test) else []
             if _is_not_main(statement.test):
                 body = statement.orelse
             if body:
-                found.append(range(body[0].lineno, (body[-1].end_lineno or 0) + 1))
-    return found
+                ranges.append(range(body[0].lineno, (body[-1].end_lineno or 0) + 1))
+    return ranges
 
 
 def _module_level(body: list[ast.stmt]) -> list[ast.stmt]:
     """Statements that run when the module is executed; functions and classes are not entered."""
-    found = []
+    statements = []
     for statement in body:
-        found.append(statement)
+        statements.append(statement)
         for field in ("body", "orelse", "finalbody", "handlers"):
             if isinstance(statement, ast.If | ast.Try | ast.With | ast.For | ast.While):
                 for inner in getattr(statement, field, []):
                     within = inner.body if isinstance(inner, ast.ExceptHandler) else [inner]
-                    found += _module_level(within)
-    return found
+                    statements += _module_level(within)
+    return statements
 
 
 def _is_main(test: ast.expr) -> bool:

@@ -28,12 +28,12 @@ Step = tuple[str, Any]
 def reachable(root: Any, name: str) -> Iterator[Step]:
     """(path, object) for all that can be reached from `root`, nearest first, `root` included."""
     queue: deque[tuple[str, Any, int]] = deque([(name, root, 0)])
-    seen: set[int] = set()
-    while queue and len(seen) < LIMIT:
+    visited: set[int] = set()
+    while queue and len(visited) < LIMIT:
         path, value, depth = queue.popleft()
-        if id(value) in seen:
+        if id(value) in visited:
             continue
-        seen.add(id(value))
+        visited.add(id(value))
         yield path, value
         if depth < DEPTH:
             queue.extend((inner, item, depth + 1) for inner, item in _parts(path, value))
@@ -50,14 +50,16 @@ def globals_named(*roots: Any) -> Iterator[Step]:
         for _, value in reachable(root, ""):
             waiting.append(value)
             if not isinstance(value, type):
-                waiting += [item for kind in type(value).__mro__ for item in vars(kind).values()]
-    seen: set[int] = set()
-    while waiting and len(seen) < MOST_FUNCTIONS:
+                waiting += [
+                    member for kind in type(value).__mro__ for member in vars(kind).values()
+                ]
+    visited: set[int] = set()
+    while waiting and len(visited) < MOST_FUNCTIONS:
         function = waiting.pop()
         function = getattr(function, "__func__", function)
-        if not isinstance(function, types.FunctionType) or id(function) in seen:
+        if not isinstance(function, types.FunctionType) or id(function) in visited:
             continue
-        seen.add(id(function))
+        visited.add(id(function))
         for name in _names(function.__code__):
             value = function.__globals__.get(name)
             waiting.append(value)
@@ -107,10 +109,10 @@ def _held(cell: types.CellType) -> Any:
 
 def _attributes(value: Any) -> dict[str, Any]:
     try:
-        found = object.__getattribute__(value, "__dict__")
+        attributes = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return {}
-    return dict(found) if isinstance(found, dict) else {}
+    return dict(attributes) if isinstance(attributes, dict) else {}
 
 
 def _is_end(value: Any) -> bool:

@@ -40,12 +40,12 @@ def held_by_data(loader: Any, method: str) -> str | None:
 
 def random_generators(loader: Any) -> list[Any]:
     """Random generators that the dataset itself holds: their copies would all draw the same."""
-    found = []
+    generators = []
     for name in ("dataset", "collate_fn"):
         for _, value in reachable(getattr(loader, name), name):
             if _is_generator_of_numbers(value):
-                found.append(value)
-    return found
+                generators.append(value)
+    return generators
 
 
 def _is_generator_of_numbers(value: Any) -> bool:

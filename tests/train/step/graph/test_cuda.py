@@ -218,7 +218,7 @@ def test_a_failed_recording_tells_its_graph_and_leaves_pool_and_stream(
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(Recording, "begins", begins)
-    monkeypatch.setattr(captures, "clean_up", lambda torch, *rest: told.append(rest))
+    monkeypatch.setattr(captures, "clean_up", lambda *arguments: told.append(arguments))
     recorder = cuda.CudaRecorder(torch.device("cuda"))
     for _ in range(2):
         with pytest.raises(RuntimeError):
