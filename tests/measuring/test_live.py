@@ -20,8 +20,8 @@ def run(*records: wire.Record, pid: int = 7) -> live.LiveRun:
     return live.of((pid, record) for record in records)
 
 
-def summary(*kept: str, settled: bool = True) -> wire.LiveSummary:
-    orders = tuple(wire.BoostOrder(boost) for boost in kept)
+def summary(*boosts: str, settled: bool = True) -> wire.LiveSummary:
+    orders = tuple(wire.BoostOrder(boost) for boost in boosts)
     return wire.LiveSummary(orders, settled, 100, written_ms=100.0, now_ms=50.0, noise=0.02)
 
 
@@ -39,8 +39,8 @@ def test_decisions_become_rows_that_know_what_was_on() -> None:
 
 def test_what_was_kept_survives_without_a_last_summary() -> None:
     """The program was killed: every decision told so far still counts."""
-    kept = live.planned(run(KEPT))
-    assert [(boost.id, boost.gain, boost.risk) for boost in kept] == [
+    boosts = live.planned(run(KEPT))
+    assert [(boost.id, boost.gain, boost.risk) for boost in boosts] == [
         ("bf16-autocast", 2.0, "rounding")
     ]
 
@@ -53,15 +53,15 @@ def test_what_was_dropped_later_is_not_in_the_plan() -> None:
 def test_other_parameters_replace_the_first_ones() -> None:
     two = wire.Decided("loader-workers", "kept", params={"workers": 2}, gain=1.2)
     four = wire.Decided("loader-workers", "kept", params={"workers": 4}, gain=1.1)
-    (kept,) = live.planned(run(two, four))
-    assert kept.params == {"workers": 4}
+    (boost,) = live.planned(run(two, four))
+    assert boost.params == {"workers": 4}
 
 
 def test_boosts_kept_before_stay_with_their_gains() -> None:
     before = (PlannedBoost("channels-last", {}, 1.3, "exact"),)
     again = wire.Decided("channels-last", "kept", "in the plan")
-    kept = live.planned(run(again, KEPT, summary("channels-last", "bf16-autocast")), before)
-    assert [(boost.id, boost.gain) for boost in kept] == [
+    boosts = live.planned(run(again, KEPT, summary("channels-last", "bf16-autocast")), before)
+    assert [(boost.id, boost.gain) for boost in boosts] == [
         ("channels-last", 1.3),
         ("bf16-autocast", 2.0),
     ]
@@ -74,37 +74,37 @@ def test_a_plan_that_no_longer_holds_is_let_go() -> None:
 
 def test_only_the_process_that_decides_counts() -> None:
     other = wire.Decided("gc-pause", "kept", gain=1.5)
-    found = live.of([(7, KEPT), (8, other), (7, summary("bf16-autocast"))])
-    assert [decided.id for decided in found.decisions] == ["bf16-autocast"]
-    assert found.speedup == 2.0
+    live_run = live.of([(7, KEPT), (8, other), (7, summary("bf16-autocast"))])
+    assert [decided.id for decided in live_run.decisions] == ["bf16-autocast"]
+    assert live_run.speedup == 2.0
 
 
 def test_the_program_as_written_is_known_from_its_own_blocks() -> None:
     blocks = [wire.BlockRun(1, 5, 101.0), wire.BlockRun(6, 5, 51.0, ("bf16-autocast",))]
-    found = run(wire.JobSeen(FACTS), *blocks, summary("bf16-autocast"))
+    live_run = run(wire.JobSeen(FACTS), *blocks, summary("bf16-autocast"))
     written = live.written(run(*blocks, wire.JobSeen(FACTS), summary("bf16-autocast")))
     assert written is not None
     assert (written.step_ms, written.steps_ms, written.wait_share) == (100.0, (101.0,), 0.2)
-    assert found.facts == FACTS
+    assert live_run.facts == FACTS
     assert live.written(run(*blocks)) is None
 
 
 def test_the_guard_of_the_whole_plan() -> None:
-    told = wire.LiveSummary(
+    record = wire.LiveSummary(
         (), True, 1, guard="gradient error 2 %", guard_passed=True, gradient_error=0.02
     )
-    guard = live.guard(run(told))
+    guard = live.guard(run(record))
     assert guard is not None
     assert (guard.passed, guard.gradient_compared, guard.gradient_error) == (True, True, 0.02)
     assert live.guard(run(summary())) is None
 
 
 def test_all_steps_are_counted_not_only_those_that_are_told_one_by_one() -> None:
-    told = [wire.StepTaken(index, "warmup", 0.0) for index in range(8)]
+    taken_steps = [wire.StepTaken(index, "warmup", 0.0) for index in range(8)]
     program = SimpleNamespace(log_tail=lambda lines: [])
 
     def error(*records: wire.Record) -> str | None:
-        return live._error(run(*told, *records), program, False, 9.0, 0)  # type: ignore[arg-type]
+        return live._error(run(*taken_steps, *records), program, False, 9.0, 0)  # type: ignore[arg-type]
 
     assert error() == "the program ended by itself after 8 steps: too few to measure"
     ended = wire.Ended("", 40, 0, 1.0, 0.0)

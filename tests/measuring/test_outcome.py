@@ -14,10 +14,10 @@ def step(index: int, phase: str = "window", wall_s: float = 0.1, **more: float) 
 
 
 def process(*records: wire.Record) -> Process:
-    found = Process()
+    built = Process()
     for record in records:
-        found.add(record)
-    return found
+        built.add(record)
+    return built
 
 
 WINDOW = [step(index, wall_s=time) for index, time in enumerate((0.1, 0.2, 0.3, 0.2), 5)]
@@ -74,9 +74,9 @@ def test_the_accelerators_memory_goes_before_the_processs() -> None:
 
 
 def test_the_last_word_of_a_boost_stands() -> None:
-    found = process(
+    leading = process(
         wire.BoostNote("tf32", "applied", ""), wire.BoostNote("tf32", "idle", "no matmul")
     )
-    outcome = Outcome(found, None, "x", True, True, 0, "log", 1.0)
+    outcome = Outcome(leading, None, "x", True, True, 0, "log", 1.0)
     assert outcome.notes["tf32"].state == "idle"
     assert Outcome(None, None, "x", False, False, 0, "log", 1.0).notes == {}

@@ -50,8 +50,8 @@ def test_a_machine_survives_json(name: str) -> None:
     ],
 )
 def test_a_wrong_type_is_refused(raw: Any, place: str) -> None:
-    found, places = refused(Machine, raw)
-    assert isinstance(found, Machine)
+    machine, places = refused(Machine, raw)
+    assert isinstance(machine, Machine)
     assert place in places
 
 
@@ -69,10 +69,10 @@ def test_a_whole_number_may_stand_for_a_float() -> None:
 
 @given(JSON)
 def test_any_json_makes_a_machine_or_none(raw: Any) -> None:
-    found, places = refused(Machine, raw)
-    assert found is None or isinstance(found, Machine)
+    machine, places = refused(Machine, raw)
+    assert machine is None or isinstance(machine, Machine)
     if not isinstance(raw, dict):
-        assert (found, places) == (None, ["Machine"])
+        assert (machine, places) == (None, ["Machine"])
 
 
 NAMES = [item.name for item in dataclasses.fields(Machine)]
@@ -80,10 +80,10 @@ NAMES = [item.name for item in dataclasses.fields(Machine)]
 
 @given(st.dictionaries(st.sampled_from(NAMES), JSON))
 def test_any_values_of_its_fields_are_taken_or_refused(raw: dict[str, Any]) -> None:
-    found, places = refused(Machine, raw)
-    assert isinstance(found, Machine)
+    machine, places = refused(Machine, raw)
+    assert isinstance(machine, Machine)
     for name, value in raw.items():
-        kept = getattr(found, name)
+        kept = getattr(machine, name)
         told = any(place == name or place.startswith((f"{name}.", f"{name}[")) for place in places)
         assert (
             told

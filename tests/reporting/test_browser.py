@@ -81,8 +81,8 @@ def test_every_page_is_drawn_without_an_error_or_a_request(
 ) -> None:
     address = opened(browser, folder, name)
     assert browser.get_log("browser") == []
-    asked = {url for url in requests(browser) if not url.startswith(OWN)}
-    assert asked == {address}
+    urls = {url for url in requests(browser) if not url.startswith(OWN)}
+    assert urls == {address}
     assert browser.execute_script("return performance.getEntriesByType('resource').length") == 0
     drawn = browser.execute_script(
         "return [...document.querySelectorAll('.chart')].map(c => [c.id.slice(6),"

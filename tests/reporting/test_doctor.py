@@ -144,16 +144,16 @@ def test_eight_equal_gpus_are_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "text"),
     [
         ({"imported": None}, "not imported in time"),
         ({"imported": False}, "cannot be imported"),
         ({"cuda_available": False, "device_count": 0}, "sees no GPU"),
     ],
 )
-def test_what_torch_says(changes: dict[str, object], told: str) -> None:
+def test_what_torch_says(changes: dict[str, object], text: str) -> None:
     paths = {f"interpreter__torch__{name}": value for name, value in changes.items()}
-    assert told in drawn(diagnosed(machine=changed(workstation(), **paths)))
+    assert text in drawn(diagnosed(machine=changed(workstation(), **paths)))
 
 
 @given(st.text(max_size=60))

@@ -26,15 +26,15 @@ def strict(text: str) -> Any:
 @settings(deadline=None, max_examples=60)
 @given(TUNED)
 def test_any_tuned_is_valid_json_and_comes_back_as_it_went(tuned: Tuned) -> None:
-    found = document.tune_document(tuned)
-    assert strict(json.dumps(found)) == found
+    published = document.tune_document(tuned)
+    assert strict(json.dumps(published)) == published
 
 
 @settings(deadline=None, max_examples=40)
 @given(st.builds(RunEnd), st.lists(st.text()), st.integers())
 def test_any_run_is_valid_json(end: RunEnd, command: list[str], exit_code: int) -> None:
-    found = document.run_document(end, command, exit_code)
-    assert strict(json.dumps(found)) == found
+    published = document.run_document(end, command, exit_code)
+    assert strict(json.dumps(published)) == published
 
 
 TUNE_KEYS = {
@@ -65,56 +65,56 @@ RUN_KEYS = {
 
 def test_the_published_keys_of_version_1_stay() -> None:
     """Others read these. A key may be added here; one that is renamed needs a new version."""
-    found = document.tune_document(tuned_examples.good())
-    assert found["schema"] == "flatout.tune/1"
-    assert set(found) == TUNE_KEYS
-    assert set(found["baseline"]) == set(found["best"]) == SIDE_KEYS
-    assert all(set(trial) == TRIAL_KEYS for trial in found["trials"])
-    assert set(found["guard"]) == GUARD_KEYS
+    published = document.tune_document(tuned_examples.good())
+    assert published["schema"] == "flatout.tune/1"
+    assert set(published) == TUNE_KEYS
+    assert set(published["baseline"]) == set(published["best"]) == SIDE_KEYS
+    assert all(set(trial) == TRIAL_KEYS for trial in published["trials"])
+    assert set(published["guard"]) == GUARD_KEYS
     run = document.run_document(RunEnd(steps=3), ("train.py",), 0)
     assert run["schema"] == "flatout.run/1"
     assert set(run) == RUN_KEYS
 
 
 def test_the_numbers_of_a_good_case() -> None:
-    found = document.tune_document(tuned_examples.good())
-    assert found["answer"] == "faster"
-    assert found["baseline"]["step_ms"] == 1514.0
-    assert found["best"]["step_ms"] == 412.0
-    assert found["best"]["samples_per_s"] == pytest.approx(32_000 / 412)
-    assert found["speedup"] == 3.67
-    assert found["speedup_interval"] == [3.52, 3.79]
-    verdicts = {(t["tried"], t["verdict"]) for t in found["trials"]}
+    published = document.tune_document(tuned_examples.good())
+    assert published["answer"] == "faster"
+    assert published["baseline"]["step_ms"] == 1514.0
+    assert published["best"]["step_ms"] == 412.0
+    assert published["best"]["samples_per_s"] == pytest.approx(32_000 / 412)
+    assert published["speedup"] == 3.67
+    assert published["speedup_interval"] == [3.52, 3.79]
+    verdicts = {(t["tried"], t["verdict"]) for t in published["trials"]}
     assert ("compile", "failed") in verdicts and ("fp16-autocast", "different") in verdicts
-    assert found["learning"] == "same"
-    assert found["plan"] == "flatout.toml"
+    assert published["learning"] == "same"
+    assert published["plan"] == "flatout.toml"
 
 
 def test_throughput_is_that_of_the_step_time_beside_it() -> None:
     """The A/B runs measured step times anew; a stale rate beside them would contradict them."""
     tuned = tuned_examples.good()
     slower = dataclasses.replace(tuned.baseline, step_ms=3028.0, samples_per_s=10.0)
-    found = document.tune_document(dataclasses.replace(tuned, baseline=slower))
-    assert found["baseline"]["step_ms"] == 1514.0
-    assert found["baseline"]["samples_per_s"] == pytest.approx(20.0)
+    published = document.tune_document(dataclasses.replace(tuned, baseline=slower))
+    assert published["baseline"]["step_ms"] == 1514.0
+    assert published["baseline"]["samples_per_s"] == pytest.approx(20.0)
 
 
 def test_nothing_faster_has_no_best_and_no_speedup() -> None:
     for example in (tuned_examples.nothing(), tuned_examples.refuted()):
-        found = document.tune_document(example)
-        assert found["answer"] == "nothing"
-        assert found["best"] is found["speedup"] is found["speedup_interval"] is None
-        assert found["plan"] is None and found["boosts"] == []
+        published = document.tune_document(example)
+        assert published["answer"] == "nothing"
+        assert published["best"] is published["speedup"] is published["speedup_interval"] is None
+        assert published["plan"] is None and published["boosts"] == []
 
 
 def test_interrupted_before_the_confirmation() -> None:
-    found = document.tune_document(tuned_examples.interrupted())
-    assert found["answer"] == "unconfirmed"
-    assert found["interrupted"] is True
-    assert found["speedup"] == pytest.approx(1514 / 538)
-    assert found["speedup_interval"] is None
+    published = document.tune_document(tuned_examples.interrupted())
+    assert published["answer"] == "unconfirmed"
+    assert published["interrupted"] is True
+    assert published["speedup"] == pytest.approx(1514 / 538)
+    assert published["speedup_interval"] is None
 
 
 def test_nan_and_inf_are_null() -> None:
-    found = document.as_json({"a": math.nan, "b": (math.inf, -math.inf, 1.5), "c": {2: None}})
-    assert found == {"a": None, "b": [None, None, 1.5], "c": {"2": None}}
+    published = document.as_json({"a": math.nan, "b": (math.inf, -math.inf, 1.5), "c": {2: None}})
+    assert published == {"a": None, "b": [None, None, 1.5], "c": {"2": None}}

@@ -48,7 +48,7 @@ def test_everything_but_commands_fits(language: str) -> None:
 
 
 def test_the_root_is_whole_and_the_rest_in_a_line() -> None:
-    told = shown(
+    text = shown(
         Explained(
             (
                 match("root", count=7, ranks=(3,)),
@@ -59,29 +59,29 @@ def test_the_root_is_whole_and_the_rest_in_a_line() -> None:
             )
         )
     )
-    assert told.index("Title of root") < told.index("Title of next")
-    assert "train.log:12, rank 3, 7 times: it said this" in told
-    assert "follows   Title of echo (train.log:12, ranks 0, 1, 2)" in told
-    assert "follows   ranks 0, 1, 2 only report that rank 3 failed:" in told
-    assert "also      Title of deeper" in told
-    assert "harmless  Title of calm" in told
-    assert told.count("cure") == 2
-    assert "2. (does not apply to this machine) Elsewhere." in told
+    assert text.index("Title of root") < text.index("Title of next")
+    assert "train.log:12, rank 3, 7 times: it said this" in text
+    assert "follows   Title of echo (train.log:12, ranks 0, 1, 2)" in text
+    assert "follows   ranks 0, 1, 2 only report that rank 3 failed:" in text
+    assert "also      Title of deeper" in text
+    assert "harmless  Title of calm" in text
+    assert text.count("cure") == 2
+    assert "2. (does not apply to this machine) Elsewhere." in text
 
 
 def test_what_was_given_without_a_file_has_its_line() -> None:
-    told = shown(Explained((match("root", evidence=Evidence("it", 4)),)))
-    assert "line 4: it" in told
+    text = shown(Explained((match("root", evidence=Evidence("it", 4)),)))
+    assert "line 4: it" in text
 
 
 def test_not_recognised_says_how_to_get_a_better_log() -> None:
     better = BetterLog("any", Wording("Try again.", "再试一次。"), ("flatout doctor",), ())
     answer = Explained((match("calm", Role.HARMLESS),), (better,), bytes_read=9)
-    told = shown(answer)
-    assert told.startswith("not recognised")
-    assert "Try again." in told
-    assert "          flatout doctor" in told
-    assert "harmless  Title of calm" in told
+    text = shown(answer)
+    assert text.startswith("not recognised")
+    assert "Try again." in text
+    assert "          flatout doctor" in text
+    assert "harmless  Title of calm" in text
     assert "未识别" in shown(answer, "zh")
 
 
@@ -92,10 +92,10 @@ def test_nothing_at_all() -> None:
 def test_a_crash_is_explained_without_lines_that_nobody_has() -> None:
     out = io.StringIO()
     explained.crash(Explained((match("root", count=2),)), "en", Console(file=out, width=80))
-    told = out.getvalue()
-    assert told.splitlines()[1] == "flatout: what this means"
-    assert "found     rank 3: it said this" in told
-    assert "train.log" not in told
+    text = out.getvalue()
+    assert text.splitlines()[1] == "flatout: what this means"
+    assert "found     rank 3: it said this" in text
+    assert "train.log" not in text
 
 
 def test_a_guess_about_a_crash_takes_one_line() -> None:

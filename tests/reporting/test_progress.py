@@ -18,7 +18,7 @@ from reporting import tuned_examples
 UNIX = pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are a Unix thing")
 
 
-def told(view: Observer) -> None:
+def play(view: Observer) -> None:
     """One tuning, told as the loop tells it."""
     tuned = tuned_examples.good()
     view.phase("measuring the program as written")
@@ -38,7 +38,7 @@ def told(view: Observer) -> None:
 def test_a_log_gets_one_plain_line_per_trial() -> None:
     file = io.StringIO()
     with TuneView(Console(file=file)) as view:
-        told(view)
+        play(view)
     lines = file.getvalue().splitlines()
     assert "bf16-autocast: kept, 1.92x, 786 ms/step" in lines
     assert "as written: 1514 ms/step" in lines
@@ -55,7 +55,7 @@ def test_a_log_with_forced_colours_is_not_animated() -> None:
     """FORCE_COLOR makes rich take a file for a terminal."""
     file = io.StringIO()
     with TuneView(Console(file=file, _environ={"FORCE_COLOR": "1"})) as view:
-        told(view)
+        play(view)
     assert "\r" not in file.getvalue() and "\x1b[2K" not in file.getvalue()
 
 
@@ -71,7 +71,7 @@ import time
 from flatout.reporting.progress import TuneView
 from reporting import test_progress, tuned_examples
 with TuneView() as view:
-    test_progress.told(view)
+    test_progress.play(view)
     view.started("compile", {"mode": "default"}, 9, None)
     view.step(3, "warmup", 0.123)
     time.sleep(SLEEP)

@@ -71,17 +71,17 @@ def test_the_agent_is_told_ids_and_parameters() -> None:
 
 
 def test_the_environment_is_what_the_boosts_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[wire.JobFacts] = []
+    calls: list[wire.JobFacts] = []
 
     def environment(
         self: object, facts: wire.JobFacts, params: dict[str, object]
     ) -> dict[str, str]:
-        asked.append(facts)
+        calls.append(facts)
         return {"FROM": ",".join(map(str, params.values()))}
 
     monkeypatch.setattr(known.KnownBoost, "environment", environment)
     assert chosen.environment(PLANNED[1:2], None, HERE) == {"FROM": "2"}
-    assert (asked[-1].device, asked[-1].cores) == ("cpu", 2)  # a plan written by hand
+    assert (calls[-1].device, calls[-1].cores) == ("cpu", 2)  # a plan written by hand
     job = {"torch": "2.13.0", "python": "3.11", "system": "linux", "device": "cuda"}
     chosen.environment(PLANNED[1:2], job, HERE)
-    assert (asked[-1].device, asked[-1].torch) == ("cuda", "2.13.0")
+    assert (calls[-1].device, calls[-1].torch) == ("cuda", "2.13.0")

@@ -121,8 +121,8 @@ class TestWhichPython:
 
     def test_torch_is_looked_for_without_importing_it(self) -> None:
         text = "import sys; from flatout.running import command as c; c._torch_is_here()"
-        asked = [sys.executable, "-c", f"{text}; sys.exit('torch' in sys.modules)"]
-        assert subprocess.run(asked, check=False).returncode == 0
+        argv = [sys.executable, "-c", f"{text}; sys.exit('torch' in sys.modules)"]
+        assert subprocess.run(argv, check=False).returncode == 0
 
 
 class TestWhatCannotRun:

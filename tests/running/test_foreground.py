@@ -63,8 +63,8 @@ print(json.dumps(told))
     added = dict(ours["env"].items() - plain["env"].items())
     assert set(added) == {"PYTHONPATH", "FLATOUT_ORDERS"}
     assert plain["env"].keys() <= ours["env"].keys()
-    for told in (plain, ours):
-        del told["env"]
+    for answer in (plain, ours):
+        del answer["env"]
     assert ours == plain
 
 

@@ -45,12 +45,12 @@ def start(tmp_path: Path, inject: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.chdir(tmp_path)
     programs = []
 
-    def make(text: str, *arguments: str, **asked: str) -> Program:
+    def make(text: str, *arguments: str, **variables: str) -> Program:
         Path("train.py").write_text(text, encoding="utf-8")
         folder = tmp_path / "trial"
         orders = wire.Orders(str(folder / "records"), trial=wire.TrialOrders(seed=5))
         command = resolve(["train.py", *arguments], python=sys.executable)
-        programs.append(start_trial(command, orders, folder, tmp_path / "cache", asked))
+        programs.append(start_trial(command, orders, folder, tmp_path / "cache", variables))
         return programs[-1]
 
     yield make
@@ -91,11 +91,11 @@ sys.exit(7)
     program = start(text, "--lr", "0.1", MINE="1")
     assert program.wait(20) == 7
     assert (program.returncode, program.alive) == (7, False)
-    told, problem = program.log_tail(5)
-    argv, cwd, given, variables = json.loads(told)
+    answer, problem = program.log_tail(5)
+    argv, cwd, data, variables = json.loads(answer)
     assert argv == ["train.py", "--lr", "0.1"]
     assert Path(cwd).samefile(tmp_path)
-    assert given == ""
+    assert data == ""
     assert variables["PYTHONHASHSEED"] == "5"
     assert variables["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "cache")
     assert variables["MINE"] == "1"

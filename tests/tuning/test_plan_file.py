@@ -245,7 +245,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "sha256", "found"),
+    ("changes", "sha256", "expected"),
     [
         ({}, "ab" * 32, []),
         ({}, "cd" * 32, ["the script has changed"]),
@@ -262,10 +262,12 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
         ({"system": "Windows"}, None, ["Windows instead of Linux"]),
     ],
 )
-def test_differences(changes: dict[str, Any], sha256: str | None, found: list[str]) -> None:
-    seen = plan_file.differences(PLAN, dataclasses.replace(MACHINE, **changes), sha256)
-    assert len(seen) == len(found)
-    assert all(said.startswith(wanted) for said, wanted in zip(seen, found, strict=True))
+def test_differences(changes: dict[str, Any], sha256: str | None, expected: list[str]) -> None:
+    changes_found = plan_file.differences(PLAN, dataclasses.replace(MACHINE, **changes), sha256)
+    assert len(changes_found) == len(expected)
+    assert all(
+        change.startswith(wanted) for change, wanted in zip(changes_found, expected, strict=True)
+    )
 
 
 def test_a_plan_that_knows_nothing_differs_in_nothing() -> None:

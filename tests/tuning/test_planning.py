@@ -66,19 +66,17 @@ def test_what_a_whole_run_does_not_win_back_is_not_kept(steps: int | None, kept:
     both, gain = ("fused-optimizer", "compile"), 9.7 / 8.0
     row = Trial(both, "compile", verdict=Verdict.KEPT, measured=compiled, gain=gain)
     boosts = (*FOUND.kept, PlannedBoost("compile", {}, row.gain, "rounding"))
-    found = dataclasses.replace(FOUND, kept=boosts, trials=(row,), now_ms=8.0)
-    left = planning.paying(found, steps)
+    search = dataclasses.replace(FOUND, kept=boosts, trials=(row,), now_ms=8.0)
+    left = planning.paying(search, steps)
     assert [boost.id for boost in left.kept] == kept
     if "compile" not in kept:
         assert left.now_ms == pytest.approx(9.7)
         assert left.trials[0].verdict is Verdict.SLOWER
-        assert left.trials[0].reason == (
-            "compiling takes 10 s, more than a run of 900 steps saves"
-        )
+        assert left.trials[0].reason == ("compiling takes 10 s, more than a run of 900 steps saves")
 
 
 def test_without_any_gain_of_pairs_only_the_confirmation_counts() -> None:
-    kept = (PlannedBoost("fused-optimizer", {}, None, "exact"),)
-    found = dataclasses.replace(FOUND, kept=kept)
-    assert planning.plan(COMMAND, found, confirmed(0.97, 1.02, 1.09), MACHINE) is None
-    assert planning.plan(COMMAND, found, None, MACHINE) is not None
+    boosts = (PlannedBoost("fused-optimizer", {}, None, "exact"),)
+    search = dataclasses.replace(FOUND, kept=boosts)
+    assert planning.plan(COMMAND, search, confirmed(0.97, 1.02, 1.09), MACHINE) is None
+    assert planning.plan(COMMAND, search, None, MACHINE) is not None

@@ -42,29 +42,31 @@ def ended_first(boost: str) -> wire.Decided:
 @pytest.fixture
 def find(monkeypatch, tmp_path):
     def run(*processes: Process, budget: float = 600.0, choice: Choice | None = None):
-        left = list(processes)
-        asked: list[wire.LiveOrders] = []
+        remaining = list(processes)
+        orders_given: list[wire.LiveOrders] = []
 
-        def one(bench, name, boosts, facts, orders, limit_s, found, told=lambda record: None):
-            asked.append(orders)
-            for record in left.pop(0)(orders, tuple(boost.id for boost in boosts)):
-                found.add(7, record)
-                told(record)
-            error = None if found.facts is not None else "exit code 1"
-            return live.Tried(found, error, 0, str(tmp_path / "log"), 1.0)
+        def stand_in(
+            bench, name, boosts, facts, orders, limit_s, live_run, on_record=lambda record: None
+        ):
+            orders_given.append(orders)
+            for record in remaining.pop(0)(orders, tuple(boost.id for boost in boosts)):
+                live_run.add(7, record)
+                on_record(record)
+            error = None if live_run.facts is not None else "exit code 1"
+            return live.Tried(live_run, error, 0, str(tmp_path / "log"), 1.0)
 
-        monkeypatch.setattr(live, "run", one)
+        monkeypatch.setattr(live, "run", stand_in)
         (tmp_path / "log").write_text("it says why")
         command = Command(("python", "train.py"), None, "python", ("train.py",))
         bench = Bench(command, tmp_path, compile_cache=Path("cache"))
         deadline = time.monotonic() + budget
-        return trials.find(bench, choice or Choice(), Silent(), deadline, None), asked
+        return trials.find(bench, choice or Choice(), Silent(), deadline, None), orders_given
 
     return run
 
 
 def test_what_one_process_decides_is_found(find):
-    found, asked = find(
+    search, orders_given = find(
         lambda orders, on: [
             wire.JobSeen(FACTS),
             summary(settled=False),
@@ -74,16 +76,16 @@ def test_what_one_process_decides_is_found(find):
             ended(),
         ]
     )
-    assert [boost.id for boost in found.kept] == ["bf16-autocast"]
-    assert (found.speedup, found.written.step_ms, found.now_ms) == (2.0, 100.0, 50.0)
-    assert found.trials[0].reason == "as written"
-    assert {row.tried: row.verdict for row in found.trials[1:3]} == {
+    assert [boost.id for boost in search.kept] == ["bf16-autocast"]
+    assert (search.speedup, search.written.step_ms, search.now_ms) == (2.0, 100.0, 50.0)
+    assert search.trials[0].reason == "as written"
+    assert {row.tried: row.verdict for row in search.trials[1:3]} == {
         "bf16-autocast": Verdict.KEPT,
         "gc-pause": Verdict.SLOWER,
     }
-    assert found.run_steps is None, "it was stopped when all was decided"
-    assert found.tried
-    assert len(asked) == 1
+    assert search.run_steps is None, "it was stopped when all was decided"
+    assert search.tried
+    assert len(orders_given) == 1
 
 
 def test_a_short_program_goes_on_where_it_stood(find):
@@ -100,7 +102,7 @@ def test_a_short_program_goes_on_where_it_stood(find):
             ended(),
         ]
 
-    found, asked = find(
+    search, orders_given = find(
         lambda orders, on: [
             wire.JobSeen(FACTS),
             wire.BlockRun(1, 4, 100.0),
@@ -111,14 +113,14 @@ def test_a_short_program_goes_on_where_it_stood(find):
         ],
         second,
     )
-    assert len(asked) == 2
-    assert [(boost.id, boost.gain) for boost in found.kept] == [
+    assert len(orders_given) == 2
+    assert [(boost.id, boost.gain) for boost in search.kept] == [
         ("bf16-autocast", 1.3),
         ("allocator", 1.5),
     ]
-    rows = [row for row in found.trials if row.tried == "allocator"]
+    rows = [row for row in search.trials if row.tried == "allocator"]
     assert [row.verdict for row in rows] == [Verdict.KEPT], "the row of before is replaced"
-    assert found.run_steps == 80
+    assert search.run_steps == 80
 
 
 def test_a_process_that_decides_nothing_is_the_last(find):
@@ -129,21 +131,21 @@ def test_a_process_that_decides_nothing_is_the_last(find):
         summary(settled=False),
         ended(),
     ]
-    found, asked = find(lambda orders, on: nothing)
-    assert len(asked) == 1
-    assert not found.tried, "nothing was tried fairly"
-    assert found.kept == ()
+    search, orders_given = find(lambda orders, on: nothing)
+    assert len(orders_given) == 1
+    assert not search.tried, "nothing was tried fairly"
+    assert search.kept == ()
 
 
 def test_what_was_refused_has_its_row(find):
-    found, asked = find(
+    search, orders_given = find(
         lambda orders, on: [wire.JobSeen(FACTS), summary(), ended()],
         choice=Choice(skip=("tf32",)),
     )
-    row = next(row for row in found.trials if row.tried == "tf32")
+    row = next(row for row in search.trials if row.tried == "tf32")
     assert row.reason == "left out by --skip"
-    assert "tf32" not in asked[0].allowed
-    assert "batch-size" not in asked[0].allowed, "semantics only where the user allows it"
+    assert "tf32" not in orders_given[0].allowed
+    assert "batch-size" not in orders_given[0].allowed, "semantics only where the user allows it"
 
 
 def test_a_program_that_gives_no_measurement_is_an_error(find):
@@ -158,9 +160,9 @@ def test_an_interrupt_keeps_what_was_told(find):
         yield decided("bf16-autocast", "kept", gain=2.0)
         raise KeyboardInterrupt
 
-    found, _ = find(interrupted)
-    assert found.interrupted
-    assert [boost.id for boost in found.kept] == ["bf16-autocast"]
+    search, _ = find(interrupted)
+    assert search.interrupted
+    assert [boost.id for boost in search.kept] == ["bf16-autocast"]
 
 
 def test_an_interrupt_before_the_first_measurement_ends_it(find):

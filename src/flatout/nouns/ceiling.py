@@ -44,7 +44,7 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Device:
-    """One device as torch names it; what it does not tell is None."""
+    """One device as torch names it; None: not known."""
 
     device: str
     """cuda:0."""
@@ -66,7 +66,7 @@ class Benched:
     expected: str | None = None
     """The device that was named with --expect."""
     passed: bool | None = None
-    """With --expect: it is that device, and it gives what it should."""
+    """With --expect: it is that device, and it performs as expected."""
     quick: bool = False
     date: str = ""
     """When it was measured (ISO 8601): a cached answer is older than this run."""

@@ -116,7 +116,7 @@ class Driver:
 
     vendor: Vendor
     version: str | None = None
-    """Of the user side, as NVML or nvidia-smi tell it; AMD: the amdgpu or ROCm driver's."""
+    """Of the user side, as NVML or nvidia-smi report it; AMD: the amdgpu or ROCm driver's."""
     kernel_version: str | None = None
     """Of the module that is loaded (/proc/driver/nvidia/version, /sys/module/amdgpu/version)."""
     installed_version: str | None = None

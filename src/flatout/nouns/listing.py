@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class InstalledPackage:
-    """One package as its metadata tells it."""
+    """One package according to its metadata."""
 
     name: str
     version: str

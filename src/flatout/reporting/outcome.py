@@ -22,7 +22,7 @@ class Answer(enum.StrEnum):
 
     FASTER = "faster"  # confirmed in A/B runs
     LIVE = "live"  # measured while it trained, by switching between its steps
-    UNCONFIRMED = "unconfirmed"  # no A/B runs, or they cannot tell so small a gain
+    UNCONFIRMED = "unconfirmed"  # no A/B runs, or too noisy for so small a gain
     NOTHING = "nothing"  # no plan
 
 

@@ -28,7 +28,7 @@ class Command:
     argv: tuple[str, ...]
     """The first word is the full path of an executable."""
     script: Path | None
-    """The training script's file, where it can be told: for its hash."""
+    """The training script's file, where it is known: for its hash."""
     python: str
     """The interpreter of the user's environment."""
     display: tuple[str, ...]

@@ -85,9 +85,8 @@ def _duel(
     boost: PlannedBoost,
     limit_s: float,
 ) -> Trial:
-    row = Trial(
-        boosts=(*(other.id for other in boosts), boost.id), tried=boost.id, params=boost.params
-    )
+    ids = tuple(planned.id for planned in (*boosts, boost))
+    row = Trial(boosts=ids, tried=boost.id, params=boost.params)
     try:
         before, after = duel.fight(
             bench,

@@ -83,12 +83,13 @@ def test_findings_and_the_verdict() -> None:
     assert "FAIL      expected h100, found NVIDIA H100 80GB HBM3: HW028" in text
     assert "next      flatout explain HW028" in text
     passed = dataclasses.replace(BENCHED, expected="h100", passed=True)
-    assert "PASS      NVIDIA H100 80GB HBM3: it is h100 and gives what it should" in printed(passed)
+    verdict = "PASS      NVIDIA H100 80GB HBM3: this is h100, and it performs as expected"
+    assert verdict in printed(passed)
 
 
 def test_no_gpu_where_one_was_expected() -> None:
-    found = dataclasses.replace(BENCHED, devices=(), expected="h100", passed=False)
-    assert "expected h100, and torch sees no GPU" in printed(found)
+    benched = dataclasses.replace(BENCHED, devices=(), expected="h100", passed=False)
+    assert "expected h100, and torch sees no GPU" in printed(benched)
 
 
 def test_an_interruption_and_an_old_answer_are_told() -> None:
@@ -133,20 +134,20 @@ ceilings = st.builds(
 
 @given(st.lists(ceilings, max_size=6), st.sampled_from([80, 100, 140]))
 def test_whatever_was_measured_fits(rows: list[Ceiling], width: int) -> None:
-    found = dataclasses.replace(BENCHED, ceilings=tuple(rows))
-    text = printed(found, width)
+    benched = dataclasses.replace(BENCHED, ceilings=tuple(rows))
+    text = printed(benched, width)
     tables = [line for line in text.splitlines() if line.startswith("  ")]
     assert all(len(line) <= width for line in tables)
-    json.dumps(document.bench_document(found), allow_nan=False)
+    json.dumps(document.bench_document(benched), allow_nan=False)
 
 
-def told(width: int = 100) -> tuple[BenchView, io.StringIO]:
+def played(width: int = 100) -> tuple[BenchView, io.StringIO]:
     file = io.StringIO()
     return BenchView(Console(file=file, width=width, color_system=None)), file
 
 
 def test_a_log_has_one_line_for_each() -> None:
-    view, file = told()
+    view, file = played()
     with view:
         view.planned(2)
         for one in (ROWS[0], ROWS[3]):

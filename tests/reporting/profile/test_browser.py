@@ -102,8 +102,8 @@ def test_every_page_is_drawn_without_an_error_or_a_request(
     show: Any, folder: Path, name: str
 ) -> None:
     page = show(name)
-    asked = {url for url in requests(page) if not url.startswith(OWN)}
-    assert asked == {(folder / f"{name}.html").as_uri()}
+    urls = {url for url in requests(page) if not url.startswith(OWN)}
+    assert urls == {(folder / f"{name}.html").as_uri()}
     assert page.execute_script("return performance.getEntriesByType('resource').length") == 0
     figures = html.page_figures(getattr(examples, name)().profile)
     for figure in ("roofline", "memory"):
@@ -198,11 +198,11 @@ def test_tables_filter_by_words_and_kind_and_say_what_is_left(show: Any) -> None
     page = show("naive")
     search = page.find_element(By.CSS_SELECTOR, "[data-tools='table-kernels'] input")
     kinds = Select(page.find_element(By.CSS_SELECTOR, "[data-tools='table-kernels'] select"))
-    said = page.find_element(By.CSS_SELECTOR, "[data-tools='table-kernels'] output")
+    caption = page.find_element(By.CSS_SELECTOR, "[data-tools='table-kernels'] output")
     kernels = examples.naive().profile.kernels
     search.send_keys("CUDNN nchw")
     assert len(column(page, "kernels", 0)) == 1
-    assert said.text.startswith(f"1 of {len(kernels)} rows, 9.00 ms of ")
+    assert caption.text.startswith(f"1 of {len(kernels)} rows, 9.00 ms of ")
     search.clear()
     search.send_keys(" ")
     kinds.select_by_value("elementwise")
@@ -210,7 +210,7 @@ def test_tables_filter_by_words_and_kind_and_say_what_is_left(show: Any) -> None
     assert len(column(page, "kernels", 0)) == len(wanted)
     search.send_keys("no such kernel")
     assert column(page, "kernels", 0) == []
-    assert said.text.startswith("0 of")
+    assert caption.text.startswith("0 of")
 
 
 def test_the_timeline_tells_what_lies_under_the_mouse(show: Any) -> None:
@@ -274,9 +274,9 @@ def test_the_timeline_zooms_moves_and_comes_back(show: Any) -> None:
 
 def test_what_the_timeline_shows_adds_up(show: Any) -> None:
     page = show("naive")
-    said = page.find_element(By.CSS_SELECTOR, ".sums").text
-    times = [float(word) for word in said.replace("ms,", "ms").split() if word[0].isdigit()]
-    assert said.startswith("GPU busy 128 ms, waiting for data 232 ms")
+    caption = page.find_element(By.CSS_SELECTOR, ".sums").text
+    times = [float(word) for word in caption.replace("ms,", "ms").split() if word[0].isdigit()]
+    assert caption.startswith("GPU busy 128 ms, waiting for data 232 ms")
     assert sum(times) == pytest.approx(412, abs=1)
 
 

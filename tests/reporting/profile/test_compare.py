@@ -18,8 +18,8 @@ from machines.healthy import changed
 from reporting import profiled_examples as examples
 
 
-def compared(one: Profiled, other: Profiled) -> Comparison:
-    return compare.compare(*map(document.document, (one, other)))
+def compared(before: Profiled, after: Profiled) -> Comparison:
+    return compare.compare(*map(document.document, (before, after)))
 
 
 def drawn(comparison: Comparison, width: int = 80) -> str:
@@ -56,12 +56,12 @@ def test_reasons_stand_at_the_part_that_they_changed(tuned: Comparison) -> None:
 
 
 def test_findings_gone_new_and_stayed() -> None:
-    one = dataclasses.replace(examples.naive(), findings=(examples.NO_WORKERS, examples.KEPT))
-    other = dataclasses.replace(examples.healthy(), findings=(examples.KEPT, examples.LAYOUT))
-    found = compared(one, other)
-    assert [item.code for item in found.gone] == ["DATA001"]
-    assert [item.code for item in found.new] == ["KERN014"]
-    assert [item.code for item in found.stayed] == ["LOOP020"]
+    before = dataclasses.replace(examples.naive(), findings=(examples.NO_WORKERS, examples.KEPT))
+    after = dataclasses.replace(examples.healthy(), findings=(examples.KEPT, examples.LAYOUT))
+    comparison = compared(before, after)
+    assert [finding.code for finding in comparison.gone] == ["DATA001"]
+    assert [finding.code for finding in comparison.new] == ["KERN014"]
+    assert [finding.code for finding in comparison.stayed] == ["LOOP020"]
 
 
 def test_kernels_that_appeared_vanished_and_changed() -> None:
@@ -70,34 +70,36 @@ def test_kernels_that_appeared_vanished_and_changed() -> None:
     half = dataclasses.replace(kernels[0], ms=kernels[0].ms / 2, calls=80.0)
     flash = Kernel("flash_fwd_kernel", Kind.ATTENTION, 12.0, 6.0)
     other = changed(base, profile__kernels=(half, *kernels[1:-1], flash))
-    found = compared(base, other)
-    (slower,) = found.kernels
+    comparison = compared(base, other)
+    (slower,) = comparison.kernels
     assert slower.name == half.name and slower.ms == pytest.approx(-half.ms)
     assert (slower.calls_before, slower.calls_after) == (160.0, 80.0)
-    assert [change.name for change in found.appeared] == ["flash_fwd_kernel"]
-    assert [change.name for change in found.vanished] == [kernels[-1].name]
+    assert [change.name for change in comparison.appeared] == ["flash_fwd_kernel"]
+    assert [change.name for change in comparison.vanished] == [kernels[-1].name]
 
 
 def test_a_kernel_launched_from_two_lines_is_one() -> None:
     base = examples.healthy()
     first, *others = base.profile.kernels
     halves = [dataclasses.replace(first, ms=first.ms / 2, calls=first.calls / 2, where=None)] * 2
-    found = compared(base, changed(base, profile__kernels=(*halves, *others)))
-    assert found.kernels == found.appeared == found.vanished == ()
+    comparison = compared(base, changed(base, profile__kernels=(*halves, *others)))
+    assert comparison.kernels == comparison.appeared == comparison.vanished == ()
 
 
 def test_settings_of_the_job_that_differ_are_named() -> None:
     base = examples.healthy()
     other = changed(base, profile__job__loaders__0__num_workers=0, profile__job__autocast=None)
-    found = {(it.name, it.before, it.after) for it in compared(base, other).settings}
-    assert found == {("loaders[0].num_workers", "16", "0"), ("autocast", "bfloat16", "-")}
+    settings = {
+        (setting.name, setting.before, setting.after) for setting in compared(base, other).settings
+    }
+    assert settings == {("loaders[0].num_workers", "16", "0"), ("autocast", "bfloat16", "-")}
 
 
 def test_another_batch_size_is_compared_per_sample() -> None:
     base = examples.healthy()
-    found = compared(base, changed(base, profile__seen__samples=512.0))
-    assert found.ratio == pytest.approx(2.0)
-    assert any("256 samples, then 512" in caveat for caveat in found.caveats)
+    comparison = compared(base, changed(base, profile__seen__samples=512.0))
+    assert comparison.ratio == pytest.approx(2.0)
+    assert any("256 samples, then 512" in caveat for caveat in comparison.caveats)
 
 
 def test_of_other_hardware_that_is_said() -> None:
@@ -109,10 +111,10 @@ def test_of_other_hardware_that_is_said() -> None:
 
 @pytest.mark.parametrize("name", examples.ALL)
 def test_of_itself_nothing_changed(name: str) -> None:
-    found = compared(examples.ALL[name](), examples.ALL[name]())
-    assert found.ratio == 1.0 and found.explained == ()
-    assert found.gone == found.new == found.settings == found.caveats[:0] == ()
-    assert not any(change.ms or change.why for change in found.parts)
+    comparison = compared(examples.ALL[name](), examples.ALL[name]())
+    assert comparison.ratio == 1.0 and comparison.explained == ()
+    assert comparison.gone == comparison.new == comparison.settings == comparison.caveats[:0] == ()
+    assert not any(change.ms or change.why for change in comparison.parts)
 
 
 def test_the_screen(tuned: Comparison) -> None:
@@ -134,14 +136,14 @@ def test_foreign_text_cannot_reach_the_terminal() -> None:
 
 
 def test_the_document(tuned: Comparison) -> None:
-    found = compare.document(tuned)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found["schema"] == "flatout.profile-compare/1"
-    assert found["ratio"] == pytest.approx(4.1174)
-    assert found["parts"][0]["kind"] == "wait-data"
-    assert found["parts"][0]["ms"] == pytest.approx(-231.6)
-    assert found["explained"][0]["part"] == "wait-data"
-    assert found["gone"][0]["code"] == "DATA001"
+    published = compare.document(tuned)
+    assert json.loads(json.dumps(published, allow_nan=False)) == published
+    assert published["schema"] == "flatout.profile-compare/1"
+    assert published["ratio"] == pytest.approx(4.1174)
+    assert published["parts"][0]["kind"] == "wait-data"
+    assert published["parts"][0]["ms"] == pytest.approx(-231.6)
+    assert published["explained"][0]["part"] == "wait-data"
+    assert published["gone"][0]["code"] == "DATA001"
 
 
 def test_what_is_no_profile_is_refused() -> None:

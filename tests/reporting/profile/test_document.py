@@ -23,8 +23,8 @@ from reporting import profiled_examples as examples
 def written(profiled: Profiled) -> dict[str, Any]:
     """As it comes out of a file: JSON without NaN."""
     text = json.dumps(document.document(profiled), allow_nan=False)
-    found: dict[str, Any] = json.loads(text)
-    return found
+    published: dict[str, Any] = json.loads(text)
+    return published
 
 
 @pytest.mark.parametrize("name", [*examples.ALL, "large"])
@@ -65,34 +65,34 @@ def test_anything_that_the_types_allow_comes_back(profiled: Profiled) -> None:
 
 
 def test_what_others_rely_on() -> None:
-    found = written(examples.naive())
-    assert found["schema"] == "flatout.profile/1"
-    assert found["step_ms"] == pytest.approx(411.74)
-    assert found["anatomy"][0]["part"] == "wait-data"
-    assert found["anatomy"][0]["ms"] == 232.0
-    assert found["anatomy"][0]["share"] == pytest.approx(232 / 411.74)
-    assert sum(part["share"] for part in found["anatomy"]) == pytest.approx(1)
-    first = found["findings"][0]
+    published = written(examples.naive())
+    assert published["schema"] == "flatout.profile/1"
+    assert published["step_ms"] == pytest.approx(411.74)
+    assert published["anatomy"][0]["part"] == "wait-data"
+    assert published["anatomy"][0]["ms"] == 232.0
+    assert published["anatomy"][0]["share"] == pytest.approx(232 / 411.74)
+    assert sum(part["share"] for part in published["anatomy"]) == pytest.approx(1)
+    first = published["findings"][0]
     assert first["code"] == "DATA001"
     assert first["severity"] == "warning"
     assert first["where"] == "train.py:80"
     assert first["evidence"] and first["boost"] == "loader-workers"
     assert first["cure"]["commands"] == list(examples.NO_WORKERS.cure.commands)
     assert first["gain"]["predicted"] == 2.29
-    assert found["findings"][3]["gain"] is None and found["findings"][3]["where"] is None
-    assert found["largest_gain"] == pytest.approx(1 - 1 / 2.29)
-    assert found["report"] == "/runs/1/profile.html"
-    assert found["kernels"][0]["where"]["file"] == "resnet.py"
+    assert published["findings"][3]["gain"] is None and published["findings"][3]["where"] is None
+    assert published["largest_gain"] == pytest.approx(1 - 1 / 2.29)
+    assert published["report"] == "/runs/1/profile.html"
+    assert published["kernels"][0]["where"]["file"] == "resnet.py"
 
 
 def test_newer_fields_are_passed_over() -> None:
-    found = written(examples.naive())
-    found["moon"] = found["anatomy"][0]["phase"] = found["findings"][0]["tide"] = 1
-    assert document.read(found) == examples.naive()
+    published = written(examples.naive())
+    published["moon"] = published["anatomy"][0]["phase"] = published["findings"][0]["tide"] = 1
+    assert document.read(published) == examples.naive()
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"schema": "flatout.profile/2"}, "'flatout.profile/2'"),
         ({"schema": "flatout.doctor/1"}, "'flatout.doctor/1'"),
@@ -106,8 +106,8 @@ def test_newer_fields_are_passed_over() -> None:
         ({"capability": [8]}, "cannot be read"),
     ],
 )
-def test_what_is_no_profile_is_refused(change: dict[str, Any], told: str) -> None:
-    with pytest.raises(UserError, match=told):
+def test_what_is_no_profile_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         document.read({**written(examples.naive()), **change})
 
 

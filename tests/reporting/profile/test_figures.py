@@ -21,11 +21,11 @@ GIB = 2**30
 
 def test_each_span_is_drawn_once_with_its_name_and_kind() -> None:
     profile = examples.naive().profile
-    found = figures.timeline(profile)
-    assert found is not None
+    figure = figures.timeline(profile)
+    assert figure is not None
     drawn = {
-        (lane["name"], found["names"][name], found["kinds"][kind], begin, ms)
-        for lane in found["lanes"]
+        (lane["name"], figure["names"][name], figure["kinds"][kind], begin, ms)
+        for lane in figure["lanes"]
         for _, name, kind, begin, ms in lane["spans"]
     }
     given_ = {
@@ -33,8 +33,8 @@ def test_each_span_is_drawn_once_with_its_name_and_kind() -> None:
         for span in profile.timeline
     }
     assert drawn == given_
-    assert [lane["name"] for lane in found["lanes"]] == ["host", "stream 7", "stream 20", "idle"]
-    assert [lane["idle"] for lane in found["lanes"]] == [False, False, False, True]
+    assert [lane["name"] for lane in figure["lanes"]] == ["host", "stream 7", "stream 20", "idle"]
+    assert [lane["idle"] for lane in figure["lanes"]] == [False, False, False, True]
 
 
 def test_busy_and_idle_add_up_to_the_step() -> None:
@@ -56,9 +56,9 @@ SPANS = st.lists(
 @given(SPANS)
 def test_spans_of_a_lane_never_lie_on_each_other(spans: list[Span]) -> None:
     profile = dataclasses.replace(examples.bare().profile, timeline=tuple(spans))
-    found = figures.timeline(profile)
+    figure = figures.timeline(profile)
     rows: dict[int, list[tuple[float, float]]] = {}
-    for row, _, _, begin, ms in found["lanes"][0]["spans"] if found else ():
+    for row, _, _, begin, ms in figure["lanes"][0]["spans"] if figure else ():
         rows.setdefault(row, []).append((begin, begin + ms))
     for row, inside in rows.items():
         ordered = sorted(inside)
@@ -79,8 +79,8 @@ def test_memory_by_category_keeps_what_a_category_was() -> None:
         MemoryPoint(2.0, 3, "activations and gradients"),
         MemoryPoint(2.0, 9, "all"),
     )
-    found = figures.memory(dataclasses.replace(examples.bare().profile, memory=points))
-    assert found == {
+    figure = figures.memory(dataclasses.replace(examples.bare().profile, memory=points))
+    assert figure == {
         "x": "ms",
         "at": [0.0, 1.0, 2.0],
         "series": [
@@ -94,35 +94,35 @@ def test_many_points_are_thinned_and_the_peak_stays() -> None:
     points = [MemoryPoint(float(n), n % 977) for n in range(20_000)]
     points[7777] = MemoryPoint(7777.0, 10**9)
     profile = dataclasses.replace(examples.bare().profile, memory=tuple(points))
-    found = figures.memory(profile)
-    assert found is not None
-    assert len(found["at"]) <= figures.DRAWN_POINTS + 2
-    assert max(found["series"][0]["bytes"]) == 10**9
-    assert (found["at"][0], found["at"][-1]) == (0.0, 19_999.0)
+    figure = figures.memory(profile)
+    assert figure is not None
+    assert len(figure["at"]) <= figures.DRAWN_POINTS + 2
+    assert max(figure["series"][0]["bytes"]) == 10**9
+    assert (figure["at"][0], figure["at"][-1]) == (0.0, 19_999.0)
 
 
 def test_without_a_memory_trace_the_steps_are_drawn() -> None:
     profile = changed(examples.healthy().profile, memory=(), seen__memory_bytes=(GIB, 2 * GIB))
-    found = figures.memory(profile)
-    assert found is not None
-    assert (found["x"], found["at"]) == ("step", [1, 2])
+    figure = figures.memory(profile)
+    assert figure is not None
+    assert (figure["x"], figure["at"]) == ("step", [1, 2])
     assert figures.memory(changed(profile, seen=None)) is None
 
 
 def roofline(profile: Profile) -> figures.Json:
-    found = figures.roofline(profile)
-    assert found is not None
-    return found
+    figure = figures.roofline(profile)
+    assert figure is not None
+    return figure
 
 
 def test_the_roofline_has_points_where_operations_and_bytes_are_known() -> None:
-    found = roofline(examples.naive().profile)
-    assert [point["name"] for point in found["points"]] == [
+    figure = roofline(examples.naive().profile)
+    assert [point["name"] for point in figure["points"]] == [
         "tensor cores",
         "elementwise",
         "normalisation",
     ]
-    first = found["points"][0]
+    first = figure["points"][0]
     assert first["flop_per_byte"] == pytest.approx(6.3e12 / 4.1e10)
     assert first["flops"] == pytest.approx(6.3e12 / 0.061)
 
@@ -148,12 +148,12 @@ def test_ceilings_of_the_device_that_trains_alone_in_units_per_second() -> None:
 
 def test_operators_without_bytes_are_told_by_their_rate() -> None:
     profile = examples.naive().profile
-    found = roofline(profile)["rates"]
+    figure = roofline(profile)["rates"]
     counted = [item for item in profile.operators if item.flops and item.device_ms]
-    assert len(found) == len(counted)
+    assert len(figure) == len(counted)
     most = max(counted, key=lambda item: item.device_ms)
     assert most.flops is not None
-    assert found[0]["flops"] == pytest.approx(most.flops / most.device_ms * 1000)
+    assert figure[0]["flops"] == pytest.approx(most.flops / most.device_ms * 1000)
 
 
 def test_nothing_is_drawn_of_what_is_not_known() -> None:

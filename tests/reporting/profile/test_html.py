@@ -45,37 +45,37 @@ def test_the_page_asks_for_nothing_outside_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", examples.ALL)
 def test_only_the_script_of_the_page_may_run(name: str) -> None:
-    found = page(name)
-    kinds = [attributes.get("type") for tag, attributes in found.tags if tag == "script"]
+    document = page(name)
+    kinds = [attributes.get("type") for tag, attributes in document.tags if tag == "script"]
     assert kinds == ["application/json", None]
-    policy = next(a["content"] for _, a in found.tags if a.get("http-equiv")) or ""
+    policy = next(a["content"] for _, a in document.tags if a.get("http-equiv")) or ""
     named = re.search(r"script-src ([^;]*)", policy)
-    hashed = base64.b64encode(hashlib.sha256(found.scripts[1].encode()).digest()).decode()
+    hashed = base64.b64encode(hashlib.sha256(document.scripts[1].encode()).digest()).decode()
     assert named is not None and named[1].split() == [f"'sha256-{hashed}'"]
-    assert not any(name.startswith("on") for _, attributes in found.tags for name in attributes)
+    assert not any(name.startswith("on") for _, attributes in document.tags for name in attributes)
 
 
 def test_hostile_text_is_text() -> None:
-    found = page("hostile")
-    shown = " ".join(found.words)
+    document = page("hostile")
+    shown = " ".join(document.words)
     assert shown.count(examples.XSS) > 15
     assert "{{ 7*7 }}" in shown and "49" not in shown
-    assert not any(tag == "img" for tag, _ in found.tags)
-    assert not set(found.scripts[0]) & set("<>&\u2028\u2029")
-    assert json.loads(found.scripts[0])["timeline"]["names"] == [examples.XSS]
+    assert not any(tag == "img" for tag, _ in document.tags)
+    assert not set(document.scripts[0]) & set("<>&\u2028\u2029")
+    assert json.loads(document.scripts[0])["timeline"]["names"] == [examples.XSS]
 
 
 def test_it_says_what_to_change_and_where() -> None:
-    said = words("naive")
-    assert "412 ms per step, 232 ms of it waiting for data; GPU idle 69%" in said
-    assert "DATA001: the loader has no worker processes" in said
-    assert "train.py:80 in train_epoch 80 for images, labels in loader:" in said
-    assert "412 ms → 180 ms per step 412 ms less 232 ms that the device waits" in said
-    assert "num_workers=8, persistent_workers=True" in said
-    assert "the boost loader-workers , which" in said
-    assert "88 running += loss.item()" in said
-    assert "flatout explain SYNC001" in said
-    assert "MFU 5.9% of the measured ceiling" in said
+    text = words("naive")
+    assert "412 ms per step, 232 ms of it waiting for data; GPU idle 69%" in text
+    assert "DATA001: the loader has no worker processes" in text
+    assert "train.py:80 in train_epoch 80 for images, labels in loader:" in text
+    assert "412 ms → 180 ms per step 412 ms less 232 ms that the device waits" in text
+    assert "num_workers=8, persistent_workers=True" in text
+    assert "the boost loader-workers , which" in text
+    assert "88 running += loss.item()" in text
+    assert "flatout explain SYNC001" in text
+    assert "MFU 5.9% of the measured ceiling" in text
 
 
 def test_the_bar_of_the_anatomy_adds_up() -> None:
@@ -96,10 +96,10 @@ def test_each_kind_that_occurs_has_a_name_a_meaning_and_a_colour() -> None:
 
 def test_the_trace_is_linked_where_it_lies_beside_the_page(tmp_path: Path) -> None:
     trace = tmp_path / "traces" / "rank 0.json.gz"
-    found = changed(examples.naive(), profile__trace=str(trace))
-    text = html.render(found, tmp_path)
+    profiled = changed(examples.naive(), profile__trace=str(trace))
+    text = html.render(profiled, tmp_path)
     assert 'href="./traces/rank%200.json.gz" download' in text
-    elsewhere = html.render(found, tmp_path / "traces" / "deeper")
+    elsewhere = html.render(profiled, tmp_path / "traces" / "deeper")
     assert "download" not in elsewhere and "rank 0.json.gz" in elsewhere
 
 
@@ -145,6 +145,6 @@ def test_it_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.M
 
 def test_odd_bytes_in_a_path_do_not_break_the_page(tmp_path: Path) -> None:
     odd = dataclasses.replace(examples.ITEM, boost="\udcff")
-    found = dataclasses.replace(examples.naive(), findings=(odd,), run_folder="/runs/\udcff")
-    html.write_report(found, tmp_path / "profile.html")
+    profiled = dataclasses.replace(examples.naive(), findings=(odd,), run_folder="/runs/\udcff")
+    html.write_report(profiled, tmp_path / "profile.html")
     assert "\\udcff" in (tmp_path / "profile.html").read_text(encoding="utf-8")

@@ -45,7 +45,7 @@ def test_the_whole_screen() -> None:
     assert drawn(examples.naive()).splitlines() == [
         "step      412 ms per step, 232 ms of it waiting for data; GPU idle 69%",
         "verdict   1 finding worth more than 10% (46 checks): cure DATA001 at train.py:80",
-        "          for about 180 ms per step (2.29x)",
+        "          to reach about 180 ms per step (2.29x)",
         "on        NVIDIA A100-SXM4-80GB, 6 steps recorded",
         "",
         "anatomy   waiting for data             232 ms   56%  ###############",
@@ -64,7 +64,7 @@ def test_the_whole_screen() -> None:
         "reached   15 TFLOP/s; MFU 5.9% of the measured matmul ceiling; 1.0 of 16 cores",
         "          busy; 622 samples/s; of their ceilings: tensor cores 40%, elementwise",
         "          81%, normalisation 77%",
-        "beside    0.30 ms of copies overlapped",
+        "parallel  0.30 ms of copies",
         "",
         "2.29x     DATA001 train.py:80: the loader has no worker processes: the GPU waits",
         "          while one process decodes",
@@ -111,11 +111,11 @@ def test_bars_add_up_whatever_the_parts(shares: list[float], width: int) -> None
     parts = tuple(Part(kind, ms) for kind, ms in zip(Kind, shares, strict=False))
     anatomy = Anatomy("cuda", sum(shares), parts, steps=1)
     text = drawn(Profiled(Profile((), anatomy), ()), width)
-    found = bars(text)
+    bar_texts = bars(text)
     room = width - BAR
-    assert sum(bar.count("#") for bar in found) == room
+    assert sum(bar.count("#") for bar in bar_texts) == room
     begun = 0
-    for bar in found:  # each begins where the one above ended
+    for bar in bar_texts:  # each begins where the one above ended
         assert len(bar) - len(bar.lstrip()) == min(begun, room - 1)
         begun += bar.count("#")
 
@@ -152,35 +152,35 @@ def test_a_terminal_that_cannot_show_blocks_gets_other_bars() -> None:
 
 def test_what_is_worth_less_than_the_limit_is_no_problem() -> None:
     text = drawn(dataclasses.replace(examples.naive(), fail_over=0.6))
-    assert "nothing found that is worth more than 60% of the step, 4 smaller" in text
+    assert "no finding is worth more than 60% of the step, 4 smaller" in text
     assert "cure DATA001" not in text
 
 
 def test_without_a_boost_the_next_step_is_the_page_of_the_finding() -> None:
-    found = dataclasses.replace(examples.naive(), findings=(examples.ITEM,))
-    assert drawn(found).splitlines()[-1] == "next      flatout explain SYNC001"
+    profiled = dataclasses.replace(examples.naive(), findings=(examples.ITEM,))
+    assert drawn(profiled).splitlines()[-1] == "next      flatout explain SYNC001"
 
 
 def test_no_prediction_is_told_by_its_severity() -> None:
-    found = dataclasses.replace(examples.naive(), findings=(examples.KEPT,))
-    text = drawn(found)
+    profiled = dataclasses.replace(examples.naive(), findings=(examples.KEPT,))
+    text = drawn(profiled)
     assert "note      LOOP020 CUDA_LAUNCH_BLOCKING=1 is set\n" in text
 
 
 @pytest.mark.parametrize("ratio", [0.0, float("nan"), float("inf"), 1.0])
 def test_odd_predictions_do_not_break_the_screen(ratio: float) -> None:
     odd = dataclasses.replace(examples.ITEM, gain=Gain(ratio, "odd"))
-    found = dataclasses.replace(examples.naive(), findings=(odd, examples.NO_WORKERS))
-    assert "DATA001" in drawn(found)
+    profiled = dataclasses.replace(examples.naive(), findings=(odd, examples.NO_WORKERS))
+    assert "DATA001" in drawn(profiled)
 
 
 @settings(max_examples=40)
 @given(st.text(max_size=60))
 def test_foreign_text_cannot_reach_the_terminal(text: str) -> None:
     hostile = f"\x1b[31m{text}\x1b]0;owned\x07"
-    found = dataclasses.replace(examples.NO_WORKERS, title=hostile, where=hostile, boost=hostile)
+    finding = dataclasses.replace(examples.NO_WORKERS, title=hostile, where=hostile, boost=hostile)
     profile = dataclasses.replace(examples.naive().profile, device_name=hostile)
-    shown = drawn(Profiled(profile, (found,), (hostile,), report_path=hostile))
+    shown = drawn(Profiled(profile, (finding,), (hostile,), report_path=hostile))
     assert "\x1b" not in shown and "\x07" not in shown
 
 
@@ -189,7 +189,7 @@ def test_nothing_reads_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "short_name"),
     [
         (
             "void at::native::elementwise_kernel<128, 4, float (*)(float)>(int, float (*)(int))",
@@ -200,8 +200,8 @@ def test_nothing_reads_none() -> None:
         ("odd)", "odd)"),
     ],
 )
-def test_kernels_are_named_without_their_arguments(name: str, told: str) -> None:
-    assert words.kernel(name, 100) == told
+def test_kernels_are_named_without_their_arguments(name: str, short_name: str) -> None:
+    assert words.kernel(name, 100) == short_name
 
 
 def test_the_line_that_is_told_is_the_new_one() -> None:

@@ -101,8 +101,8 @@ def _closing(benched: Benched) -> Iterator[tuple[str, str, str]]:
 def _why(benched: Benched) -> str:
     names = ", ".join(dict.fromkeys(device.name or device.device for device in benched.devices))
     if benched.passed:
-        return f"{names}: it is {benched.expected} and gives what it should"
+        return f"{names}: this is {benched.expected}, and it performs as expected"
     if not benched.devices:
         return f"expected {benched.expected}, and torch sees no GPU"
     codes = ", ".join(dict.fromkeys(finding.code for finding in benched.findings))
-    return f"expected {benched.expected}, found {names}: {codes or 'not all was measured'}"
+    return f"expected {benched.expected}, found {names}: {codes or 'not everything was measured'}"

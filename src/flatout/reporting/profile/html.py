@@ -52,8 +52,8 @@ def render(profiled: Profiled, folder: Path) -> str:
             command=plain.command_line(profile.command),
             figures=key_figures(profile),
             parts=parts(profile),
-            has=known(profile),
-            beside=list(words.beside(profile)),
+            has=known_columns(profile),
+            overlapped=list(words.overlapped(profile)),
             findings=[finding(problem, profiled) for problem in profiled.findings],
             timeline=figures.timeline_sums(profile),
             memory=memory_words(profile),
@@ -131,8 +131,8 @@ def parts(profile: Profile) -> list[dict[str, Any]]:
     ]
 
 
-def known(profile: Profile) -> dict[str, bool]:
-    """Of which columns of the anatomy anything is known."""
+def known_columns(profile: Profile) -> dict[str, bool]:
+    """Columns of the anatomy, and whether anything is known of them."""
     columns = ("flops", "bytes", "ceiling")
     parts = profile.anatomy.parts
     return {name: any(getattr(part, name) is not None for part in parts) for name in columns}

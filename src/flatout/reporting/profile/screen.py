@@ -117,9 +117,9 @@ def _reached(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:
         phrases.pop()
     if phrases:
         yield from paragraph("reached", "; ".join(phrases), width, "bold")
-    overlapped = ", ".join(words.beside(profiled.profile))
+    overlapped = ", ".join(words.overlapped(profiled.profile))
     if overlapped and not short:
-        yield from paragraph("beside", overlapped, width, "bold")
+        yield from paragraph("parallel", overlapped, width, "bold")
 
 
 def _findings(profiled: Profiled, width: int, room: int, short: bool) -> tuple[list[Line], int]:

@@ -95,11 +95,11 @@ def verdict(profiled: Profiled) -> str:
     if not large:
         rest = units.count(len(profiled.findings), "smaller finding")
         smaller = f", {rest}" if profiled.findings else ""
-        return f"nothing found that is worth more than {limit} of the step{smaller}{checks}"
+        return f"no finding is worth more than {limit} of the step{smaller}{checks}"
     first = max(large, key=saved)
     count = f"{units.count(len(large), 'finding')} worth more than {limit}"
     place = f" at {first.where}" if first.where else ""
-    return f"{count}{checks}: cure {first.code}{place} for {after(first, profiled.profile)}"
+    return f"{count}{checks}: cure {first.code}{place} to reach {after(first, profiled.profile)}"
 
 
 def after(finding: Finding, profile: Profile) -> str:
@@ -145,13 +145,13 @@ def reached(profile: Profile) -> Iterator[str]:
         yield f"of their ceilings: {', '.join(shares)}"
 
 
-def beside(profile: Profile) -> Iterator[str]:
-    """Times that are no part of the step, since something else ran meanwhile."""
+def overlapped(profile: Profile) -> Iterator[str]:
+    """Work that adds no time to the step, since something else ran meanwhile."""
     anatomy = profile.anatomy
     if anatomy.hidden_communication_ms:
-        yield f"{units.milliseconds(anatomy.hidden_communication_ms)} of communication hidden"
+        yield f"{units.milliseconds(anatomy.hidden_communication_ms)} of communication"
     if anatomy.overlapped_copy_ms:
-        yield f"{units.milliseconds(anatomy.overlapped_copy_ms)} of copies overlapped"
+        yield f"{units.milliseconds(anatomy.overlapped_copy_ms)} of copies"
 
 
 def flops_per_s(flops: float | None, ms: float) -> str:
