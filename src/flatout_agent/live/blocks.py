@@ -119,21 +119,21 @@ def collect(
     wall_s = 0.0
     for _ in range(skip):
         wall_s += (yield).seconds
-    counted = _on_host(units, sizes) if clock is None else _on_device(units, sizes, clock)
-    block = yield from counted
+    collection = _on_host(units, sizes) if clock is None else _on_device(units, sizes, clock)
+    block = yield from collection
     return replace(block, wall_s=wall_s + block.wall_s)
 
 
 def _on_host(units: int, sizes: Sizes) -> Generator[None, Tick, Block]:
     seconds: list[float] = []
-    others: list[float] = []
+    other_seconds: list[float] = []
     wall_s = 0.0
-    while len(seconds) < units and len(others) < 3 * units + 8:
+    while len(seconds) < units and len(other_seconds) < 3 * units + 8:
         tick = yield
         wall_s += tick.seconds
-        (seconds if _counts(tick, sizes) else others).append(sizes.even(tick))
+        (seconds if _counts(tick, sizes) else other_seconds).append(sizes.even(tick))
     if len(seconds) < units / 2:
-        seconds += others
+        seconds += other_seconds
     return Block(statistics.fmean(seconds), len(seconds), _disturbed(seconds), wall_s)
 
 

@@ -62,22 +62,24 @@ class Budget:
         return self.elapsed_s < FREE_S or self.lost_late_s < SHARE * self.elapsed_s
 
     def refuses(
-        self, cost_s: float, gain: float, compile_s: float, taken: int, step_s: float
+        self, cost_s: float, gain: float, compile_s: float, steps_taken: int, step_s: float
     ) -> Refusal | None:
         """Why a try that costs so much is not worth it in this run; None: it may be.
 
-        `compile_s`: of that, for a compilation. `gain`: the likely speed-up. `taken`: steps taken.
-        `step_s`: what one takes now.
+        `compile_s`: of that, for a compilation. `gain`: the likely speed-up. `steps_taken`: so far.
+        `step_s`: what a step takes now.
         """
         if self.limit_s is not None and self.elapsed_s + cost_s > self.limit_s:
             reason = f"no time left: it would take about {cost_s:.0f} s more"
             return Refusal(reason, "no_time")
         if self.steps is None or (self.throw_away and not compile_s):
             return None
-        left = max(0, self.steps - taken)
-        earned_s = left * step_s * (1 - 1 / max(gain, 1.001))
+        steps_left = max(0, self.steps - steps_taken)
+        earned_s = steps_left * step_s * (1 - 1 / max(gain, 1.001))
         # A throw-away run has taken few steps of the run that is meant.
         if cost_s <= earned_s:
             return None
-        reason = f"it would cost about {cost_s:.0f} s and earn {earned_s:.0f} s in {left} steps"
+        reason = (
+            f"it would cost about {cost_s:.0f} s and earn {earned_s:.0f} s in {steps_left} steps"
+        )
         return Refusal(reason, "not_worth_it")

@@ -24,7 +24,7 @@ DEVICES = ("cpu", *ACCELERATORS)
 
 @dataclass
 class Recorded:
-    """One call, with all that is needed to make it again."""
+    """One call, with all that is needed to repeat it."""
 
     model: torch.nn.Module
     args: tuple[Any, ...]
@@ -37,12 +37,12 @@ class Recorded:
     weights: list[int]
     """... and of the weights."""
     outputs: list[torch.Tensor] = field(default_factory=list)
-    """Detached: the values of the tensors that require gradients, in order; none where nobody asks
-    whether the call gives them again."""
-    given: list[torch.Tensor | None] = field(default_factory=list)
-    """Gradient that came back at each of them; None: none did."""
+    """Detached: the values of the tensors that require gradients, in order; empty where the call's
+    repetition is not compared with them."""
+    output_gradients: list[torch.Tensor | None] = field(default_factory=list)
+    """The gradient that came back at each of them; None: none did."""
     outer: bool = False
-    """`given` is without what came from other outputs of the same call."""
+    """`output_gradients` is without what came from other outputs of the same call."""
     twice: bool = False
     """Differentiated with a graph: the loss takes gradients of gradients."""
     random: list[torch.Tensor] = field(default_factory=list)
@@ -51,37 +51,39 @@ class Recorded:
     """The call drew random numbers."""
     autocast_cache: bool = True
     """The autocast regions kept the weights that they had cast."""
-    lost: str | None = None
-    """Why a gradient that came back could not be kept; None: all of them were."""
+    fault: str | None = None
+    """Why a gradient that came back could not be kept; None: all were."""
 
     @property
     def used(self) -> bool:
         """Whether a backward pass has come through its outputs."""
-        return self.lost is not None or any(gradient is not None for gradient in self.given)
+        return self.fault is not None or any(
+            gradient is not None for gradient in self.output_gradients
+        )
 
     @property
     def complete(self) -> bool:
-        """Whether it was used, and nobody has written into its inputs since."""
+        """Whether it was used, and its inputs have not been written to since."""
         now = _versions(nests.tensors((self.args, self.kwargs)))
-        return self.lost is None and self.used and self.inputs == now
+        return self.fault is None and self.used and self.inputs == now
 
     @property
     def refusal(self) -> str | None:
-        """Why it cannot be made again now and compared; None: it can."""
-        if self.lost is not None:
-            return self.lost
+        """Why it cannot be repeated now and compared; None: it can."""
+        if self.fault is not None:
+            return self.fault
         if not self.complete:
             return "its inputs are written to"
         if self.weights != _versions(self.model.parameters()):
             return "its weights are written to before its backward pass"
-        if not all(bool(g.isfinite().all()) for g in self.given if g is not None):
+        if not all(bool(g.isfinite().all()) for g in self.output_gradients if g is not None):
             return "its gradients are not finite as written"
         return None
 
 
 @dataclass
 class Made:
-    """What came of making a recorded call again."""
+    """The results of a repeated call."""
 
     outputs: list[torch.Tensor]
     gradients: list[torch.Tensor | None]
@@ -95,8 +97,8 @@ def _versions(tensors: Iterable[torch.Tensor]) -> list[int]:
 
 def differentiable(nest: Any) -> list[torch.Tensor]:
     """Those tensors that were computed and require gradients, each once."""
-    found = {id(t): t for t in nests.tensors(nest) if t.requires_grad and not t.is_leaf}
-    return list(found.values())
+    tensors = {id(t): t for t in nests.tensors(nest) if t.requires_grad and not t.is_leaf}
+    return list(tensors.values())
 
 
 def _autocast() -> dict[str, torch.dtype]:
@@ -108,7 +110,7 @@ def _autocast() -> dict[str, torch.dtype]:
 
 
 def begin(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
-    """Note what is needed to make the call again; the call itself is made after this."""
+    """Note what is needed to repeat the call; the call itself is made after this."""
     before = forward_state.keep([model])
     inputs, weights = _versions(nests.tensors((args, kwargs))), _versions(model.parameters())
     recorded = Recorded(model, args, kwargs, before, _autocast(), inputs, weights)
@@ -118,9 +120,9 @@ def begin(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def finish(recorded: Recorded, output: Any, values: bool = True) -> None:
-    """Note what came out of the call, and have the gradients noted that come back there.
+    """Note the call's outputs, and hook them to note the gradients that come back there.
 
-    values: keep what it gave, to see whether it gives the same again.
+    values: keep the outputs, to check whether a repetition gives the same.
     """
     recorded.before.only_changed()
     now = _generator_states(recorded.model)
@@ -130,14 +132,14 @@ def finish(recorded: Recorded, output: Any, values: bool = True) -> None:
     for position, tensor in enumerate(differentiable(output)):
         if values:
             recorded.outputs.append(tensor.detach().clone())  # the program may write into it
-        recorded.given.append(None)
+        recorded.output_gradients.append(None)
         _note_gradient(tensor, recorded, position)
 
 
 def _generator_states(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Of the generators that a call of this model draws from.
+    """States of the generators that a call of this model draws from.
 
-    Dropout need be no module of that name. An accelerator's generator counts in host memory what
+    Dropout need not be a module of that name. An accelerator's generator counts in host memory what
     the work queued so far will draw, so that nothing waits for the device here.
     """
     devices = forward_state.devices([model])
@@ -146,7 +148,7 @@ def _generator_states(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def not_repeatable(model: torch.nn.Module) -> str | None:
-    """Why this model's calls are not made again: hooks of the program's would be called, too."""
+    """Why this model's calls are not repeated: hooks of the program would be called as well."""
     everywhere = torch.nn.modules.module
     hooks = [*everywhere._global_forward_hooks.values()]
     hooks += [*everywhere._global_forward_pre_hooks.values()]
@@ -170,21 +172,21 @@ def _note_gradient(tensor: torch.Tensor, recorded: Recorded, position: int) -> N
 
     def hook(gradient: torch.Tensor) -> None:
         record = reference()
-        if record is None or record.lost is not None:
+        if record is None or record.fault is not None:
             return
         record.twice = record.twice or torch.is_grad_enabled()
-        known, fresh = record.given[position], gradient.detach()
+        total, fresh = record.output_gradients[position], gradient.detach()
         try:
-            record.given[position] = fresh.clone() if known is None else known + fresh
-        except RuntimeError as error:  # no memory: the program's own backward pass goes on
-            record.lost = f"its gradients cannot be kept: {type(error).__name__}"
-            record.outputs, record.given = [], [None] * len(record.given)
+            record.output_gradients[position] = fresh.clone() if total is None else total + fresh
+        except RuntimeError as error:  # out of memory: the program's own backward pass goes on
+            record.fault = f"its gradients cannot be kept: {type(error).__name__}"
+            record.outputs, record.output_gradients = [], [None] * len(record.output_gradients)
 
     tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # torch's own
 
 
 def again(recorded: Recorded, reseed: int | None = None) -> Made:
-    """Make the call once more, as the model runs now; the model is left as it is found.
+    """Repeat the call as the model runs now, and leave the model unchanged.
 
     `reseed`: draw other random numbers than then. Raises whatever the model raises.
     """
@@ -206,11 +208,11 @@ def again(recorded: Recorded, reseed: int | None = None) -> Made:
 
 
 def _as_then(recorded: Recorded, stack: ExitStack) -> None:
-    """Open the autocast regions of that time, and leave those of now.
+    """Open the autocast regions of the recorded call, and leave the present ones.
 
     Weights that were cast are remembered until the outermost region ends, which may be one of the
-    program's that is open now. The call must not find them there, since weights may be put off for
-    it, nor leave its own. To open a region that remembers none would not do: code compiled for that
+    program's that is open now. The call must not find them there, since weights may be shifted for
+    it, nor leave its own. A region that remembers none would not do: code compiled for that
     is not the code that the program's calls need.
     """
     torch.clear_autocast_cache()
@@ -236,23 +238,23 @@ def _make(recorded: Recorded) -> Made:
     args, kwargs = nests.change(recorded.args, leaf), nests.change(recorded.kwargs, leaf)
     outputs = differentiable(recorded.model(*args, **kwargs))
     values = [output.detach().clone() for output in outputs]
-    if len(outputs) != len(recorded.given):
+    if len(outputs) != len(recorded.output_gradients):
         raise RuntimeError("the call gives other outputs than before")
     if not recorded.outer:
         _leave_out_inner(recorded, outputs)
     named = [(name, p) for name, p in recorded.model.named_parameters() if p.requires_grad]
     names = [name for name, _ in named] + [f"input {number + 1}" for number in range(len(inputs))]
-    wanted = [*(parameter for _, parameter in named), *inputs]
-    gradients = _gradients(outputs, recorded.given, wanted, recorded.twice)
-    known = {
+    targets = [*(parameter for _, parameter in named), *inputs]
+    gradients = _gradients(outputs, recorded.output_gradients, targets, recorded.twice)
+    differentiable_again = {
         position: gradient
         for position, gradient in enumerate(gradients)
         if recorded.twice and gradient is not None and gradient.requires_grad
     }
     _take_over(gradients)
     if recorded.twice:
-        directions = [gradients[position] for position in known]
-        second = _gradients(list(known.values()), directions, wanted)
+        directions = [gradients[position] for position in differentiable_again]
+        second = _gradients(list(differentiable_again.values()), directions, targets)
         _take_over(second)
         gradients += second
         names += [f"{name}, second derivative" for name in names]
@@ -260,28 +262,30 @@ def _make(recorded: Recorded) -> Made:
 
 
 def _take_over(gradients: list[torch.Tensor | None]) -> None:
-    """Detach them, and copy what stands where a recorded graph writes anew at each replay."""
+    """Detach them, and copy those on accelerators: a recorded graph writes there at each replay."""
     for position, gradient in enumerate(gradients):
         if gradient is not None:
-            own = gradient.detach()
-            gradients[position] = own.clone() if own.device.type in ACCELERATORS else own
+            detached = gradient.detach()
+            gradients[position] = (
+                detached.clone() if detached.device.type in ACCELERATORS else detached
+            )
 
 
 def _gradients(
     outputs: Sequence[torch.Tensor],
-    given: Sequence[torch.Tensor | None],
-    wanted: Sequence[torch.Tensor],
+    output_gradients: Sequence[torch.Tensor | None],
+    targets: Sequence[torch.Tensor],
     graph: bool = False,
     retain: bool = False,
 ) -> list[torch.Tensor | None]:
-    """Gradients of `wanted` where `given` comes back at the outputs."""
-    pairs = [(o, g) for o, g in zip(outputs, given, strict=True) if g is not None]
-    if not pairs or not wanted:
-        return [None] * len(wanted)
+    """Gradients of `targets` where `output_gradients` come back at the outputs."""
+    pairs = [(o, g) for o, g in zip(outputs, output_gradients, strict=True) if g is not None]
+    if not pairs or not targets:
+        return [None] * len(targets)
     return list(
         torch.autograd.grad(
             [output for output, _ in pairs],
-            wanted,
+            targets,
             [gradient.to(output.dtype) for output, gradient in pairs],
             retain_graph=graph or retain,
             create_graph=graph,
@@ -291,30 +295,30 @@ def _gradients(
 
 
 def _leave_out_inner(recorded: Recorded, outputs: list[torch.Tensor]) -> None:
-    """Take out of `given` what came from other outputs: of the logits what the loss gave them.
+    """Take out of `output_gradients` what came from other outputs: from the loss to the logits.
 
     A model may give its loss beside the logits that it was computed from, or every layer's result.
     """
     recorded.outer = True
-    used = [n for n, gradient in enumerate(recorded.given) if gradient is not None]
+    used = [n for n, gradient in enumerate(recorded.output_gradients) if gradient is not None]
     later = {n: [m for m in used if m != n and _behind(outputs[m], outputs[n])] for n in used}
     for position in sorted(used, key=lambda n: len(later[n])):
-        behind = [n for n in later[position] if recorded.given[n] is not None]
+        behind = [n for n in later[position] if recorded.output_gradients[n] is not None]
         if not behind:
             continue
         (inner,) = _gradients(
             [outputs[n] for n in behind],
-            [recorded.given[n] for n in behind],
+            [recorded.output_gradients[n] for n in behind],
             [outputs[position]],
             retain=True,
         )
-        total = recorded.given[position]
+        total = recorded.output_gradients[position]
         if inner is None or total is None:
             continue
         outer = total - inner.to(total.dtype)
         small = SAME if total.dtype.itemsize >= 4 else LOW_SAME
         nothing = float(outer.float().norm()) <= small * float(total.float().norm())
-        recorded.given[position] = None if nothing else outer
+        recorded.output_gradients[position] = None if nothing else outer
 
 
 SAME = 1e-4
@@ -324,14 +328,14 @@ LOW_SAME = 3e-2
 
 def _behind(output: torch.Tensor, earlier: torch.Tensor) -> bool:
     """Whether `output` was computed from `earlier`."""
-    target, waiting, seen = earlier.grad_fn, [output.grad_fn], set()
-    if target is waiting[0]:
+    target, stack, visited = earlier.grad_fn, [output.grad_fn], set()
+    if target is stack[0]:
         return False
-    while waiting:
-        node = waiting.pop()
+    while stack:
+        node = stack.pop()
         if node is target:
             return True
-        if node is not None and node not in seen:
-            seen.add(node)
-            waiting += [following for following, _ in node.next_functions]
+        if node is not None and node not in visited:
+            visited.add(node)
+            stack += [following for following, _ in node.next_functions]
     return False

@@ -1,4 +1,4 @@
-"""What is worth a try in this program, the likeliest gain first, and what is not, and why."""
+"""What is worth trying in this program, the likeliest gain first; what is not, and why."""
 
 from __future__ import annotations
 
@@ -42,29 +42,41 @@ class Refusal:
     """None: it does not apply to this program, or not beside what is on."""
 
 
-def highest_risk(items: Iterable[Candidate]) -> str:
+def highest_risk(candidates: Iterable[Candidate]) -> str:
     """The highest risk among these boosts; "exact" without any."""
     risks = ("exact", "rounding", "semantics")
-    return max((item.boost.risk.value for item in items), key=risks.index, default="exact")
+    return max(
+        (candidate.boost.risk.value for candidate in candidates), key=risks.index, default="exact"
+    )
 
 
 def candidates(
-    facts: wire.JobFacts, allowed: Collection[str], known: Iterable[str] | None = None
+    facts: wire.JobFacts, allowed: Collection[str], ids: Iterable[str] | None = None
 ) -> tuple[list[Candidate], list[wire.Decided]]:
-    """(what to try, in order; what does not apply to this job or not to a running program)."""
-    found: list[Candidate] = []
+    """(what to try, in order; what does not apply to this job or to a running program).
+
+    ids: the boosts in question, by default all.
+    """
+    eligible: list[Candidate] = []
     declined: list[wire.Decided] = []
-    for boost_id in known if known is not None else names():
+    for boost_id in ids if ids is not None else names():
         if boost_id not in allowed:
             continue
         variants, refusal = _variants(boost_id, load(boost_id), facts)
-        found += variants
+        eligible += variants
         if not variants:
             refusal = refusal or Refusal("does not apply")
             row = wire.Decided(boost_id, "declined", refusal.reason, why_untried=refusal.why)
             declined.append(row)
-    found.sort(key=lambda item: (item.variant > 0, item.boost.compiles, -item.promise, item.id))
-    return found, declined
+    eligible.sort(
+        key=lambda candidate: (
+            candidate.variant > 0,
+            candidate.boost.compiles,
+            -candidate.promise,
+            candidate.id,
+        )
+    )
+    return eligible, declined
 
 
 def _variants(
@@ -72,8 +84,8 @@ def _variants(
 ) -> tuple[list[Candidate], Refusal | None]:
     """(the choices of parameters that apply, why the first of the others does not)."""
     boost = module.BOOST
-    found: list[Candidate] = []
-    first: Refusal | None = None
+    variants: list[Candidate] = []
+    first_refusal: Refusal | None = None
     for values in itertools.product(*boost.params.values()):
         params = dict(zip(boost.params, values, strict=True))
         refusal = _refusal(module, facts, params)
@@ -81,9 +93,9 @@ def _variants(
         if refusal is None and facts.shares and promise < LEAST_PROMISE:
             refusal = Refusal("what it makes faster takes next to nothing of the step")
         if refusal is None:
-            found.append(Candidate(boost_id, params, boost, promise, len(found)))
-        first = first or refusal
-    return found, first
+            variants.append(Candidate(boost_id, params, boost, promise, len(variants)))
+        first_refusal = first_refusal or refusal
+    return variants, first_refusal
 
 
 NEEDS_START = "can only be switched when the program starts"
@@ -99,10 +111,20 @@ def _refusal(module: BoostModule, facts: wire.JobFacts, params: wire.Params) -> 
     return None
 
 
-def retries(dropped: Iterable[tuple[Candidate, int]], kept: list[str]) -> list[Candidate]:
-    """Of those dropped when so many were kept: what a boost kept since may have made worth it."""
+def retries(dropped: Iterable[tuple[Candidate, int]], kept_ids: list[str]) -> list[Candidate]:
+    """Those dropped that a boost kept since then may have made worth another try.
+
+    dropped: each with the number of boosts that were kept then.
+    """
     return [
-        Candidate(item.id, item.params, item.boost, item.promise, item.variant, again=True)
-        for item, before in dropped
-        if set(kept[before:]) & set(item.boost.retry_after)
+        Candidate(
+            candidate.id,
+            candidate.params,
+            candidate.boost,
+            candidate.promise,
+            candidate.variant,
+            again=True,
+        )
+        for candidate, kept_before in dropped
+        if set(kept_ids[kept_before:]) & set(candidate.boost.retry_after)
     ]

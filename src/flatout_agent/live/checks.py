@@ -1,8 +1,7 @@
-"""When the Guard looks at a running program, and how it gets what it compares.
+"""When the Guard checks a running program, and how it gets what it compares.
 
-The calls of one unit of work are there to know the noise between batches; those of the next are
-made again, each model's before its first backward pass, when the gradients are there and the
-weights are still those of the call.
+The calls of one unit of work give the noise between batches; those of the next are repeated, each
+model's when its gradients are available and the weights are still those of the call.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from flatout_agent.live.candidates import Candidate, highest_risk
 from flatout_agent.live.fence import CALLED, Fence, Unsound, first_line
 from flatout_agent.live.guard import Verdict
 from flatout_agent.live.updates import Before
-from flatout_agent.live.yardsticks import Yardsticks, asked
+from flatout_agent.live.yardsticks import Yardsticks, purpose_of
 
 WAIT_UNITS = 12
-"""Units that a check waits for calls that it can compare."""
+"""Units for which a check waits for calls that it can compare."""
 MOST_WAITING = 64
 """Calls kept that wait for their backward pass."""
 NOT_COMPARED = "the gradient was not compared: "
@@ -37,7 +36,7 @@ Use = Callable[[list[Recorded]], None]
 
 
 class Checks:
-    """Records calls when asked to, and compares them when their gradients are there."""
+    """Records calls on demand, and compares them as soon as their gradients are available."""
 
     def __init__(self, job: Job, booster: Booster, unsound: Unsound) -> None:
         """unsound: told of boosts that must go, and why."""
@@ -45,15 +44,15 @@ class Checks:
         self._fence = Fence(job, booster, unsound)
         self._replaying = False
         self.on = False
-        """Some boost is on: a call that raises is made again as written."""
+        """Some boost is on: a call that raises is repeated as written."""
         self.idle: str | None = None
         self._recording = 0
-        self._items: Sequence[Candidate] = ()
-        """The boosts that are asked about ..."""
-        self._they_are_on = False
-        """... which are off or on in the calls that are recorded."""
+        self._candidates: Sequence[Candidate] = ()
+        """The boosts in question ..."""
+        self._calls_boosted = False
+        """... and whether they are on in the calls that are recorded."""
         self._updates = False
-        """They act on the optimizers: an update is compared without any call."""
+        """They act on the optimizers: updates are compared, not calls."""
         self._calls: list[Recorded] = []
         self._earlier: dict[int, Recorded] = {}
         """A call on another batch, by model."""
@@ -64,32 +63,32 @@ class Checks:
         self._yardsticks = Yardsticks()
         self._before: Before | None = None
         self._looking = False
-        """A later look at what is kept: where it is not sound, each boost is asked about alone."""
+        """A later look at what is kept: where it is unsound, each boost is then checked alone."""
         self._wrong: tuple[list[str], str] = [], ""
         self._use: Use = lambda calls: None
-        self._given = False
+        self._delivered = False
 
     @property
     def replaying(self) -> bool:
-        """A call is made again: it is none of the program's."""
+        """A call is being repeated: it is not one of the program's."""
         return self._replaying or self._fence.replaying
 
     def give_calls(self, use: Use) -> Generator[None, Tick, None]:
-        """Hand the calls of one unit to `use`, each when its gradient is there."""
+        """Hand the calls of one unit to `use`, each as soon as its gradient is available."""
         if self.job.device != "cpu":
-            return  # nobody has a use for them there, and they hold memory
+            return  # nothing uses them there, and they hold memory
         self._begin((), False)
-        self._recording, self._use, self._given = GIVE, use, False
+        self._recording, self._use, self._delivered = GIVE, use, False
         for _ in range(WAIT_UNITS):
             yield
-            if self._given:
+            if self._delivered:
                 break
             self._calls = []
         self._end()
 
     def _give(self, calls: list[Recorded]) -> None:
         if calls:
-            self._given = self._replaying = True
+            self._delivered = self._replaying = True
             self.booster.recorder.safely("give calls", self._use, calls)
             self._replaying = False
 
@@ -105,20 +104,20 @@ class Checks:
 
     def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, Verdict]:
         """The verdict on all that is kept, against the program as written."""
-        called = [item for item in kept if item.boost.moment in CALLED]
-        if not called:
+        model_boosts = [candidate for candidate in kept if candidate.boost.moment in CALLED]
+        if not model_boosts:
             return Verdict(True, "nothing that is on acts on the model's calls")
-        return (yield from self._ask(called, True))
+        return (yield from self._ask(model_boosts, True))
 
-    def _ask(self, items: Sequence[Candidate], on: bool) -> Generator[None, Tick, Verdict]:
-        verdict = yield from self._look(items, on)
+    def _ask(self, candidates: Sequence[Candidate], on: bool) -> Generator[None, Tick, Verdict]:
+        verdict = yield from self._look(candidates, on)
         if not verdict.passed and verdict.yardstick is not None and self._yardsticks.reused:
-            self._yardsticks.forget()  # a boost is not refused by what was measured some steps ago
-            verdict = yield from self._look(items, on)
+            self._yardsticks.forget()  # no refusal on the strength of an old measurement
+            verdict = yield from self._look(candidates, on)
         return verdict
 
-    def _look(self, items: Sequence[Candidate], on: bool) -> Generator[None, Tick, Verdict]:
-        self._begin(items, on)
+    def _look(self, candidates: Sequence[Candidate], on: bool) -> Generator[None, Tick, Verdict]:
+        self._begin(candidates, on)
         for _ in range(WAIT_UNITS):
             yield
             if self._unit_ended():
@@ -127,13 +126,15 @@ class Checks:
         self._end()
         return verdict
 
-    def _begin(self, items: Sequence[Candidate], on: bool) -> None:
-        purpose = asked(items, self.booster.active())
-        known = bool(items) and self._yardsticks.cover(self.job.models, purpose, self.job.steps)
-        self._items, self._they_are_on = items, on
-        self._updates = bool(items) and items[0].boost.moment is Moment.OPTIMIZER
-        asks = bool(items) and not self._updates
-        self._recording = 0 if not asks else COMPARE if known else BATCH
+    def _begin(self, candidates: Sequence[Candidate], on: bool) -> None:
+        purpose = purpose_of(candidates, self.booster.active())
+        measured = bool(candidates) and self._yardsticks.cover(
+            self.job.models, purpose, self.job.steps
+        )
+        self._candidates, self._calls_boosted = candidates, on
+        self._updates = bool(candidates) and candidates[0].boost.moment is Moment.OPTIMIZER
+        compares = bool(candidates) and not self._updates
+        self._recording = 0 if not compares else COMPARE if measured else BATCH
         self._calls, self._earlier, self._verdicts, self._not_compared = [], {}, {}, {}
         self._declined, self._looking, self._wrong = "", False, ([], "")
 
@@ -151,7 +152,7 @@ class Checks:
 
     def _together(self) -> Verdict:
         """The worst verdict on any model; what could not be compared must be exact."""
-        risk = highest_risk(self._items)
+        risk = highest_risk(self._candidates)
         verdicts = list(self._verdicts.values())
         failed = next((verdict for verdict in verdicts if not verdict.passed), None)
         if failed is not None:
@@ -166,7 +167,7 @@ class Checks:
         return _not_compared(risk, reason or "no call of a model with a backward pass was seen")
 
     def _switches(self, candidate: Candidate) -> Verdict:
-        """Loading gives the same samples by its own rules; it must only be possible here."""
+        """Boosts of loading keep the samples by their own rules: one must only be possible here."""
         refusal = self._all_on([candidate])
         if refusal is None:
             self.booster.off(candidate.id)
@@ -175,7 +176,7 @@ class Checks:
     # Calls --------------------------------------------------------------------------------------
 
     def call(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A root model's call in training, recorded where that is asked for."""
+        """A root model's call in training, recorded on demand."""
         recorded = self._record(model, args, kwargs) if self._recording else None
         output = self._fence.call(model, call, args, kwargs) if self.on else call(*args, **kwargs)
         if recorded is not None:
@@ -201,18 +202,18 @@ class Checks:
             self._calls = [*self._calls[-MOST_WAITING:], recorded]
 
     def _refused(self, target: object, reason: str | None) -> bool:
-        """Whether there is a reason why this model or optimizer is not compared; it is noted."""
+        """Whether there is a reason not to compare this model or optimizer; note it."""
         if reason is not None:
             self._not_compared[id(target)] = reason
         return reason is not None
 
     def backward_ended(self) -> None:
-        """Gradients are there and the weights are the same: compare, if that was asked for."""
+        """Gradients are available and the weights unchanged: compare, if a check is under way."""
         if not self._recording or self.replaying or self.job.inside_backward():
             return
-        used = [recorded for recorded in self._calls if recorded.used]
+        finished = [recorded for recorded in self._calls if recorded.used]
         self._calls = [recorded for recorded in self._calls if not recorded.used]
-        ready = [call for call in used if not self._refused(call.model, call.refusal)]
+        ready = [call for call in finished if not self._refused(call.model, call.refusal)]
         if self._recording == GIVE:
             self._give(ready)
             return
@@ -234,11 +235,11 @@ class Checks:
             self._verdicts.update({id(recorded.model): verdict for recorded in ready})
 
     def _judge(self, calls: list[Recorded]) -> Verdict | None:
-        """The boosts asked about against the program without them, over all these calls.
+        """The boosts in question against the program without them, over all these calls.
 
         None: they cannot be compared.
         """
-        risk = highest_risk(self._items)
+        risk = highest_risk(self._candidates)
         worst: Verdict | None = None
         for recorded in calls:
             if recorded.twice and risk != "exact":
@@ -259,89 +260,89 @@ class Checks:
         return worst
 
     def _judge_call(self, recorded: Recorded) -> Verdict | None:
-        """None: the call does not give again what it gave."""
-        as_it_ran = guard.reference(recorded)
-        if as_it_ran is None:
+        """None: the call does not give the same again."""
+        as_run = guard.reference(recorded)
+        if as_run is None:
             return None
-        if not self._they_are_on:
-            return self._compared(recorded, self._items, as_it_ran, None)
-        self._all_off(self._items)
+        if not self._calls_boosted:
+            return self._compared(recorded, self._candidates, as_run, None)
+        self._all_off(self._candidates)
         try:
             written = again(recorded)
-            return self._compared(recorded, self._items, written, as_it_ran)
+            return self._compared(recorded, self._candidates, written, as_run)
         finally:
-            reason = self._all_on(self._items)
+            reason = self._all_on(self._candidates)
             if reason is not None:
-                ids = [item.id for item in self._items]
+                ids = [candidate.id for candidate in self._candidates]
                 self._unsound(ids, f"it does not come back: {reason}")
 
     def _compared(
         self,
         recorded: Recorded,
-        items: Sequence[Candidate],
+        candidates: Sequence[Candidate],
         written: Made,
         boosted: Made | Verdict | None,
     ) -> Verdict:
-        """The call as written beside the one under these boosts, made here where it is None."""
-        purpose, risk = asked(items, self.booster.active()), highest_risk(items)
+        """Compare the call as written with the one under these boosts (None: make it here)."""
+        purpose, risk = purpose_of(candidates, self.booster.active()), highest_risk(candidates)
         model, steps = recorded.model, self.job.steps
-        own = self._yardsticks.get(model, purpose, steps)
-        if own is None:
-            other = self._earlier.get(id(model))
-            own = guard.yardstick(recorded, written, other, *purpose)
-            self._yardsticks.add(model, purpose, steps, own)
+        yardstick = self._yardsticks.get(model, purpose, steps)
+        if yardstick is None:
+            other_batch = self._earlier.get(id(model))
+            yardstick = guard.yardstick(recorded, written, other_batch, *purpose)
+            self._yardsticks.add(model, purpose, steps, yardstick)
         if boosted is None:
-            boosted = self._boosted(recorded, items)
+            boosted = self._boosted(recorded, candidates)
         if isinstance(boosted, Verdict):
             return boosted
-        return guard.judge(
-            guard.compare(written, boosted, own.tensor_noise), own, risk, purpose.redraws
-        )
+        comparison = guard.compare(written, boosted, yardstick.tensor_noise)
+        return guard.judge(comparison, yardstick, risk, purpose.redraws)
 
-    def _boosted(self, recorded: Recorded, items: Sequence[Candidate]) -> Made | Verdict:
-        """The call under these boosts; why that cannot be."""
-        refusal = self._all_on(items)
+    def _boosted(self, recorded: Recorded, candidates: Sequence[Candidate]) -> Made | Verdict:
+        """The call under these boosts, or why there is none."""
+        refusal = self._all_on(candidates)
         if refusal is not None:
             return refusal
         try:
-            for _ in range(4):  # what must see some calls first is not compared before it has
-                if not any(self.booster.steps_to_ready(item.id) for item in items):
+            for _ in range(4):  # a boost that needs some calls to start is compared after them
+                if not any(self.booster.steps_to_ready(candidate.id) for candidate in candidates):
                     break
                 again(recorded)
             boosted = again(recorded)
-            self.idle = self.booster.idle(items[0].id)
+            self.idle = self.booster.idle(candidates[0].id)
             return boosted
         except Exception as error:
             return Verdict(False, first_line(error), failed=True)
         finally:
-            self._all_off(items)
+            self._all_off(candidates)
 
-    def _all_on(self, items: Sequence[Candidate]) -> Verdict | None:
-        notes = [note for item in items if (note := self.booster.on(item.order)) is not None]
+    def _all_on(self, candidates: Sequence[Candidate]) -> Verdict | None:
+        answers = [self.booster.on(candidate.order) for candidate in candidates]
+        notes = [note for note in answers if note is not None]
         return Verdict(False, notes[0].reason, failed=notes[0].state == "failed") if notes else None
 
-    def _all_off(self, items: Sequence[Candidate]) -> None:
-        for item in reversed(items):
-            self.booster.off(item.id)
+    def _all_off(self, candidates: Sequence[Candidate]) -> None:
+        for candidate in reversed(candidates):
+            self.booster.off(candidate.id)
 
     # Updates ------------------------------------------------------------------------------------
 
     def optimizer_starts(self, optimizer: torch.optim.Optimizer) -> None:
-        """Keep the weights where a boost of the update is to be compared."""
+        """Keep the weights where a boost of the update is to be checked."""
         if self._updates:
             reason = headroom.lack_for_update(optimizer)
             if not self._refused(optimizer, reason):
                 self._before = Before(optimizer)
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
-        """The program's own update is done: do it again under the boost, and compare."""
+        """The program's own update is done: repeat it under the boost, and compare."""
         before, self._before = self._before, None
-        if before is None or before.optimizer is not optimizer or not self._items:
+        if before is None or before.optimizer is not optimizer or not self._candidates:
             return
-        item = self._items[0]
+        candidate = self._candidates[0]
 
         def apply() -> Callable[[], None]:
-            return load(item.id).apply(self.job, optimizer, dict(item.params)).undo
+            return load(candidate.id).apply(self.job, optimizer, dict(candidate.params)).undo
 
         try:
             verdict = before.verdict(apply)
@@ -362,7 +363,7 @@ class Checks:
         self._looking = bool(kept)
 
     def answered(self) -> bool:
-        """Whether the look has its answer; asked at the end of each unit."""
+        """Whether the look has its answer; called at the end of each unit."""
         return not self._looking or self._unit_ended()
 
     def looked(self) -> tuple[bool, list[str], str]:
@@ -374,25 +375,26 @@ class Checks:
         return passed, wrong, reason
 
     def _find_wrong(self, calls: list[Recorded], verdict: Verdict) -> None:
-        """What is kept is no longer sound together: each for itself tells which are wrong."""
+        """What is kept is no longer sound together: find the boosts that are wrong alone."""
         if verdict.error is None:
             return
-        kept = list(self._items)
+        kept = list(self._candidates)
         wrong: list[str] = []
         self._all_off(kept)
         try:
-            wrong = [item.id for item in kept if not self._sound_alone(calls, item)]
+            wrong = [candidate.id for candidate in kept if not self._sound_alone(calls, candidate)]
         finally:
             self._all_on(kept)
-            self._wrong = wrong or [item.id for item in kept], verdict.summary
+            self._wrong = wrong or [candidate.id for candidate in kept], verdict.summary
 
-    def _sound_alone(self, calls: list[Recorded], item: Candidate) -> bool:
+    def _sound_alone(self, calls: list[Recorded], candidate: Candidate) -> bool:
         """One boost against the program as written, on calls that were made under several."""
         return all(
-            self._compared(recorded, [item], again(recorded), None).passed for recorded in calls
+            self._compared(recorded, [candidate], again(recorded), None).passed
+            for recorded in calls
         )
 
 
 def _not_compared(risk: str, reason: str) -> Verdict:
-    """No call could be compared: only what cannot change the arithmetic may go on."""
+    """No call could be compared: only exact boosts may go on."""
     return Verdict(risk == "exact", f"{NOT_COMPARED}{reason}")

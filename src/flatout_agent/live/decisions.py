@@ -11,7 +11,7 @@ WIDE = 1.2
 
 
 def decided(
-    item: Candidate,
+    candidate: Candidate,
     verdict: wire.LiveVerdict,
     reason: str,
     answer: paired.Answer | None,
@@ -19,21 +19,21 @@ def decided(
     why: wire.WhyUntried | None = None,
 ) -> wire.Decided:
     """The record of one decision, with what the pairs and the guard found."""
-    own = guarded.yardstick if guarded is not None else None
+    yardstick = guarded.yardstick if guarded is not None else None
     compared = answer is not None and answer.pairs > 0
     return wire.Decided(
-        item.id,
+        candidate.id,
         verdict,
         reason,
-        params=item.params,
+        params=candidate.params,
         gain=answer.gain if answer is not None and compared else None,
         low=answer.low if answer is not None and compared else None,
         high=answer.high if answer is not None and compared else None,
         pairs=answer.pairs if answer is not None else 0,
         gradient_error=guarded.error if guarded is not None else None,
-        batch_noise=own.batch_noise if own is not None else None,
-        own_noise=own.own if own is not None else None,
-        again=item.again,
+        batch_noise=yardstick.batch_noise if yardstick is not None else None,
+        own_noise=yardstick.redrawn if yardstick is not None else None,
+        again=candidate.again,
         why_untried=why,
     )
 

@@ -50,7 +50,7 @@ NEGLIGIBLE = 1e-3
 """A parameter whose gradient is below this share of the largest is not judged on its own."""
 ULP = 2.0**-23
 UNITS = 32
-"""Weights are put off by so many units in the last place. Where a net has many activations near
+"""Weights are shifted by this many units in the last place. Where a net has many activations near
 zero a reordering switches some of them on or off; one unit alone meets none of them by luck."""
 HALF = 2.0**-9
 """Largest error of rounding to bfloat16."""
@@ -60,14 +60,14 @@ OTHER_SEED = 7919
 
 @dataclass(frozen=True)
 class Yardstick:
-    """What the program as written does to itself, at the same weights."""
+    """How far the program as written differs from itself, at the same weights."""
 
     reordered: float
     """Distance after a mere reordering of its arithmetic."""
     batch_noise: float | None
     """Distance between the gradients of two batches; None: there was no second batch."""
-    own: float | None
-    """Distance between two runs that draw other random numbers; None: it draws none."""
+    redrawn: float | None
+    """Distance between two runs that draw different random numbers; None: it draws none."""
     tensor_noise: tuple[float, ...] = ()
     """Batch noise of each gradient, in the order of `Made.gradients`; under a rounding boost no
     more than what rounding does to it."""
@@ -77,7 +77,7 @@ class Yardstick:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Gradients and outputs under a boost beside those as written."""
+    """Gradients and outputs under a boost compared with those as written."""
 
     error: float
     projection: float
@@ -87,10 +87,10 @@ class Comparison:
     output_error: float
     finite: bool
     worst: tuple[str, float]
-    """The parameter that differs most beside its own noise, and that ratio."""
+    """The parameter that differs most relative to its own noise, and that ratio."""
     entries: int
     row: float = 0.0
-    """The output of one example that differs most, beside what the others differ."""
+    """The largest difference in one example's output, relative to the other examples'."""
 
 
 @dataclass(frozen=True)
@@ -102,39 +102,39 @@ class Verdict:
     error: float | None = None
     yardstick: Yardstick | None = None
     near: bool = False
-    """It failed by its size alone, near the limit: worth another look some steps later."""
+    """Only the size of the error failed, near the limit: worth another look some steps later."""
     failed: bool = False
     """It raised an error: the reason says which."""
 
     @property
     def summary(self) -> str:
-        """The reason as it stands among others."""
+        """The reason, fit to stand among others."""
         return f"failed: {self.reason}" if self.failed else self.reason
 
 
 def reference(recorded: Recorded) -> Made | None:
-    """The call made again as written; None: it does not give again what it gave.
+    """The call repeated as written; None: it does not give the same again.
 
-    A model that keeps a state where nobody sees it cannot be compared.
+    A model that keeps hidden state cannot be compared.
     """
-    made = again(recorded)
-    spread = distance(made.outputs, recorded.outputs)[0]
+    rerun = again(recorded)
+    spread = distance(rerun.outputs, recorded.outputs)[0]
     limit = 1e-3 if all(o.dtype.itemsize >= 4 for o in recorded.outputs) else 5e-2
-    return made if spread <= limit else None
+    return rerun if spread <= limit else None
 
 
 def yardstick(
     recorded: Recorded,
     written: Made,
-    other: Recorded | None,
+    other_batch: Recorded | None,
     redraws: bool,
     rounds: bool = False,
     rounded_by: float = 0.0,
 ) -> Yardstick:
-    """Measure what the program does to itself.
+    """Measure how far the program differs from itself.
 
-    other: a call on another batch. rounded_by: what factors are rounded by as the call is made now:
-    less than that a reordering does not do.
+    other_batch: a call on another batch. rounded_by: what factors are rounded by as the call is
+    made now; a reordering does no less.
     """
     rounded_by = max(rounded_by, _rounded_by(recorded))
     unit = max(UNITS * ULP, rounded_by)
@@ -142,33 +142,33 @@ def yardstick(
         reordered = distance(again(recorded).gradients, written.gradients)[0] / REORDERED
     noise: float | None = None
     tensor_noise: tuple[float, ...] = ()
-    twin = _twin(recorded, other)
+    twin = _twin(recorded, other_batch)
     if twin is not None and len(twin.gradients) == len(written.gradients):
         noise = distance(twin.gradients, written.gradients)[0]
         tensor_noise = _by_tensor(twin, written)
-    own = rounded = None
+    redrawn = rounded = None
     if redraws and recorded.drew:
-        own = distance(again(recorded, OTHER_SEED).gradients, written.gradients)[0]
+        redrawn = distance(again(recorded, OTHER_SEED).gradients, written.gradients)[0]
     if rounds:
         with _weights_off(recorded.model, HALF):
-            half = again(recorded)
-        rounded = distance(half.gradients, written.gradients)[0]
-        pairs = zip(tensor_noise or repeat(1.0), _by_tensor(half, written))  # noqa: B905
+            rounded_rerun = again(recorded)
+        rounded = distance(rounded_rerun.gradients, written.gradients)[0]
+        pairs = zip(tensor_noise or repeat(1.0), _by_tensor(rounded_rerun, written))  # noqa: B905
         tensor_noise = tuple(min(n, max(LEAST_TENSOR, ROUNDED * r)) for n, r in pairs)
-    return Yardstick(max(reordered, LEAST_REORDERED), noise, own, tensor_noise, rounded)
+    return Yardstick(max(reordered, LEAST_REORDERED), noise, redrawn, tensor_noise, rounded)
 
 
-def _by_tensor(made: Made, written: Made) -> tuple[float, ...]:
-    pairs = zip(made.gradients, written.gradients, strict=True)
+def _by_tensor(rerun: Made, written: Made) -> tuple[float, ...]:
+    pairs = zip(rerun.gradients, written.gradients, strict=True)
     return tuple(distance([a], [b])[0] for a, b in pairs)
 
 
-def _twin(recorded: Recorded, other: Recorded | None) -> Made | None:
+def _twin(recorded: Recorded, other_batch: Recorded | None) -> Made | None:
     """The gradient of another batch; None: there is none."""
-    if other is None or not other.complete or other.model is not recorded.model:
+    if other_batch is None or not other_batch.complete or other_batch.model is not recorded.model:
         return None
     try:
-        return again(other)
+        return again(other_batch)
     except RuntimeError:  # inputs of another shape may need what is no longer there
         return None
 
@@ -207,7 +207,7 @@ def _other_order(model: torch.nn.Module, unit: float) -> Iterator[None]:
 def _weights_off(model: torch.nn.Module, unit: float) -> Iterator[None]:
     """Each weight larger or smaller by this share of itself, or by one unit in its last place.
 
-    They are put back bit for bit.
+    The weights are restored bit for bit.
     """
     parameters = [p for p in model.parameters() if p.is_floating_point() and p.numel()]
     before = [p.detach().clone() for p in parameters]
@@ -257,12 +257,12 @@ def _worst_row(boosted: torch.Tensor, written: torch.Tensor) -> float:
 
 
 def distance(
-    mine: Sequence[torch.Tensor | None], theirs: Sequence[torch.Tensor | None]
+    tensors: Sequence[torch.Tensor | None], references: Sequence[torch.Tensor | None]
 ) -> tuple[float, float, int]:
     """(|a - b| / |b|, <a, b> / <b, b>, entries) over all tensors; a missing one counts as 0."""
     difference = norm = product = 0.0
     entries = 0
-    for pair in zip(mine, theirs, strict=True):
+    for pair in zip(tensors, references, strict=True):
         a, b = (None if tensor is None else _dense(tensor) for tensor in pair)
         if a is not None and b is not None and a.shape == b.shape:
             difference += float((a - b).square().sum())
@@ -270,9 +270,9 @@ def distance(
             product += float((a * b).sum())
             entries += b.numel()
             continue
-        known = a if b is None else b
-        if known is not None:
-            square = float(known.square().sum())
+        present = a if b is None else b
+        if present is not None:
+            square = float(present.square().sum())
             difference += square
             norm += 0.0 if b is None else square
     if norm == 0.0:
@@ -289,7 +289,7 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _worst(written: Made, boosted: Made, noise: tuple[float, ...]) -> tuple[str, float]:
-    """The gradient that differs most, beside its batch noise or, without that, its length."""
+    """The gradient that differs most relative to its batch noise or, without that, its length."""
     norms = [0.0 if g is None else float(_dense(g).norm()) for g in written.gradients]
     largest = max(norms, default=0.0)
     name, worst = "", 0.0
@@ -303,72 +303,77 @@ def _worst(written: Made, boosted: Made, noise: tuple[float, ...]) -> tuple[str,
     return name, worst
 
 
-def judge(found: Comparison, own: Yardstick, risk: str, redraws: bool) -> Verdict:
+def judge(comparison: Comparison, yardstick: Yardstick, risk: str, redraws: bool) -> Verdict:
     """The verdict. risk: the boost's."""
-    if not found.finite:
-        return Verdict(False, "NaN or Inf where the program as written has none", found.error, own)
-    if own.own is not None and redraws:
-        return _redrawn(found, own)
-    return _exact(found, own) if risk == "exact" else _rounded(found, own)
+    if not comparison.finite:
+        return Verdict(
+            False, "NaN or Inf where the program as written has none", comparison.error, yardstick
+        )
+    if yardstick.redrawn is not None and redraws:
+        return _redrawn(comparison, yardstick)
+    return _exact(comparison, yardstick) if risk == "exact" else _rounded(comparison, yardstick)
 
 
-def _redrawn(found: Comparison, own: Yardstick) -> Verdict:
-    assert own.own is not None
-    noise = max(own.batch_noise or 0.0, LEAST_BATCH_NOISE)
-    limit = OWN * own.own
-    told = (
-        f"gradient error {percent(found.error / noise)} of batch noise,"
-        f" {percent(own.own / noise)} between two runs as written"
+def _redrawn(comparison: Comparison, yardstick: Yardstick) -> Verdict:
+    assert yardstick.redrawn is not None
+    error = comparison.error
+    noise = max(yardstick.batch_noise or 0.0, LEAST_BATCH_NOISE)
+    limit = OWN * yardstick.redrawn
+    summary = (
+        f"gradient error {percent(error / noise)} of batch noise,"
+        f" {percent(yardstick.redrawn / noise)} between two runs as written"
     )
-    if not found.error <= limit:
-        return Verdict(False, f"{told}: more than {percent(limit / noise)}", found.error, own)
-    return Verdict(True, told, found.error, own)
+    if not error <= limit:
+        return Verdict(False, f"{summary}: more than {percent(limit / noise)}", error, yardstick)
+    return Verdict(True, summary, error, yardstick)
 
 
-def _exact(found: Comparison, own: Yardstick) -> Verdict:
-    limit = REORDERED * own.reordered
-    told = f"gradient error {found.error:.1e}, {own.reordered:.1e} by reordering alone"
-    if not (found.error <= limit and found.output_error <= limit):
-        shown = "" if not found.error <= limit else f", output error {found.output_error:.1e}"
-        reason = f"{told}{shown}: more than {limit:.1e}"
-        near = max(found.error, found.output_error) < 2 * limit
-        return Verdict(False, reason, found.error, own, near=near)
-    if abs(found.projection - 1) > BIAS + _by_chance(found.error, found.entries):
-        reason = f"{told}; gradients {percent(found.projection)} as long as they were"
-        return Verdict(False, reason, found.error, own)
-    if found.worst[1] > EXACT_TENSOR * limit / LEAST_BATCH_NOISE:
-        return Verdict(False, f"{told}; {found.worst[0]} differs more", found.error, own)
-    return Verdict(True, told, found.error, own)
+def _exact(comparison: Comparison, yardstick: Yardstick) -> Verdict:
+    error = comparison.error
+    limit = REORDERED * yardstick.reordered
+    summary = f"gradient error {error:.1e}, {yardstick.reordered:.1e} by reordering alone"
+    if not (error <= limit and comparison.output_error <= limit):
+        output_error = "" if not error <= limit else f", output error {comparison.output_error:.1e}"
+        reason = f"{summary}{output_error}: more than {limit:.1e}"
+        near = max(error, comparison.output_error) < 2 * limit
+        return Verdict(False, reason, error, yardstick, near=near)
+    if abs(comparison.projection - 1) > BIAS + _by_chance(error, comparison.entries):
+        reason = f"{summary}; gradients {percent(comparison.projection)} as long as they were"
+        return Verdict(False, reason, error, yardstick)
+    if comparison.worst[1] > EXACT_TENSOR * limit / LEAST_BATCH_NOISE:
+        return Verdict(False, f"{summary}; {comparison.worst[0]} differs more", error, yardstick)
+    return Verdict(True, summary, error, yardstick)
 
 
-def _rounded(found: Comparison, own: Yardstick) -> Verdict:
-    noise = max(own.batch_noise or 0.0, LEAST_BATCH_NOISE)
+def _rounded(comparison: Comparison, yardstick: Yardstick) -> Verdict:
+    error = comparison.error
+    noise = max(yardstick.batch_noise or 0.0, LEAST_BATCH_NOISE)
     limit = ROUNDING * noise
-    if own.rounded is not None:
-        limit = min(limit, max(LEAST_ROUNDED, ROUNDED * own.rounded))
-    limit = max(limit, OWN * REORDERED * own.reordered)
-    told = f"gradient error {percent(found.error / noise)} of batch noise"
-    if not found.error <= limit:
-        reason = f"{told}: more than {percent(limit / noise)}"
-        return Verdict(False, reason, found.error, own, near=found.error < 2 * limit)
-    allowed = BIAS + _by_chance(found.error, found.entries)
-    if abs(found.projection - 1) > allowed:
-        reason = f"{told}; gradients {percent(found.projection)} as long as they were"
-        return Verdict(False, reason, found.error, own, near=found.error > 0.1 * limit)
-    if abs(found.outputs - 1) > BIAS + _by_chance(found.output_error, 1):
-        reason = f"{told}; outputs {percent(found.outputs)} as large as they were"
-        return Verdict(False, reason, found.error, own, near=found.error > 0.1 * limit)
-    if found.row > 1:
-        reason = f"{told}; the output of one example differs far more than the others"
-        return Verdict(False, reason, found.error, own)
-    if found.worst[1] > ONE_TENSOR:
-        reason = f"{told}; {percent(found.worst[1])} for {found.worst[0]}"
-        return Verdict(False, reason, found.error, own, near=found.error > 0.1 * limit)
-    return Verdict(True, told, found.error, own)
+    if yardstick.rounded is not None:
+        limit = min(limit, max(LEAST_ROUNDED, ROUNDED * yardstick.rounded))
+    limit = max(limit, OWN * REORDERED * yardstick.reordered)
+    summary = f"gradient error {percent(error / noise)} of batch noise"
+    if not error <= limit:
+        reason = f"{summary}: more than {percent(limit / noise)}"
+        return Verdict(False, reason, error, yardstick, near=error < 2 * limit)
+    allowed = BIAS + _by_chance(error, comparison.entries)
+    if abs(comparison.projection - 1) > allowed:
+        reason = f"{summary}; gradients {percent(comparison.projection)} as long as they were"
+        return Verdict(False, reason, error, yardstick, near=error > 0.1 * limit)
+    if abs(comparison.outputs - 1) > BIAS + _by_chance(comparison.output_error, 1):
+        reason = f"{summary}; outputs {percent(comparison.outputs)} as large as they were"
+        return Verdict(False, reason, error, yardstick, near=error > 0.1 * limit)
+    if comparison.row > 1:
+        reason = f"{summary}; the output of one example differs far more than the others"
+        return Verdict(False, reason, error, yardstick)
+    if comparison.worst[1] > ONE_TENSOR:
+        reason = f"{summary}; {percent(comparison.worst[1])} for {comparison.worst[0]}"
+        return Verdict(False, reason, error, yardstick, near=error > 0.1 * limit)
+    return Verdict(True, summary, error, yardstick)
 
 
 def _by_chance(error: float, entries: int) -> float:
-    """What an error that is independent of the gradient does to the projection.
+    """How much an error independent of the gradient changes the projection.
 
     Errors of one example are common to all entries that it touches, so that they count for far
     fewer than there are: a quarter of the error is allowed for, and the error's own square.
@@ -377,7 +382,7 @@ def _by_chance(error: float, entries: int) -> float:
 
 
 def percent(ratio: float) -> str:
-    """As a person reads it."""
+    """For people to read."""
     if not math.isfinite(ratio) or ratio >= 1000:
         return "over 100000 %"
     if 0.9 < ratio < 1.1:

@@ -13,7 +13,7 @@ from flatout_agent.live.blocks import Tick
 from flatout_agent.live.candidates import Candidate
 
 Story = Generator[None, Tick, None]
-Told = Generator[None, Tick, guard.Verdict]
+Check = Generator[None, Tick, guard.Verdict]
 
 
 class Machinery(Protocol):
@@ -30,9 +30,9 @@ class Machinery(Protocol):
     def units_per_step(self) -> float: ...
     def on(self) -> list[wire.BoostOrder]: ...
     def switch(self, on: Sequence[wire.BoostOrder]) -> None: ...
-    def compile_aside(self, item: Candidate) -> Generator[None, Tick, tuple[int, float]]: ...
-    def check(self, candidate: Candidate) -> Told: ...
-    def check_together(self, kept: Sequence[Candidate]) -> Told: ...
+    def compile_aside(self, candidate: Candidate) -> Generator[None, Tick, tuple[int, float]]: ...
+    def check(self, candidate: Candidate) -> Check: ...
+    def check_together(self, kept: Sequence[Candidate]) -> Check: ...
     def idle(self) -> str | None: ...
     def steps_to_ready(self, boost: str) -> int: ...
     def buffered(self) -> int: ...
@@ -50,17 +50,18 @@ class State:
     written_s: float = math.nan
     """Seconds of one unit as written, as last measured."""
     now_s: float = math.nan
-    own: paired.Noise = field(default_factory=lambda: paired.noise([]))
+    """The same with all that is kept."""
+    pair_noise: paired.Noise = field(default_factory=lambda: paired.noise([]))
     settled: bool = False
     gains: dict[str, float] = field(default_factory=dict)
-    """What each kept boost was measured to bring; `plan`: those that were on from the start."""
+    """Measured gain of each kept boost; `plan`: of those that were on from the start."""
     together: guard.Verdict | None = None
-    """The guard's last word on all that is kept."""
+    """The guard's last verdict on all that is kept."""
 
     @property
     def noise(self) -> float | None:
         """Of a pair, where it is known."""
-        return self.own.deviation if self.own.freedom else None
+        return self.pair_noise.deviation if self.pair_noise.freedom else None
 
     @property
     def gain(self) -> float:

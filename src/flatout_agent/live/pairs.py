@@ -15,11 +15,11 @@ from flatout_agent.live.budget import Budget
 from flatout_agent.live.machinery import Machinery, State
 
 REMEMBERED, TELLING = 8, 3
-"""Neighbouring blocks alike that tell the noise: the last so many, and so many at least."""
+"""Pairs of like neighbouring blocks that give the noise: the last ones, at most and at least."""
 SKIP = 1
 """Units not counted after a switch: caches are cold."""
 SETTLE_MOST = 12
-"""The same where something compiled meanwhile."""
+"""The same where something was compiled meanwhile."""
 
 
 class Pairs:
@@ -29,7 +29,7 @@ class Pairs:
         self.machinery, self.state, self.budget = machinery, state, budget
         self.sizes = Sizes()
         self.accelerated = False
-        """The device runs behind the host, and is waited for at a block's ends."""
+        """The device runs behind the host, which waits for it at both ends of a block."""
         self.broken_by_trial = False
         self._was_sound = True
         self._before: tuple[list[wire.BoostOrder], float] | None = None
@@ -40,7 +40,7 @@ class Pairs:
         self._flip = False
 
     def begin(self) -> None:
-        """Before the first step under another boost: what is not sound by now is not its fault."""
+        """Before the first step under another boost: what is unsound by now is not its fault."""
         self._was_sound = self.agreed(self.machinery.sound())
 
     def pair(
@@ -126,32 +126,32 @@ class Pairs:
         return paired.noise(list(self._alike)) if len(self._alike) >= TELLING else None
 
     def forget_noise(self) -> None:
-        """It has been measured on purpose."""
+        """Start over: the noise has just been measured on its own."""
         self._alike.clear()
 
     def switch(self, on: Sequence[wire.BoostOrder]) -> int:
-        """Make these boosts be on; returns how many units are not to be counted then."""
+        """Switch to exactly these boosts; returns how many units to leave out of the count."""
         if self.machinery.on() == list(on):
             return 0
         self.machinery.switch(on)
         return SKIP
 
-    def agreed(self, mine: bool) -> bool:
-        """The first rank's word, where there are several: they all do the same."""
-        return bool(self.machinery.agree(float(mine), "first"))
+    def agreed(self, answer: bool) -> bool:
+        """The first rank's answer, where there are several ranks: they all do the same."""
+        return bool(self.machinery.agree(float(answer), "first"))
 
 
 def _watched(
-    waiting: Generator[None, Tick, Block], sizes: Sizes, learn: bool
+    collection: Generator[None, Tick, Block], sizes: Sizes, learn: bool
 ) -> Generator[None, Tick, Block]:
-    """`waiting`, learning from each tick how time grows with size where that is asked."""
+    """`collection`; with `learn`, `sizes` learns from each tick how time grows with size."""
     try:
-        next(waiting)
+        next(collection)
         while True:
             tick = yield
             if learn and tick.clean:
                 sizes.add(tick)
-            waiting.send(tick)
+            collection.send(tick)
     except StopIteration as done:
         block: Block = done.value
         return block

@@ -32,18 +32,18 @@ WARM_MOST_S = 20.0
 LEARN_UNITS = 3
 NOISE_PAIRS, FEW_NOISE_PAIRS = 4, 3
 LONG_UNIT_S = 0.4
-"""Of units this long fewer pairs must do."""
+"""For units this long, fewer pairs must suffice."""
 READY_S, LIVE_READY_S = 20.0, 300.0
-"""A boost may take so long until it can show what it gains, in a throw-away run and in a real one,
+"""How long a boost may take until it can show its gain: in a throw-away run, and in a real one,
 where waiting costs nothing."""
 LIKELY = 0.05
-"""A gain that looks so large gets a second turn where no limit of time is given as well."""
+"""A gain that looks this large gets a second turn even where no time limit is given."""
 RESTLESS = 0.1
-"""Noise of a pair above which it is measured anew under each boost that is kept: with fewer threads
-on a busy machine it may be a tenth of what it was."""
+"""Noise of a pair above which it is measured again under each boost that is kept: on a busy machine
+fewer threads may bring it down to a tenth."""
 FAR_SLOWER = math.log(0.8)
-"""A boost that is slower by so much in two pairs gets no third: it costs the run too much, and one
-that is dropped wrongly costs a gain, never a result."""
+"""A boost that is slower by this much in two pairs gets no third: it costs the run too much, and to
+drop one wrongly costs a gain, never a result."""
 
 
 class Session:
@@ -59,7 +59,7 @@ class Session:
         self._turns = Turns()
         self._ratios: list[float] = []
         self._small: list[Candidate] = []
-        """What may have gained a little, too little to be seen alone."""
+        """Boosts that may have gained a little, too little to be measured alone."""
 
     def run(self, planned: Sequence[wire.BoostOrder]) -> Story:
         """Decide on every boost that may be tried, then look after those that are kept."""
@@ -67,37 +67,39 @@ class Session:
         if self.budget.steps is None:
             self.budget.steps = self.machinery.planned_steps()
         self.pairs.accelerated = self.machinery.facts().device != "cpu"
-        yield from self._own_noise(unit_s)
+        yield from self._program_noise(unit_s)
         yield from self.machinery.look_inside()
         facts = self.machinery.facts()
         self.costs.layers = sum(model.conv2d + model.matmul for model in facts.models)
-        found, declined = candidates.candidates(facts, self.orders.allowed)
-        found = [item for item in found if item.id not in self.orders.settled]
+        eligible, declined = candidates.candidates(facts, self.orders.allowed)
+        eligible = [candidate for candidate in eligible if candidate.id not in self.orders.settled]
         for row in declined:
             if row.id not in self.orders.settled:
                 self.machinery.tell(row)
         self.machinery.report()
-        found = yield from self._take_plan(found, planned)
-        yield from self._try_all([item for item in found if not item.boost.evaluates])
+        eligible = yield from self._take_plan(eligible, planned)
+        yield from self._try_all(
+            [candidate for candidate in eligible if not candidate.boost.evaluates]
+        )
         yield from together.try_small_ones(self, self._small)
-        yield from together.take_each_out(self)
-        for item in found:
-            if item.boost.evaluates:
-                yield from self._try_in_evaluation(item)
+        yield from together.drop_redundant(self)
+        for candidate in eligible:
+            if candidate.boost.evaluates:
+                yield from self._try_in_evaluation(candidate)
         yield from together.check(self)
         self.state.settled = True
         self.pairs.switch(self.state.on)
 
     def left_over(self, reason: str) -> None:
-        """The program ends: what was not tried is told, with the reason."""
+        """The program ends: report what was not tried, with the reason."""
         turns = self._turns
-        waiting = [turns.trying, *(item for item, _ in turns.near), *turns.untried]
-        for item in waiting:
-            if item is not None and item.variant == 0 and item.id not in turns.open:
-                self.tell(item, "untried", reason, why="program_ended")
-        for item, answer in list(turns.open.values()):
-            told = f"the program ended: {decisions.unclear(answer)}"
-            self.tell(item, "untried", told, answer, why="program_ended")
+        waiting = [turns.trying, *(candidate for candidate, _ in turns.near), *turns.untried]
+        for candidate in waiting:
+            if candidate is not None and candidate.variant == 0 and candidate.id not in turns.open:
+                self.tell(candidate, "untried", reason, why="program_ended")
+        for candidate, answer in list(turns.open.values()):
+            unclear = f"the program ended: {decisions.unclear(answer)}"
+            self.tell(candidate, "untried", unclear, answer, why="program_ended")
 
     # The program as written ---------------------------------------------------------------------
 
@@ -114,15 +116,15 @@ class Session:
                     self.pairs.sizes.add(tick)
                 return statistics.median(last)
 
-    def _own_noise(self, unit_s: float) -> Story:
+    def _program_noise(self, unit_s: float) -> Story:
         """The program against itself: how noisy a pair is, and how long a unit takes."""
         if self.pairs.switch(()):  # a plan is on, and units take another time without it
             yield
-            learnt = []
+            unit_times = []
             for _ in range(LEARN_UNITS):
                 tick = yield
-                learnt.append(tick.seconds)
-            unit_s = statistics.median(learnt)
+                unit_times.append(tick.seconds)
+            unit_s = statistics.median(unit_times)
         times = yield from self._against_itself((), unit_s)
         self.state.written_s = self.state.now_s = statistics.median(times)
 
@@ -135,45 +137,45 @@ class Session:
             block = yield from self.pairs.block(on, unit_s, blocks.LEAST_S, learn=not on)
             times.append(block.seconds)
         pairs = zip(times[::2], times[1::2], strict=True)
-        self.state.own = paired.noise([math.log(a / b) for a, b in pairs])
+        self.state.pair_noise = paired.noise([math.log(a / b) for a, b in pairs])
         self.pairs.forget_noise()
         return times
 
     def _take_plan(
-        self, found: list[Candidate], planned: Sequence[wire.BoostOrder]
+        self, eligible: list[Candidate], planned: Sequence[wire.BoostOrder]
     ) -> Generator[None, Tick, list[Candidate]]:
-        """The plan's boosts are taken as they are, and looked at once more with one pair."""
-        mine = [Candidate(o.id, o.params, load(o.id).BOOST, 1.0) for o in planned]
-        if not mine:
-            return found
-        ratio = yield from self.pairs.pair([], [item.order for item in mine])
-        if ratio > -2 * self.state.own.deviation:
-            self.state.kept = mine
+        """The plan's boosts are taken as they are, and checked with one pair."""
+        plan = [Candidate(o.id, o.params, load(o.id).BOOST, 1.0) for o in planned]
+        if not plan:
+            return eligible
+        ratio = yield from self.pairs.pair([], [candidate.order for candidate in plan])
+        if ratio > -2 * self.state.pair_noise.deviation:
+            self.state.kept = plan
             self.state.gains["plan"] = math.exp(ratio)
             self.state.now_s = self.state.written_s / math.exp(ratio)
             yield from together.check(self)
-            for item in mine:
-                self.tell(item, "kept", "in the plan, and one pair does not speak against it")
-        kept = {item.id for item in self.state.kept}
-        return [item for item in found if item.id not in kept]
+            for candidate in plan:
+                self.tell(candidate, "kept", "in the plan, and one pair does not speak against it")
+        kept_ids = {candidate.id for candidate in self.state.kept}
+        return [candidate for candidate in eligible if candidate.id not in kept_ids]
 
     # Trying -------------------------------------------------------------------------------------
 
-    def _try_all(self, found: list[Candidate]) -> Story:
-        turns = self._turns = Turns(found)
+    def _try_all(self, eligible: list[Candidate]) -> Story:
+        turns = self._turns = Turns(eligible)
         while True:
-            kept = [item.id for item in self.state.kept]
-            item = turns.next(self.machinery.steps(), kept)
-            if item is None:
+            kept_ids = [candidate.id for candidate in self.state.kept]
+            candidate = turns.next(self.machinery.steps(), kept_ids)
+            if candidate is None:
                 return
-            yield from self._wait(turns.due(item, self.machinery.steps()))
-            verdict = yield from self._try(item)
-            if verdict == "kept" and self.pairs.agreed(self.state.own.deviation > RESTLESS):
+            yield from self._wait(turns.due(candidate, self.machinery.steps()))
+            verdict = yield from self._try(candidate)
+            if verdict == "kept" and self.pairs.agreed(self.state.pair_noise.deviation > RESTLESS):
                 yield from self._against_itself(self.state.on, self.state.now_s)
-            turns.ended(item, verdict, self.machinery.steps(), len(self.state.kept))
+            turns.ended(candidate, verdict, self.machinery.steps(), len(self.state.kept))
 
     def _wait(self, steps: int) -> Story:
-        """For a second look, as far as there is time for it."""
+        """Train on before a second look, as far as there is time."""
         left_s, step_s = self.budget.left_s, self._step_s()
         if left_s is not None:
             steps = min(steps, int(left_s / 2 / step_s))
@@ -181,131 +183,131 @@ class Session:
             steps = min(steps, (self.budget.steps - self.machinery.steps()) // 2)
         yield from self._train_on(int(self.machinery.agree(max(0, steps), "first")))
 
-    def _try(self, item: Candidate) -> Generator[None, Tick, str]:
+    def _try(self, candidate: Candidate) -> Generator[None, Tick, str]:
         """One boost on top of what is kept; returns its verdict, `near` for a second look."""
-        if self._turns.hopeless(item):
+        if self._turns.hopeless(candidate):
             return "untried"
-        refusal = yield from self._worth(item)
+        refusal = yield from self._worth(candidate)
         if refusal is not None:
-            return self._not_now(item, refusal)
-        self.pairs.switch(self._base(item))
-        if item.boost.compiles and not self.budget.throw_away:
-            units, seconds = yield from self.machinery.compile_aside(item)
+            return self._not_now(candidate, refusal)
+        self.pairs.switch(self._base(candidate))
+        if candidate.boost.compiles and not self.budget.throw_away:
+            units, seconds = yield from self.machinery.compile_aside(candidate)
             self.budget.lose(max(0.0, seconds - units * self.state.now_s))
         began, steps = time.perf_counter(), self.machinery.steps()
-        verdict = yield from self.machinery.check(item)
+        verdict = yield from self.machinery.check(candidate)
         compile_s = time.perf_counter() - began
-        taken_s = (self.machinery.steps() - steps) * self._step_s()
-        self.budget.lose(max(0.0, compile_s - taken_s))
+        trained_s = (self.machinery.steps() - steps) * self._step_s()
+        self.budget.lose(max(0.0, compile_s - trained_s))
         if not verdict.passed:
-            return self._refused(item, verdict, began)
-        trial = [*self._base(item), item.order]
-        yield from self._get_ready(item, trial)
-        most = self.costs.most_pairs(item, self._turns.untried)
-        on = [kept.id for kept in self.state.kept]
-        before = self._turns.known(item.id, on)
-        answer = yield from self.compare(item, self.state.on, trial, most, before)
-        if self.pairs.agreed(self._stays_open(item, answer)):
-            self._turns.open[item.id] = item, answer
-            self._turns.ratios[item.id] = on, self._ratios
+            return self._refused(candidate, verdict, began)
+        trial = [*self._base(candidate), candidate.order]
+        yield from self._get_ready(candidate, trial)
+        pairs = self.costs.most_pairs(candidate, self._turns.untried)
+        kept_ids = [other.id for other in self.state.kept]
+        earlier_ratios = self._turns.earlier_ratios(candidate.id, kept_ids)
+        answer = yield from self.compare(candidate, self.state.on, trial, pairs, earlier_ratios)
+        if self.pairs.agreed(self._stays_open(candidate, answer)):
+            self._turns.open[candidate.id] = candidate, answer
+            self._turns.ratios[candidate.id] = kept_ids, self._ratios
             self.pairs.switch(self.state.on)
             return "open"
-        return self._decide(item, answer, verdict, began, compile_s)
+        return self._decide(candidate, answer, verdict, began, compile_s)
 
-    def _not_now(self, item: Candidate, refusal: Refusal) -> str:
-        if item.id in self._turns.open:
-            _, answer = self._turns.open[item.id]
-            return self.tell(item, "same", decisions.why_not(answer), answer)
+    def _not_now(self, candidate: Candidate, refusal: Refusal) -> str:
+        if candidate.id in self._turns.open:
+            _, answer = self._turns.open[candidate.id]
+            return self.tell(candidate, "same", decisions.why_not(answer), answer)
         kind: wire.LiveVerdict = "declined" if refusal.why is None else "untried"
-        return self.tell(item, kind, refusal.reason, why=refusal.why)
+        return self.tell(candidate, kind, refusal.reason, why=refusal.why)
 
-    def _get_ready(self, item: Candidate, trial: Orders) -> Story:
-        """A boost that gains nothing at first (samples are kept as they come) trains for a while.
+    def _get_ready(self, candidate: Candidate, trial: Orders) -> Story:
+        """Train for a while under a boost that gains nothing at first (a cache that fills).
 
-        In a run that is not thrown away it costs nothing, so that it may take its time.
+        In a run that is not thrown away this costs nothing, so it may take its time.
         """
         self.pairs.begin()
         self.pairs.switch(trial)
-        while self.pairs.agreed(self._may_get_ready(item)):
+        while self.pairs.agreed(self._may_get_ready(candidate)):
             yield
 
-    def _may_get_ready(self, item: Candidate) -> bool:
-        steps = self.machinery.steps_to_ready(item.id)
+    def _may_get_ready(self, candidate: Candidate) -> bool:
+        steps = self.machinery.steps_to_ready(candidate.id)
         wait_s = steps * self._step_s()
         if self.budget.throw_away:
             return 0 < wait_s < min(READY_S, (self.budget.left_s or READY_S) / 2)
         left = None if self.budget.steps is None else self.budget.steps - self.machinery.steps()
         return 0 < wait_s < LIVE_READY_S and (left is None or steps < left / 2)
 
-    def _stays_open(self, item: Candidate, answer: paired.Answer) -> bool:
-        """Whether more pairs are worth it once all others had their turn."""
+    def _stays_open(self, candidate: Candidate, answer: paired.Answer) -> bool:
+        """Whether more pairs are worth it once all others have had their turn."""
         return (
             answer.verdict == "same"
             and answer.pairs < paired.MOST
             and answer.gain > 1 + paired.MATTERS
-            and not item.again
+            and not candidate.again
             and (self.budget.left_s is not None or answer.gain > 1 + LIKELY)
         )
 
-    def _try_in_evaluation(self, item: Candidate) -> Story:
+    def _try_in_evaluation(self, candidate: Candidate) -> Story:
         began = time.perf_counter()
-        answer = yield from evaluation.compare(self.pairs, self.budget, item.order)
+        answer = yield from evaluation.compare(self.pairs, self.budget, candidate.order)
         self.pairs.switch(self.state.on)
         if answer is None:
             reason = "the program did not evaluate again in time"
-            self.tell(item, "untried", reason, began=began)
+            self.tell(candidate, "untried", reason, began=began)
             return
         kind: wire.LiveVerdict = "kept" if answer.verdict == "faster" else "same"
         if kind == "kept":
-            self.state.kept.append(item)
+            self.state.kept.append(candidate)
             self.pairs.switch(self.state.on)
-        self.tell(item, kind, f"{answer.gain:.2f}x in evaluation", answer, began)
+        self.tell(candidate, kind, f"{answer.gain:.2f}x in evaluation", answer, began)
 
-    def _base(self, item: Candidate) -> list[wire.BoostOrder]:
-        """What is kept beside this boost's own other parameters."""
-        return [kept.order for kept in self.state.kept if kept.id != item.id]
+    def _base(self, candidate: Candidate) -> list[wire.BoostOrder]:
+        """What is kept, without this boost under other parameters."""
+        return [other.order for other in self.state.kept if other.id != candidate.id]
 
-    def _worth(self, item: Candidate) -> Generator[None, Tick, Refusal | None]:
-        for kept in self.state.kept:
-            if item.id in kept.boost.conflicts or kept.id in item.boost.conflicts:
-                return Refusal(f"{kept.id} is on, and both cannot be")
-            if kept.id in item.boost.covered_by:
-                return Refusal(f"{kept.id} is on and leaves nothing for it")
-        cost_s, compile_s = self.costs.least_s(item), self.costs.compile_s(item)
+    def _worth(self, candidate: Candidate) -> Generator[None, Tick, Refusal | None]:
+        for other in self.state.kept:
+            if candidate.id in other.boost.conflicts or other.id in candidate.boost.conflicts:
+                return Refusal(f"{other.id} is on, and both cannot be")
+            if other.id in candidate.boost.covered_by:
+                return Refusal(f"{other.id} is on and leaves nothing for it")
+        cost_s, compile_s = self.costs.least_s(candidate), self.costs.compile_s(candidate)
         while not self.pairs.agreed(self.budget.ready(cost_s, compile_s)):
             yield from self._train_on(1)
         now = self.machinery.steps(), self._step_s()
-        refusal = self.budget.refuses(cost_s, self.costs.gain(item), compile_s, *now)
+        refusal = self.budget.refuses(cost_s, self.costs.gain(candidate), compile_s, *now)
         if not self.pairs.agreed(refusal is not None):
             return None
         return refusal or Refusal("the first rank has no time for it", "no_time")
 
     def compare(
         self,
-        item: Candidate,
+        candidate: Candidate,
         base: Orders,
         trial: Orders,
-        most: int,
-        before: Sequence[float] = (),
+        pairs: int,
+        earlier_ratios: Sequence[float] = (),
     ) -> Generator[None, Tick, paired.Answer]:
         """Pairs of blocks, without and with this boost, until the answer is clear.
 
-        before: log-ratios of earlier pairs of the same two; `most` further ones are taken.
+        earlier_ratios: log-ratios of earlier pairs of the same two. pairs: further ones at most.
         """
-        ratios = self._ratios = list(before)
-        most = min(paired.MOST, most + len(ratios))
-        loads = item.boost.switch is Switch.ITERATOR
+        ratios = self._ratios = list(earlier_ratios)
+        pairs = min(paired.MOST, pairs + len(ratios))
+        loads = candidate.boost.switch is Switch.ITERATOR
         while True:
-            ratio = yield from self.pairs.pair(base, trial, self.costs.floor_s(item), loads)
+            ratio = yield from self.pairs.pair(base, trial, self.costs.floor_s(candidate), loads)
             if not self.pairs.agreed(math.isfinite(ratio)):
                 broken: paired.PairVerdict = "broken" if self.pairs.broken_by_trial else "nonfinite"
-                return replace(paired.answer(ratios, self.state.own), verdict=broken)
+                return replace(paired.answer(ratios, self.state.pair_noise), verdict=broken)
             ratios.append(ratio)
-            self.state.own = self.pairs.noise() or self.state.own
-            answer = paired.answer(ratios, self.state.own, most)
+            self.state.pair_noise = self.pairs.noise() or self.state.pair_noise
+            answer = paired.answer(ratios, self.state.pair_noise, pairs)
             if answer.verdict != "unclear":
                 return answer
-            clearly = min(FAR_SLOWER, -2 * self.state.own.deviation)
+            clearly = min(FAR_SLOWER, -2 * self.state.pair_noise.deviation)
             if len(ratios) > 1 and max(ratios) < clearly:
                 return replace(answer, verdict="slower")
             if self.pairs.agreed(self.budget.over):
@@ -318,24 +320,24 @@ class Session:
 
     # Deciding -----------------------------------------------------------------------------------
 
-    def _refused(self, item: Candidate, verdict: guard.Verdict, began: float) -> str:
-        if self.pairs.agreed(verdict.near and not item.again):
+    def _refused(self, candidate: Candidate, verdict: guard.Verdict, began: float) -> str:
+        if self.pairs.agreed(verdict.near and not candidate.again):
             return "near"
         kind: wire.LiveVerdict = "different" if verdict.error is not None else "declined"
         if verdict.failed:
             kind = "failed"
-        return self.tell(item, kind, verdict.reason, began=began, guarded=verdict)
+        return self.tell(candidate, kind, verdict.reason, began=began, guarded=verdict)
 
     def _decide(
         self,
-        item: Candidate,
+        candidate: Candidate,
         answer: paired.Answer,
         verdict: guard.Verdict,
         began: float,
         compile_s: float,
     ) -> str:
-        # Only what acts on the model's calls has had its say after the guard's one call.
-        idle = self.machinery.idle() if item.boost.moment is Moment.MODEL else None
+        # After the guard's call only a boost of the model's calls can tell whether it engaged.
+        idle = self.machinery.idle() if candidate.boost.moment is Moment.MODEL else None
         kind: wire.LiveVerdict
         if answer.verdict == "broken":
             kind, reason = "different", "the loss is NaN or Inf under it, or a call failed"
@@ -351,30 +353,30 @@ class Session:
         else:
             kind = "slower" if answer.verdict == "slower" else "same"
             reason = decisions.why_not(answer)
-        if kind == "same" and answer.gain > 1 and item.boost.risk is Risk.EXACT:
-            self._small.append(item)
+        if kind == "same" and answer.gain > 1 and candidate.boost.risk is Risk.EXACT:
+            self._small.append(candidate)
         if kind == "kept":
-            self.state.kept = [kept for kept in self.state.kept if kept.id != item.id]
-            self.state.kept.append(item)
-            self.state.gains[item.id] = self.state.gains.get(item.id, 1.0) * answer.gain
+            self.state.kept = [other for other in self.state.kept if other.id != candidate.id]
+            self.state.kept.append(candidate)
+            self.state.gains[candidate.id] = self.state.gains.get(candidate.id, 1.0) * answer.gain
             self.state.now_s /= answer.gain
         self.pairs.switch(self.state.on)
-        self.tell(item, kind, reason, answer, began, verdict,
-                   compile_s if item.boost.compiles else 0.0)  # fmt: skip
+        self.tell(candidate, kind, reason, answer, began, verdict,
+                   compile_s if candidate.boost.compiles else 0.0)  # fmt: skip
         return kind
 
     def _step_s(self) -> float:
         return self.state.now_s * self.machinery.units_per_step()
 
     def _pays(self, answer: paired.Answer, compile_s: float) -> bool:
-        """Whether a boost that is compiled at every start wins that back in a whole run."""
+        """Whether a boost that is compiled at every start wins that time back over a whole run."""
         if self.budget.steps is None or compile_s < 2.0:
             return True
         return self.budget.steps * self._step_s() * (1 - 1 / answer.gain) > compile_s
 
     def tell(
         self,
-        item: Candidate,
+        candidate: Candidate,
         kind: wire.LiveVerdict,
         reason: str,
         answer: paired.Answer | None = None,
@@ -384,8 +386,8 @@ class Session:
         why: wire.WhyUntried | None = None,
     ) -> str:
         self._turns.trying = None
-        self._turns.open.pop(item.id, None)
-        record = decisions.decided(item, kind, reason, answer, guarded, why)
+        self._turns.open.pop(candidate.id, None)
+        record = decisions.decided(candidate, kind, reason, answer, guarded, why)
         self.machinery.tell(
             replace(
                 record,

@@ -41,21 +41,21 @@ def summarise(
     """The record. Step times are those of units: steps, or micro-steps where those are measured."""
     state, machinery = session.state, session.machinery
     written_s, now_s = state.written_s, state.written_s / state.gain
-    known = math.isfinite(written_s)
+    measured = math.isfinite(written_s)
     saved_s = 0.0
-    if known:
+    if measured:
         saved_s = spent.units * written_s - spent.seconds
         saved_s += steps_since_settled * machinery.units_per_step() * (written_s - now_s)
     together = state.together
-    own = together.yardstick if together is not None else None
+    yardstick = together.yardstick if together is not None else None
     return wire.LiveSummary(
         kept=tuple(state.on),
         settled=state.settled,
         steps=machinery.steps(),
-        written_ms=1000 * written_s if known else None,
-        now_ms=1000 * now_s if known else None,
+        written_ms=1000 * written_s if measured else None,
+        now_ms=1000 * now_s if measured else None,
         noise=state.noise,
-        noise_pairs=state.own.freedom + 1 if state.own.freedom else 0,
+        noise_pairs=state.pair_noise.freedom + 1 if state.pair_noise.freedom else 0,
         saved_s=saved_s,
         lost_s=session.budget.lost_s,
         lost_late_s=session.budget.lost_late_s,
@@ -64,5 +64,5 @@ def summarise(
         guard=together.summary if together is not None else "",
         guard_passed=together.passed if together is not None else None,
         gradient_error=together.error if together is not None else None,
-        batch_noise=own.batch_noise if own is not None else None,
+        batch_noise=yardstick.batch_noise if yardstick is not None else None,
     )

@@ -1,4 +1,4 @@
-"""Boosts beside each other: small ones as one, each worth its place, errors that add up."""
+"""Boosts together: small gains as a group, redundant boosts, errors that add up."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from flatout_agent.live.machinery import Machinery, State, Story
 from flatout_agent.live.pairs import Pairs
 
 FEW_PAIRS = 8
-"""For the last look at what is kept: little hangs on it."""
+"""For the last check of what is kept: little depends on it."""
 GROUP_PAIRS = 16
-"""For boosts that were too small to be seen alone."""
+"""For boosts whose gain was too small to be measured alone."""
 
 
 class Tuning(Protocol):
-    """What these need of the tuning: `session.Session` is one."""
+    """What these functions need of the tuning: `session.Session` is one."""
 
     machinery: Machinery
     budget: Budget
@@ -31,7 +31,7 @@ class Tuning(Protocol):
 
     def compare(
         self,
-        item: Candidate,
+        candidate: Candidate,
         base: list[wire.BoostOrder],
         trial: list[wire.BoostOrder],
         most: int,
@@ -39,7 +39,7 @@ class Tuning(Protocol):
 
     def tell(
         self,
-        item: Candidate,
+        candidate: Candidate,
         kind: wire.LiveVerdict,
         reason: str,
         answer: paired.Answer | None = None,
@@ -47,60 +47,60 @@ class Tuning(Protocol):
 
 
 def try_small_ones(session: Tuning, small: Sequence[Candidate]) -> Story:
-    """Exact boosts that may each have gained a little, on together: the sum may be beyond doubt."""
+    """Switch on together exact boosts with small gains: the sum may be beyond doubt."""
     state, pairs = session.state, session.pairs
     group: list[Candidate] = []
-    for item in small:
-        if not any(_exclude(item, other) for other in (*state.kept, *group)):
-            group.append(item)
+    for candidate in small:
+        if not any(_exclude(candidate, other) for other in (*state.kept, *group)):
+            group.append(candidate)
     if len(group) < 2 or session.budget.over:
         return
     cost_s = sum(map(session.costs.least_s, group))
     if not pairs.agreed(session.budget.ready(cost_s, 0.0)):
         return
-    trial = [*state.on, *(item.order for item in group)]
+    trial = [*state.on, *(candidate.order for candidate in group)]
     most = min(GROUP_PAIRS, session.costs.most_pairs(group[0], ()))
     answer = yield from session.compare(group[0], state.on, trial, most)
     if answer.verdict == "faster":
-        for item in group:
-            others = ", ".join(other.id for other in group if other is not item)
-            state.kept.append(item)
-            state.gains[item.id] = answer.gain ** (1 / len(group))
-            session.tell(item, "kept", f"{answer.gain:.2f}x together with {others}")
+        for candidate in group:
+            names = ", ".join(other.id for other in group if other is not candidate)
+            state.kept.append(candidate)
+            state.gains[candidate.id] = answer.gain ** (1 / len(group))
+            session.tell(candidate, "kept", f"{answer.gain:.2f}x together with {names}")
         state.now_s /= answer.gain
     pairs.switch(state.on)
 
 
-def _exclude(item: Candidate, other: Candidate) -> bool:
+def _exclude(candidate: Candidate, other: Candidate) -> bool:
     """Whether both cannot be on, or one leaves nothing for the other."""
     return (
-        item.id == other.id
-        or item.id in other.boost.conflicts
-        or other.id in item.boost.conflicts
-        or other.id in item.boost.covered_by
+        candidate.id == other.id
+        or candidate.id in other.boost.conflicts
+        or other.id in candidate.boost.conflicts
+        or other.id in candidate.boost.covered_by
     )
 
 
-def take_each_out(session: Tuning) -> Story:
+def drop_redundant(session: Tuning) -> Story:
     """Where several are kept, each must still earn its place beside the others."""
     state, pairs = session.state, session.pairs
     if len(state.kept) < 2 or session.budget.over:
         return
-    for item in list(state.kept[:-1]):  # the last was measured beside all others
+    for candidate in list(state.kept[:-1]):  # the last was measured beside all others
         if len(state.kept) < 2:
             return
-        cost_s = session.costs.least_s(item)
+        cost_s = session.costs.least_s(candidate)
         if not pairs.agreed(session.budget.ready(cost_s, 0.0) and not session.budget.over):
             return
-        others = [order for order in state.on if order.id != item.id]
-        answer = yield from session.compare(item, others, state.on, FEW_PAIRS)
+        others = [order for order in state.on if order.id != candidate.id]
+        answer = yield from session.compare(candidate, others, state.on, FEW_PAIRS)
         if answer.verdict == "slower" or (answer.verdict == "same" and answer.gain < 0.99):
-            state.kept.remove(item)
-            state.gains.pop(item.id, None)
+            state.kept.remove(candidate)
+            state.gains.pop(candidate.id, None)
             state.now_s *= answer.gain
             pairs.switch(state.on)
             reason = f"beside the others it is {1 / answer.gain:.2f}x slower"
-            session.tell(item, "dropped", reason, answer)
+            session.tell(candidate, "dropped", reason, answer)
 
 
 def check(session: Tuning) -> Story:
@@ -112,8 +112,8 @@ def check(session: Tuning) -> Story:
         state.together = verdict
         if verdict.passed or not session.pairs.agreed(verdict.error is not None):
             return
-        risky = [kept for kept in state.kept if kept.boost.risk.value != "exact"]
-        item = (risky or state.kept)[-1]
-        state.kept.remove(item)
-        state.now_s *= state.gains.pop(item.id, 1.0)
-        session.tell(item, "dropped", f"together with the others: {verdict.summary}")
+        risky = [member for member in state.kept if member.boost.risk.value != "exact"]
+        candidate = (risky or state.kept)[-1]
+        state.kept.remove(candidate)
+        state.now_s *= state.gains.pop(candidate.id, 1.0)
+        session.tell(candidate, "dropped", f"together with the others: {verdict.summary}")

@@ -1,4 +1,4 @@
-"""Whose turn it is: every boost once, second looks as soon as they are due, then other parameters.
+"""The order of tries: every boost once, second looks when they are due, then other parameters.
 
 What compiles comes last of the first turns: it takes longest, and depends on what is kept.
 """
@@ -13,66 +13,66 @@ from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.paired import Answer
 
 NEAR_AGAIN_STEPS = 30
-"""Where the guard refused a boost near its limit, it gets its second look after so many steps: a
-deep network amplifies errors in its first steps, and soon much less."""
+"""Steps until a boost that the guard refused near its limit gets a second look: a deep network
+amplifies errors in its first steps, and soon much less."""
 
 
 class Turns:
     """The boosts that wait for their try in one live tuning."""
 
-    def __init__(self, found: Sequence[Candidate] = ()) -> None:
+    def __init__(self, queue: Sequence[Candidate] = ()) -> None:
         self.trying: Candidate | None = None
-        self.untried = list(found)
+        self.untried = list(queue)
         """In order; other parameters of a boost come after all first ones."""
         self.open: dict[str, tuple[Candidate, Answer]] = {}
         """Tried, without a clear answer in their share of the time: others come first."""
         self.ratios: dict[str, tuple[list[str], list[float]]] = {}
-        """Of those, what was kept then, and the log-ratios so far."""
+        """For these boosts: what was kept then, and the log-ratios so far."""
         self.near: list[tuple[Candidate, int]] = []
         """Refused near the guard's limit, and the step from which they are looked at again."""
         self._verdicts: dict[str, str] = {}
         self._dropped: list[tuple[Candidate, int]] = []
         self._again: list[Candidate] | None = None
 
-    def next(self, step: int, kept: Sequence[str]) -> Candidate | None:
-        """Whose turn it is at this step, with these boosts kept; None: all had theirs."""
-        self.trying = self._next(step, kept)
+    def next(self, step: int, kept_ids: Sequence[str]) -> Candidate | None:
+        """The next candidate at this step, with these boosts kept; None: all had their turn."""
+        self.trying = self._next(step, kept_ids)
         if self.trying in self.untried:
             self.untried.remove(self.trying)
         return self.trying
 
-    def known(self, boost: str, kept: Sequence[str]) -> list[float]:
-        """Log-ratios of an earlier turn, which hold as long as the same boosts are kept."""
-        then, ratios = self.ratios.pop(boost, ((), []))
-        return ratios if list(kept) == list(then) else []
+    def earlier_ratios(self, boost: str, kept_ids: Sequence[str]) -> list[float]:
+        """Log-ratios of an earlier turn, valid as long as the same boosts are kept."""
+        kept_then, ratios = self.ratios.pop(boost, ((), []))
+        return ratios if list(kept_ids) == list(kept_then) else []
 
-    def due(self, item: Candidate, step: int) -> int:
+    def due(self, candidate: Candidate, step: int) -> int:
         """Steps to train before this second look."""
-        return next((max(0, at - step) for near, at in self.near if near.id == item.id), 0)
+        return next((max(0, at - step) for near, at in self.near if near.id == candidate.id), 0)
 
-    def hopeless(self, item: Candidate) -> bool:
-        """Other parameters are tried where the first ones ran, and compiled anew where they won."""
-        verdict = self._verdicts.get(item.id)
-        worth = ("kept",) if item.boost.compiles else ("kept", "slower", "same")
-        return item.variant > 0 and verdict not in worth
+    def hopeless(self, candidate: Candidate) -> bool:
+        """Other parameters are tried only where the first ones ran; if compiled, where they won."""
+        verdict = self._verdicts.get(candidate.id)
+        worthwhile = ("kept",) if candidate.boost.compiles else ("kept", "slower", "same")
+        return candidate.variant > 0 and verdict not in worthwhile
 
-    def ended(self, item: Candidate, verdict: str, step: int, kept: int) -> None:
-        """How its turn ended, at this step, with so many boosts kept."""
-        self._verdicts[item.id] = verdict
-        self.near = [(near, at) for near, at in self.near if near.id != item.id]
-        if verdict == "near" and not item.again:
-            self.near.append((item, step + NEAR_AGAIN_STEPS))
-        elif verdict in ("slower", "same") and not item.again and not item.variant:
-            self._dropped.append((item, kept))
+    def ended(self, candidate: Candidate, verdict: str, step: int, kept_count: int) -> None:
+        """Note how its turn ended, at this step, with this many boosts kept."""
+        self._verdicts[candidate.id] = verdict
+        self.near = [(near, at) for near, at in self.near if near.id != candidate.id]
+        if verdict == "near" and not candidate.again:
+            self.near.append((candidate, step + NEAR_AGAIN_STEPS))
+        elif verdict in ("slower", "same") and not candidate.again and not candidate.variant:
+            self._dropped.append((candidate, kept_count))
 
-    def _next(self, step: int, kept: Sequence[str]) -> Candidate | None:
-        first = [item for item in self.untried if item.variant == 0]
-        quick = [item for item in first if not item.boost.compiles]
+    def _next(self, step: int, kept_ids: Sequence[str]) -> Candidate | None:
+        first = [candidate for candidate in self.untried if candidate.variant == 0]
+        quick = [candidate for candidate in first if not candidate.boost.compiles]
         if self.near and (self.near[0][1] <= step or not quick):
             return replace(self.near[0][0], again=True)
         if first:
             return first[0]
         if self._again is None:
-            self._again = [replace(item, again=True) for item, _ in self.open.values()]
-            self._again += candidates.retries(self._dropped, list(kept))
+            self._again = [replace(candidate, again=True) for candidate, _ in self.open.values()]
+            self._again += candidates.retries(self._dropped, list(kept_ids))
         return self._again.pop(0) if self._again else next(iter(self.untried), None)

@@ -1,4 +1,4 @@
-"""What the program does to itself, measured anew only as fast as its training changes it."""
+"""How far the program differs from itself, measured again only as fast as training changes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flatout_agent.live.candidates import Candidate, highest_risk
 from flatout_agent.live.guard import Yardstick
 
 GROWN = 1.5
-"""A yardstick is good until the program has taken so many times the steps that it had then ..."""
+"""A yardstick is valid until the program has taken this many times the steps it had then ..."""
 AT_LEAST = 10
 """... and so many more."""
 
@@ -28,46 +28,50 @@ class Asked(NamedTuple):
     """What factors are rounded by already, by boosts that are on; 0: they are not."""
 
 
-def asked(items: Sequence[Candidate], on: Mapping[str, Boost]) -> Asked:
-    """For these boosts, in a program under those that are on."""
-    others = [boost for name, boost in on.items() if name not in {item.id for item in items}]
+def purpose_of(candidates: Sequence[Candidate], active: Mapping[str, Boost]) -> Asked:
+    """Of a yardstick for these boosts, in a program under the active ones."""
+    others = [
+        boost
+        for name, boost in active.items()
+        if name not in {candidate.id for candidate in candidates}
+    ]
     return Asked(
-        any(item.boost.redraws for item in items),
-        highest_risk(items) != "exact",
+        any(candidate.boost.redraws for candidate in candidates),
+        highest_risk(candidates) != "exact",
         max((boost.rounds_by for boost in others), default=0.0),
     )
 
 
 class Yardsticks:
-    """By model, and by what they were asked for."""
+    """By model and purpose."""
 
     def __init__(self) -> None:
-        self._known: weakref.WeakKeyDictionary[
+        self._yardsticks: weakref.WeakKeyDictionary[
             torch.nn.Module, dict[Asked, tuple[int, Yardstick]]
         ] = weakref.WeakKeyDictionary()
         self.reused = False
-        """The last one came from before."""
+        """The last check used a yardstick that was measured before."""
 
-    def add(self, model: torch.nn.Module, asked: Asked, step: int, own: Yardstick) -> None:
-        """Remember what was measured after so many steps."""
-        self._known.setdefault(model, {})[asked] = (step, own)
+    def add(self, model: torch.nn.Module, purpose: Asked, step: int, yardstick: Yardstick) -> None:
+        """Remember what was measured after this many steps."""
+        self._yardsticks.setdefault(model, {})[purpose] = (step, yardstick)
         self.reused = False
 
-    def get(self, model: torch.nn.Module, asked: Asked, step: int) -> Yardstick | None:
+    def get(self, model: torch.nn.Module, purpose: Asked, step: int) -> Yardstick | None:
         """What is known of this model; None: it must be measured."""
-        own = self._good(model, asked, step)
-        self.reused = self.reused or own is not None
-        return own
+        yardstick = self._good(model, purpose, step)
+        self.reused = self.reused or yardstick is not None
+        return yardstick
 
-    def cover(self, models: Iterable[torch.nn.Module], asked: Asked, step: int) -> bool:
+    def cover(self, models: Iterable[torch.nn.Module], purpose: Asked, step: int) -> bool:
         """Whether there is one for each of these models."""
-        return all(self._good(model, asked, step) is not None for model in models)
+        return all(self._good(model, purpose, step) is not None for model in models)
 
     def forget(self) -> None:
-        """Measure all of them anew."""
-        self._known.clear()
+        """Drop all of them."""
+        self._yardsticks.clear()
         self.reused = False
 
-    def _good(self, model: torch.nn.Module, asked: Asked, step: int) -> Yardstick | None:
-        taken, own = self._known.get(model, {}).get(asked, (0, None))
-        return own if step <= GROWN * taken + AT_LEAST else None
+    def _good(self, model: torch.nn.Module, purpose: Asked, step: int) -> Yardstick | None:
+        step_then, yardstick = self._yardsticks.get(model, {}).get(purpose, (0, None))
+        return yardstick if step <= GROWN * step_then + AT_LEAST else None

@@ -147,7 +147,7 @@ def test_hugging_face_bert_that_computes_its_loss(uses_loss):
     recorded = record(model, loss, input_ids=ids, labels=torch.tensor([0, 1, 2, 0]),
                       output_hidden_states=True)  # fmt: skip
     assert_repeats(model, recorded)
-    assert sum(g is not None for g in recorded.given) == 1, "the hidden ones are inner"
+    assert sum(g is not None for g in recorded.output_gradients) == 1, "the hidden ones are inner"
 
 
 def test_outputs_that_come_from_each_other_and_are_all_used():

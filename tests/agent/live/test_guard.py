@@ -338,7 +338,7 @@ def test_where_masks_differ_a_fault_is_told_by_its_size():
 def test_an_overflow_as_written_hides_nothing():
     """Squares of gradients that overflow make every distance NaN: that is no pass."""
     model, recorded, other = train_call("mlp")
-    recorded.given = [gradient * 1e30 for gradient in recorded.given]
+    recorded.output_gradients = [gradient * 1e30 for gradient in recorded.output_gradients]
     found = Case(model, recorded, other)
     assert not any(found.verdict(FAULTS["labels smoothed"], risk).passed for risk in RISKS)
 

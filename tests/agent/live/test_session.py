@@ -261,7 +261,7 @@ def test_on_a_restless_machine_noise_is_measured_anew_once_it_is_calm() -> None:
     program = Program(speeds, noise=0.2)
     session = tune(program, "cpu-threads", "fused-optimizer")
     assert kept(session) == ["cpu-threads", "fused-optimizer"]
-    assert session.state.own.deviation < 0.05
+    assert session.state.pair_noise.deviation < 0.05
 
 
 class Restless(Program):
@@ -279,7 +279,7 @@ def test_a_restless_start_is_forgotten(seed: int) -> None:
     session = tune(program, "bf16-autocast")
     assert kept(session) == ["bf16-autocast"]
     assert program.decided()["bf16-autocast"].pairs <= 8
-    assert session.state.own.deviation < 0.1
+    assert session.state.pair_noise.deviation < 0.1
 
 
 def test_two_pairs_of_a_restless_program_do_not_damn_a_boost() -> None:

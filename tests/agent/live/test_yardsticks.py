@@ -10,7 +10,7 @@ from flatout_agent.boost import Boost
 from flatout_agent.boosts import load
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.guard import Yardstick
-from flatout_agent.live.yardsticks import Asked, Yardsticks, asked
+from flatout_agent.live.yardsticks import Asked, Yardsticks, purpose_of
 
 OWN = Yardstick(1e-6, 0.5, None)
 EXACT, ROUNDS = Asked(False, False, 0.0), Asked(False, True, 0.0)
@@ -26,13 +26,13 @@ def on(*boosts: str) -> dict[str, Boost]:
 
 def test_what_it_is_for() -> None:
     bf16, layout = candidate("bf16-autocast"), candidate("channels-last")
-    assert asked([layout], on("gc-pause")) == EXACT
-    assert asked([bf16], {}) == ROUNDS
-    assert asked([candidate("fast-dropout")], {}).redraws
+    assert purpose_of([layout], on("gc-pause")) == EXACT
+    assert purpose_of([bf16], {}) == ROUNDS
+    assert purpose_of([candidate("fast-dropout")], {}).redraws
     # An exact boost on top of one that rounds reorders what is rounded; its own rounding is what
     # is asked about.
-    assert asked([layout], on("bf16-autocast", "tf32")) == Asked(False, False, 2.0**-9)
-    assert asked([layout, bf16], on("bf16-autocast", "tf32")) == Asked(False, True, 2.0**-12)
+    assert purpose_of([layout], on("bf16-autocast", "tf32")) == Asked(False, False, 2.0**-9)
+    assert purpose_of([layout, bf16], on("bf16-autocast", "tf32")) == Asked(False, True, 2.0**-12)
 
 
 def test_it_is_known_for_the_same_model_and_question() -> None:
@@ -66,4 +66,4 @@ def test_models_that_are_gone_are_let_go_of() -> None:
     known.add(model, EXACT, 100, OWN)
     del model
     gc.collect()
-    assert len(known._known) == 0
+    assert len(known._yardsticks) == 0
