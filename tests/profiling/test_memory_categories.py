@@ -6,7 +6,7 @@ import pytest
 
 from flatout.nouns.anatomy import Anatomy, Kind, Part
 from flatout.nouns.profile import MemoryPoint, Profile
-from flatout.profiling.memory_categories import told_apart
+from flatout.profiling.memory_categories import by_category
 from flatout_agent import wire
 
 
@@ -21,7 +21,7 @@ def profile(device: str, parameters: int | None = 100, optimizer: int | None = 2
 def test_what_lasts_is_taken_off_where_the_allocator_counts_it(
     device: str, passing: list[int]
 ) -> None:
-    points = told_apart(profile(device)).memory
+    points = by_category(profile(device)).memory
     assert curve(points, "all") == [350, 900, 250]
     assert curve(points, "parameters") == [100, 100]
     assert curve(points, "optimizer") == [200, 200]
@@ -29,12 +29,12 @@ def test_what_lasts_is_taken_off_where_the_allocator_counts_it(
 
 
 def test_an_optimizer_that_remembers_nothing_has_no_curve() -> None:
-    assert curve(told_apart(profile("cuda", optimizer=0)).memory, "optimizer") == []
+    assert curve(by_category(profile("cuda", optimizer=0)).memory, "optimizer") == []
 
 
 def test_without_the_agents_word_there_is_one_curve() -> None:
     bare = profile("cuda", parameters=None)
-    assert told_apart(bare) == bare
+    assert by_category(bare) == bare
 
 
 def curve(points: tuple[MemoryPoint, ...], category: str) -> list[int]:

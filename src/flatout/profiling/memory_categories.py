@@ -1,4 +1,4 @@
-"""What memory over time is held by: what lasts from step to step, and what comes and goes."""
+"""Memory over time by category: what stays from step to step, and what comes and goes."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ import dataclasses
 
 from flatout.nouns.profile import MemoryPoint, Profile
 
-PASSING = "activations and gradients"
+VARYING = "activations and gradients"
 
 
-def told_apart(profile: Profile) -> Profile:
-    """The profile with curves by category beside that of all memory, where the agent told them.
+def by_category(profile: Profile) -> Profile:
+    """The profile with memory curves by category besides the total, where the agent reported sizes.
 
     An accelerator's allocator counts everything. On a CPU torch's recorder counts from its own
-    start: weights and the optimizer's state were there before, and are added.
+    start: weights and optimizer state were allocated earlier, and are added.
     """
-    seen, whole = profile.seen, [point for point in profile.memory if point.category == "all"]
-    if seen is None or seen.parameter_bytes is None or not whole:
+    loop, total_points = (
+        profile.seen,
+        [point for point in profile.memory if point.category == "all"],
+    )
+    if loop is None or loop.parameter_bytes is None or not total_points:
         return profile
-    lasting = {"parameters": seen.parameter_bytes, "optimizer": seen.optimizer_bytes or 0}
-    before = 0 if profile.anatomy.device == "cpu" else sum(lasting.values())
-    passing = [
-        dataclasses.replace(point, bytes=max(point.bytes - before, 0), category=PASSING)
-        for point in whole
+    constant_bytes = {"parameters": loop.parameter_bytes, "optimizer": loop.optimizer_bytes or 0}
+    baseline_bytes = 0 if profile.anatomy.device == "cpu" else sum(constant_bytes.values())
+    varying_points = [
+        dataclasses.replace(point, bytes=max(point.bytes - baseline_bytes, 0), category=VARYING)
+        for point in total_points
     ]
-    ends = (whole[0], whole[-1])
-    flat = [
+    end_points = (total_points[0], total_points[-1])
+    constant_points = [
         MemoryPoint(end.at_ms, amount, name)
-        for name, amount in lasting.items()
+        for name, amount in constant_bytes.items()
         if amount
-        for end in ends
+        for end in end_points
     ]
-    return dataclasses.replace(profile, memory=(*profile.memory, *flat, *passing))
+    return dataclasses.replace(profile, memory=(*profile.memory, *constant_points, *varying_points))

@@ -1,4 +1,4 @@
-"""Profile a program: run it with the agent inside, and analyse the window that it recorded."""
+"""Profile a program: run it with the agent inside, and analyse the recorded window."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flatout.running.processes import Process
 from flatout_agent import wire
 
 ENVIRONMENT = {"KINETO_LOG_LEVEL": "99"}
-"""torch.profiler's library writes lines of its own to stderr, which is the program's."""
+"""torch.profiler's library writes to stderr, which belongs to the program."""
 
 
 @dataclass(frozen=True)
@@ -34,36 +34,36 @@ class Settings:
     """How to profile."""
 
     steps: int = 6
-    """Recorded for their times."""
+    """Steps recorded for their times."""
     skip_s: float = 0.0
-    """Record only after this time."""
+    """Start recording after this time."""
     stop: bool = False
-    """End the program once the window is recorded."""
+    """End the program as soon as the window is recorded."""
     bench: bool = True
-    """Measure ceilings where this machine's are not known yet."""
+    """Measure this machine's ceilings where they are not yet known."""
     stdout_to_stderr: bool = False
     boosts: tuple[wire.BoostOrder, ...] = ()
-    """Of a plan, to profile the program with them."""
+    """A plan's boosts, to profile the program with."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """That these boosts need."""
+    """Environment variables that these boosts need."""
 
     @property
     def orders(self) -> wire.ProfileOrders:
-        """For the agent."""
+        """The orders for the agent."""
         return wire.ProfileOrders(skip_s=self.skip_s, steps=self.steps, stop=self.stop)
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A profile, and what else is to be told of it."""
+    """A profile, with what else there is to report."""
 
     profile: Profile
     notes: tuple[str, ...] = ()
-    """What could not be seen, and why."""
+    """What could not be recorded, and why."""
     traces: tuple[Path, ...] = ()
-    """The raw traces for times, of all ranks."""
+    """The raw traces of times, of all ranks."""
     folder: Path | None = None
-    """Of this run."""
+    """The folder of this run."""
     wall_s: float | None = None
 
 
@@ -81,156 +81,168 @@ def record(
     observer: Observer,
     ready: Ready = lambda recorded: None,
 ) -> Recorded:
-    """Run the program in the foreground to its end; `ready` gets the profile as soon as it is made.
+    """Run the program in the foreground to its end; `ready` gets the profile once it exists.
 
-    Raises UserError where the program took too few steps, failed before, or never trained.
+    Raises UserError where the program took too few steps, failed too early, or never trained.
     """
-    began = time.monotonic()
-    known = ceilings.for_profiles(command.python, observer.phase, settings.bench)
-    window = _Window(command, settings, observer, known, ready, began)
-    quiet = {name: text for name, text in ENVIRONMENT.items() if name not in os.environ}
-    ended = foreground.run(
+    started_at = time.monotonic()
+    known_ceilings = ceilings.for_profiles(command.python, observer.phase, settings.bench)
+    window = _Window(command, settings, observer, known_ceilings, ready, started_at)
+    defaults = {name: text for name, text in ENVIRONMENT.items() if name not in os.environ}
+    result = foreground.run(
         command,
         settings.boosts,
-        {**quiet, **settings.variables},
+        {**defaults, **settings.variables},
         observer.phase,
         settings.stdout_to_stderr,
         settings.orders,
         window.follow,
     )
     if window.recorded is None:
-        raise records.why_not(window.processes, ended.returncode, ended.followed)
+        raise records.why_not(window.processes, result.returncode, result.followed)
     return window.recorded
 
 
 def from_traces(paths: Sequence[Path]) -> Recorded:
-    """The profile that traces which exist already tell. Raises UserError where they tell none."""
-    began = time.monotonic()
+    """The profile of existing traces. Raises UserError where they contain none."""
+    started_at = time.monotonic()
     recordings = reading.read(paths)
     if not recordings:
         raise UserError(
             f"no trace in {', '.join(map(str, paths))}", "name a .json or .json.gz file"
         )
-    found = analysing.analyse(recordings[0], roots=(Path.cwd(),))
-    found = dataclasses.replace(
-        found,
+    trace_profile = analysing.analyse(recordings[0], roots=(Path.cwd(),))
+    trace_profile = dataclasses.replace(
+        trace_profile,
         ranks=analysing.ranks(recordings),
-        ceilings=_of_this_machine(found.device_name),
+        ceilings=_cached_ceilings(trace_profile.device_name),
     )
-    notes = () if found.trace_steps else ("the trace marks no steps: it is taken for one step",)
-    return Recorded(found, notes, tuple(paths), None, time.monotonic() - began)
+    notes = (
+        ()
+        if trace_profile.trace_steps
+        else ("the trace marks no steps: it is treated as one step",)
+    )
+    return Recorded(trace_profile, notes, tuple(paths), None, time.monotonic() - started_at)
 
 
 class _Window:
-    """Follows one run until the traces are there, and analyses them while the program goes on."""
+    """Follows one run until its traces exist, and analyses them while the program continues."""
 
     def __init__(
         self,
         command: Command,
         settings: Settings,
         observer: Observer,
-        known: tuple[Ceiling, ...],
+        known_ceilings: tuple[Ceiling, ...],
         ready: Ready,
-        began: float,
+        started_at: float,
     ) -> None:
         self.command = command
         self.settings = settings
         self.observer = observer
-        self.ceilings = known
+        self.ceilings = known_ceilings
         self.ready = ready
-        self.began = began
+        self.started_at = started_at
         self.processes: list[Process] = []
         self.recorded: Recorded | None = None
 
     def follow(self, path: Path, process: subprocess.Popen[bytes]) -> None:
-        """Until the window is complete or the program has ended; then its profile is made."""
+        """Follow the run until its window is complete or it ends; then make its profile."""
         follower = Follower(path, self.observer)
         with Sampler() as sampler:
             follower.follow(lambda: process.poll() is None, sampler.on)
         self.processes = follower.processes()
-        leading = records.leading(self.processes)
-        if leading is None:
+        main_process = records.leading(self.processes)
+        if main_process is None:
             return
         if self.settings.orders.stop:
             self.observer.phase("recorded; the program was ended (--stop); analysing")
         elif process.poll() is None:
-            self.observer.phase("recorded; the program goes on by itself; analysing")
-        devices = sampler.samples([item.pid for item in self.processes], os.environ)
-        found = analysed(self.command, self.processes, self.ceilings)
-        assert found is not None
-        found = dataclasses.replace(found, devices=devices)
+            self.observer.phase("recorded; the program continues on its own; analysing")
+        devices = sampler.samples(
+            [process_state.pid for process_state in self.processes], os.environ
+        )
+        run_profile = analysed(self.command, self.processes, self.ceilings)
+        assert run_profile is not None
+        run_profile = dataclasses.replace(run_profile, devices=devices)
         self.recorded = Recorded(
-            profile=found,
-            notes=records.notes(self.processes, leading, self.settings.orders),
+            profile=run_profile,
+            notes=records.notes(self.processes, main_process, self.settings.orders),
             traces=records.traces(self.processes),
             folder=path.parent,
-            wall_s=time.monotonic() - self.began,
+            wall_s=time.monotonic() - self.started_at,
         )
         self.ready(self.recorded)
 
 
 def analysed(
-    command: Command, processes: Sequence[Process], known: tuple[Ceiling, ...]
+    command: Command, processes: Sequence[Process], known_ceilings: tuple[Ceiling, ...]
 ) -> Profile | None:
-    """The profile of what these processes have recorded, held against the `known` ceilings.
+    """The profile of what these processes recorded, compared with `known_ceilings`.
 
     None: none of them has a trace.
     """
-    leading = records.leading(processes)
-    if leading is None or leading.loop is None:
+    main_process = records.leading(processes)
+    if main_process is None or main_process.loop is None:
         return None
-    seen = leading.loop
+    loop = main_process.loop
     roots = [Path.cwd(), *([command.script.absolute().parent] if command.script else [])]
     traces = list(records.traces(processes))
     recordings = reading.read(traces)
-    recording = next(one for one in recordings if one.path == str(Path(seen.trace)))
-    detail = reading.read([Path(seen.detail_trace)])[0] if seen.detail_trace else None
-    found = analysing.analyse(recording, detail, step_ms=1000 * seen.step_s, roots=roots)
-    facts = leading.facts
-    if facts is not None and facts.device in ("cuda", "xpu") and found.anatomy.device == "cpu":
+    recording = next(
+        recording for recording in recordings if recording.path == str(Path(loop.trace))
+    )
+    detail = reading.read([Path(loop.detail_trace)])[0] if loop.detail_trace else None
+    step_profile = analysing.analyse(recording, detail, step_ms=1000 * loop.step_s, roots=roots)
+    facts = main_process.facts
+    if (
+        facts is not None
+        and facts.device in ("cuda", "xpu")
+        and step_profile.anatomy.device == "cpu"
+    ):
         raise UserError(
-            f"the recording holds nothing of what {facts.device_name or 'the GPU'} did",
+            f"the recording contains no work of {facts.device_name or 'the GPU'}",
             "another profiler may be using CUPTI (only one can), or this torch was built without "
             "it: torch.profiler.supported_activities() must name the GPU",
             exit_code=1,
         )
-    whole = dataclasses.replace(
-        found,
+    complete = dataclasses.replace(
+        step_profile,
         command=command.display,
         job=facts,
-        boosts=leading.engaged,
-        seen=_short_places(seen, roots[0]),
-        trace=seen.trace,
-        ceilings=known,
+        boosts=main_process.engaged,
+        seen=_short_places(loop, roots[0]),
+        trace=loop.trace,
+        ceilings=known_ceilings,
         ranks=analysing.ranks(recordings),
-        device_name=found.device_name or (facts.device_name if facts else None),
-        capability=found.capability or (facts.capability if facts else None),
+        device_name=step_profile.device_name or (facts.device_name if facts else None),
+        capability=step_profile.capability or (facts.capability if facts else None),
     )
-    return memory_categories.told_apart(reaching.reached(whole))
+    return memory_categories.by_category(reaching.reached(complete))
 
 
-def _short_places(seen: wire.LoopSeen, root: Path) -> wire.LoopSeen:
-    """With file:line from `root`, as a Place says it, instead of whole paths."""
+def _short_places(loop: wire.LoopSeen, root: Path) -> wire.LoopSeen:
+    """The loop with file:line relative to `root`, as in a Place, instead of full paths."""
 
-    def shortened(where: str | None) -> str | None:
-        file, colon, line = (where or "").rpartition(":")
-        return f"{places.short(Path(file), root)}{colon}{line}" if file else where
+    def shortened(place: str | None) -> str | None:
+        file, colon, line = (place or "").rpartition(":")
+        return f"{places.short(Path(file), root)}{colon}{line}" if file else place
 
     return dataclasses.replace(
-        seen,
-        calls=tuple(dataclasses.replace(call, where=shortened(call.where)) for call in seen.calls),
-        eval_where=shortened(seen.eval_where),
-        backward_where=shortened(seen.backward_where),
-        optimizer_where=shortened(seen.optimizer_where),
-        model_where=shortened(seen.model_where),
-        loader_where=shortened(seen.loader_where),
-        losses_where=shortened(seen.losses_where),
+        loop,
+        calls=tuple(dataclasses.replace(call, where=shortened(call.where)) for call in loop.calls),
+        eval_where=shortened(loop.eval_where),
+        backward_where=shortened(loop.backward_where),
+        optimizer_where=shortened(loop.optimizer_where),
+        model_where=shortened(loop.model_where),
+        loader_where=shortened(loop.loader_where),
+        losses_where=shortened(loop.losses_where),
     )
 
 
-def _of_this_machine(device_name: str | None) -> tuple[Ceiling, ...]:
-    """Ceilings that were measured on such a device; a trace may come from anywhere."""
-    here = identity()
-    if device_name is None or device_name not in [gpu.name for gpu in here.gpus]:
+def _cached_ceilings(device_name: str | None) -> tuple[Ceiling, ...]:
+    """Ceilings measured on such a device; a trace may come from any machine."""
+    machine = identity()
+    if device_name is None or device_name not in [gpu.name for gpu in machine.gpus]:
         return ()
-    return ceilings.cached(here)
+    return ceilings.cached(machine)

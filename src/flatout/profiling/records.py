@@ -1,4 +1,4 @@
-"""From the agents' records while a program is profiled: how far it is, and what it took part in."""
+"""The agents' records while a program is profiled: its progress, and what it recorded."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ PHASES = {
     "again": "waiting for the script's own profiler to end",
 }
 LEAST_STEPS = 20
-"""Steps after which there is something to analyse, about."""
+"""About how many steps are needed for an analysis."""
 
 
 class Follower:
-    """Reads records until all processes that train have told what they saw."""
+    """Reads records until all training processes have reported."""
 
     def __init__(self, records: Path, observer: Observer) -> None:
         self._tail = Tail(records)
@@ -36,8 +36,8 @@ class Follower:
         self._phase = ""
 
     def processes(self) -> list[Process]:
-        """All that have reported, the lowest rank first."""
-        return sorted(self._processes.all, key=lambda item: (item.rank, -item.step_count))
+        """All processes that have reported, the lowest rank first."""
+        return sorted(self._processes.all, key=lambda process: (process.rank, -process.step_count))
 
     def follow(self, alive: Callable[[], bool], measuring: Event) -> None:
         """`measuring` is set while steps are watched or recorded."""
@@ -55,9 +55,9 @@ class Follower:
         for pid, record in self._tail.new():
             process = self._processes.add(pid, record)
             if isinstance(record, wire.StepTaken) and process is self._processes.leading:
-                self._tell(record, measuring)
+                self._report_step(record, measuring)
 
-    def _tell(self, step: wire.StepTaken, measuring: Event) -> None:
+    def _report_step(self, step: wire.StepTaken, measuring: Event) -> None:
         if step.phase != self._phase and step.phase in PHASES:
             self._phase = step.phase
             self._observer.phase(PHASES[step.phase])
@@ -69,37 +69,42 @@ class Follower:
 
 
 def leading(processes: Sequence[Process]) -> Process | None:
-    """The lowest rank that has a trace."""
-    traced = [item for item in processes if item.loop is not None and item.loop.trace]
-    return min(traced, key=lambda item: (item.rank, -item.step_count), default=None)
+    """The process of the lowest rank that has a trace."""
+    traced = [process for process in processes if process.loop is not None and process.loop.trace]
+    return min(traced, key=lambda process: (process.rank, -process.step_count), default=None)
 
 
 def traces(processes: Sequence[Process]) -> tuple[Path, ...]:
-    """The traces for times of all ranks."""
-    return tuple(Path(item.loop.trace) for item in processes if item.loop and item.loop.trace)
+    """The traces of times, of all ranks."""
+    return tuple(
+        Path(process.loop.trace) for process in processes if process.loop and process.loop.trace
+    )
 
 
 def notes(
-    processes: Sequence[Process], leading: Process, orders: wire.ProfileOrders
+    processes: Sequence[Process], main_process: Process, orders: wire.ProfileOrders
 ) -> tuple[str, ...]:
-    """What could not be seen of the job, and why."""
-    seen = leading.loop
-    assert seen is not None
-    told = []
-    if seen.steps < orders.steps:
-        told.append(f"the program ended early: {units.count(seen.steps, 'step')} recorded")
-    if not seen.detail_trace:
-        told.append("no step was recorded with stacks: findings of operators have no line")
-    if orders.skip_s and leading.facts is not None and leading.facts.world_size > 1:
-        told.append("--skip was left out: several ranks count steps, not seconds")
-    if seen.debug_variables:
-        told.append(f"set in the environment: {', '.join(seen.debug_variables)}")
-    faults = dict.fromkeys(fault for item in processes for fault in item.faults)
-    return (*told, *(f"inside flatout, the program was not touched: {fault}" for fault in faults))
+    """What could not be recorded of the job, and why."""
+    loop = main_process.loop
+    assert loop is not None
+    remarks = []
+    if loop.steps < orders.steps:
+        remarks.append(f"the program ended early: {units.count(loop.steps, 'step')} recorded")
+    if not loop.detail_trace:
+        remarks.append("no step was recorded with stacks: findings of operators have no line")
+    if orders.skip_s and main_process.facts is not None and main_process.facts.world_size > 1:
+        remarks.append("--skip was ignored: several ranks count steps, not seconds")
+    if loop.debug_variables:
+        remarks.append(f"set in the environment: {', '.join(loop.debug_variables)}")
+    faults = dict.fromkeys(fault for process in processes for fault in process.faults)
+    return (
+        *remarks,
+        *(f"inside flatout, the program was not touched: {fault}" for fault in faults),
+    )
 
 
 def why_not(processes: Sequence[Process], returncode: int, followed: bool) -> UserError:
-    """The error that tells why there is no profile, and what to do next."""
+    """The error that says why there is no profile, and what to do next."""
     if not followed:
         return UserError("flatout could write no orders, so nothing was recorded", exit_code=1)
     if not processes:
@@ -109,19 +114,19 @@ def why_not(processes: Sequence[Process], returncode: int, followed: bool) -> Us
             "start the script without these options, or name the Python that runs it: --python",
             1,
         )
-    if any(item.loop is not None and item.loop.profiler for item in processes):
+    if any(process.loop is not None and process.loop.profiler for process in processes):
         return UserError(
-            "the script runs a profiler of its own all the time, and there can be only one",
-            "take it out, or read its own trace: flatout profile FILE",
+            "the script's own profiler runs all the time, and only one can be active",
+            "remove it, or read its trace: flatout profile FILE",
             1,
         )
-    steps = max(item.step_count for item in processes)
+    steps = max(process.step_count for process in processes)
     if returncode:
-        how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
-        did = f"after {units.count(steps, 'step')}" if steps else "before its first step"
+        ending = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
+        progress = f"after {units.count(steps, 'step')}" if steps else "before its first step"
         return UserError(
-            f"the program failed {did} ({how}), before a window was recorded: "
-            "its own message stands above",
+            f"the program failed {progress} ({ending}), before a window was recorded: "
+            "its own message is above",
             "make it run by itself first",
             1,
         )
@@ -129,7 +134,7 @@ def why_not(processes: Sequence[Process], returncode: int, followed: bool) -> Us
 
 
 def _too_few(processes: Sequence[Process], steps: int) -> UserError:
-    faults = [fault for item in processes for fault in item.faults]
+    faults = [fault for process in processes for fault in process.faults]
     if faults:
         return UserError(f"nothing was recorded: {'; '.join(faults)}", exit_code=1)
     if steps:
@@ -139,7 +144,7 @@ def _too_few(processes: Sequence[Process], steps: int) -> UserError:
             "let it take more steps (more data or more epochs); --steps 2 records fewer",
             1,
         )
-    did = "imported torch but took no optimizer step" if any(i.torch for i in processes) else (
-        "never imported torch"
-    )  # fmt: skip
-    return UserError(f"the program {did}", "name the script that trains", 1)
+    activity = "never imported torch"
+    if any(process.torch for process in processes):
+        activity = "imported torch but took no optimizer step"
+    return UserError(f"the program {activity}", "name the script that trains", 1)

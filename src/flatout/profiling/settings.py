@@ -9,10 +9,10 @@ from flatout.nouns.observer import Silent
 
 
 class Lines(Silent):
-    """An Observer that tells each part of the work on stderr: the terminal is the script's."""
+    """An Observer that writes a line to stderr for each part of the work."""
 
     def phase(self, text: str) -> None:
-        """A new part begins."""
+        """Write a line: a new part begins."""
         with suppress(OSError, AttributeError):  # stderr may be closed: no reason not to run
             sys.stderr.write(f"flatout: {text}\n")
             sys.stderr.flush()

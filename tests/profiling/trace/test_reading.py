@@ -28,8 +28,8 @@ FEW = settings(
 def equal(one, other) -> bool:
     """The same recording, apart from the file's name."""
     assert one.names == other.names
-    assert (one.threads, one.shapes, one.dtypes, one.concrete, one.rank, one.seen) == (
-        (other.threads, other.shapes, other.dtypes, other.concrete, other.rank, other.seen)
+    assert (one.threads, one.shapes, one.dtypes, one.concrete, one.rank, one.event_count) == (
+        (other.threads, other.shapes, other.dtypes, other.concrete, other.rank, other.event_count)
     )
     assert one.metadata == other.metadata
     for part in ("events", "memory"):
@@ -44,7 +44,7 @@ def test_reads_what_json_reads(name):
     (found,) = read([real(name)])
     events = json.loads(gzip.decompress(real(name).read_bytes()))["traceEvents"]
     lasting = [event for event in events if event.get("ph") == "X"]
-    assert found.seen == len(events)
+    assert found.event_count == len(events)
     assert len(found.events) == len(lasting)
     assert not found.truncated
     assert sorted(found.names[number] for number in found.events.name) == sorted(
@@ -173,7 +173,7 @@ def test_events_that_are_not_as_expected_cost_the_others_nothing(odd, tmp_path):
     trace = small()
     trace.events.insert(2, odd)
     with_odd = trace.recording(tmp_path)
-    assert with_odd.seen == len(trace.events) and not with_odd.truncated
+    assert with_odd.event_count == len(trace.events) and not with_odd.truncated
     assert analyse(with_odd).anatomy.parts
     assert {"aten::mm", "volta_sgemm_64x64_nt"} <= set(with_odd.names)
     assert len(with_odd.events) == sum(event.get("ph") == "X" for event in trace.events)
@@ -191,7 +191,7 @@ def test_nan_and_infinity(tmp_path):
     text = small().text().replace('"dur": 18', '"dur": NaN').replace('"device": 0', '"x": Infinity')
     (tmp_path / "odd.json").write_text(text)
     (found,) = read([tmp_path / "odd.json"])
-    assert found.seen == len(small().events) and not found.truncated
+    assert found.event_count == len(small().events) and not found.truncated
 
 
 def test_order_in_the_file_does_not_matter(tmp_path):
@@ -211,7 +211,7 @@ def test_what_breaks_off_is_read_up_to_there(share, packed, tmp_path):
     (tmp_path / "cut.json").write_bytes(data[: int(len(data) * share)])
     (found,) = read([tmp_path / "cut.json"])
     assert found.truncated
-    assert found.seen == pytest.approx(68692 * share, rel=0.1)
+    assert found.event_count == pytest.approx(68692 * share, rel=0.1)
 
 
 def test_damage_in_the_middle_leaves_what_stands_before(tmp_path):
@@ -228,7 +228,7 @@ def test_strings_that_look_like_borders_between_events(tmp_path):
     trace.op("nested", 22, 23, list=[{"a": 1}, {"b": 2}, {"ph": "X"}])
     found = trace.recording(tmp_path)
     assert 'tricky }, {"ph": "X", "name": 1}, {"a": [' in found.names
-    assert found.seen == len(trace.events)
+    assert found.event_count == len(trace.events)
 
 
 def test_text_in_other_alphabets(tmp_path):
@@ -295,14 +295,14 @@ def test_garbage_is_never_more_than_a_user_error(data, tmp_path):
 
 def test_memory_is_bounded_by_the_columns(tmp_path, monkeypatch):
     """No more text is held than one piece and the event that it cuts."""
-    held = []
-    some = stream.Stream._some
+    buffer_sizes = []
+    complete_events = stream.Stream._complete_events
 
     def spy(self):
-        held.append(len(self._held))
-        return some(self)
+        buffer_sizes.append(len(self._buffer))
+        return complete_events(self)
 
-    monkeypatch.setattr(stream.Stream, "_some", spy)
+    monkeypatch.setattr(stream.Stream, "_complete_events", spy)
     (found,) = read([real("a100_train")])
-    assert found.seen == 109_123
-    assert len(held) > 10 and max(held) < 4 * stream.PIECE
+    assert found.event_count == 109_123
+    assert len(buffer_sizes) > 10 and max(buffer_sizes) < 4 * stream.PIECE

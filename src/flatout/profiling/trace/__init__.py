@@ -1,1 +1,1 @@
-"""Kineto traces: read them, and say where each step's time went."""
+"""Kineto traces: read them, and attribute each step's time."""

@@ -1,4 +1,4 @@
-"""Two sequences of names laid side by side, as far as that can be done in one way only."""
+"""Two sequences of names aligned, as far as the alignment is unambiguous."""
 
 from __future__ import annotations
 
@@ -9,87 +9,92 @@ from flatout.profiling.trace.intervals import NOBODY
 from flatout.profiling.trace.recording import Flags, Ints
 
 MOST_CELLS = 6_000_000
-"""Of the table of common sequences: some hundredths of a second."""
+"""Size limit of the table of common sequences: some hundredths of a second."""
 LEAST_MARGIN = 64
 RUN = 3
-"""So many in a row are believed where both sides have something that the other has not."""
+"""Where both sides have extra names, only runs of at least this many matches count."""
 
 
-def align(mine: Ints, theirs: Ints, where: Ints, meaning: NDArray[np.uint64]) -> tuple[Ints, Flags]:
-    """For each of `mine` its place in `theirs`; NOBODY: none, or not for sure.
+def align(left: Ints, right: Ints, places: Ints, meaning: NDArray[np.uint64]) -> tuple[Ints, Flags]:
+    """For each name of `left` its index in `right`; NOBODY: none, or ambiguous.
 
-    Of all longest common sequences each must have this one, at the same place (`where`, of each
-    of `theirs`). Where one side only has something more than the other, and the place is the
-    same for the same operator, what is found is then the truth. Second: whether what is inside is
-    the same too (`meaning`) in all of them.
+    All longest common subsequences must contain the match, at the same place (`places`, one for
+    each name of `right`). Where only one side has extra names, and the same operator has the same
+    place, the result is then exact. Second: whether the children are the same too (`meaning`) in
+    all of them.
     """
-    count = len(mine)
-    if count == len(theirs) and (mine == theirs).all():
-        known = mine >= 0
-        return np.where(known, np.arange(count), NOBODY), known
-    found, same = np.full(count, NOBODY, np.int64), np.zeros(count, np.bool_)
-    begin, end = _ends(mine, theirs)
-    found[:begin], same[:begin] = np.arange(begin), True
-    found[count - end :], same[count - end :] = np.arange(len(theirs) - end, len(theirs)), True
-    part = slice(begin, count - end), slice(begin, len(theirs) - end)
-    if (count - begin - end) * (len(theirs) - begin - end) <= MOST_CELLS:
-        at, alike = _common(mine[part[0]], theirs[part[1]], where[part[1]], meaning[part[1]])
-        found[part[0]] = np.where(at >= 0, at + begin, NOBODY)
-        same[part[0]] = alike
-    found[mine < 0] = NOBODY
-    return found, same
+    count = len(left)
+    if count == len(right) and (left == right).all():
+        is_known = left >= 0
+        return np.where(is_known, np.arange(count), NOBODY), is_known
+    matches, same_meaning = np.full(count, NOBODY, np.int64), np.zeros(count, np.bool_)
+    begin, end = _ends(left, right)
+    matches[:begin], same_meaning[:begin] = np.arange(begin), True
+    matches[count - end :], same_meaning[count - end :] = (
+        np.arange(len(right) - end, len(right)),
+        True,
+    )
+    middle = slice(begin, count - end), slice(begin, len(right) - end)
+    if (count - begin - end) * (len(right) - begin - end) <= MOST_CELLS:
+        inner_matches, inner_same = _common(
+            left[middle[0]], right[middle[1]], places[middle[1]], meaning[middle[1]]
+        )
+        matches[middle[0]] = np.where(inner_matches >= 0, inner_matches + begin, NOBODY)
+        same_meaning[middle[0]] = inner_same
+    matches[left < 0] = NOBODY
+    return matches, same_meaning
 
 
-def _ends(mine: Ints, theirs: Ints) -> tuple[int, int]:
-    """How many at the begin and the end need not be looked at: far from all that differs."""
-    length = min(len(mine), len(theirs))
-    ahead = mine[:length] != theirs[:length]
-    behind = mine[::-1][:length] != theirs[::-1][:length]
-    begin = int(ahead.argmax()) if ahead.any() else length
-    end = int(behind.argmax()) if behind.any() else length
-    differing = max(len(mine), len(theirs)) - begin - end
-    # As much as the table may hold is looked at: what is alike may stand for each other there.
+def _ends(left: Ints, right: Ints) -> tuple[int, int]:
+    """How many names at either end can be matched directly: they are far from any difference."""
+    length = min(len(left), len(right))
+    differs_ahead = left[:length] != right[:length]
+    differs_behind = left[::-1][:length] != right[::-1][:length]
+    begin = int(differs_ahead.argmax()) if differs_ahead.any() else length
+    end = int(differs_behind.argmax()) if differs_behind.any() else length
+    differing = max(len(left), len(right)) - begin - end
+    # The table takes in as much as it may hold: near a difference, equal names are interchangeable.
     margin = max((int(MOST_CELLS**0.5) - max(differing, 0)) // 2, LEAST_MARGIN)
     overlap = max(begin + end - length, 0)
     return max(begin - overlap - margin, 0), max(end - overlap - margin, 0)
 
 
 def _common(
-    mine: Ints, theirs: Ints, where: Ints, meaning: NDArray[np.uint64]
+    left: Ints, right: Ints, places: Ints, meaning: NDArray[np.uint64]
 ) -> tuple[Ints, Flags]:
-    """Pairs that are in all longest common sequences."""
-    count = len(mine)
-    found, same = np.full(count, NOBODY, np.int64), np.zeros(count, np.bool_)
-    if not count or not len(theirs):
-        return found, same
-    ahead = _lengths(mine, theirs)
-    behind = _lengths(mine[::-1], theirs[::-1])[::-1, ::-1]
+    """Pairs that are in all longest common subsequences."""
+    count = len(left)
+    matches, same_meaning = np.full(count, NOBODY, np.int64), np.zeros(count, np.bool_)
+    if not count or not len(right):
+        return matches, same_meaning
+    ahead = _lengths(left, right)
+    behind = _lengths(left[::-1], right[::-1])[::-1, ::-1]
     longest = int(ahead[-1, -1])
     for row in range(count):
         if (ahead[row] + behind[row + 1] == longest).any():
-            continue  # one of them does without it
-        pairs = (mine[row] == theirs) & (ahead[row, :-1] + behind[row + 1, 1:] + 1 == longest)
-        at = np.flatnonzero(pairs)
-        if (where[at] == where[at[0]]).all():
-            found[row] = at[0]
-            same[row] = (meaning[at] == meaning[at[0]]).all()
-    if longest < min(count, len(theirs)):
-        found[~_in_runs(found)] = NOBODY
-    return found, same
+            continue  # one of them leaves it out
+        pairs = (left[row] == right) & (ahead[row, :-1] + behind[row + 1, 1:] + 1 == longest)
+        candidates = np.flatnonzero(pairs)
+        if (places[candidates] == places[candidates[0]]).all():
+            matches[row] = candidates[0]
+            same_meaning[row] = (meaning[candidates] == meaning[candidates[0]]).all()
+    if longest < min(count, len(right)):
+        matches[~_in_runs(matches)] = NOBODY
+    return matches, same_meaning
 
 
-def _lengths(mine: Ints, theirs: Ints) -> NDArray[np.int32]:
-    """Of the longest common sequence of the first i and the first j."""
-    found = np.zeros((len(mine) + 1, len(theirs) + 1), np.int32)
-    for row, name in enumerate(mine.tolist()):
-        longer = found[row, :-1] + (theirs == name if name >= 0 else 0)
-        np.maximum.accumulate(np.maximum(found[row, 1:], longer), out=found[row + 1, 1:])
-    return found
+def _lengths(left: Ints, right: Ints) -> NDArray[np.int32]:
+    """Lengths of the longest common subsequence of the first i and the first j names."""
+    lengths = np.zeros((len(left) + 1, len(right) + 1), np.int32)
+    for row, name in enumerate(left.tolist()):
+        extended = lengths[row, :-1] + (right == name if name >= 0 else 0)
+        np.maximum.accumulate(np.maximum(lengths[row, 1:], extended), out=lengths[row + 1, 1:])
+    return lengths
 
 
-def _in_runs(found: Ints) -> Flags:
-    """Whether each is one of RUN or more whose pairs follow on each other."""
-    new = np.r_[True, (found[1:] != found[:-1] + 1) | (found[1:] < 0)]
-    run = np.cumsum(new) - 1
-    kept: Flags = (np.bincount(run)[run] >= RUN) & (found >= 0)
-    return kept
+def _in_runs(matches: Ints) -> Flags:
+    """Whether each match is in a run of at least RUN consecutive pairs."""
+    starts = np.r_[True, (matches[1:] != matches[:-1] + 1) | (matches[1:] < 0)]
+    run = np.cumsum(starts) - 1
+    in_runs: Flags = (np.bincount(run)[run] >= RUN) & (matches >= 0)
+    return in_runs

@@ -21,67 +21,67 @@ def analyse(
     step_ms: float | None = None,
     roots: Sequence[Path] = (),
 ) -> Profile:
-    """Where the time of one step went, and what was seen on the way.
+    """Where the time of one step went, with tables of what was recorded.
 
-    `detail`: the trace with stacks and shapes; its lines and shapes are given to the same
-    operators of the first. `step_ms`: a step while nothing is recorded: what recording added is
-    taken off. `roots`: folders of the user's own code, the first the one the program was
-    started in; without them lines are those of functions.
+    `detail`: the trace with stacks and shapes; its lines and shapes are transferred to
+    the same operators of the first. `step_ms`: duration of a step without recording: the overhead
+    of recording is subtracted. `roots`: folders of the user's own code, first the one in which the
+    program was started; without them lines are those of functions.
     """
-    seen = look(recording, detail, roots)
-    found = anatomy(seen, step_ms)
-    factor = factors(seen, found)
-    name, capability = _device(seen)
+    attribution = look(recording, detail, roots)
+    step_anatomy = anatomy(attribution, step_ms)
+    factor = factors(attribution, step_anatomy)
+    name, capability = _device(attribution)
     return Profile(
         command=(),
-        anatomy=found,
-        operators=tables.operator_table(seen, factor),
-        kernels=tables.kernel_table(seen),
-        gaps=tables.gap_table(seen, factor),
-        syncs=tables.sync_table(seen),
-        copies=tables.copy_table(seen),
-        collectives=tables.collective_table(seen),
-        timeline=drawing.timeline(seen),
-        memory=drawing.memory(seen),
+        anatomy=step_anatomy,
+        operators=tables.operator_table(attribution, factor),
+        kernels=tables.kernel_table(attribution),
+        gaps=tables.gap_table(attribution, factor),
+        syncs=tables.sync_table(attribution),
+        copies=tables.copy_table(attribution),
+        collectives=tables.collective_table(attribution),
+        timeline=drawing.timeline(attribution),
+        memory=drawing.memory(attribution),
         device_name=name,
         capability=capability,
         trace=recording.path,
-        trace_steps=bool(seen.window.marks),
+        trace_steps=bool(attribution.window.marks),
     )
 
 
 def ranks(recordings: Sequence[Recording]) -> tuple[RankSeen, ...]:
-    """All ranks in short; empty for one."""
+    """A summary of each rank; empty for a single one."""
     if len(recordings) < 2:
         return ()
-    ordered = sorted(recordings, key=lambda one: one.rank)
+    ordered = sorted(recordings, key=lambda recording: recording.rank)
     return tuple(_rank(look(recording)) for recording in ordered)
 
 
-def _rank(seen: Seen) -> RankSeen:
+def _rank(attribution: Seen) -> RankSeen:
     """How long this rank was busy, and with what; overlaps count for both."""
-    found = anatomy(seen)
-    communication = found.part(Kind.COMMUNICATION) + found.hidden_communication_ms
-    compute = found.busy_ms - found.part(Kind.COPY, Kind.COMMUNICATION, Kind.PYTHON)
+    step_anatomy = anatomy(attribution)
+    communication = step_anatomy.part(Kind.COMMUNICATION) + step_anatomy.hidden_communication_ms
+    compute = step_anatomy.busy_ms - step_anatomy.part(Kind.COPY, Kind.COMMUNICATION, Kind.PYTHON)
     return RankSeen(
-        rank=seen.recording.rank,
-        step_ms=found.step_ms,
-        busy_ms=found.busy_ms,
+        rank=attribution.recording.rank,
+        step_ms=step_anatomy.step_ms,
+        busy_ms=step_anatomy.busy_ms,
         communication_ms=communication,
         compute_ms=compute,
     )
 
 
-def _device(seen: Seen) -> tuple[str | None, tuple[int, int] | None]:
-    """Name and compute capability of the device that trained, as the trace tells them."""
-    properties = seen.recording.metadata.get("deviceProperties")
-    if not seen.on_device or not isinstance(properties, list):
+def _device(attribution: Seen) -> tuple[str | None, tuple[int, int] | None]:
+    """Name and compute capability of the device that trained, from the trace."""
+    properties = attribution.recording.metadata.get("deviceProperties")
+    if not attribution.on_device or not isinstance(properties, list):
         return None, None
-    number = int(device.numbers(seen.recording)[seen.work.rows[0]])
-    mine: dict[str, Any] = next(
-        (one for one in properties if isinstance(one, dict) and one.get("id") == number), {}
+    number = int(device.numbers(attribution.recording)[attribution.work.rows[0]])
+    device_properties: dict[str, Any] = next(
+        (entry for entry in properties if isinstance(entry, dict) and entry.get("id") == number), {}
     )
-    major, minor = mine.get("computeMajor"), mine.get("computeMinor")
-    known = isinstance(major, int) and isinstance(minor, int)
-    name = mine.get("name")
-    return name if isinstance(name, str) else None, (major, minor) if known else None  # type: ignore[return-value]
+    major, minor = device_properties.get("computeMajor"), device_properties.get("computeMinor")
+    has_capability = isinstance(major, int) and isinstance(minor, int)
+    name = device_properties.get("name")
+    return name if isinstance(name, str) else None, (major, minor) if has_capability else None  # type: ignore[return-value]

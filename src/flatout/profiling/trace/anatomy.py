@@ -1,4 +1,4 @@
-"""The parts of one step: they add up to its time, because each instant has one owner."""
+"""The parts of one step: they sum to its time, because each instant has one owner."""
 
 from __future__ import annotations
 
@@ -14,145 +14,163 @@ ADDED_TO = {
     True: (Kind.WAIT_HOST, Kind.WAIT_SYNC, Kind.WAIT_OTHER, Kind.WAIT_DATA),
     False: (Kind.PYTHON,),
 }
-"""On an accelerator or not: the parts that recording makes longer, the likeliest first."""
-KEPT = {True: (), False: (Kind.WAIT_DATA,)}
-"""What is no longer for being recorded: where a CPU trains, its wait for a batch."""
+"""By whether an accelerator trains: the parts that recording prolongs, the likeliest first."""
+UNAFFECTED = {True: (), False: (Kind.WAIT_DATA,)}
+"""The parts that recording does not prolong: where a CPU trains, its wait for a batch."""
 
 
-def anatomy(seen: Seen, step_ms: float | None = None) -> Anatomy:
-    """Divide up the window. `step_ms`: what a step takes when nothing is recorded."""
-    times = _times(seen)
-    recorded = seen.per_step(seen.window.end - seen.window.begin)
-    wanted = recorded if step_ms is None or step_ms <= 0 else step_ms
-    launches = _launches(seen)
-    times, added = _undisturbed(times, launches, recorded, wanted, seen.on_device)
-    operations, moved = _flops(seen), _traffic(seen)
+def anatomy(attribution: Seen, step_ms: float | None = None) -> Anatomy:
+    """Divide up the window. `step_ms`: duration of a step without recording."""
+    times = _times(attribution)
+    recorded_ms = attribution.per_step(attribution.window.end - attribution.window.begin)
+    target_ms = recorded_ms if step_ms is None or step_ms <= 0 else step_ms
+    launches = _launches(attribution)
+    times, overhead_ms = _without_overhead(
+        times, launches, recorded_ms, target_ms, attribution.on_device
+    )
+    operations, traffic = _flops(attribution), _traffic(attribution)
     parts = [
         Part(
             kind,
             ms,
             launches=launches.get(kind, 0.0),
             flops=operations.get(kind),
-            bytes=moved.get(kind),
+            bytes=traffic.get(kind),
         )
         for kind, ms in times.items()
         if ms > 0
     ]
     return Anatomy(
-        device="cuda" if seen.on_device else "cpu",
-        step_ms=wanted,
+        device="cuda" if attribution.on_device else "cpu",
+        step_ms=target_ms,
         parts=tuple(sorted(parts, key=lambda part: -part.ms)),
-        steps=seen.window.steps,
-        recording_ms=added,
-        hidden_communication_ms=_hidden(seen, Kind.COMMUNICATION),
-        overlapped_copy_ms=_hidden(seen, Kind.COPY),
+        steps=attribution.window.steps,
+        recording_ms=overhead_ms,
+        hidden_communication_ms=_hidden(attribution, Kind.COMMUNICATION),
+        overlapped_copy_ms=_hidden(attribution, Kind.COPY),
         flops=sum(operations.values()) or None,
     )
 
 
-def factors(seen: Seen, found: Anatomy) -> dict[Kind, float]:
-    """By how much each kind's time was corrected."""
-    return {kind: found.part(kind) / ms if ms else 1.0 for kind, ms in _times(seen).items()}
+def factors(attribution: Seen, step_anatomy: Anatomy) -> dict[Kind, float]:
+    """The factor by which each kind's time was corrected."""
+    return {
+        kind: step_anatomy.part(kind) / ms if ms else 1.0
+        for kind, ms in _times(attribution).items()
+    }
 
 
-def _times(seen: Seen) -> dict[Kind, float]:
+def _times(attribution: Seen) -> dict[Kind, float]:
     """Milliseconds of each kind in one step, as recorded."""
-    times = {kind: seen.per_step(seen.held.total(number)) for number, kind in enumerate(seen.order)}
-    lasting = seen.gaps.end - seen.gaps.begin
+    times = {
+        kind: attribution.per_step(attribution.held.total(number))
+        for number, kind in enumerate(attribution.order)
+    }
+    durations = attribution.gaps.end - attribution.gaps.begin
     for number, kind in enumerate(WAITS):
-        waited = int(lasting[seen.gaps.cause == number].sum())
-        times[kind] = times.get(kind, 0.0) + seen.per_step(waited)
+        wait_ns = int(durations[attribution.gaps.cause == number].sum())
+        times[kind] = times.get(kind, 0.0) + attribution.per_step(wait_ns)
     return times
 
 
-def _undisturbed(
+def _without_overhead(
     times: dict[Kind, float],
     launches: dict[Kind, float],
-    recorded: float,
-    wanted: float,
+    recorded_ms: float,
+    target_ms: float,
     on_device: bool,
 ) -> tuple[dict[Kind, float], float]:
-    """Take off what recording added, so that the parts add up to `wanted`; and how much it was.
+    """Times that sum to `target_ms`, without the overhead of recording; and that overhead.
 
-    On a CPU each operator costs the recorder the same. What is still too much is no cost of
-    recording: these steps were slower, and their parts are scaled.
+    On a CPU the recorder's cost is the same for each operator. Any remaining excess is not
+    overhead: these steps were slower, and their parts are scaled.
     """
-    excess, found = max(recorded - wanted, 0.0), dict(times)
-    left = excess
+    excess_ms, corrected = max(recorded_ms - target_ms, 0.0), dict(times)
+    rest_ms = excess_ms
     for kind in ADDED_TO[on_device]:
-        left -= (taken := min(left, found.get(kind, 0.0)))
-        found[kind] = found.get(kind, 0.0) - taken
+        rest_ms -= (deducted_ms := min(rest_ms, corrected.get(kind, 0.0)))
+        corrected[kind] = corrected.get(kind, 0.0) - deducted_ms
     if not on_device:
-        kept = (*KEPT[on_device], *ADDED_TO[on_device])
-        counts = {kind: count for kind, count in launches.items() if kind not in kept}
-        each = left / (sum(counts.values()) or 1.0)
+        excluded = (*UNAFFECTED[on_device], *ADDED_TO[on_device])
+        counts = {kind: count for kind, count in launches.items() if kind not in excluded}
+        per_launch_ms = rest_ms / (sum(counts.values()) or 1.0)
         for kind, count in counts.items():
-            left -= (taken := min(each * count, found.get(kind, 0.0)))
-            found[kind] = found.get(kind, 0.0) - taken
-    return _scaled(found, wanted, KEPT[on_device]), excess - max(left, 0.0)
+            rest_ms -= (deducted_ms := min(per_launch_ms * count, corrected.get(kind, 0.0)))
+            corrected[kind] = corrected.get(kind, 0.0) - deducted_ms
+    return _scaled(corrected, target_ms, UNAFFECTED[on_device]), excess_ms - max(rest_ms, 0.0)
 
 
-def _scaled(times: dict[Kind, float], wanted: float, kept: tuple[Kind, ...]) -> dict[Kind, float]:
-    """Scaled so that they add up; `kept` stay as they are, as far as that can be."""
-    fixed = sum(times.get(kind, 0.0) for kind in kept)
-    others = sum(times.values()) - fixed
-    if fixed >= wanted or others <= 0:
-        fixed, others, kept = 0.0, sum(times.values()), ()
-    ratio = (wanted - fixed) / others if others else 1.0
-    return {kind: ms if kind in kept else ms * ratio for kind, ms in times.items()}
+def _scaled(
+    times: dict[Kind, float], target_ms: float, fixed_kinds: tuple[Kind, ...]
+) -> dict[Kind, float]:
+    """Times scaled to sum to `target_ms`; `fixed_kinds` stay unchanged where possible."""
+    fixed_ms = sum(times.get(kind, 0.0) for kind in fixed_kinds)
+    other_ms = sum(times.values()) - fixed_ms
+    if fixed_ms >= target_ms or other_ms <= 0:
+        fixed_ms, other_ms, fixed_kinds = 0.0, sum(times.values()), ()
+    ratio = (target_ms - fixed_ms) / other_ms if other_ms else 1.0
+    return {kind: ms if kind in fixed_kinds else ms * ratio for kind, ms in times.items()}
 
 
-def _launches(seen: Seen) -> dict[Kind, float]:
-    """Kernels, or operators that compute, of one step."""
-    if seen.on_device:
-        ranks = seen.work.rank[seen.counted]
+def _launches(attribution: Seen) -> dict[Kind, float]:
+    """Kernels of one step, or operators that compute."""
+    if attribution.on_device:
+        ranks = attribution.work.rank[attribution.counted]
     else:
-        rows = seen.host.rows[seen.window.inside(seen.recording.events.begin[seen.host.rows])]
-        ranks = seen.rank[rows]
-    counts = np.bincount(ranks, minlength=len(seen.order)) / seen.window.steps
-    return {kind: float(counts[number]) for number, kind in enumerate(seen.order)}
+        rows = attribution.host.rows[
+            attribution.window.inside(attribution.recording.events.begin[attribution.host.rows])
+        ]
+        ranks = attribution.rank[rows]
+    counts = np.bincount(ranks, minlength=len(attribution.order)) / attribution.window.steps
+    return {kind: float(counts[number]) for number, kind in enumerate(attribution.order)}
 
 
-def _hidden(seen: Seen, kind: Kind) -> float:
-    """Time in which this kind was at work while another one held the instant."""
-    if not seen.on_device:
+def _hidden(attribution: Seen, kind: Kind) -> float:
+    """Time in which this kind was active while another kind owned the instant."""
+    if not attribution.on_device:
         return 0.0
-    rows = seen.work.rows[seen.work.rank == RANKS[kind]]
-    events, low, high = seen.recording.events, seen.window.begin, seen.window.end
+    rows = attribution.work.rows[attribution.work.rank == RANKS[kind]]
+    events, low, high = (
+        attribution.recording.events,
+        attribution.window.begin,
+        attribution.window.end,
+    )
     first, last = intervals.union(
         np.clip(events.begin[rows], low, high), np.clip(events.end[rows], low, high)
     )
-    return seen.per_step(int((last - first).sum()) - seen.held.total(RANKS[kind]))
+    return attribution.per_step(int((last - first).sum()) - attribution.held.total(RANKS[kind]))
 
 
-def _flops(seen: Seen) -> dict[Kind, float]:
-    """Floating-point operations of one step, by the kind that carries them out."""
-    rows = np.flatnonzero(seen.flops)
-    return _by_kind(seen, rows, seen.flops[rows])
+def _flops(attribution: Seen) -> dict[Kind, float]:
+    """Floating-point operations of one step, by the kind that performs them."""
+    rows = np.flatnonzero(attribution.flops)
+    return _by_kind(attribution, rows, attribution.flops[rows])
 
 
-def _traffic(seen: Seen) -> dict[Kind, float]:
-    """Bytes that one step must move at least, by the kind that does it."""
-    rows = np.flatnonzero(seen.traffic)
-    return _by_kind(seen, rows, seen.traffic[rows])
+def _traffic(attribution: Seen) -> dict[Kind, float]:
+    """Least bytes that one step must move, by the kind that moves them."""
+    rows = np.flatnonzero(attribution.traffic)
+    return _by_kind(attribution, rows, attribution.traffic[rows])
 
 
-def _by_kind(seen: Seen, rows: Ints, amounts: Ints) -> dict[Kind, float]:
-    """Amounts of operators, of one step."""
+def _by_kind(attribution: Seen, rows: Ints, amounts: Ints) -> dict[Kind, float]:
+    """Operators' amounts per step, by kind."""
     if not len(rows):
         return {}
-    on_tensor_cores = np.zeros(len(seen.recording.events), np.bool_)
-    fast = seen.work.rank == RANKS[Kind.TENSOR_CORES]
-    around = np.unique(seen.work.operator[fast & seen.counted])
-    while len(around := around[around >= 0]):
-        on_tensor_cores[around] = True
-        around = np.unique(seen.host.parent[around])
-    found: dict[Kind, float] = {}
+    on_tensor_cores = np.zeros(len(attribution.recording.events), np.bool_)
+    tensor_core_work = attribution.work.rank == RANKS[Kind.TENSOR_CORES]
+    parents = np.unique(attribution.work.operator[tensor_core_work & attribution.counted])
+    while len(parents := parents[parents >= 0]):
+        on_tensor_cores[parents] = True
+        parents = np.unique(attribution.host.parent[parents])
+    by_kind: dict[Kind, float] = {}
     for row, amount in zip(rows.tolist(), amounts.tolist(), strict=True):
-        kind = processor.ORDER[seen.rank[row]]
-        if seen.flops[row]:
+        kind = processor.ORDER[attribution.rank[row]]
+        if attribution.flops[row]:
             kind = Kind.TENSOR_CORES if on_tensor_cores[row] else Kind.MATMUL
-            if flops.is_attention(seen.recording.names[seen.recording.events.name[row]]):
+            if flops.is_attention(
+                attribution.recording.names[attribution.recording.events.name[row]]
+            ):
                 kind = Kind.ATTENTION
-        found[kind] = found.get(kind, 0.0) + amount / seen.window.steps
-    return found
+        by_kind[kind] = by_kind.get(kind, 0.0) + amount / attribution.window.steps
+    return by_kind

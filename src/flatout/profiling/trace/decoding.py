@@ -1,4 +1,4 @@
-"""The text of events -> objects: with msgspec where there is one, else with json, alike."""
+"""The text of events -> objects: with msgspec where installed, else with json; equivalent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCANNER = json.JSONDecoder(strict=False)
 
 @dataclass(slots=True)
 class Args:
-    """What is kept of an event's arguments."""
+    """The arguments of an event that are read."""
 
     external: int = -1
     external_old: int = -1
@@ -41,7 +41,7 @@ class Args:
 
 @dataclass(slots=True)
 class Complete:
-    """Something with a begin and a duration."""
+    """An event with a begin and a duration."""
 
     name: str
     cat: str
@@ -54,7 +54,7 @@ class Complete:
 
 @dataclass(slots=True)
 class Instant:
-    """Something without a duration."""
+    """An event without a duration."""
 
     name: str
     ts: float
@@ -69,28 +69,28 @@ if fast is not None:
 
 
 def decode(text: bytes) -> list[Any] | None:
-    """The events of a whole JSON list; None: take them slowly."""
+    """The events of a whole JSON list; None: decode them one by one."""
     return None if fast is None else fast.decode(text)
 
 
-def slowly(text: str, at: int) -> tuple[list[Any], int, str]:
+def decode_singly(text: str, at: int) -> tuple[list[Any], int, str]:
     """Events of `text` from `at` on, one by one, as far as they go.
 
     Returns them, where the next one begins, and why it stopped: "more" (the text ends within
     an event, or the event is damaged), "end" (of the list).
     """
-    found: list[Any] = []
+    events: list[Any] = []
     while True:
         start = _skip(text, at, " \t\r\n,")
         if start == len(text):
-            return found, start, "more"
+            return events, start, "more"
         if text[start] == "]":
-            return found, start, "end"
+            return events, start, "end"
         try:
             raw, at = SCANNER.raw_decode(text, start)
         except (ValueError, RecursionError):
-            return found, start, "more"
-        found.append(_event(raw) if isinstance(raw, dict) else None)
+            return events, start, "more"
+        events.append(_event(raw) if isinstance(raw, dict) else None)
 
 
 def _skip(text: str, at: int, characters: str) -> int:
@@ -100,10 +100,10 @@ def _skip(text: str, at: int, characters: str) -> int:
 
 
 def _event(raw: dict[str, Any]) -> Any:
-    """One event; None: none that is kept."""
+    """The event as an object; None: of a kind that is not read."""
     phase = raw.get("ph")
     args = raw.get("args")
-    kept = _args(args) if isinstance(args, dict) else None
+    arguments = _args(args) if isinstance(args, dict) else None
     if phase == "X":
         return Complete(
             _text(raw.get("name")),
@@ -112,10 +112,10 @@ def _event(raw: dict[str, Any]) -> Any:
             _place(raw.get("tid")),
             _number(raw.get("ts"), math.nan),
             _number(raw.get("dur"), 0.0),
-            kept,
+            arguments,
         )
     if phase == "i":
-        return Instant(_text(raw.get("name")), _number(raw.get("ts"), math.nan), kept)
+        return Instant(_text(raw.get("name")), _number(raw.get("ts"), math.nan), arguments)
     return None
 
 
@@ -142,7 +142,7 @@ def _args(raw: dict[str, Any]) -> Args:
 
 
 def _text(value: Any) -> str:
-    """What is no text has none; half a character is shown as a question mark."""
+    """A value as text; empty where it is not text. A lone surrogate becomes a question mark."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
@@ -158,7 +158,7 @@ def _whole(value: Any) -> int:
 
 
 def _number(value: Any, default: float) -> float:
-    """A finite number, also one that was written as text."""
+    """A finite number, also where it was written as text."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

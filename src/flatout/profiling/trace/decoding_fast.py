@@ -1,4 +1,4 @@
-"""Events with msgspec: only what is kept becomes an object."""
+"""Events with msgspec: only events that are read become objects."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Instant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
     args: Args | None = None
 
 
-# Arrows, processes, counters and the like: nothing of them is kept.
+# Arrows, processes, counters and the like are not read.
 SKIPPED = [
     msgspec.defstruct(f"Skipped{number}", [], tag_field="ph", tag=phase, gc=False)
     for number, phase in enumerate("sftMCNDOBEIRbnecvVpP")
@@ -65,7 +65,7 @@ DECODER = msgspec.json.Decoder(list[KINDS])
 
 
 def decode(text: bytes) -> list[Any] | None:
-    """The events of a whole JSON list; None: something in it is not as expected."""
+    """The events of a whole JSON list; None: it has an unexpected form."""
     try:
         return DECODER.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):

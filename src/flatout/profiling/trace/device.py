@@ -1,4 +1,4 @@
-"""The device's side: its work, who launched it, and who holds each instant of its time."""
+"""The device's side: its work, what launched it, and what owns each instant of its time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ORDER = (
     Kind.COPY,
     Kind.COMMUNICATION,
 )
-"""Who holds an instant in which several are at work: what computes before what moves data."""
+"""Which kind owns an instant with several active: computation before data movement."""
 RANKS = {kind: rank for rank, kind in enumerate(ORDER)}
 COMPUTE = RANKS[Kind.COPY]
 """Ranks below this one compute."""
@@ -34,37 +34,37 @@ COMPUTE = RANKS[Kind.COPY]
 
 @dataclass(frozen=True)
 class Work:
-    """What one device did. All arrays are as long as `rows`, unless they say otherwise."""
+    """The work of one device. All arrays are as long as `rows`, unless stated otherwise."""
 
     rows: Ints
     """Rows of the recording, in order of begin."""
     rank: Ints
-    """Of its kind in ORDER."""
+    """Rank of its kind in ORDER."""
     call: Ints
-    """Row of the runtime's call that launched it; NOBODY: not recorded."""
+    """Row of the runtime call that launched it; NOBODY: not recorded."""
     operator: Ints
     """Row of the innermost operator or annotation that launched it."""
     launched: Ints
-    """When; NOBODY: not recorded."""
+    """When it was launched; NOBODY: not recorded."""
     orphaned: Flags
-    """The runtime's calls are recorded, but not the one that launched it: it was in the queue when
-    the recording began. Nothing waits for the device between a warm-up and the recording."""
+    """Runtime calls are recorded, but not the one that launched it: it was already queued when the
+    recording began. Nothing waits for the device between a warm-up and the recording."""
 
     def held(self, recording: Recording, low: int, high: int) -> Segments:
-        """Who holds each instant of [low, high): ranks of ORDER, or NOBODY when it is idle."""
+        """The owner of each instant of [low, high): ranks of ORDER, or NOBODY when idle."""
         events = recording.events
         return intervals.sweep(events.begin[self.rows], events.end[self.rows], self.rank, low, high)
 
 
 def work(recording: Recording, host: Host) -> Work:
-    """The work of the device that does most; empty where there is none."""
+    """The work of the busiest device; empty where there is none."""
     rows = _busiest(recording, recording.rows(*DEVICE))
     call, operator = _launchers(recording, host, rows)
     launched = np.where(call >= 0, recording.events.begin[call], NOBODY)
-    fallback = (call < 0) & (operator >= 0)
-    launched = np.where(fallback, recording.events.begin[operator], launched)
-    recorded = bool(len(recording.rows(Category.RUNTIME)))
-    orphaned = (launched < 0) & recorded
+    by_operator = (call < 0) & (operator >= 0)
+    launched = np.where(by_operator, recording.events.begin[operator], launched)
+    has_calls = bool(len(recording.rows(Category.RUNTIME)))
+    orphaned = (launched < 0) & has_calls
     return Work(rows, _ranks(recording, host, rows, operator), call, operator, launched, orphaned)
 
 
@@ -75,32 +75,32 @@ def _busiest(recording: Recording, rows: Ints) -> Ints:
         return rows
     names, inverse = np.unique(devices, return_inverse=True)
     kernels = events.category[rows] == Category.KERNEL
-    lasting = (events.end[rows] - events.begin[rows]) * np.where(kernels, 1.0, 1e-3)
-    busiest = names[np.argmax(np.bincount(inverse, weights=lasting))]
-    mine: Ints = rows[devices == busiest]
-    return mine
+    weights = (events.end[rows] - events.begin[rows]) * np.where(kernels, 1.0, 1e-3)
+    busiest = names[np.argmax(np.bincount(inverse, weights=weights))]
+    busiest_rows: Ints = rows[devices == busiest]
+    return busiest_rows
 
 
 def numbers(recording: Recording) -> NDArray[np.int64]:
-    """The device of each row: as its arguments say, else its process."""
+    """The device of each row: from its arguments, else its process."""
     pids = [pid if isinstance(pid, int) else -1 for pid, _ in recording.threads]
-    found: NDArray[np.int64] = np.where(
+    device_numbers: NDArray[np.int64] = np.where(
         recording.events.device >= 0,
         recording.events.device,
         np.array(pids, np.int64)[recording.events.thread],
     )
-    return found
+    return device_numbers
 
 
 def streams(recording: Recording, rows: Ints) -> Ints:
-    """The stream of each of these rows: as its arguments say, else its thread."""
+    """The stream of each of these rows: from its arguments, else its thread."""
     tids = [tid if isinstance(tid, int) else -1 for _, tid in recording.threads]
-    found: Ints = np.where(
+    stream_numbers: Ints = np.where(
         recording.events.stream[rows] >= 0,
         recording.events.stream[rows],
         np.array(tids, np.int64)[recording.events.thread[rows]],
     )
-    return found
+    return stream_numbers
 
 
 def _launchers(recording: Recording, host: Host, rows: Ints) -> tuple[Ints, Ints]:
@@ -109,30 +109,30 @@ def _launchers(recording: Recording, host: Host, rows: Ints) -> tuple[Ints, Ints
     calls = recording.rows(Category.RUNTIME)
     call = _look_up(events.correlation[calls], calls, events.correlation[rows])
     operator = np.where(call >= 0, host.parent[call], NOBODY)
-    named = recording.rows(Category.OPERATOR, Category.ANNOTATION)
-    known = _look_up(events.external[named], named, events.external[rows])
-    # Where the call is not recorded the operator's number says who launched it.
-    return call, np.where(call >= 0, operator, known)
+    candidates = recording.rows(Category.OPERATOR, Category.ANNOTATION)
+    by_number = _look_up(events.external[candidates], candidates, events.external[rows])
+    # Where the call is not recorded, the operator's number shows what launched it.
+    return call, np.where(call >= 0, operator, by_number)
 
 
-def _look_up(keys: Ints, values: Ints, wanted: Ints) -> Ints:
+def _look_up(keys: Ints, values: Ints, wanted_keys: Ints) -> Ints:
     """The value of each wanted key; NOBODY: there is none."""
-    kept = keys >= 0
-    keys, values = keys[kept], values[kept]
+    is_valid = keys >= 0
+    keys, values = keys[is_valid], values[is_valid]
     if not len(keys):
-        return np.full(len(wanted), NOBODY, np.int64)
+        return np.full(len(wanted_keys), NOBODY, np.int64)
     order = np.argsort(keys, kind="stable")
-    at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    fits = (keys[order][at] == wanted) & (wanted >= 0)
-    found: Ints = np.where(fits, values[order][at], NOBODY)
-    return found
+    positions = np.minimum(np.searchsorted(keys[order], wanted_keys), len(keys) - 1)
+    is_match = (keys[order][positions] == wanted_keys) & (wanted_keys >= 0)
+    matches: Ints = np.where(is_match, values[order][positions], NOBODY)
+    return matches
 
 
 def _ranks(recording: Recording, host: Host, rows: Ints, operator: Ints) -> Ints:
-    """Of the kind that the name says; what computes in an optimizer's step is the optimizer's."""
+    """Ranks by name; computation inside an optimizer's step belongs to the optimizer."""
     by_name = np.full(len(recording.names), RANKS[Kind.OTHER], np.int64)
     for number in np.flatnonzero(np.bincount(recording.events.name[rows])).tolist():
         by_name[number] = RANKS[kinds.of_kernel(recording.names[number])]
     rank = by_name[recording.events.name[rows]]
-    optimizing = (operator >= 0) & host.optimizing[operator] & (rank < COMPUTE)
-    return np.where(optimizing, RANKS[Kind.OPTIMIZER], rank)
+    in_optimizer = (operator >= 0) & host.optimizing[operator] & (rank < COMPUTE)
+    return np.where(in_optimizer, RANKS[Kind.OPTIMIZER], rank)

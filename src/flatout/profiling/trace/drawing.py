@@ -1,4 +1,4 @@
-"""What is drawn of a recording: the middle step as a timeline, memory over time."""
+"""What a recording is drawn as: the middle step as a timeline, and memory over time."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ MOST_SPANS = 4000
 MOST_POINTS = 2000
 
 
-def timeline(seen: Seen) -> tuple[Span, ...]:
-    """The middle step, in order of begin; the shortest left out."""
-    low, high = _middle(seen)
-    spans = [*_device(seen, low, high), *_idle(seen, low, high)]
-    spans += _host(seen, low, high) if seen.on_device else _processor(seen, low, high)
+def timeline(attribution: Seen) -> tuple[Span, ...]:
+    """Spans of the middle step, in order of begin; the shortest are left out."""
+    low, high = _middle(attribution)
+    spans = [*_device(attribution, low, high), *_idle(attribution, low, high)]
+    spans += (
+        _host(attribution, low, high)
+        if attribution.on_device
+        else _processor(attribution, low, high)
+    )
     spans.sort(key=lambda span: -span.ms)
     return tuple(sorted(spans[:MOST_SPANS], key=lambda span: span.begin_ms))
 
 
-def _middle(seen: Seen) -> tuple[int, int]:
-    """The middle step; on an accelerator its share of the window, which the device may follow."""
-    steps, marks = seen.window.steps, seen.window.marks
-    if marks and not seen.on_device:
+def _middle(attribution: Seen) -> tuple[int, int]:
+    """The middle step; on an accelerator its share of the window, because the device may lag."""
+    steps, marks = attribution.window.steps, attribution.window.marks
+    if marks and not attribution.on_device:
         return marks[len(marks) // 2]
-    length = (seen.window.end - seen.window.begin) / steps
-    begin = seen.window.begin + round(length * (steps // 2))
+    length = (attribution.window.end - attribution.window.begin) / steps
+    begin = attribution.window.begin + round(length * (steps // 2))
     return begin, begin + round(length)
 
 
@@ -45,25 +49,28 @@ def _spans(
     ]
 
 
-def _device(seen: Seen, low: int, high: int) -> Iterator[Span]:
-    events, work = seen.recording.events, seen.work
+def _device(attribution: Seen, low: int, high: int) -> Iterator[Span]:
+    events, work = attribution.recording.events, attribution.work
     inside = (events.end[work.rows] > low) & (events.begin[work.rows] < high)
     rows, ranks = work.rows[inside], work.rank[inside]
-    streams = device.streams(seen.recording, rows)
+    streams = device.streams(attribution.recording, rows)
     for stream in np.unique(streams).tolist():
-        mine = rows[streams == stream]
-        names = [seen.recording.names[name] for name in events.name[mine].tolist()]
+        stream_rows = rows[streams == stream]
+        names = [attribution.recording.names[name] for name in events.name[stream_rows].tolist()]
         kinds: list[Kind | None] = [device.ORDER[rank] for rank in ranks[streams == stream]]
-        begin, end = np.clip(events.begin[mine], low, high), np.clip(events.end[mine], low, high)
+        begin, end = (
+            np.clip(events.begin[stream_rows], low, high),
+            np.clip(events.end[stream_rows], low, high),
+        )
         yield from _spans(f"stream {stream}", names, kinds, begin, end, low)
 
 
-def _idle(seen: Seen, low: int, high: int) -> Iterator[Span]:
-    gaps = seen.gaps
+def _idle(attribution: Seen, low: int, high: int) -> Iterator[Span]:
+    gaps = attribution.gaps
     inside = (gaps.end > low) & (gaps.begin < high)
     doing = gaps.doing[inside]
     names = [
-        seen.recording.names[seen.recording.events.name[row]] if row >= 0 else ""
+        attribution.recording.names[attribution.recording.events.name[row]] if row >= 0 else ""
         for row in doing.tolist()
     ]
     kinds: list[Kind | None] = [WAITS[cause] for cause in gaps.cause[inside]]
@@ -71,26 +78,26 @@ def _idle(seen: Seen, low: int, high: int) -> Iterator[Span]:
     yield from _spans("idle", names, kinds, begin, end, low)
 
 
-def _host(seen: Seen, low: int, high: int) -> list[Span]:
-    """The outermost operators of the thread that takes the steps, loader and optimizer."""
-    if seen.main not in seen.host.nests:
+def _host(attribution: Seen, low: int, high: int) -> list[Span]:
+    """The outermost operators of the main thread, with loader and optimizer."""
+    if attribution.main not in attribution.host.nests:
         return []
-    rows, nested = seen.host.nests[seen.main]
-    shown = _shown(seen, rows)
-    inner = nested.spread(shown)
-    outermost = shown & ~((nested.parent >= 0) & inner[nested.parent])
-    events = seen.recording.events
+    rows, nested = attribution.host.nests[attribution.main]
+    visible = _visible_rows(attribution, rows)
+    inner = nested.spread(visible)
+    outermost = visible & ~((nested.parent >= 0) & inner[nested.parent])
+    events = attribution.recording.events
     rows = rows[outermost]
     rows = rows[(events.end[rows] > low) & (events.begin[rows] < high)]
-    names = [seen.recording.names[name] for name in events.name[rows].tolist()]
-    kinds = [_kind(rank) for rank in seen.rank[rows].tolist()]
+    names = [attribution.recording.names[name] for name in events.name[rows].tolist()]
+    kinds = [_kind(rank) for rank in attribution.rank[rows].tolist()]
     begin, end = np.clip(events.begin[rows], low, high), np.clip(events.end[rows], low, high)
     return _spans("host", names, kinds, begin, end, low)
 
 
-def _shown(seen: Seen, rows: Ints) -> Flags:
-    events = seen.recording.events
-    whole = seen.recording.named(
+def _visible_rows(attribution: Seen, rows: Ints) -> Flags:
+    events = attribution.recording.events
+    by_name = attribution.recording.named(
         lambda name: bool(
             operators.LOADER.search(name)
             or operators.OPTIMIZER_STEP.search(name)
@@ -98,9 +105,9 @@ def _shown(seen: Seen, rows: Ints) -> Flags:
         )
     )
     category = events.category[rows]
-    found: Flags = (category == Category.OPERATOR) | (category == Category.RUNTIME)
-    found |= (category == Category.ANNOTATION) & whole[events.name[rows]]
-    return found
+    visible: Flags = (category == Category.OPERATOR) | (category == Category.RUNTIME)
+    visible |= (category == Category.ANNOTATION) & by_name[events.name[rows]]
+    return visible
 
 
 def _kind(rank: int) -> Kind | None:
@@ -108,29 +115,35 @@ def _kind(rank: int) -> Kind | None:
     return None if kind is Kind.PYTHON else kind
 
 
-def _processor(seen: Seen, low: int, high: int) -> list[Span]:
-    """What the training thread itself was at, instant by instant."""
-    if seen.main not in seen.host.nests:
+def _processor(attribution: Seen, low: int, high: int) -> list[Span]:
+    """What the main thread itself was doing, instant by instant."""
+    if attribution.main not in attribution.host.nests:
         return []
-    found = seen.host.working(seen.main)
-    inside = (found.end > low) & (found.begin < high) & (found.owner != NOBODY)
-    begin, end = np.clip(found.begin[inside], low, high), np.clip(found.end[inside], low, high)
-    owner = found.owner[inside]
-    names = [seen.recording.names[name] for name in seen.recording.events.name[owner].tolist()]
-    kinds: list[Kind | None] = [processor.ORDER[rank] for rank in seen.rank[owner].tolist()]
+    segments = attribution.host.working(attribution.main)
+    inside = (segments.end > low) & (segments.begin < high) & (segments.owner != NOBODY)
+    begin, end = (
+        np.clip(segments.begin[inside], low, high),
+        np.clip(segments.end[inside], low, high),
+    )
+    owner = segments.owner[inside]
+    names = [
+        attribution.recording.names[name]
+        for name in attribution.recording.events.name[owner].tolist()
+    ]
+    kinds: list[Kind | None] = [processor.ORDER[rank] for rank in attribution.rank[owner].tolist()]
     return _spans("host", names, kinds, begin, end, low)
 
 
-def memory(seen: Seen) -> tuple[MemoryPoint, ...]:
-    """Memory in use: of the accelerator where one trains, else of the host."""
-    seen_memory = seen.recording.memory
-    if not len(seen_memory.at):
-        seen_memory = seen.source.recording.memory
-    mine = seen_memory.accelerator == seen.on_device
-    at, total = seen_memory.at[mine], seen_memory.total[mine]
+def memory(attribution: Seen) -> tuple[MemoryPoint, ...]:
+    """Memory in use, of the accelerator if one trains, else of the host."""
+    samples = attribution.recording.memory
+    if not len(samples.at):
+        samples = attribution.source.recording.memory
+    on_device = samples.accelerator == attribution.on_device
+    at, total = samples.at[on_device], samples.total[on_device]
     if not len(at):
         return ()
-    # The largest of each stretch: peaks are what memory is about.
+    # The maximum of each stretch: the peaks are what matters.
     cuts = np.linspace(0, len(at), min(len(at), MOST_POINTS) + 1).astype(np.int64)[:-1]
     peaks = np.maximum.reduceat(total, cuts)
     return tuple(

@@ -1,7 +1,7 @@
 """Floating-point operations of the operators that multiply, from the shapes of their inputs.
 
 Counted as torch.utils.flop_counter does: 2 for each multiply-add, attention without its softmax
-and as if no mask spared anything.
+and as if masks saved nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_attention(name: str) -> bool:
 
 @lru_cache(maxsize=100_000)
 def of_operator(name: str, shapes: str, concrete: str) -> int:
-    """Of one call; 0: none, or its shapes do not tell. `shapes`: as in Recording.shapes."""
+    """Operations of one call; 0: none, or unknown shapes. `shapes`: as in Recording.shapes."""
     try:
         return _count(name, inputs(shapes), concrete)
     except (ValueError, IndexError, TypeError):
@@ -51,7 +51,7 @@ def of_operator(name: str, shapes: str, concrete: str) -> int:
 
 
 def inputs(shapes: str) -> list[Shape]:
-    """Of each input, empty where it is no tensor. Raises ValueError where the text is no shapes."""
+    """Shape of each input, empty where it is no tensor. Raises ValueError for any other text."""
     return [[int(size) for size in text.split("x")] if text else [] for text in shapes.split(", ")]
 
 
@@ -76,8 +76,8 @@ def _count(name: str, inputs: list[Shape], concrete: str) -> int:
 
 
 def _values(concrete: str) -> list[str]:
-    found = json.loads(concrete) if concrete else []
-    return [str(value) for value in found]
+    values = json.loads(concrete) if concrete else []
+    return [str(value) for value in values]
 
 
 def _numbers(text: str) -> list[int]:
@@ -100,13 +100,15 @@ def _convolution(image: Shape, weight: Shape, values: list[str]) -> int:
 
 
 def _convolution_backward(inputs: list[Shape], values: list[str]) -> int:
-    """Once for the gradient of the input and once for that of the weight."""
+    """Counted once for the input's gradient and once for the weight's."""
     result, image, weight = inputs[:3]
     transposed = len(values) > 7 and values[7] == "True"
     moving = image if transposed else [result[0], *result[2:], 1]
     once = 2 * math.prod(moving) * math.prod(weight[1:] if transposed else weight)
-    wanted = values[-1].strip("[]").split(",")[:2] if values else []
-    return once * (sum(flag.strip() == "True" for flag in wanted) if len(wanted) == 2 else 2)
+    gradient_flags = values[-1].strip("[]").split(",")[:2] if values else []
+    return once * (
+        sum(flag.strip() == "True" for flag in gradient_flags) if len(gradient_flags) == 2 else 2
+    )
 
 
 def _at(numbers: list[int], axis: int) -> int:

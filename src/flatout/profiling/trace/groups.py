@@ -1,4 +1,4 @@
-"""Rows that share keys, put together."""
+"""Rows grouped by shared keys."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from flatout.profiling.trace.recording import Ints
 
 LARGEST = 2**62
-"""One number stands for all keys of a row; it must not be larger."""
+"""All keys of a row are encoded in one number; it must not be larger."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows with the same keys; the groups are in order of their keys."""
+    """Groups of rows with the same keys, in order of their keys."""
 
     keys: Ints
     """One row for each key, one column for each group."""
     group: Ints
-    """Of each row."""
+    """Number of each row's group."""
 
     def __len__(self) -> int:
         return int(self.keys.shape[1])

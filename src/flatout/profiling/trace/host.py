@@ -1,4 +1,4 @@
-"""The host's side of a recording: what nested in what, thread by thread."""
+"""The host's side of a recording: how events nest, thread by thread."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
 
 @dataclass(frozen=True)
 class Host:
-    """For each row of the recording; rows that are not the host's own work have defaults."""
+    """Facts for each row of the recording; rows that are not host work have defaults."""
 
     rows: Ints
-    """Operators, annotations and calls of the runtime."""
+    """Operators, annotations and runtime calls."""
     parent: NDArray[np.int64]
     own: Ints
-    """ns without what is nested inside."""
+    """Nanoseconds without nested events."""
     optimizing: Flags
-    """Inside of an optimizer's step."""
+    """Whether it is inside an optimizer's step."""
     loading: Flags
-    """Inside of the loader's __next__."""
+    """Whether it is inside the loader's __next__."""
     nests: dict[int, tuple[Ints, Nest]]
-    """By thread: its rows, and how they nest."""
+    """For each thread: its rows, and how they nest."""
 
     def working(self, thread: int) -> Segments:
-        """Which row is at work on this thread, over time."""
-        rows, found = self.nests[thread]
-        inner = found.innermost()
+        """Which row is active on this thread, over time."""
+        rows, nested = self.nests[thread]
+        inner = nested.innermost()
         owner = np.where(inner.owner >= 0, rows[inner.owner], NOBODY)
         return Segments(inner.begin, inner.end, owner)
 
@@ -43,13 +43,13 @@ class Host:
 
 
 def owner_at(segments: Segments, at: Ints) -> Ints:
-    """Who owns these times; NOBODY outside of all segments."""
+    """The owners of these times; NOBODY outside all segments."""
     if not len(segments.begin):
         return np.full(len(at), NOBODY, np.int64)
     number = np.searchsorted(segments.begin, at, side="right") - 1
     inside = (number >= 0) & (at < segments.end[number])
-    found: Ints = np.where(inside, segments.owner[number], NOBODY)
-    return found
+    owners: Ints = np.where(inside, segments.owner[number], NOBODY)
+    return owners
 
 
 def host(recording: Recording) -> Host:
@@ -63,13 +63,13 @@ def host(recording: Recording) -> Host:
         for rule in (operators.OPTIMIZER_STEP, operators.LOADER)
     }
     nests = {}
-    for thread, mine in by_thread(recording, rows):
-        found = nest(events.begin[mine], events.end[mine])
-        parent[mine] = np.where(found.parent >= 0, mine[found.parent], NOBODY)
-        own[mine] = found.own()
+    for thread, thread_rows in by_thread(recording, rows):
+        nested = nest(events.begin[thread_rows], events.end[thread_rows])
+        parent[thread_rows] = np.where(nested.parent >= 0, thread_rows[nested.parent], NOBODY)
+        own[thread_rows] = nested.own()
         for flag in flags.values():
-            flag[mine] = found.spread(flag[mine])
-        nests[thread] = (mine, found)
+            flag[thread_rows] = nested.spread(flag[thread_rows])
+        nests[thread] = (thread_rows, nested)
     optimizing, loading = flags.values()
     return Host(rows, parent, own, optimizing, loading, nests)
 

@@ -1,4 +1,4 @@
-"""Why the device did nothing: each instant of a gap gets one cause."""
+"""Why the device was idle: each instant of a gap gets one cause."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from flatout.profiling.trace.intervals import NOBODY, Segments
 from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
 
 QUEUED_NS = 5_000
-"""A kernel whose launch returned this long before the gap was there already: not the host's."""
+"""A kernel whose launch returned this long before the gap was already queued: the host is not
+the cause."""
 DATA, HOST, SYNC, RANKS, OTHER = range(len(WAITS))
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """Pieces of idle time, each of one cause."""
+    """Pieces of idle time, each with one cause."""
 
     begin: Ints
     end: Ints
     cause: Ints
     """Index into anatomy.WAITS."""
     doing: Ints
-    """Row of what the host did; NOBODY: nothing that was recorded."""
+    """Row of what the host did; NOBODY: nothing was recorded."""
 
 
 @dataclass(frozen=True)
@@ -40,28 +41,28 @@ class Syncs:
 
 
 def syncs(recording: Recording, work: Work) -> Syncs:
-    """Calls of the runtime that synchronise, copies from pageable memory among them.
+    """Runtime calls that synchronise, including copies of pageable memory.
 
-    Where the trace has no calls of the runtime: the operators that need one.
+    Where the trace has no runtime calls: the operators that need one.
     """
     events = recording.events
-    named = recording.named(operators.SYNCS.__contains__)[events.name]
-    rows = np.flatnonzero(named & (events.category == Category.RUNTIME))
+    is_sync = recording.named(operators.SYNCS.__contains__)[events.name]
+    rows = np.flatnonzero(is_sync & (events.category == Category.RUNTIME))
     blocking = recording.named(lambda name: kinds.pinned(name) is False)[events.name[work.rows]]
     copies = work.call[blocking & (work.call >= 0)]
-    back = recording.named(lambda name: "DtoH" in name)[events.name[work.rows]]
-    rows = np.union1d(rows, copies[np.isin(copies, work.call[back])])
+    to_host = recording.named(lambda name: "DtoH" in name)[events.name[work.rows]]
+    rows = np.union1d(rows, copies[np.isin(copies, work.call[to_host])])
     if not len(recording.rows(Category.RUNTIME)):
-        wanted = recording.named(operators.SYNC_OPERATORS.__contains__)[events.name]
-        rows = np.flatnonzero(wanted & (events.category == Category.OPERATOR))
+        needs_result = recording.named(operators.SYNC_OPERATORS.__contains__)[events.name]
+        rows = np.flatnonzero(needs_result & (events.category == Category.OPERATOR))
     return Syncs(rows, events.begin[rows], events.end[rows])
 
 
 def gaps(
-    recording: Recording, host: Host, work: Work, held: Segments, waiting: Syncs, main: int
+    recording: Recording, host: Host, work: Work, owners: Segments, waiting: Syncs, main: int
 ) -> Gaps:
-    """The causes of all idle time in `held`. `main`: the thread that takes the steps."""
-    idle = held.of(NOBODY)
+    """The causes of all idle time in `owners`. `main`: the thread that takes the steps."""
+    idle = owners.of(NOBODY)
     if not len(idle.begin):
         return Gaps(*(np.empty(0, np.int64) for _ in range(4)))
     following = _following(recording, work, idle.end)
@@ -71,80 +72,82 @@ def gaps(
     cause[queued] = OTHER
     cause[sync >= 0] = SYNC
     doing = np.where(following >= 0, work.operator[following], NOBODY)
-    silent = (following < 0) & (sync < 0)
-    doing = np.where(silent, host.around(main, (idle.begin + idle.end) // 2), doing)
+    unexplained = (following < 0) & (sync < 0)
+    doing = np.where(unexplained, host.around(main, (idle.begin + idle.end) // 2), doing)
     doing = np.where(sync >= 0, waiting.rows[sync] if len(waiting.rows) else NOBODY, doing)
-    whole = Gaps(idle.begin, idle.end, cause, doing)
+    pieces = Gaps(idle.begin, idle.end, cause, doing)
     for flag, number in (
         (_waiting_for_ranks(recording), RANKS),
         (_outermost(host, host.loading), DATA),
     ):
-        whole = _overlaid(recording, whole, np.flatnonzero(flag), number)
-    return whole
+        pieces = _overlaid(recording, pieces, np.flatnonzero(flag), number)
+    return pieces
 
 
 def _following(recording: Recording, work: Work, at: Ints) -> Ints:
     """The work that ends each gap: index into work.rows; NOBODY: the window ended first."""
     begins = recording.events.begin[work.rows]
-    found = np.searchsorted(begins, at)
-    there = found < len(begins)
-    there[there] = begins[found[there]] == at[there]
-    return np.where(there, found, NOBODY)
+    indexes = np.searchsorted(begins, at)
+    is_begin = indexes < len(begins)
+    is_begin[is_begin] = begins[indexes[is_begin]] == at[is_begin]
+    return np.where(is_begin, indexes, NOBODY)
 
 
 def _queued(recording: Recording, work: Work, following: Ints, idle: Segments) -> Flags:
-    """Gaps whose next kernel had been launched well before: the device had work in its queue."""
+    """Gaps whose next kernel had been launched well before: the device had queued work."""
     call = np.where(following >= 0, work.call[following], NOBODY)
-    done = recording.events.end[call]
-    found: Flags = (call >= 0) & (done + QUEUED_NS < idle.begin)
-    return found
+    launched_at = recording.events.end[call]
+    queued: Flags = (call >= 0) & (launched_at + QUEUED_NS < idle.begin)
+    return queued
 
 
 def _dry(waiting: Syncs, at: Ints) -> Ints:
     """The synchronising call in which the host was when the device went idle; NOBODY: none."""
     if not len(waiting.rows):
         return np.full(len(at), NOBODY, np.int64)
-    found = np.searchsorted(waiting.begin, at, side="right") - 1
-    inside = (found >= 0) & (waiting.end[found] >= at)
-    return np.where(inside, found, NOBODY)
+    indexes = np.searchsorted(waiting.begin, at, side="right") - 1
+    inside = (indexes >= 0) & (waiting.end[indexes] >= at)
+    return np.where(inside, indexes, NOBODY)
 
 
 def _outermost(host: Host, flag: Flags) -> Flags:
-    """Rows with the flag whose parent has it not."""
-    around = (host.parent >= 0) & flag[host.parent]
-    found: Flags = flag & ~around
-    return found
+    """Rows with the flag whose parent does not have it."""
+    parent_flag = (host.parent >= 0) & flag[host.parent]
+    outermost: Flags = flag & ~parent_flag
+    return outermost
 
 
 def _waiting_for_ranks(recording: Recording) -> Flags:
     events = recording.events
-    named = recording.named(operators.RANKS.search)[events.name]
-    found: Flags = named & np.isin(events.category, (Category.OPERATOR, Category.ANNOTATION))
-    return found
+    waits = recording.named(operators.RANKS.search)[events.name]
+    rows_that_wait: Flags = waits & np.isin(
+        events.category, (Category.OPERATOR, Category.ANNOTATION)
+    )
+    return rows_that_wait
 
 
-def _overlaid(recording: Recording, found: Gaps, rows: Ints, cause: int) -> Gaps:
-    """Cut the gaps at the borders of these rows, and give what lies inside this cause."""
+def _overlaid(recording: Recording, pieces: Gaps, rows: Ints, cause: int) -> Gaps:
+    """The gaps cut at the borders of these rows; the parts inside get this cause."""
     events = recording.events
     rows = rows[np.argsort(events.begin[rows], kind="stable")]
     first, last = intervals.union(events.begin[rows], events.end[rows])
     if not len(first):
-        return found
+        return pieces
     borders = np.unique(np.r_[first, last])
-    low = np.searchsorted(borders, found.begin, side="right")
-    count = np.maximum(np.searchsorted(borders, found.end, side="left") - low, 0)
-    piece = np.repeat(np.arange(len(found.begin)), count + 1)
+    low = np.searchsorted(borders, pieces.begin, side="right")
+    count = np.maximum(np.searchsorted(borders, pieces.end, side="left") - low, 0)
+    piece = np.repeat(np.arange(len(pieces.begin)), count + 1)
     number = np.arange(len(piece)) - np.repeat(np.cumsum(count + 1) - count - 1, count + 1)
     at = low[piece] + number
-    begin = np.where(number == 0, found.begin[piece], borders[np.maximum(at - 1, 0)])
+    begin = np.where(number == 0, pieces.begin[piece], borders[np.maximum(at - 1, 0)])
     final = number == count[piece]
-    end = np.where(final, found.end[piece], borders[np.minimum(at, len(borders) - 1)])
-    which = np.searchsorted(first, begin, side="right") - 1
-    inside = (which >= 0) & (begin < last[which])
+    end = np.where(final, pieces.end[piece], borders[np.minimum(at, len(borders) - 1)])
+    intervals_at = np.searchsorted(first, begin, side="right") - 1
+    inside = (intervals_at >= 0) & (begin < last[intervals_at])
     row = rows[np.maximum(np.searchsorted(events.begin[rows], begin, side="right") - 1, 0)]
     return Gaps(
         begin,
         end,
-        np.where(inside, cause, found.cause[piece]),
-        np.where(inside, row, found.doing[piece]),
+        np.where(inside, cause, pieces.cause[piece]),
+        np.where(inside, row, pieces.doing[piece]),
     )

@@ -17,27 +17,27 @@ SLACK_NS = 300
 
 @dataclass(frozen=True)
 class Segments:
-    """A stretch of time cut into pieces that touch, each owned by one number or by NOBODY."""
+    """A stretch of time cut into adjacent pieces, each owned by a number or by NOBODY."""
 
     begin: Ints
     end: Ints
     owner: Ints
 
     def of(self, *owners: int) -> Segments:
-        """Those of these owners."""
-        kept = np.isin(self.owner, owners)
-        return Segments(self.begin[kept], self.end[kept], self.owner[kept])
+        """The pieces of these owners."""
+        is_owned = np.isin(self.owner, owners)
+        return Segments(self.begin[is_owned], self.end[is_owned], self.owner[is_owned])
 
     def total(self, owner: int) -> int:
-        """Time of this owner."""
-        mine = self.owner == owner
-        return int((self.end[mine] - self.begin[mine]).sum())
+        """Total time of this owner."""
+        is_owned = self.owner == owner
+        return int((self.end[is_owned] - self.begin[is_owned]).sum())
 
 
 def union(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
     """The same time as intervals that neither overlap nor touch, in order."""
-    kept = end > begin
-    begin, end = begin[kept], end[kept]
+    is_positive = end > begin
+    begin, end = begin[is_positive], end[is_positive]
     if not len(begin):
         return begin, end
     order = np.argsort(begin, kind="stable")
@@ -47,7 +47,7 @@ def union(begin: Ints, end: Ints) -> tuple[Ints, Ints]:
 
 
 def covered(begin: Ints, end: Ints, low: Ints, high: Ints) -> Ints:
-    """How much of each [low, high) lies in the union of [begin, end)."""
+    """How much of each [low, high) is covered by the union of [begin, end)."""
     first, last = union(begin, end)
     return _before(first, last, high) - _before(first, last, low)
 
@@ -56,22 +56,22 @@ def _before(first: Ints, last: Ints, at: Ints) -> Ints:
     """Time of disjoint intervals before `at`."""
     if not len(first):
         return np.zeros(len(at), np.int64)
-    done = np.r_[0, np.cumsum(last - first)]
+    elapsed = np.r_[0, np.cumsum(last - first)]
     number = np.searchsorted(first, at, side="right")
     previous = np.maximum(number - 1, 0)
-    over = np.where(number > 0, np.maximum(last[previous] - at, 0), 0)
-    found: Ints = done[number] - over
-    return found
+    excess = np.where(number > 0, np.maximum(last[previous] - at, 0), 0)
+    times: Ints = elapsed[number] - excess
+    return times
 
 
 def sweep(begin: Ints, end: Ints, rank: Ints, low: int, high: int) -> Segments:
-    """Give each instant of [low, high) to the smallest rank that is active then.
+    """Assign each instant of [low, high) to the smallest rank that is active then.
 
-    `rank` is from 0; the pieces of one owner that touch are one.
+    Ranks start at 0; adjacent pieces of one owner are merged.
     """
     begin, end = np.clip(begin, low, high), np.clip(end, low, high)
-    kept = end > begin
-    begin, end, rank = begin[kept], end[kept], rank[kept]
+    is_positive = end > begin
+    begin, end, rank = begin[is_positive], end[is_positive], rank[is_positive]
     if high <= low:
         return Segments(*(np.empty(0, np.int64) for _ in range(3)))
     times = np.unique(np.r_[low, begin, end, high])
@@ -82,8 +82,8 @@ def sweep(begin: Ints, end: Ints, rank: Ints, low: int, high: int) -> Segments:
         steps[np.searchsorted(times, first)] += 1
         steps[np.searchsorted(times, last)] -= 1
         owner[np.cumsum(steps)[:-1] > 0] = number
-    new = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
-    return Segments(times[:-1][new], times[np.r_[new[1:], len(owner)]], owner[new])
+    starts = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
+    return Segments(times[:-1][starts], times[np.r_[starts[1:], len(owner)]], owner[starts])
 
 
 @dataclass(frozen=True)
@@ -104,24 +104,24 @@ class Nest:
         return np.split(order, cuts) if len(order) else []
 
     def own(self) -> Ints:
-        """Time of each without its children's."""
-        lasting = self.end - self.begin
+        """Time of each event without its children's."""
+        durations = self.end - self.begin
         inside = self.parent >= 0
         children: NDArray[Any] = np.bincount(
-            self.parent[inside], weights=lasting[inside], minlength=len(lasting)
+            self.parent[inside], weights=durations[inside], minlength=len(durations)
         )
-        found: Ints = np.maximum(lasting - np.rint(children).astype(np.int64), 0)
-        return found
+        own_times: Ints = np.maximum(durations - np.rint(children).astype(np.int64), 0)
+        return own_times
 
     def spread(self, flag: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """The flag of each event, or of one that it is inside of."""
-        found = flag.copy()
+        """Whether each event or one of its ancestors has the flag."""
+        flags = flag.copy()
         for rows in self.levels()[1:]:
-            found[rows] |= found[self.parent[rows]]
-        return found
+            flags[rows] |= flags[self.parent[rows]]
+        return flags
 
     def innermost(self) -> Segments:
-        """Who is at work: each instant is given to the innermost event."""
+        """Each instant assigned to the innermost event."""
         rows = np.flatnonzero(self.end > self.begin)
         if not len(rows):
             return Segments(*(np.empty(0, np.int64) for _ in range(3)))
@@ -132,32 +132,32 @@ class Nest:
         starting = np.r_[np.ones(len(rows), np.int64), np.zeros(len(rows), np.int64)]
         order = np.lexsort((np.r_[depth, -depth], starting, times))
         times, after = times[order], after[order]
-        kept = times[1:] > times[:-1]
-        return Segments(times[:-1][kept], times[1:][kept], after[:-1][kept])
+        is_positive = times[1:] > times[:-1]
+        return Segments(times[:-1][is_positive], times[1:][is_positive], after[:-1][is_positive])
 
 
 def nest(begin: Ints, end: Ints) -> Nest:
     """Nest the events of one thread, which come in order of begin, the longer first.
 
-    Where clocks were rounded an event may reach a little into the next one: it is cut there.
+    With rounded clocks an event may overlap the next one a little: it is cut there.
     """
     count = len(begin)
     numbers = np.arange(count)
-    # The end that counts: no event is over before it began, nor when the next one just begins.
-    over = np.sort(np.maximum(end - SLACK_NS, begin + 1))
-    depth = numbers - np.searchsorted(over, begin, side="right")
+    # The effective end: not before the event's begin, and past the begin of the next one.
+    effective_ends = np.sort(np.maximum(end - SLACK_NS, begin + 1))
+    depth = numbers - np.searchsorted(effective_ends, begin, side="right")
     ordered = np.sort(depth * count + numbers)
-    before = np.searchsorted(ordered, (depth - 1) * count + numbers) - 1
-    found = ordered[np.maximum(before, 0)] if count else ordered
-    inside = (depth > 0) & (before >= 0)
-    parent = np.where(inside, found % max(count, 1), NOBODY)
+    previous = np.searchsorted(ordered, (depth - 1) * count + numbers) - 1
+    parents = ordered[np.maximum(previous, 0)] if count else ordered
+    inside = (depth > 0) & (previous >= 0)
+    parent = np.where(inside, parents % max(count, 1), NOBODY)
     return _trimmed(begin, end, _alive(begin, end, parent), depth)
 
 
 def _alive(begin: Ints, end: Ints, parent: Ints) -> Ints:
-    """Parents that are still at it; where intervals cross, the nearest one around them."""
-    while (gone := (parent >= 0) & (end[parent] <= begin)).any():
-        parent = np.where(gone, parent[parent], parent)
+    """Parents that are still active; where intervals cross, the nearest enclosing one."""
+    while (is_over := (parent >= 0) & (end[parent] <= begin)).any():
+        parent = np.where(is_over, parent[parent], parent)
     return parent
 
 
@@ -167,16 +167,16 @@ def _trimmed(begin: Ints, end: Ints, parent: Ints, depth: Ints) -> Nest:
     siblings = parent[order][1:] == parent[order][:-1]
     first, second = order[:-1][siblings], order[1:][siblings]
     end[first] = np.maximum(np.minimum(end[first], begin[second]), begin[first])
-    found = Nest(begin, end, parent, _depth(parent, depth))
-    for rows in found.levels()[1:]:
+    nested = Nest(begin, end, parent, _depth(parent, depth))
+    for rows in nested.levels()[1:]:
         end[rows] = np.maximum(np.minimum(end[rows], end[parent[rows]]), begin[rows])
-    return found
+    return nested
 
 
 def _depth(parent: Ints, depth: Ints) -> Ints:
-    """One more than the parent's: the same as before, except where intervals cross."""
-    level, around = np.zeros_like(depth), parent
-    while (inside := around >= 0).any():
+    """Depth, one more than the parent's: unchanged except where intervals cross."""
+    level, ancestors = np.zeros_like(depth), parent
+    while (inside := ancestors >= 0).any():
         level += inside
-        around = np.where(inside, parent[around], NOBODY)
+        ancestors = np.where(inside, parent[ancestors], NOBODY)
     return level

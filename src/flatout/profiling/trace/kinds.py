@@ -1,5 +1,5 @@
 """Names of kernels -> Kind: cuBLAS, cuDNN, CUTLASS, Triton (of Inductor), PyTorch's own,
-flash-attention, Tensile and MIOpen on AMD, NCCL and RCCL. The first rule that fits decides.
+flash-attention, Tensile and MIOpen on AMD, NCCL and RCCL. The first matching rule decides.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TENSOR_CORES = _rule(
     r"(ampere|turing|volta|hopper)_(fp16|bf16|tf32|fp8)",
     r"_MI\d+x\d+x\d+|mfma|_wmma_|igemm_(fwd|bwd|wrw)_gtcx",
 )
-"""The instruction or the unit is written in the name."""
+"""The name contains the instruction or the unit."""
 FLOAT32 = re.compile(r"(?:^|_)s(?:gemm|cudnn)_", re.IGNORECASE)
 """volta_sgemm_128x64_nn, volta_scudnn_128x128_relu_interior_nn_v1."""
 RULES = (
@@ -117,7 +117,7 @@ def of_kernel(name: str) -> Kind:
 
 
 def tensor_cores(name: str) -> bool | None:
-    """Whether this kernel multiplies on tensor cores; None: its name does not tell."""
+    """Whether this kernel multiplies on tensor cores; None: its name does not show it."""
     kind = of_kernel(name)
     if kind is Kind.ATTENTION:
         return True if TENSOR_CORES.search(name) else None
@@ -130,10 +130,10 @@ def float32(name: str) -> bool:
 
 
 def direction(name: str) -> str:
-    """Of a copy: HtoD, DtoH, DtoD, PtoP or HtoH."""
-    found = re.search(r"\b([HDPA])to([HDPA])\b", name)
-    if found:
-        return found.group().replace("A", "D")
+    """Direction of a copy: HtoD, DtoH, DtoD, PtoP or HtoH."""
+    match = re.search(r"\b([HDPA])to([HDPA])\b", name)
+    if match:
+        return match.group().replace("A", "D")
     source, arrow, target = name.lower().partition("->")
     if not arrow:
         return "DtoD"
@@ -141,7 +141,7 @@ def direction(name: str) -> str:
 
 
 def pinned(name: str) -> bool | None:
-    """Whether the host's side of a copy is page-locked, where its name says so."""
+    """Whether the host's side of a copy is page-locked; None: its name does not show it."""
     if "Pinned" in name:
         return True
     return False if "Pageable" in name else None
@@ -158,6 +158,6 @@ COLLECTIVES = (
 
 
 def collective(name: str) -> str:
-    """The collective that a kernel, an operator or an annotation carries out."""
+    """The collective that a kernel, an operator or an annotation performs."""
     lower = name.lower().replace("_", "")
     return next((word for part, word in COLLECTIVES if part in lower), "other")

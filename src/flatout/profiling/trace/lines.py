@@ -1,8 +1,8 @@
-"""From the calls that a function made to the lines it made them in.
+"""From the calls that a function made to their lines.
 
-Kineto's stacks name functions, with the line of their `def`. Which line of the body a call
-comes from is found in the source: its calls and operators in the order in which Python
-evaluates them, beside the events in the order in which they happened.
+Kineto's stacks name functions, with the line of their `def`. The line of the body that a call
+comes from is found in the source: its calls and operators in order of evaluation are matched with
+the events in order of occurrence.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ FRAME = re.compile(r"^(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)$")
 BUILT_IN = re.compile(r"^<built-in (?:function|method) (\w+)")
 OPTIMIZER = re.compile(r"^Optimizer\.(\w+)#")
 MODULE = "nn.Module: "
-WRITTEN = {"to": ("cuda", "cpu", "type", "float", "half", "bfloat16", "double", "long", "int")}
-"""What else an operator may be written as."""
+SPELLINGS = {"to": ("cuda", "cpu", "type", "float", "half", "bfloat16", "double", "long", "int")}
+"""Other spellings of an operator in the source."""
 
 
 @dataclass(frozen=True)
@@ -28,119 +28,129 @@ class Called:
 
     names: frozenset[str]
     anything: bool
-    """A module, or a function behind a wrapper: the source may say something else."""
+    """A module, or a wrapped function: the source may use another name."""
     module: bool = False
 
-    def fits(self, site: Site, written: bool, named: frozenset[str]) -> bool:
-        """`written`: some site has its name; `named`: the names of all that was called."""
-        if written:
+    def fits(self, site: Site, is_written: bool, called_names: frozenset[str]) -> bool:
+        """`is_written`: some site has its name; `called_names`: the names of all calls."""
+        if is_written:
             return bool(self.names & site.names)
-        if not self.anything or site.names & named:
+        if not self.anything or site.names & called_names:
             return False
         return site.module if self.module else site.call
 
 
 def called(event: str) -> Called:
-    """How this event may be written."""
+    """How this event may be written in the source."""
     if event.startswith(MODULE):
         return Called(frozenset(), anything=True, module=True)
-    if found := BUILT_IN.match(event):
-        return Called(frozenset({found.group(1)}), anything=False)
-    if found := FRAME.match(event):
-        return Called(frozenset({found.group("function")}), anything=True)
-    if found := OPTIMIZER.match(event):
-        return Called(frozenset({found.group(1)}), anything=False)
+    if match := BUILT_IN.match(event):
+        return Called(frozenset({match.group(1)}), anything=False)
+    if match := FRAME.match(event):
+        return Called(frozenset({match.group("function")}), anything=True)
+    if match := OPTIMIZER.match(event):
+        return Called(frozenset({match.group(1)}), anything=False)
     name = event.split("::")[-1]
-    return Called(frozenset({name, name.rstrip("_"), *WRITTEN.get(name, ())}), anything=False)
+    return Called(frozenset({name, name.rstrip("_"), *SPELLINGS.get(name, ())}), anything=False)
 
 
 def resolve(
     sites: Sequence[Site], events: Sequence[str], inside: Sequence[frozenset[str]] = ()
 ) -> list[int | None]:
-    """The line of each event; None: not found. A loop begins its sites anew.
+    """The line of each event; None: not found. In a loop the sites start over.
 
-    `inside`: for each event the names of what it called itself: behind a wrapper stands
-    what the source names.
+    `inside`: for each event the names of what it called itself: a wrapper hides the
+    name that the source uses.
     """
-    written: frozenset[str] = frozenset().union(*(site.names for site in sites))
-    wanted = [called(event) for event in events]
-    wanted = [
-        replace(one, names=one.names if one.names & written else one.names | more)
-        for one, more in zip(wanted, inside or [frozenset()] * len(wanted), strict=True)
+    source_names: frozenset[str] = frozenset().union(*(site.names for site in sites))
+    calls = [called(event) for event in events]
+    calls = [
+        replace(call, names=call.names if call.names & source_names else call.names | inner_names)
+        for call, inner_names in zip(calls, inside or [frozenset()] * len(calls), strict=True)
     ]
-    written_ones = [bool(one.names & written) for one in wanted]
-    named: frozenset[str] = frozenset().union(*(one.names for one in wanted))
+    is_written = [bool(call.names & source_names) for call in calls]
+    called_names: frozenset[str] = frozenset().union(*(call.names for call in calls))
     fitting = [
-        frozenset(number for number, site in enumerate(sites) if one.fits(site, known, named))
-        for one, known in zip(wanted, written_ones, strict=True)
+        frozenset(
+            number for number, site in enumerate(sites) if call.fits(site, written, called_names)
+        )
+        for call, written in zip(calls, is_written, strict=True)
     ]
-    taken = _taken(sites, fitting)
+    taken_arms = _taken_arms(sites, fitting)
     counts = Counter(fitting)
     lines: list[int | None] = []
-    at = 0
-    for one, fits, after in zip(wanted, fitting, [*wanted[1:], None], strict=True):
-        found = _next(at, _on_the_way(sites, fits, taken))
-        if "__next__" in one.names:
-            found = _loop(sites, after, found)
-        elif found is not None and _doubtful(sites, found, fits, taken, counts[fits]):
+    position = 0
+    for call, candidates, next_call in zip(calls, fitting, [*calls[1:], None], strict=True):
+        number = _next(position, _reachable(sites, candidates, taken_arms))
+        if "__next__" in call.names:
+            number = _loading_site(sites, next_call, number)
+        elif number is not None and _is_doubtful(
+            sites, number, candidates, taken_arms, counts[candidates]
+        ):
             lines.append(None)
-            at = found + 1
+            position = number + 1
             continue
-        lines.append(None if found is None else sites[found].line)
-        at = at if found is None else found + 1
+        lines.append(None if number is None else sites[number].line)
+        position = position if number is None else number + 1
     return lines
 
 
-def _next(at: int, fits: frozenset[int]) -> int | None:
-    """The next of these from `at` on, and then from the first again."""
-    return min(fits, key=lambda number: (number < at, number), default=None)
+def _next(position: int, candidates: frozenset[int]) -> int | None:
+    """The next candidate from `position` on, wrapping around."""
+    return min(candidates, key=lambda number: (number < position, number), default=None)
 
 
-def _taken(sites: Sequence[Site], fitting: Sequence[frozenset[int]]) -> frozenset[Arm]:
-    """Sides of branches with something that was called and can only be there."""
-    found: set[Arm] = set()
-    for fits in set(fitting):
-        arms = [frozenset(sites[number].arms) for number in fits]
-        found |= frozenset.intersection(*arms) if arms else frozenset()
-    return frozenset(found)
+def _taken_arms(sites: Sequence[Site], fitting: Sequence[frozenset[int]]) -> frozenset[Arm]:
+    """Sides of branches that contain a call which can only come from there."""
+    arms_taken: set[Arm] = set()
+    for candidates in set(fitting):
+        arms = [frozenset(sites[number].arms) for number in candidates]
+        arms_taken |= frozenset.intersection(*arms) if arms else frozenset()
+    return frozenset(arms_taken)
 
 
-def _on_the_way(
-    sites: Sequence[Site], fits: frozenset[int], taken: frozenset[Arm]
+def _reachable(
+    sites: Sequence[Site], candidates: frozenset[int], taken_arms: frozenset[Arm]
 ) -> frozenset[int]:
-    """Without those on the other sides of branches of which one side is known to be taken."""
-    decided = {branch for branch, _ in taken}
+    """The candidates that are not on the other side of a branch with a known taken side."""
+    decided_branches = {branch for branch, _ in taken_arms}
     return frozenset(
         number
-        for number in fits
-        if all(arm in taken or arm[0] not in decided for arm in sites[number].arms)
+        for number in candidates
+        if all(arm in taken_arms or arm[0] not in decided_branches for arm in sites[number].arms)
     )
 
 
-def _doubtful(
-    sites: Sequence[Site], found: int, fits: frozenset[int], taken: frozenset[Arm], calls: int
+def _is_doubtful(
+    sites: Sequence[Site],
+    chosen: int,
+    candidates: frozenset[int],
+    taken_arms: frozenset[Arm],
+    call_count: int,
 ) -> bool:
-    """It may as well have been called on the other side of a branch, or behind one not taken."""
-    open_arms = frozenset(sites[found].arms) - taken
-    others = [number for number in _on_the_way(sites, fits, taken) if number != found]
-    sides = dict(sites[found].arms)
+    """Whether the call may also come from the other side of a branch, or from after it."""
+    open_arms = frozenset(sites[chosen].arms) - taken_arms
+    others = [number for number in _reachable(sites, candidates, taken_arms) if number != chosen]
+    sides = dict(sites[chosen].arms)
     for number in others:
         if any(sides.get(branch, side) != side for branch, side in sites[number].arms):
             return True
-    elsewhere = any(not open_arms <= frozenset(sites[number].arms) for number in others)
-    return bool(open_arms) and elsewhere and calls != len(others) + 1
+    outside = any(not open_arms <= frozenset(sites[number].arms) for number in others)
+    return bool(open_arms) and outside and call_count != len(others) + 1
 
 
-def _loop(sites: Sequence[Site], after: Called | None, found: int | None) -> int | None:
-    """Who asks the loader: the innermost `for` whose body makes the call that comes after."""
-    best = max((site.loads for site in sites), default=0)
-    if not best:
-        return found
-    asking = [number for number, site in enumerate(sites) if site.loads == best]
-    names = after.names if after else frozenset()
-    going_on = [
-        (len(sites[number].body), number) for number in asking if sites[number].body & names
+def _loading_site(
+    sites: Sequence[Site], next_call: Called | None, chosen: int | None
+) -> int | None:
+    """The site that asks the loader: the innermost `for` whose body makes the next call."""
+    likelihood = max((site.loads for site in sites), default=0)
+    if not likelihood:
+        return chosen
+    loaders = [number for number, site in enumerate(sites) if site.loads == likelihood]
+    names = next_call.names if next_call else frozenset()
+    enclosing = [
+        (len(sites[number].body), number) for number in loaders if sites[number].body & names
     ]
-    if going_on:
-        return min(going_on)[1]
-    return found if found in asking else asking[0] if len(asking) == 1 else None
+    if enclosing:
+        return min(enclosing)[1]
+    return chosen if chosen in loaders else loaders[0] if len(loaders) == 1 else None

@@ -34,7 +34,7 @@ SYNCS = frozenset(
         "zeEventHostSynchronize",
     }
 )
-"""Calls of the runtime in which the host waits until the device is done."""
+"""Runtime calls in which the host waits until the device is done."""
 SYNC_OPERATORS = frozenset(
     {
         "aten::item",
@@ -47,7 +47,7 @@ SYNC_OPERATORS = frozenset(
         "aten::_unique2",
     }
 )
-"""Operators that need a result of the device on the host."""
+"""Operators that need a result from the device on the host."""
 RANKS = re.compile(
     r"^(c10d::(barrier|monitored_barrier|recv)|gloo:|mpi:|ucc:|nccl:(barrier|recv))"
     r"|work::wait|::wait_tensor|Request wait|barrier",
@@ -62,7 +62,7 @@ def _rule(*words: str) -> re.Pattern[str]:
     return re.compile(r"^(?:[\w.]+::)?_?(?:" + "|".join(words) + ")")
 
 
-# Layers above them, which only pass on: `aten::linear`, `aten::to`. Their own time is dispatch.
+# Wrappers that only dispatch: `aten::linear`, `aten::to`. Their own time is dispatch.
 PASSING = re.compile(
     r"^aten::(linear|matmul|conv[123]d|_?convolution|to|reshape|contiguous|flatten|batch_norm|"
     r"layer_norm|group_norm|_batch_norm_impl_index|embedding_bag|dropout|softmax|log_softmax|"
@@ -143,10 +143,10 @@ VIEWS = re.compile(
 
 @lru_cache(maxsize=100_000)
 def of_operator(name: str) -> Kind:
-    """What this operator itself computes; PYTHON: nothing, it passes on, or sees old data anew."""
+    """What this operator itself computes; PYTHON: nothing, it only dispatches or makes a view."""
     if PASSING.match(name) or VIEWS.match(name):
         return Kind.PYTHON
-    found = next((kind for rule, kind in RULES if rule.match(name)), None)
-    if found is None:
+    kind_found = next((kind for rule, kind in RULES if rule.match(name)), None)
+    if kind_found is None:
         return Kind.OTHER if name.startswith("aten::") else Kind.PYTHON
-    return found
+    return kind_found

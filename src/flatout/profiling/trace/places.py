@@ -22,109 +22,113 @@ PACKAGES = ("site-packages", "dist-packages", "lib/python", "Lib\\", "/torch/", 
 
 @dataclass(frozen=True)
 class Places:
-    """For each row of the recording."""
+    """The place of each row of the recording."""
 
     where: Ints
-    """Index into `known`; NOBODY: not known, or in no line of the user's."""
-    known: tuple[Place, ...] = ()
+    """Index into `entries`; NOBODY: unknown, or in no line of the user's."""
+    entries: tuple[Place, ...] = ()
     backward: Flags = field(default_factory=lambda: np.empty(0, np.bool_))
-    """In a backward pass; `where` is then the forward's line."""
+    """Whether it is in a backward pass; `where` is then the forward's line."""
 
     def of(self, row: int) -> Place | None:
         """The place of this row."""
         number = int(self.where[row]) if row >= 0 else NOBODY
-        return self.known[number] if number >= 0 else None
+        return self.entries[number] if number >= 0 else None
 
 
 def places(recording: Recording, host: Host, roots: Sequence[Path]) -> Places:
-    """The places that the recording's own stacks tell."""
-    where, known = _from_stacks(recording, roots)
+    """The places from the recording's own stacks."""
+    where, entries = _from_stacks(recording, roots)
     backward, forward = directions(recording, host)
-    found = np.where(forward >= 0, where[forward], NOBODY)
-    return Places(np.where(backward, found, where), known, backward)
+    forward_places = np.where(forward >= 0, where[forward], NOBODY)
+    return Places(np.where(backward, forward_places, where), entries, backward)
 
 
 def _from_stacks(recording: Recording, roots: Sequence[Path]) -> tuple[Ints, tuple[Place, ...]]:
-    """For each row the line of the innermost frame of the user's that it is inside of."""
+    """For each row the line in the innermost enclosing frame of the user's."""
     where = np.full(len(recording.events), NOBODY, np.int64)
     if not (recording.events.category == Category.PYTHON).any():
         return where, ()
     frames = _Frames(recording, roots)
     rows = recording.rows(Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
-    for _, mine in by_thread(recording, rows):
-        frame, callee, parent = _frames(recording, mine, frames.own)
-        inside = (frame >= 0) & _telling(recording, mine, callee)
-        frames.wrapped = _wrapped(recording, mine[callee == parent], parent[callee == parent])
-        where[mine[inside]] = frames.numbers(frame[inside], callee[inside])
-    return where, tuple(frames.known)
+    for _, thread_rows in by_thread(recording, rows):
+        frame, callee, parent = _frames(recording, thread_rows, frames.own)
+        inside = (frame >= 0) & _needs_line(recording, thread_rows, callee)
+        frames.callees = _callees(
+            recording, thread_rows[callee == parent], parent[callee == parent]
+        )
+        where[thread_rows[inside]] = frames.numbers(frame[inside], callee[inside])
+    return where, tuple(frames.entries)
 
 
-def _telling(recording: Recording, rows: Ints, callee: Ints) -> Flags:
-    """Rows to find a line for: what is no frame, and calls that led to something of that."""
+def _needs_line(recording: Recording, rows: Ints, callee: Ints) -> Flags:
+    """Rows that need a line: those that are no frames, and calls that led to such rows."""
     events = recording.events
-    other = events.category[rows] != Category.PYTHON
-    begins = events.begin[rows[other]]
+    is_no_frame = events.category[rows] != Category.PYTHON
+    begins = events.begin[rows[is_no_frame]]
     low = np.searchsorted(begins, events.begin[rows])
-    leading = np.searchsorted(begins, events.end[rows]) > low
-    found: Flags = other | (leading & (callee == rows))
-    return found
+    has_inner = np.searchsorted(begins, events.end[rows]) > low
+    wanted: Flags = is_no_frame | (has_inner & (callee == rows))
+    return wanted
 
 
-def _wrapped(recording: Recording, rows: Ints, parent: Ints) -> dict[int, frozenset[str]]:
-    """For each call of the user's functions the names of the functions called by it in turn."""
-    names, found = recording.names, dict[int, frozenset[str]]()
-    for row, by in zip(recording.events.name[rows].tolist(), parent.tolist(), strict=True):
-        if by >= 0 and not names[row].startswith(lines.MODULE):
-            found[by] = found.get(by, frozenset()) | lines.called(names[row]).names
-    return found
+def _callees(recording: Recording, rows: Ints, parent: Ints) -> dict[int, frozenset[str]]:
+    """For each call by the user's functions, the names of the functions that it called in turn."""
+    names, callee_names = recording.names, dict[int, frozenset[str]]()
+    for row, caller in zip(recording.events.name[rows].tolist(), parent.tolist(), strict=True):
+        if caller >= 0 and not names[row].startswith(lines.MODULE):
+            callee_names[caller] = (
+                callee_names.get(caller, frozenset()) | lines.called(names[row]).names
+            )
+    return callee_names
 
 
 def _frames(recording: Recording, rows: Ints, own: Flags) -> tuple[Ints, Ints, Ints]:
-    """For each of a thread's rows: the user's frame around it, what that one called, its parent."""
+    """For each row of a thread: the user's frame around it, what that frame called, its parent."""
     events = recording.events
-    found = nest(events.begin[rows], events.end[rows])
+    nested = nest(events.begin[rows], events.end[rows])
     user = own[events.name[rows]] & (events.category[rows] == Category.PYTHON)
-    silent = events.category[rows] == Category.ANNOTATION
+    is_annotation = events.category[rows] == Category.ANNOTATION
     frame, callee = np.full(len(rows), NOBODY, np.int64), np.full(len(rows), NOBODY, np.int64)
-    for level in found.levels()[1:]:
-        parent = found.parent[level]
-        directly = user[parent]
-        # What an annotation holds was called by who is around the annotation.
-        through = silent[parent] & (callee[parent] == parent)
-        frame[level] = np.where(directly, parent, frame[parent])
-        callee[level] = np.where(directly | through, level, callee[parent])
-    inside = frame >= 0
+    for level in nested.levels()[1:]:
+        parent = nested.parent[level]
+        is_call = user[parent]
+        # What is inside an annotation was called by the frame around the annotation.
+        is_annotated_call = is_annotation[parent] & (callee[parent] == parent)
+        frame[level] = np.where(is_call, parent, frame[parent])
+        callee[level] = np.where(is_call | is_annotated_call, level, callee[parent])
+    has_frame = frame >= 0
     return (
-        np.where(inside, rows[np.maximum(frame, 0)], NOBODY),
-        np.where(inside, rows[np.maximum(callee, 0)], NOBODY),
-        np.where(found.parent >= 0, rows[found.parent], NOBODY),
+        np.where(has_frame, rows[np.maximum(frame, 0)], NOBODY),
+        np.where(has_frame, rows[np.maximum(callee, 0)], NOBODY),
+        np.where(nested.parent >= 0, rows[nested.parent], NOBODY),
     )
 
 
 def short(path: Path, root: Path) -> str:
-    """From `root` where it lies below it, else the whole path."""
+    """The path relative to `root` where it is below it, else the whole path."""
     return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
 
 
 class _Frames:
-    """Frames of the user's functions, and the lines in them."""
+    """Frames of the user's functions, and their lines."""
 
     def __init__(self, recording: Recording, roots: Sequence[Path]) -> None:
         self.recording = recording
         self.roots = [root.resolve() for root in roots]
         self.files: dict[str, Path | None] = {}
         self.own = recording.named(self._is_own)
-        self.known: list[Place] = []
+        self.entries: list[Place] = []
         self.index: dict[tuple[str, int, str], int] = {}
-        self.wrapped: dict[int, frozenset[str]] = {}
+        self.callees: dict[int, frozenset[str]] = {}
         self.lines: dict[object, list[int]] = {}
 
     def _is_own(self, name: str) -> bool:
-        """A frame in a file of the user's."""
-        found = lines.FRAME.match(name)
-        if not found:
+        """Whether it is a frame in a file of the user's."""
+        match = lines.FRAME.match(name)
+        if not match:
             return False
-        file = found.group("file")
+        file = match.group("file")
         if file not in self.files:
             self.files[file] = self._path(file)
         return self.files[file] is not None
@@ -135,12 +139,12 @@ class _Frames:
             return None
         first = file.replace("\\", "/").split("/")[0].removesuffix(".py")
         if not self.roots:
-            known = first in FOREIGN or first in sys.stdlib_module_names
-            return None if known else Path(file)
+            is_foreign = first in FOREIGN or first in sys.stdlib_module_names
+            return None if is_foreign else Path(file)
         if first in FOREIGN:
             return None
         for root in self.roots:
-            # A name may count from a folder above the root: where Python was started.
+            # A name may be relative to a folder above the root, where Python was started.
             for folder in (root, *root.parents):
                 path = folder / file
                 if path.is_relative_to(root) and path.is_file():
@@ -148,33 +152,37 @@ class _Frames:
         return None
 
     def numbers(self, frame: Ints, callee: Ints) -> Ints:
-        """The place of each row, from its frame and what was called there."""
+        """The place of each row, from its frame and its callee."""
         pairs, names = grouped(frame, callee), self.recording.events.name
         frames, callees = pairs.keys
-        found = np.full(len(pairs), NOBODY, np.int64)
+        place_numbers = np.full(len(pairs), NOBODY, np.int64)
         cuts = np.flatnonzero(np.diff(frames)) + 1
-        for one in np.split(np.arange(len(pairs)), cuts):
-            if len(one):
-                rows = callees[one].tolist()
-                inside = tuple(self.wrapped.get(row, frozenset()) for row in rows)
-                calls = tuple(names[callees[one]].tolist())
-                found[one] = self._function(int(names[frames[one[0]]]), calls, inside)
-        return found[pairs.group]
+        for group in np.split(np.arange(len(pairs)), cuts):
+            if len(group):
+                rows = callees[group].tolist()
+                inner_names = tuple(self.callees.get(row, frozenset()) for row in rows)
+                calls = tuple(names[callees[group]].tolist())
+                place_numbers[group] = self._function(
+                    int(names[frames[group[0]]]), calls, inner_names
+                )
+        return place_numbers[pairs.group]
 
     def _function(
-        self, frame: int, calls: tuple[int, ...], inside: tuple[frozenset[str], ...]
+        self, frame: int, calls: tuple[int, ...], callees: tuple[frozenset[str], ...]
     ) -> list[int]:
-        """The places of these calls of one function. `inside`: what each called in turn."""
-        key = (frame, calls, inside)
+        """The places of these calls in one function. `callees`: what each called in turn."""
+        key = (frame, calls, callees)
         if key not in self.lines:
-            matched = lines.FRAME.match(self.recording.names[frame])
-            assert matched is not None
-            file, function = matched.group("file"), matched.group("function")
-            line, path = int(matched.group("line")), self.files[file]
-            found = sites(path, function, line) if path and self.roots else ()
+            match = lines.FRAME.match(self.recording.names[frame])
+            assert match is not None
+            file, function = match.group("file"), match.group("function")
+            line, path = int(match.group("line")), self.files[file]
+            function_sites = sites(path, function, line) if path and self.roots else ()
             names = [self.recording.names[call] for call in calls]
-            exact = lines.resolve(found, names, inside)
-            self.lines[key] = [self._place(file, at or line, function) for at in exact]
+            line_numbers = lines.resolve(function_sites, names, callees)
+            self.lines[key] = [
+                self._place(file, exact_line or line, function) for exact_line in line_numbers
+            ]
         return self.lines[key]
 
     def _place(self, file: str, line: int, function: str) -> int:
@@ -186,33 +194,33 @@ class _Frames:
             if path and self.roots:
                 source = text(path, line)
                 shown = short(path, self.roots[0])
-            self.index[key] = len(self.known)
-            self.known.append(Place(shown, line, function, source))
+            self.index[key] = len(self.entries)
+            self.entries.append(Place(shown, line, function, source))
         return self.index[key]
 
 
 def directions(recording: Recording, host: Host) -> tuple[Flags, Ints]:
-    """For each row: whether it is in a backward pass, and the forward's row of that."""
+    """For each row: whether it is in a backward pass, and the row of its forward operator."""
     events = recording.events
     count = len(events)
     forward = np.full(count, NOBODY, np.int64)
     operators = recording.rows(Category.OPERATOR)
-    having = operators[events.sequence[operators] >= 0]
-    ahead = having[events.forward_thread[having] <= 0]
-    behind = having[events.forward_thread[having] > 0]
-    if len(ahead) and len(behind):
-        # The last operator that began with a number is the one whose backward has it.
-        order = np.lexsort((ahead, events.sequence[ahead]))
-        keys = events.sequence[ahead][order]
-        at = np.searchsorted(keys, events.sequence[behind], side="right") - 1
-        fits = (at >= 0) & (keys[at] == events.sequence[behind])
-        forward[behind] = np.where(fits, ahead[order][at], NOBODY)
+    numbered = operators[events.sequence[operators] >= 0]
+    forward_rows = numbered[events.forward_thread[numbered] <= 0]
+    backward_rows = numbered[events.forward_thread[numbered] > 0]
+    if len(forward_rows) and len(backward_rows):
+        # The last operator that began with a number is the one whose backward carries it.
+        order = np.lexsort((forward_rows, events.sequence[forward_rows]))
+        keys = events.sequence[forward_rows][order]
+        at = np.searchsorted(keys, events.sequence[backward_rows], side="right") - 1
+        is_match = (at >= 0) & (keys[at] == events.sequence[backward_rows])
+        forward[backward_rows] = np.where(is_match, forward_rows[order][at], NOBODY)
     backward = np.zeros(count, np.bool_)
-    backward[behind] = True
-    for rows, found in host.nests.values():
-        for level in found.levels()[1:]:
-            mine, parent = rows[level], rows[found.parent[level]]
-            inherited = backward[parent] & ~backward[mine]
-            backward[mine] |= inherited
-            forward[mine] = np.where(inherited, forward[parent], forward[mine])
+    backward[backward_rows] = True
+    for rows, nested in host.nests.values():
+        for level in nested.levels()[1:]:
+            level_rows, parent = rows[level], rows[nested.parent[level]]
+            inherited = backward[parent] & ~backward[level_rows]
+            backward[level_rows] |= inherited
+            forward[level_rows] = np.where(inherited, forward[parent], forward[level_rows])
     return backward, forward

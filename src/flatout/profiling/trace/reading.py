@@ -34,7 +34,7 @@ CATEGORIES = {
 }
 RANK = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 LONGEST_US = 1e13
-"""Events further than this from the others have no time that can be meant."""
+"""The times of events further than this from the others are not plausible."""
 COLUMNS = {
     "name": np.int32,
     "category": np.int8,
@@ -57,10 +57,10 @@ Column = NDArray[Any]
 def read(paths: Sequence[Path]) -> tuple[Recording, ...]:
     """Read traces, in order of their ranks; a folder stands for the traces in it.
 
-    Raises UserError for a file that cannot be read, is no trace or holds no events.
+    Raises UserError for a file that cannot be read, is not a trace or has no events.
     """
-    found = [_read(path, number) for number, path in enumerate(_files(paths))]
-    return tuple(sorted(found, key=attrgetter("rank")))
+    recordings = [_read(path, number) for number, path in enumerate(_files(paths))]
+    return tuple(sorted(recordings, key=attrgetter("rank")))
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
@@ -68,28 +68,28 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         if not path.is_dir():
             yield path
             continue
-        inside = sorted([*path.glob("*.json"), *path.glob("*.json.gz")])
-        if not inside:
+        traces = sorted([*path.glob("*.json"), *path.glob("*.json.gz")])
+        if not traces:
             raise UserError(f"no .json or .json.gz in {path}", NEXT_STEP)
-        yield from inside
+        yield from traces
 
 
 def _read(path: Path, number: int) -> Recording:
     stream, columns = Stream(path), _Columns()
-    collecting = gc.isenabled()
-    gc.disable()  # a million objects without one cycle among them
+    gc_was_enabled = gc.isenabled()
+    gc.disable()  # a million objects, and not one reference cycle
     try:
         with contextlib.closing(stream.events()) as pieces:
             for events in pieces:
                 columns.add(events)
     finally:
-        if collecting:
+        if gc_was_enabled:
             gc.enable()
     return columns.recording(stream, number)
 
 
 class _Index(dict[Any, int]):
-    """Numbers things in the order of their first appearance."""
+    """Numbers its keys in order of first appearance."""
 
     def __missing__(self, key: Any) -> int:
         self[key] = number = len(self)
@@ -97,7 +97,7 @@ class _Index(dict[Any, int]):
 
 
 class _Numbers(dict[int | str, int]):
-    """Small numbers, perhaps written as text."""
+    """Small numbers, also where written as text."""
 
     def __missing__(self, key: int | str) -> int:
         self[key] = number = _whole(key, 2**31 - 1)
@@ -105,18 +105,18 @@ class _Numbers(dict[int | str, int]):
 
 
 class _Columns:
-    """Columns that grow by one part for each piece of the file."""
+    """Columns that grow by one part per piece of the file."""
 
     def __init__(self) -> None:
         self.parts: list[dict[str, Column]] = []
         self.names, self.threads, self.categories = _Index(), _Index(), _Index()
         self.texts = {name: _Index() for name in ("shapes", "dtypes", "concrete")}
         self.instants: list[tuple[float, int, bool]] = []
-        self.seen = 0
+        self.event_count = 0
 
     def add(self, events: list[Any]) -> None:
-        """Account for these events."""
-        self.seen += len(events)
+        """Add these events."""
+        self.event_count += len(events)
         if not decoding.INSTANTS.isdisjoint(map(type, events)):
             self._instants(events)
         rows = [event for event in events if type(event) in decoding.COMPLETE]
@@ -145,26 +145,26 @@ class _Columns:
         return part
 
     def _category(self, numbers: Column) -> Column:
-        known = np.array([_category(cat) for cat in self.categories], np.int8)
-        found: Column = known[numbers]
-        return found
+        by_number = np.array([_category(cat) for cat in self.categories], np.int8)
+        categories: Column = by_number[numbers]
+        return categories
 
     def _arguments(self, part: dict[str, Column], rows: list[Any]) -> None:
         """Fill the columns that come from arguments."""
-        category, every = part["category"], list(map(attrgetter("args"), rows))
-        having = np.ones(len(rows), np.bool_)
-        if None in every:
-            having = np.fromiter((args is not None for args in every), np.bool_, len(rows))
-        wanted = {
+        category, all_args = part["category"], list(map(attrgetter("args"), rows))
+        has_args = np.ones(len(rows), np.bool_)
+        if None in all_args:
+            has_args = np.fromiter((args is not None for args in all_args), np.bool_, len(rows))
+        readers = {
             Category.OPERATOR: self._operators,
             Category.ANNOTATION: self._operators,
             Category.RUNTIME: self._runtime,
         }
         for kind in np.flatnonzero(np.bincount(category)).tolist():
-            at = np.flatnonzero(having & (category == kind))
-            args = [every[row] for row in at.tolist()]
+            kind_rows = np.flatnonzero(has_args & (category == kind))
+            args = [all_args[row] for row in kind_rows.tolist()]
             if args and kind != Category.PYTHON:
-                wanted.get(Category(kind), self._device)(part, at, args)
+                readers.get(Category(kind), self._device)(part, kind_rows, args)
 
     def _operators(self, part: dict[str, Column], at: Column, args: list[Any]) -> None:
         _fill(part, at, args, "external", "sequence", "forward_thread")
@@ -176,17 +176,19 @@ class _Columns:
             numbers = map(index.__getitem__, map(bytes, raw))
             part[name][at] = np.fromiter(numbers, np.int32, len(args))
 
-        sent = list(map(attrgetter("elements"), args))
-        if sent.count(-1) < len(sent):  # communication between ranks tells how much
+        element_counts = list(map(attrgetter("elements"), args))
+        if element_counts.count(-1) < len(
+            element_counts
+        ):  # communication between ranks says how much
             part["moved"][at] = [
                 count * _width(arguments.element_type) if count >= 0 else -1
-                for count, arguments in zip(sent, args, strict=True)
+                for count, arguments in zip(element_counts, args, strict=True)
             ]
 
     def _runtime(self, part: dict[str, Column], at: Column, args: list[Any]) -> None:
         _fill(part, at, args, "external", "correlation")
         _old_external(part, at, args)
-        # HIP says here, as text, what it copies, and nothing with the copy itself.
+        # HIP gives a copy's size here, as text, and not with the copy itself.
         sizes = list(map(attrgetter("size"), args))
         if sizes.count(-1) < len(sizes):
             part["moved"][at] = [_whole(size) for size in sizes]
@@ -194,27 +196,27 @@ class _Columns:
     def _device(self, part: dict[str, Column], at: Column, args: list[Any]) -> None:
         _fill(part, at, args, "external", "correlation", "moved", "occupancy")
         _old_external(part, at, args)
-        known = _Numbers()
+        whole_numbers = _Numbers()
         for name in ("device", "stream"):
             values = map(attrgetter(name), args)
-            part[name][at] = [known[value] for value in values]
+            part[name][at] = [whole_numbers[value] for value in values]
 
     def recording(self, stream: Stream, number: int) -> Recording:
-        """Everything put together. Raises UserError when there are no events."""
+        """The whole recording. Raises UserError where there are no events."""
         joined = {
             name: np.concatenate([part[name] for part in self.parts])
             for name in (*COLUMNS, "ts", "dur")
             if self.parts
         }
-        kept = _sensible(joined) if joined else np.empty(0, np.int64)
-        if not len(kept):
-            raise UserError(f"{stream.path} holds no events that last", NEXT_STEP)
-        first, lasting = joined.pop("ts")[kept], joined.pop("dur")[kept]
-        base = float(np.floor(first.min()))
-        begin, end = _times(first, lasting, base)
+        row_numbers = _plausible_rows(joined) if joined else np.empty(0, np.int64)
+        if not len(row_numbers):
+            raise UserError(f"{stream.path} has no events with a duration", NEXT_STEP)
+        begins, durations = joined.pop("ts")[row_numbers], joined.pop("dur")[row_numbers]
+        base = float(np.floor(begins.min()))
+        begin, end = _times(begins, durations, base)
         order = np.lexsort((-end, begin))
         texts = {name: self._texts(name, joined) for name in self.texts}
-        columns = {name: column[kept[order]] for name, column in joined.items()}
+        columns = {name: column[row_numbers[order]] for name, column in joined.items()}
         return Recording(
             path=str(stream.path),
             rank=_rank(stream, number),
@@ -223,22 +225,22 @@ class _Columns:
             events=Events(begin=begin[order], end=end[order], **columns),
             memory=_memory(self.instants, base),
             metadata=stream.metadata,
-            seen=self.seen,
+            event_count=self.event_count,
             truncated=stream.truncated,
             **texts,
         )
 
     def _texts(self, name: str, joined: dict[str, Column]) -> tuple[str, ...]:
-        """The distinct texts of a column, as they are shown; renumbers the column."""
+        """The distinct texts of a column, as displayed; renumbers the column."""
         if not self.texts[name]:
             return ()
-        shown, column = _Index(), joined[name]
-        write = _shown if name != "concrete" else _canonical
-        numbers = np.array([shown[write(raw)] for raw in self.texts[name]], np.int32)
+        distinct, column = _Index(), joined[name]
+        formatter = _shapes_text if name != "concrete" else _canonical
+        numbers = np.array([distinct[formatter(raw)] for raw in self.texts[name]], np.int32)
         joined[name] = np.where(column >= 0, numbers[column], -1).astype(np.int32)
-        if "" in shown:  # an operator without this argument
-            joined[name][joined[name] == shown[""]] = -1
-        return tuple(shown)
+        if "" in distinct:  # an operator without this argument
+            joined[name][joined[name] == distinct[""]] = -1
+        return tuple(distinct)
 
 
 def _width(raw: Any) -> int:
@@ -252,15 +254,15 @@ def _fill(part: dict[str, Column], at: Column, args: list[Any], *names: str) -> 
 
 
 def _old_external(part: dict[str, Column], at: Column, args: list[Any]) -> None:
-    """PyTorch 1.x wrote the name in small letters."""
+    """Fill in from PyTorch 1.x's field, whose name was in lower case."""
     missing = np.flatnonzero(part["external"][at] == -1)
     if len(missing):
-        old = (args[row].external_old for row in missing.tolist())
-        part["external"][at[missing]] = np.fromiter(old, np.int64, len(missing))
+        old_ids = (args[row].external_old for row in missing.tolist())
+        part["external"][at[missing]] = np.fromiter(old_ids, np.int64, len(missing))
 
 
 def _category(cat: str) -> int:
-    """Kernels of devices that nobody here knows are told by their name."""
+    """The category of a name; runtime calls of unknown devices are recognised by its ending."""
     lower = cat.lower()
     if lower in CATEGORIES:
         return CATEGORIES[lower]
@@ -270,7 +272,7 @@ def _category(cat: str) -> int:
 
 
 def _whole(value: int | str, largest: int = 2**63 - 1) -> int:
-    """A number, perhaps written as text, in tens or with 0x."""
+    """A number, also as text in decimal or with 0x."""
     try:
         number = value if isinstance(value, int) else int(value, 0)
     except ValueError:
@@ -278,14 +280,14 @@ def _whole(value: int | str, largest: int = 2**63 - 1) -> int:
     return number if -1 <= number <= largest else -1
 
 
-def _sensible(joined: dict[str, Column]) -> Column:
-    """Rows with a time near the others'."""
+def _plausible_rows(joined: dict[str, Column]) -> Column:
+    """Rows with a time near those of the others."""
     begin, dur = joined["ts"], joined["dur"]
     finite = np.isfinite(begin) & np.isfinite(dur) & (dur >= 0) & (dur < LONGEST_US)
     if not finite.any():
         return np.empty(0, np.int64)
-    middle = float(np.median(begin[finite]))
-    return np.flatnonzero(finite & (np.abs(begin - middle) < LONGEST_US))
+    median = float(np.median(begin[finite]))
+    return np.flatnonzero(finite & (np.abs(begin - median) < LONGEST_US))
 
 
 def _times(begin: Column, dur: Column, base: float) -> tuple[Column, Column]:
@@ -295,19 +297,19 @@ def _times(begin: Column, dur: Column, base: float) -> tuple[Column, Column]:
     return first, last
 
 
-def _shown(raw: bytes) -> str:
+def _shapes_text(raw: bytes) -> str:
     """[[32, 64], [], [[2], [3]]] as "32x64, , 2, 3"; ["float", ""] as "float, "."""
     if not raw:
         return ""
-    return ", ".join(_one(item) for item in _parsed(raw))
+    return ", ".join(_shape_text(element) for element in _parsed(raw))
 
 
-def _one(item: Any) -> str:
-    if isinstance(item, list):
-        if any(isinstance(inner, list) for inner in item):
-            return ", ".join(_one(inner) for inner in item)
-        return "x".join(str(inner) for inner in item)
-    return str(item)
+def _shape_text(element: Any) -> str:
+    if isinstance(element, list):
+        if any(isinstance(part, list) for part in element):
+            return ", ".join(_shape_text(part) for part in element)
+        return "x".join(str(part) for part in element)
+    return str(element)
 
 
 def _canonical(raw: bytes) -> str:
@@ -316,27 +318,27 @@ def _canonical(raw: bytes) -> str:
 
 def _parsed(raw: bytes) -> list[Any]:
     try:
-        found = json.loads(raw)
+        value = json.loads(raw)
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) else []
+    return value if isinstance(value, list) else []
 
 
 def _memory(instants: Iterable[tuple[float, int, bool]], base: float) -> Memory:
-    near = [one for one in instants if abs(one[0] - base) < LONGEST_US]
-    near.sort(key=lambda one: one[0])
+    plausible = [instant for instant in instants if abs(instant[0] - base) < LONGEST_US]
+    plausible.sort(key=lambda instant: instant[0])
     return Memory(
-        at=np.array([round((ts - base) * 1e3) for ts, _, _ in near], np.int64),
-        total=np.array([total for _, total, _ in near], np.int64),
-        accelerator=np.array([flag for _, _, flag in near], np.bool_),
+        at=np.array([round((ts - base) * 1e3) for ts, _, _ in plausible], np.int64),
+        total=np.array([total for _, total, _ in plausible], np.int64),
+        accelerator=np.array([flag for _, _, flag in plausible], np.bool_),
     )
 
 
 def _rank(stream: Stream, number: int) -> int:
-    """As the trace says, else as its name does, else its place in the list."""
-    about = stream.metadata.get("distributedInfo")
-    rank = about.get("rank") if isinstance(about, dict) else None
+    """The rank from the trace, else from its file name, else its position in the list."""
+    distributed = stream.metadata.get("distributedInfo")
+    rank = distributed.get("rank") if isinstance(distributed, dict) else None
     if isinstance(rank, int):
         return rank
-    named = RANK.search(stream.path.name)
-    return int(named.group(1)) if named else number
+    match = RANK.search(stream.path.name)
+    return int(match.group(1)) if match else number

@@ -14,13 +14,13 @@ Flags = NDArray[np.bool_]
 
 
 class Category(enum.IntEnum):
-    """What wrote an event. The device's own work is from KERNEL to MEMSET."""
+    """The kind of an event. The device's own work is KERNEL to MEMSET."""
 
     OPERATOR = 0
     PYTHON = 1
     """A frame of a Python stack."""
     ANNOTATION = 2
-    """ProfilerStep#7, Optimizer.step#SGD.step, record_function of the user's."""
+    """ProfilerStep#7, Optimizer.step#SGD.step, the user's record_function."""
     RUNTIME = 3
     """Calls of CUDA, HIP, ..."""
     KERNEL = 4
@@ -45,7 +45,7 @@ class Events:
     """Index into Recording.names."""
     category: NDArray[np.int8]
     thread: NDArray[np.int32]
-    """Index into Recording.threads; of device work: device and stream."""
+    """Index into Recording.threads; for device work: device and stream."""
     external: Ints
     correlation: Ints
     device: NDArray[np.int32]
@@ -58,7 +58,7 @@ class Events:
     """Index into Recording.shapes."""
     dtypes: NDArray[np.int32]
     concrete: NDArray[np.int32]
-    """Index into Recording.concrete: the values of inputs that are no tensors."""
+    """Index into Recording.concrete: the values of inputs that are not tensors."""
     sequence: Ints
     """Autograd's number, the same for a forward operator and its backward."""
     forward_thread: Ints
@@ -70,7 +70,7 @@ class Events:
 
 @dataclass(frozen=True)
 class Memory:
-    """Allocations seen, in order of time."""
+    """Recorded allocations, in order of time."""
 
     at: Ints
     total: Ints
@@ -80,7 +80,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Recording:
-    """One read trace of one process."""
+    """One process's trace, as read."""
 
     path: str
     rank: int
@@ -95,15 +95,15 @@ class Recording:
     events: Events
     memory: Memory
     metadata: dict[str, Any] = field(default_factory=dict)
-    seen: int = 0
-    """Events in the file, also those that are no rows."""
+    event_count: int = 0
+    """Events in the file, including those that are no rows."""
     truncated: bool = False
-    """The file ends early, or is damaged from there on."""
+    """The file ends early, or is damaged."""
 
     def rows(self, *categories: Category) -> Ints:
         """Rows of these categories."""
         return np.flatnonzero(np.isin(self.events.category, categories))
 
     def named(self, test: Any) -> Flags:
-        """For each name whether `test(name)` holds; index it with `events.name`."""
+        """For each name, whether `test(name)` holds; index it with `events.name`."""
         return np.fromiter((bool(test(name)) for name in self.names), np.bool_, len(self.names))

@@ -1,4 +1,4 @@
-"""One recording, understood: what its tables are made of."""
+"""One recording with its time attributed: the basis of its tables."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ class Source:
     recording: Recording
     places: Places
     twin: Ints
-    """For each row of the recording its row here; NOBODY: it has none."""
+    """For each row of the recording its row in this source; NOBODY: none."""
     where: Ints
-    """For each row of the recording its place: index into places.known; NOBODY: not known."""
+    """For each row of the recording its place: index into places.entries; NOBODY: unknown."""
     backward: Flags
     """For each row of the recording: whether it is in a backward pass."""
 
     def place(self, row: int) -> Place | None:
         """The line of this row of the recording."""
         number = int(self.where[row]) if row >= 0 else NOBODY
-        return self.places.known[number] if number >= 0 else None
+        return self.places.entries[number] if number >= 0 else None
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A recording, its window, and who holds each instant of it."""
+    """A recording, its window, and the owner of each instant."""
 
     recording: Recording
     host: Host
@@ -60,66 +60,68 @@ class Seen:
 
     @property
     def on_device(self) -> bool:
-        """An accelerator trains; else the host does."""
+        """Whether an accelerator trains; else the host does."""
         return bool(len(self.work.rows))
 
     @property
     def order(self) -> tuple[Kind, ...]:
-        """The kinds that `held` numbers."""
+        """The kinds, as numbered in `held`."""
         return device.ORDER if self.on_device else processor.ORDER
 
     @cached_property
     def rank(self) -> Ints:
-        """Of each row of the host: in processor.ORDER."""
+        """Rank of each row of the host in processor.ORDER."""
         return processor.ranks(self.recording, self.host)
 
     @cached_property
     def counted(self) -> Flags:
-        """Whether each of the device's works was launched in one of the steps."""
+        """Whether each piece of device work was launched in one of the steps."""
         work, begin = self.work, self.recording.events.begin
         if not self.window.marks:
             return np.ones(len(work.rows), np.bool_)
-        when = np.where(work.launched >= 0, work.launched, begin[work.rows])
-        return self.window.inside(when) & ~work.orphaned
+        launch_times = np.where(work.launched >= 0, work.launched, begin[work.rows])
+        return self.window.inside(launch_times) & ~work.orphaned
 
     @cached_property
     def rows(self) -> Ints:
         """Rows of the host in the steps, without the steps' own marks.
 
-        Where a CPU trains: of the threads that train, not of those that help them.
+        Where a CPU trains: only rows of training threads, not of helper threads.
         """
         events = self.recording.events
-        found = self.host.rows[self.window.inside(events.begin[self.host.rows])]
-        kept = ~self.recording.named(window.is_mark)[events.name[found]]
+        step_rows = self.host.rows[self.window.inside(events.begin[self.host.rows])]
+        is_counted = ~self.recording.named(window.is_mark)[events.name[step_rows]]
         if not self.on_device:
             training = processor.training_threads(self.recording, self.host, self.main)
-            collective = self.rank[found] == processor.RANKS[Kind.COMMUNICATION]
-            kept &= np.isin(events.thread[found], training) | collective
-        rows: Ints = found[kept]
+            collective = self.rank[step_rows] == processor.RANKS[Kind.COMMUNICATION]
+            is_counted &= np.isin(events.thread[step_rows], training) | collective
+        rows: Ints = step_rows[is_counted]
         return rows
 
     @cached_property
     def flops(self) -> Ints:
-        """Of each row's own operator."""
-        counted = self.recording.named(flops.counts)[self.recording.events.name[self.rows]]
+        """Operations of each row's own operator."""
+        has_formula = self.recording.named(flops.counts)[self.recording.events.name[self.rows]]
         return self._by_call(
-            self.rows[counted],
+            self.rows[has_formula],
             lambda name, shapes, dtypes, concrete: flops.of_operator(name, shapes, concrete),
         )
 
     @cached_property
     def traffic(self) -> Ints:
-        """Of each row's own operator, in bytes, none counted twice."""
+        """Bytes moved by each row's own operator, none counted twice."""
         idle = [processor.RANKS[kind] for kind in (Kind.PYTHON, Kind.OTHER, Kind.WAIT_DATA)]
         computing = ~np.isin(self.rank, idle) | (self.flops > 0)
-        found = self._by_call(self.rows[computing[self.rows]], traffic.of_operator)
-        for mine, nested in self.host.nests.values():
-            found[mine] = traffic.once(nested, found[mine], self.flops[mine] > 0)
-        return found
+        row_bytes = self._by_call(self.rows[computing[self.rows]], traffic.of_operator)
+        for thread_rows, nested in self.host.nests.values():
+            row_bytes[thread_rows] = traffic.once(
+                nested, row_bytes[thread_rows], self.flops[thread_rows] > 0
+            )
+        return row_bytes
 
     def _by_call(self, rows: Ints, amount: Callable[[str, str, str, str], int]) -> Ints:
         """`amount` of name, shapes, dtypes and concrete inputs, for those with shapes; else 0."""
-        found = np.zeros(len(self.recording.events), np.int64)
+        totals = np.zeros(len(self.recording.events), np.int64)
         detail, twin = self.source.recording, self.source.twin
         events = detail.events
         rows = rows[twin[rows] >= 0]
@@ -135,15 +137,15 @@ class Seen:
             )
             for name, shapes, dtypes, concrete in groups.keys.T.tolist()
         ]
-        found[rows] = np.array(counts, np.int64)[groups.group]
-        return found
+        totals[rows] = np.array(counts, np.int64)[groups.group]
+        return totals
 
     def mean(self, count: float) -> float:
-        """Of one step."""
+        """The mean per step."""
         return float(count) / self.window.steps
 
     def per_step(self, ns: float) -> float:
-        """Milliseconds of one step."""
+        """Milliseconds per step."""
         return float(ns) / 1e6 / self.window.steps
 
 
@@ -153,46 +155,46 @@ def look(
     roots: Sequence[Path] = (),
     span: tuple[int, int] | None = None,
 ) -> Seen:
-    """Understand a recording. `span`: take this time (ns) for the window instead of the steps."""
-    found = host(recording)
-    work = device.work(recording, found)
-    steps = window.window(recording, found, work)
+    """Attribute a recording's time. `span`: use this interval (ns) as the window, not the steps."""
+    host_side = host(recording)
+    work = device.work(recording, host_side)
+    steps = window.window(recording, host_side, work)
     if span is not None:
         steps = Window(*span, ())
-    main = processor.main_thread(recording, found)
-    none = tuple(np.empty(0, np.int64) for _ in range(4))
-    waiting, gaps = Syncs(*none[:3]), Gaps(*none)
+    main = processor.main_thread(recording, host_side)
+    empty = tuple(np.empty(0, np.int64) for _ in range(4))
+    sync_calls, gaps = Syncs(*empty[:3]), Gaps(*empty)
     if len(work.rows):
-        waiting = idle.syncs(recording, work)
+        sync_calls = idle.syncs(recording, work)
         held = work.held(recording, steps.begin, steps.end)
-        gaps = idle.gaps(recording, found, work, held, waiting, main)
+        gaps = idle.gaps(recording, host_side, work, held, sync_calls, main)
     else:
-        rank = processor.ranks(recording, found)
-        held = processor.held(recording, found, rank, main, steps.begin, steps.end)
-    source = _source(recording, found, steps, detail, roots)
-    return Seen(recording, found, work, steps, main, held, gaps, waiting, source)
+        rank = processor.ranks(recording, host_side)
+        held = processor.held(recording, host_side, rank, main, steps.begin, steps.end)
+    source = _source(recording, host_side, steps, detail, roots)
+    return Seen(recording, host_side, work, steps, main, held, gaps, sync_calls, source)
 
 
 def _source(
     recording: Recording,
-    found: Host,
+    host_side: Host,
     steps: Window,
     detail: Recording | None,
     roots: Sequence[Path],
 ) -> Source:
     """Lines and shapes, from the recording with more detail where there is one."""
     if detail is None or detail is recording:
-        known = places(recording, found, roots)
+        step_places = places(recording, host_side, roots)
         twin = np.arange(len(recording.events))
-        return Source(recording, known, twin, known.where, known.backward)
-    theirs = host(detail)
-    known = places(detail, theirs, roots)
-    marks = window.marks(detail, theirs)
-    twin = twins(recording, found, steps.marks, detail, theirs, marks, known.where)
-    where = np.where(twin >= 0, known.where[twin], NOBODY)
-    # Autograd's own numbers say more surely than the order which forward a backward belongs to.
-    backward, forward = directions(recording, found)
+        return Source(recording, step_places, twin, step_places.where, step_places.backward)
+    detail_host = host(detail)
+    step_places = places(detail, detail_host, roots)
+    marks = window.marks(detail, detail_host)
+    twin = twins(recording, host_side, steps.marks, detail, detail_host, marks, step_places.where)
+    where = np.where(twin >= 0, step_places.where[twin], NOBODY)
+    # Autograd's numbers identify a backward's forward more reliably than the order does.
+    backward, forward = directions(recording, host_side)
     where = np.where(forward >= 0, where[forward], where)
-    inheriting = recording.events.category == Category.RUNTIME
-    around = np.where(inheriting & (found.parent >= 0), where[found.parent], NOBODY)
-    return Source(detail, known, twin, np.where(inheriting, around, where), backward)
+    inherits = recording.events.category == Category.RUNTIME
+    parent_place = np.where(inherits & (host_side.parent >= 0), where[host_side.parent], NOBODY)
+    return Source(detail, step_places, twin, np.where(inherits, parent_place, where), backward)

@@ -12,14 +12,14 @@ from pathlib import Path
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 Arm = tuple[int, int]
-"""Which branch, and which of its sides."""
+"""A branch, and one of its sides."""
 FOREIGN = frozenset(
     {"torch", "torchvision", "torchaudio", "numpy", "transformers", "accelerate"}
     | {"flatout_agent", "flatout_train"}
     | {"lightning", "pytorch_lightning", "lightning_fabric", "torch_xla", "triton", "PIL", "tqdm"}
     | {"timm", "datasets", "pandas", "scipy", "sklearn", "deepspeed", "apex", "cv2", "ignite"}
 )
-"""Packages that are never the user's own."""
+"""Packages that are never user code."""
 LIBRARIES = frozenset({"torch", "F", "np", "math"})
 METHODS = frozenset(
     {name for kind in (str, list, dict, set) for name in dir(kind)}
@@ -28,7 +28,7 @@ METHODS = frozenset(
     | {"zero_grad", "argmax", "numel", "parameters", "named_parameters", "train", "eval", "flatten"}
     | {"requires_grad_", "masked_fill", "state_dict", "step", "view_as", "type_as", "float", "half"}
 )
-"""What is called on tensors and containers, and is hardly ever the name of a module."""
+"""Methods of tensors and containers, hardly ever the name of a module."""
 COUNTERS = frozenset(
     {"range", "zip", "reversed", "sorted", "parameters", "items", "values", "keys"}
 )
@@ -63,7 +63,7 @@ BUILT_INS = {
     "next": ("__next__",),
     "len": ("__len__",),
 }
-"""What else they call in a tensor, or in a loader."""
+"""What these functions call in a tensor or a loader."""
 
 
 @dataclass(frozen=True)
@@ -73,29 +73,29 @@ class Site:
     line: int
     names: frozenset[str]
     call: bool = False
-    """Of a name that may stand for any function or module."""
+    """Whether it calls a name that may be any function or module."""
     body: frozenset[str] = frozenset()
-    """Of a `for`: what is called inside of it."""
+    """For a `for`: the names that are called inside it."""
     module: bool = False
-    """What is called may be a module of the user's."""
+    """Whether the callee may be a module of the user's."""
     loads: int = 0
-    """Whether this may ask a loader for a batch: 3 likely, 0 no."""
+    """How likely it asks a loader for a batch: 3 likely, 0 no."""
     arms: tuple[Arm, ...] = ()
-    """The sides of branches that it is in, the outermost first."""
+    """The enclosing sides of branches, the outermost first."""
 
 
 @lru_cache(maxsize=1000)
 def sites(path: Path, function: str, line: int) -> tuple[Site, ...]:
-    """The sites of one function, in the order of evaluation; empty: no such function there."""
+    """The sites of one function, in order of evaluation; empty: there is no such function."""
     tree = _tree(path)
-    found = None if tree is None else _function(tree, function, line)
-    if found is None:
+    function_node = None if tree is None else _function(tree, function, line)
+    if function_node is None:
         return ()
     walker = _Walker(_libraries(tree) if tree else LIBRARIES)
-    body = found.body if isinstance(found.body, list) else [found.body]
+    body = function_node.body if isinstance(function_node.body, list) else [function_node.body]
     for statement in body:
         walker.visit(statement)
-    return tuple(walker.found)
+    return tuple(walker.sites)
 
 
 @lru_cache(maxsize=1000)
@@ -122,43 +122,45 @@ def _tree(path: Path) -> ast.Module | None:
 
 
 def _function(tree: ast.Module, name: str, line: int) -> Function | None:
-    """The function of this name around this line, the innermost."""
+    """The innermost function of this name around this line."""
     if name == "<module>":
         return tree
-    found: Function | None = None
+    innermost: Function | None = None
     for node in ast.walk(tree):
         if isinstance(node, ast.Lambda):
-            fits = name == "<lambda>"
+            has_name = name == "<lambda>"
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            fits = node.name == name
+            has_name = node.name == name
         else:
             continue
-        decorated = getattr(node, "decorator_list", [])
-        first = min([node.lineno, *(item.lineno for item in decorated)])
-        if fits and first <= line <= (node.end_lineno or node.lineno):
-            found = node
-    return found
+        decorators = getattr(node, "decorator_list", [])
+        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+        if has_name and first <= line <= (node.end_lineno or node.lineno):
+            innermost = node
+    return innermost
 
 
 class _Walker(ast.NodeVisitor):
-    """Sites in the order in which Python gets to them; not those of functions inside."""
+    """Sites in order of evaluation, without those of nested functions."""
 
     def __init__(self, libraries: frozenset[str]) -> None:
-        self.found: list[Site] = []
+        self.sites: list[Site] = []
         self.libraries = libraries
 
     def _add(self, node: ast.expr | ast.stmt, *names: str, loads: int = 0) -> None:
-        self.found.append(Site(node.lineno, frozenset(names), loads=loads))
+        self.sites.append(Site(node.lineno, frozenset(names), loads=loads))
 
     def _arms(self, node: ast.AST, *sides: Sequence[ast.AST]) -> None:
-        """Sides of which one is taken, at most."""
+        """Visit sides of which at most one is taken."""
         number = id(node)
-        for side, inside in enumerate(sides):
-            at = len(self.found)
-            for statement in inside:
+        for side, statements in enumerate(sides):
+            start = len(self.sites)
+            for statement in statements:
                 self.visit(statement)
             arm = ((number, side),)
-            self.found[at:] = [replace(one, arms=(*arm, *one.arms)) for one in self.found[at:]]
+            self.sites[start:] = [
+                replace(site, arms=(*arm, *site.arms)) for site in self.sites[start:]
+            ]
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """Runs when it is called, not here."""
@@ -177,28 +179,28 @@ class _Walker(ast.NodeVisitor):
         self.generic_visit(node)
         name = _last_name(node.func)
         line = node.func.end_lineno or node.lineno
-        known = name in NOT_MODULES
+        is_builtin = name in NOT_MODULES
         names = {name, *BUILT_INS.get(name, ())}
-        call = bool(name) and not known
+        call = bool(name) and not is_builtin
         module = call and _may_be_module(node.func, self.libraries)
-        loads = _loads(node.args[0]) if name == "next" and node.args else 0
-        self.found.append(Site(line, frozenset(names), call=call, module=module, loads=loads))
+        loads = _loader_likelihood(node.args[0]) if name == "next" and node.args else 0
+        self.sites.append(Site(line, frozenset(names), call=call, module=module, loads=loads))
 
     def visit_For(self, node: ast.For) -> None:
-        """The next item is fetched in the line of the `for`."""
+        """Items are fetched in the line of the `for`."""
         self.visit(node.iter)
-        at = len(self.found)
+        start = len(self.sites)
         for statement in (*node.body, *node.orelse):
             self.visit(statement)
-        body: frozenset[str] = frozenset().union(*(site.names for site in self.found[at:]))
+        body: frozenset[str] = frozenset().union(*(site.names for site in self.sites[start:]))
         names = frozenset({"__next__", "__iter__", "unbind"})
-        loads = _loads(node.iter)
-        self.found.insert(at, Site(node.lineno, names, body=body, loads=loads))
+        loads = _loader_likelihood(node.iter)
+        self.sites.insert(start, Site(node.lineno, names, body=body, loads=loads))
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
         """As a `for`."""
         self.visit(node.iter)
-        loads = min(max(_loads(node.iter) - 1, 0), 1)
+        loads = min(max(_loader_likelihood(node.iter) - 1, 0), 1)
         self._add(node.iter, "__next__", "__iter__", "unbind", loads=loads)
         for condition in node.ifs:
             self.visit(condition)
@@ -241,12 +243,12 @@ class _Walker(ast.NodeVisitor):
             self._add(node, "numpy_T", "t", node.attr)
 
     def visit_FormattedValue(self, node: ast.FormattedValue) -> None:
-        """A tensor's value is asked for when it is shown."""
+        """A tensor's value is read when it is formatted."""
         self.generic_visit(node)
         self._add(node.value, "__format__", "__repr__", "item")
 
     def visit_If(self, node: ast.If) -> None:
-        """Whether a tensor is true is asked in the line of the `if`."""
+        """A tensor's truth value is read in the line of the `if`."""
         self.visit(node.test)
         self._add(node.test, TRUTH)
         self._arms(node, node.body, node.orelse)
@@ -265,7 +267,7 @@ class _Walker(ast.NodeVisitor):
     def visit_YieldFrom(self, node: ast.YieldFrom) -> None:
         """Items are fetched in its line."""
         self.generic_visit(node)
-        self._add(node, "__next__", "__iter__", loads=_loads(node.value))
+        self._add(node, "__next__", "__iter__", loads=_loader_likelihood(node.value))
 
     def visit_While(self, node: ast.While) -> None:
         """As an `if` that is taken."""
@@ -276,7 +278,7 @@ class _Walker(ast.NodeVisitor):
 
 
 def _last_name(node: ast.expr) -> str:
-    """`c` of a.b.c(...); empty: what is called has no name."""
+    """`c` of a.b.c(...); empty: the callee has no name."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
@@ -290,25 +292,25 @@ def _root(node: ast.expr) -> str:
 
 
 def _may_be_module(node: ast.expr, libraries: frozenset[str]) -> bool:
-    """A library's function is no module of the user's; nor is a method of a tensor's."""
+    """Whether it may be a module of the user's, not a library's function or a tensor's method."""
     root = _root(node)
     if root in libraries:
         return False
-    method = isinstance(node, ast.Attribute) and root != "self" and node.attr in METHODS
-    return not method
+    is_method = isinstance(node, ast.Attribute) and root != "self" and node.attr in METHODS
+    return not is_method
 
 
 def _libraries(tree: ast.Module) -> frozenset[str]:
-    """Names that this file imports from packages which are not the user's."""
-    found = set(LIBRARIES)
+    """Names that this file imports from packages that are not the user's."""
+    names = set(LIBRARIES)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for name in node.names:
                 if _is_library(name.name):
-                    found.add(name.asname or name.name.split(".")[0])
+                    names.add(name.asname or name.name.split(".")[0])
         elif isinstance(node, ast.ImportFrom) and not node.level and _is_library(node.module or ""):
-            found.update(name.asname or name.name for name in node.names)
-    return frozenset(found)
+            names.update(name.asname or name.name for name in node.names)
+    return frozenset(names)
 
 
 def _is_library(name: str) -> bool:
@@ -316,12 +318,12 @@ def _is_library(name: str) -> bool:
     return first in FOREIGN or first in sys.stdlib_module_names
 
 
-def _loads(node: ast.expr) -> int:
-    """Whether going through this may ask a loader for a batch: 3 likely, 0 no."""
+def _loader_likelihood(node: ast.expr) -> int:
+    """How likely iterating over this asks a loader for a batch: 3 likely, 0 no."""
     if isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Set | ast.Dict):
         return 0
-    words = [item for item in ast.walk(node) if isinstance(item, ast.Name | ast.Attribute)]
+    words = [child for child in ast.walk(node) if isinstance(child, ast.Name | ast.Attribute)]
     if any("load" in _last_name(word).lower() for word in words):
         return 3
-    counting = isinstance(node, ast.Call) and _last_name(node.func) in COUNTERS
-    return 0 if counting else 2
+    is_counter = isinstance(node, ast.Call) and _last_name(node.func) in COUNTERS
+    return 0 if is_counter else 2

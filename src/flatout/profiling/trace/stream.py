@@ -17,11 +17,11 @@ from flatout.profiling.trace import decoding
 
 PACKED = 1 << 17
 PIECE = 1 << 18
-"""Bytes at once: packed, and as text. The events of one piece fit into a core's cache."""
-MOST_HELD = 1 << 26
-"""Bytes without the end of an event after which a file is given up as damaged."""
+"""Bytes read at once: packed, and as text. The events of one piece fit into a core's cache."""
+MOST_BUFFERED = 1 << 26
+"""A file with this many bytes without the end of an event is considered damaged."""
 LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-# In a string the quote after the brace would have a backslash before it.
+# Inside a string, the quote after the brace would be escaped.
 BORDER = re.compile(rb'\}\s*,\s*(?=\{\s*"[^"\\]*"\s*:)')
 MOST_TRIES = 10_000
 NEXT_STEP = "record one with torch.profiler and export_chrome_trace()"
@@ -29,45 +29,45 @@ NEXT_STEP = "record one with torch.profiler and export_chrome_trace()"
 
 @dataclass
 class Stream:
-    """One file being read."""
+    """A trace file that is being read."""
 
     path: Path
     metadata: dict[str, Any] = field(default_factory=dict)
     truncated: bool = False
-    _held: bytes = b""
-    _ended: bool = False
-    _stuck: int = 0
+    _buffer: bytes = b""
+    _at_end: bool = False
+    _stuck_bytes: int = 0
 
     def events(self) -> Generator[list[Any]]:
-        """All events, some thousand at a time; see decoding for their classes.
+        """All events, some thousands at a time; see decoding for their classes.
 
-        Raises UserError when the file cannot be read or is no trace.
+        Raises UserError where the file cannot be read or is not a trace.
         """
         with contextlib.closing(self._pieces()) as pieces:
             self._begin(pieces)
             for piece in pieces:
-                self._held += piece
-                if self._ended:
-                    self._held = self._held[:MOST_HELD]
-                elif found := self._some():
-                    yield found
-                elif len(self._held) > MOST_HELD:
+                self._buffer += piece
+                if self._at_end:
+                    self._buffer = self._buffer[:MOST_BUFFERED]
+                elif complete := self._complete_events():
+                    yield complete
+                elif len(self._buffer) > MOST_BUFFERED:
                     self.truncated = True
                     return
-            yield self._last()
+            yield self._remaining_events()
 
     def _pieces(self) -> Generator[bytes]:
-        """Pieces of text."""
+        """The file's text, piece by piece."""
         try:
             with self.path.open("rb") as file:
-                packed = file.read(2) == b"\x1f\x8b"
+                is_gzip = file.read(2) == b"\x1f\x8b"
                 file.seek(0)
-                yield from _ahead(self._inflated(file)) if packed else _plain(file)
+                yield from _read_ahead(self._inflated(file)) if is_gzip else _plain(file)
         except OSError as error:
             raise UserError(f"cannot read {self.path}: {error.strerror or error}") from error
 
     def _inflated(self, file: BinaryIO) -> Iterator[bytes]:
-        """Of gzip, which may be several members in a row, or break off."""
+        """Text of a gzip file, which may have several members, or be truncated."""
         unpack, data = zlib.decompressobj(31), file.read(PACKED)
         while data:
             try:
@@ -96,53 +96,53 @@ class Stream:
             head = (head + piece).removeprefix(b"\xef\xbb\xbf")
             first = head.lstrip()[:1]
             if first == b"[":
-                self._held = head.lstrip()[1:]
+                self._buffer = head.lstrip()[1:]
                 return
-            if found := LIST.search(head, searched):
-                self.metadata = _object(head[: found.start()] + b'"traceEvents":[]}')
+            if match := LIST.search(head, searched):
+                self.metadata = _object(head[: match.start()] + b'"traceEvents":[]}')
                 self.metadata.pop("traceEvents", None)
-                self._held = head[found.end() :]
+                self._buffer = head[match.end() :]
                 return
-            if first not in (b"{", b"") or len(head) > MOST_HELD:
+            if first not in (b"{", b"") or len(head) > MOST_BUFFERED:
                 break
-        raise UserError(f"{self.path} is no Kineto trace: it has no traceEvents", NEXT_STEP)
+        raise UserError(f"{self.path} is not a Kineto trace: it has no traceEvents", NEXT_STEP)
 
-    def _some(self) -> list[Any]:
+    def _complete_events(self) -> list[Any]:
         """The events that are complete so far."""
-        cut = _last_border(self._held)
+        cut = _last_border(self._buffer)
         if cut is None:
             return []
         end, following = cut
-        found = decoding.decode(b"[" + self._held[:end] + b"]")
-        if found is None:
-            return self._slowly()
-        self._held = self._held[following:]
-        return found
+        events = decoding.decode(b"[" + self._buffer[:end] + b"]")
+        if events is None:
+            return self._decode_singly()
+        self._buffer = self._buffer[following:]
+        return events
 
-    def _slowly(self) -> list[Any]:
-        """The same one by one: finds the end of the list, and reads what json alone reads."""
-        if len(self._held) < 2 * self._stuck:
+    def _decode_singly(self) -> list[Any]:
+        """The same, one by one: finds the end of the list, and reads what only json accepts."""
+        if len(self._buffer) < 2 * self._stuck_bytes:
             return []
-        text = self._held.decode("utf-8", "surrogateescape")
-        found, at, why = decoding.slowly(text, 0)
-        self._ended = why == "end"
-        rest = text[at + self._ended :]
-        self._held = rest.encode("utf-8", "surrogateescape")
-        self._stuck = 0 if found else len(self._held)
-        return found
+        text = self._buffer.decode("utf-8", "surrogateescape")
+        events, end, reason = decoding.decode_singly(text, 0)
+        self._at_end = reason == "end"
+        rest = text[end + self._at_end :]
+        self._buffer = rest.encode("utf-8", "surrogateescape")
+        self._stuck_bytes = 0 if events else len(self._buffer)
+        return events
 
-    def _last(self) -> list[Any]:
-        """What is left, and the facts that stand after the events."""
-        found: list[Any] = []
-        if not self._ended:
-            self._stuck = 0
-            found = self._slowly()
-        if self._ended:
-            after = self._held.lstrip().removeprefix(b",")
-            self.metadata = {**_object(b"{" + after), **self.metadata}
+    def _remaining_events(self) -> list[Any]:
+        """The remaining events, with the metadata that follows them."""
+        events: list[Any] = []
+        if not self._at_end:
+            self._stuck_bytes = 0
+            events = self._decode_singly()
+        if self._at_end:
+            trailer = self._buffer.lstrip().removeprefix(b",")
+            self.metadata = {**_object(b"{" + trailer), **self.metadata}
         else:
             self.truncated = True
-        return found
+        return events
 
 
 def _plain(file: BinaryIO) -> Iterator[bytes]:
@@ -150,22 +150,22 @@ def _plain(file: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same, the next one being made in a thread while this one is used."""
+def _read_ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The same pieces; the next one is made in a thread while one is used."""
     with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(next, pieces, b"")
-        while piece := following.result():
-            following = pool.submit(next, pieces, b"")
+        next_piece = pool.submit(next, pieces, b"")
+        while piece := next_piece.result():
+            next_piece = pool.submit(next, pieces, b"")
             yield piece
 
 
 def _object(text: bytes) -> dict[str, Any]:
-    """A JSON object; empty where it is none."""
+    """A JSON object; empty where the text is not one."""
     try:
-        found = json.loads(text.decode("utf-8", "replace"), strict=False)
+        value = json.loads(text.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _last_border(text: bytes) -> tuple[int, int] | None:
@@ -174,7 +174,7 @@ def _last_border(text: bytes) -> tuple[int, int] | None:
     for _ in range(MOST_TRIES):
         if at < 0:
             return None
-        if found := BORDER.match(text, at):
-            return at + 1, found.end()
+        if border := BORDER.match(text, at):
+            return at + 1, border.end()
         at = text.rfind(b"}", 0, at)
     return None

@@ -1,8 +1,8 @@
-"""Bytes that operators must read and write at least, from the shapes and dtypes of their inputs.
+"""The least bytes that operators must read and write, from the shapes and dtypes of their inputs.
 
-Each input is read once and the result written once, as if what lies in a cache had to come from
-memory. Outputs are not in a trace: their shapes follow from the inputs'. Transient results inside
-of an operator are not counted.
+Each input is read once and the result written once, as if cached data had to come from memory.
+Outputs are not in a trace: their shapes follow from the inputs. Temporary results inside an
+operator are not counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRITES_ONLY = re.compile(r"^aten::(fill_|zero_|normal_|uniform_|bernoulli_|rando
 COPIES = re.compile(r"^aten::copy_$")
 """The target is the first of the inputs."""
 COPYING = re.compile(r"^aten::(_to_copy|to|clone|contiguous)$")
-"""What they write has another dtype, perhaps: the copy inside of them tells."""
+"""Their output may have another dtype: the copy inside them shows it."""
 IN_PLACE = re.compile(r"^aten::(?!_fused_)\w+[^_]_(\.\w+)?$")
 FUSED = re.compile(r"^aten::_fused_(adam|adamw|sgd|adagrad)_$")
 LOOKS_UP = re.compile(r"^aten::(embedding|index_select)$")
@@ -31,57 +31,65 @@ SHRINKS = re.compile(
     r"|nll_loss\w*_forward|_foreach_norm|mse_loss|local_scalar_dense|_local_scalar_dense|topk"
     r"|max_pool2d\w*|avg_pool2d|_?adaptive_avg_pool2d)$"
 )
-"""What they write is small beside what they read."""
+"""Their output is small compared with their input."""
 
 
 @lru_cache(maxsize=100_000)
 def of_operator(name: str, shapes: str, dtypes: str, concrete: str) -> int:
-    """Of one call; 0: its shapes do not tell. `shapes`, `dtypes`: as in a Recording."""
+    """Bytes of one call; 0: unknown shapes. `shapes`, `dtypes`: as in a Recording."""
     try:
         inputs = flops.inputs(shapes)
     except ValueError:
         return 0
     kinds = dtypes.split(", ") if dtypes else []
-    known = [width(kind) for kind in kinds]
-    if len(known) == len(inputs):
-        widths = [found or 0 for found in known]
-    else:  # lists of tensors are spread out in the shapes alone
-        widths = [max((found for found in known if found), default=USUAL)] * len(inputs)
-    read = [math.prod(shape) * each for shape, each in zip(inputs, widths, strict=True) if shape]
-    if not read:
+    input_widths = [width(kind) for kind in kinds]
+    if len(input_widths) == len(inputs):
+        widths = [element_width or 0 for element_width in input_widths]
+    else:  # lists of tensors are expanded only in the shapes
+        widths = [
+            max((element_width for element_width in input_widths if element_width), default=USUAL)
+        ] * len(inputs)
+    input_bytes = [
+        math.prod(shape) * element_width
+        for shape, element_width in zip(inputs, widths, strict=True)
+        if shape
+    ]
+    if not input_bytes:
         return 0
     if LOOKS_UP.match(name):
-        return _looked_up(inputs, widths)
+        return _look_up_bytes(inputs, widths)
     if COPYING.match(name):
         return 0
     if WRITES_ONLY.match(name):
-        return read[0]
+        return input_bytes[0]
     if COPIES.match(name) or SHRINKS.match(name):
-        return sum(read)
-    return sum(read) + _written(name, inputs, read, kinds, widths, shapes, concrete)
+        return sum(input_bytes)
+    return sum(input_bytes) + _output_bytes(
+        name, inputs, input_bytes, kinds, widths, shapes, concrete
+    )
 
 
-def once(nested: Nest, moved: Ints, whole: Flags) -> Ints:
+def once(nested: Nest, moved: Ints, is_leaf: Flags) -> Ints:
     """Bytes of each event, where operators call operators.
 
-    The caller counts, or what it calls: whichever moves more. `whole`: nothing inside of these
+    Either the caller counts or its callees, whichever move more. `is_leaf`: nothing inside these
     counts.
     """
-    children, chosen = np.zeros(len(moved), np.int64), np.zeros(len(moved), np.bool_)
+    children, is_counted = np.zeros(len(moved), np.int64), np.zeros(len(moved), np.bool_)
     for rows in reversed(nested.levels()):
-        chosen[rows] = (moved[rows] > 0) & (whole[rows] | (moved[rows] >= children[rows]))
-        amounts, parents = np.where(chosen, moved, children)[rows], nested.parent[rows]
+        is_counted[rows] = (moved[rows] > 0) & (is_leaf[rows] | (moved[rows] >= children[rows]))
+        amounts, parents = np.where(is_counted, moved, children)[rows], nested.parent[rows]
         np.add.at(children, parents[parents >= 0], amounts[parents >= 0])
-    around = nested.spread(chosen)
-    inside = (nested.parent >= 0) & around[nested.parent]
-    found: Ints = np.where(chosen & ~inside, moved, 0)
-    return found
+    in_counted = nested.spread(is_counted)
+    has_counted_ancestor = (nested.parent >= 0) & in_counted[nested.parent]
+    counted: Ints = np.where(is_counted & ~has_counted_ancestor, moved, 0)
+    return counted
 
 
-def _written(
+def _output_bytes(
     name: str,
     inputs: list[list[int]],
-    read: list[int],
+    input_bytes: list[int],
     kinds: list[str],
     widths: list[int],
     shapes: str,
@@ -89,32 +97,32 @@ def _written(
 ) -> int:
     lists = kinds.count("TensorList")
     if FUSED.match(name):
-        return sum(read) * 3 // 4  # of weights, gradients and two averages the gradients stay
+        return sum(input_bytes) * 3 // 4  # weights and two averages are written, gradients are not
     if lists:
-        return sum(read) // lists
+        return sum(input_bytes) // lists
     if IN_PLACE.match(name):
-        return read[0]
+        return input_bytes[0]
     operations = flops.of_operator(name, shapes, concrete) if flops.counts(name) else 0
     if operations:
-        return _product(name, operations, inputs, widths)
-    return max(read)
+        return _product_bytes(name, operations, inputs, widths)
+    return max(input_bytes)
 
 
-def _product(name: str, operations: int, inputs: list[list[int]], widths: list[int]) -> int:
-    """What an operator that multiplies writes."""
-    each = max(widths)
+def _product_bytes(name: str, operations: int, inputs: list[list[int]], widths: list[int]) -> int:
+    """Bytes that an operator that multiplies writes."""
+    element_width = max(widths)
     if flops.is_attention(name):
-        return math.prod(inputs[0]) * each * (3 if "backward" in name else 1)
+        return math.prod(inputs[0]) * element_width * (3 if "backward" in name else 1)
     if name == "aten::convolution_backward":
-        return (math.prod(inputs[1]) + math.prod(inputs[2])) * each
+        return (math.prod(inputs[1]) + math.prod(inputs[2])) * element_width
     if name == "aten::convolution":
-        return operations // (2 * math.prod(inputs[1][1:])) * each
+        return operations // (2 * math.prod(inputs[1][1:])) * element_width
     left = inputs[flops.PRODUCTS[name][0]] if name in flops.PRODUCTS else inputs[0]
-    return operations // (2 * left[-1]) * each
+    return operations // (2 * left[-1]) * element_width
 
 
-def _looked_up(inputs: list[list[int]], widths: list[int]) -> int:
-    """Rows of a table, by their numbers: read and written."""
+def _look_up_bytes(inputs: list[list[int]], widths: list[int]) -> int:
+    """Bytes of looked-up rows of a table: read and written."""
     table, numbers = inputs[0], inputs[-1]
     row = math.prod(table[1:]) * widths[0]
     return math.prod(numbers) * (2 * row + widths[-1])

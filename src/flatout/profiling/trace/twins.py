@@ -1,8 +1,8 @@
-"""The same operator in another recording of the same program: one step beside another one.
+"""The same operator in another recording of the same program, one step compared with another.
 
-Each thread's step is a tree of operators and annotations. Trees are laid side by side from the
-outside in: what holds the same is taken as a whole, what differs is aligned by the longest
-common sequence of names. A row gets a twin only when every such alignment gives it the same line.
+Each thread's step is a tree of operators and annotations. Trees are compared from the outside in:
+equal subtrees are matched as a whole, differing ones are aligned by the longest common
+subsequence of names. A row gets a twin only if every such alignment gives it the same line.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93), np.uint64(0
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two recordings. For each of its rows:"""
+    """One of the two recordings: facts for each of its rows."""
 
     thread: Ints
     step: Ints
-    """NOBODY: in none, or the mark of one."""
+    """Number of the step; NOBODY: in none, or the mark of one."""
     parent: Ints
     name: Ints
-    """Number of the name in the detail; NOBODY: it is not known there."""
+    """Number of the name in the detail; NOBODY: it is not there."""
     depth: Ints
     number: Ints
-    """Among the children of one parent, in their order."""
+    """Position among the children of its parent."""
     order: Ints
-    """Rows in some step, those with the same parent, step and thread beside each other."""
+    """Rows in some step; those with the same parent, step and thread are adjacent."""
     first: Ints
     """Where the row's children begin in `order`."""
     count: Ints
@@ -49,22 +49,22 @@ class Side:
     def tops(self) -> dict[tuple[int, int], Ints]:
         """The outermost rows of each thread and step."""
         rows = np.sort(self.order[self.parent[self.order] < 0])
-        found = {}
+        top_rows = {}
         for key in np.unique(np.stack([self.thread[rows], self.step[rows]]), axis=1).T.tolist():
-            mine = (self.thread[rows] == key[0]) & (self.step[rows] == key[1])
-            found[key[0], key[1]] = rows[mine]
-        return found
+            is_in_step = (self.thread[rows] == key[0]) & (self.step[rows] == key[1])
+            top_rows[key[0], key[1]] = rows[is_in_step]
+        return top_rows
 
     def hashes(self, own: Ints) -> NDArray[np.uint64]:
-        """A number for each row that is the same for trees with the same `own` numbers."""
-        found = (own + 2).astype(np.uint64) * ODD[0]
+        """A number for each row that is equal for trees with equal `own` numbers."""
+        row_hashes = (own + 2).astype(np.uint64) * ODD[0]
         rows = self.order
         for depth in range(int(self.depth[rows].max(initial=0)), 0, -1):
-            mine = rows[self.depth[rows] == depth]
-            value = found[mine] ^ (found[mine] >> np.uint64(29))
-            value *= (2 * self.number[mine] + 3).astype(np.uint64) * ODD[1]
-            np.add.at(found, self.parent[mine], (value ^ (value >> np.uint64(32))) * ODD[2])
-        return found
+            level = rows[self.depth[rows] == depth]
+            value = row_hashes[level] ^ (row_hashes[level] >> np.uint64(29))
+            value *= (2 * self.number[level] + 3).astype(np.uint64) * ODD[1]
+            np.add.at(row_hashes, self.parent[level], (value ^ (value >> np.uint64(32))) * ODD[2])
+        return row_hashes
 
 
 def twins(
@@ -76,70 +76,74 @@ def twins(
     detail_marks: Marks,
     where: Ints,
 ) -> Ints:
-    """For each row of `recording` its row in `detail`; NOBODY: it has none there for sure.
+    """For each row of `recording` its row in `detail`; NOBODY: none that is certain.
 
-    `where`: the place of each row of `detail`. Of its steps the last is taken.
+    `where`: the place of each row of `detail`. The last of its steps is used.
     """
     numbers = {name: number for number, name in enumerate(detail.names)}
     shared = np.array([numbers.get(name, NOBODY) for name in recording.names], np.int64)
     threads = {thread: number for number, thread in enumerate(detail.threads)}
-    mine = np.array([threads.get(thread, NOBODY) for thread in recording.threads], np.int64)
+    thread_numbers = np.array(
+        [threads.get(thread, NOBODY) for thread in recording.threads], np.int64
+    )
     main = main_thread(recording, host)
-    if main >= 0 and mine[main] < 0:  # of another process
-        mine[main] = main_thread(detail, detail_host)
-    ours = _side(recording, host, marks, shared, mine)
-    every = np.arange(len(detail.names))
-    theirs = _side(detail, detail_host, detail_marks[-1:], every, None)
-    return _Pairing(ours, theirs, where).found()
+    if main >= 0 and thread_numbers[main] < 0:  # of another process
+        thread_numbers[main] = main_thread(detail, detail_host)
+    ours = _side(recording, host, marks, shared, thread_numbers)
+    detail_names = np.arange(len(detail.names))
+    theirs = _side(detail, detail_host, detail_marks[-1:], detail_names, None)
+    return _Pairing(ours, theirs, where).twins()
 
 
 class _Pairing:
-    """Two sides, and which rows of the one have been found in the other."""
+    """Two sides, and the rows of the one that are matched in the other."""
 
     def __init__(self, ours: Side, theirs: Side, where: Ints) -> None:
         self.ours, self.theirs, self.where = ours, theirs, where
         self.twin = np.full(len(ours.parent), NOBODY, np.int64)
         self.whole = np.zeros(len(ours.parent), np.bool_)
-        """All that is inside is the same there."""
+        """Whether everything inside is the same on the other side."""
         self.our_hash, self.their_hash = ours.hashes(ours.name), theirs.hashes(theirs.name)
         placed = (theirs.name + 2) * (int(where.max(initial=0)) + 3) + where
         self.meaning = theirs.hashes(placed)
         """The same for rows whose trees have the same names and places."""
 
-    def found(self) -> Ints:
-        """Align step by step, then go inside of what is the same."""
-        theirs = {thread: rows for (thread, _), rows in self.theirs.tops().items()}
-        waiting = [
-            (rows, theirs[thread])
+    def twins(self) -> Ints:
+        """Align step by step, then match the insides of equal subtrees."""
+        detail_tops = {thread: rows for (thread, _), rows in self.theirs.tops().items()}
+        pairs = [
+            (rows, detail_tops[thread])
             for (thread, _), rows in self.ours.tops().items()
-            if thread in theirs
+            if thread in detail_tops
         ]
-        while waiting:
-            waiting += self._align(*waiting.pop())
+        while pairs:
+            pairs += self._align(*pairs.pop())
         rows = self.ours.order
         for depth in range(1, int(self.ours.depth[rows].max(initial=0)) + 1):
             level = rows[self.ours.depth[rows] == depth]
             level = level[self.whole[self.ours.parent[level]]]
-            around = self.twin[self.ours.parent[level]]
-            at = self.theirs.first[around] + self.ours.number[level]
-            self.twin[level], self.whole[level] = self.theirs.order[at], True
+            parent_twins = self.twin[self.ours.parent[level]]
+            positions = self.theirs.first[parent_twins] + self.ours.number[level]
+            self.twin[level], self.whole[level] = self.theirs.order[positions], True
         return self.twin
 
-    def _align(self, mine: Ints, theirs: Ints) -> list[tuple[Ints, Ints]]:
-        """Pair these siblings; returns the children of pairs that hold different things."""
-        at, same = align(
-            self.ours.name[mine],
-            self.theirs.name[theirs],
-            self.where[theirs],
-            self.meaning[theirs],
+    def _align(self, siblings: Ints, other_siblings: Ints) -> list[tuple[Ints, Ints]]:
+        """Pair these siblings; returns the children of pairs that differ inside."""
+        matches, same_meaning = align(
+            self.ours.name[siblings],
+            self.theirs.name[other_siblings],
+            self.where[other_siblings],
+            self.meaning[other_siblings],
         )
-        rows, there = mine[at >= 0], theirs[at[at >= 0]]
-        self.twin[rows] = there
-        self.whole[rows] = alike = self.our_hash[rows] == self.their_hash[there]
-        inside = ~alike & same[at >= 0]
+        paired, paired_twins = siblings[matches >= 0], other_siblings[matches[matches >= 0]]
+        self.twin[paired] = paired_twins
+        self.whole[paired] = is_alike = self.our_hash[paired] == self.their_hash[paired_twins]
+        differs = ~is_alike & same_meaning[matches >= 0]
         return [
             (self.ours.children(row), self.theirs.children(other))
-            for row, other in zip(rows[inside].tolist(), there[inside].tolist(), strict=True)
+            for row, other in zip(
+                paired[differs].tolist(), paired_twins[differs].tolist(), strict=True
+            )
             if self.ours.count[row] and self.theirs.count[other]
         ]
 
@@ -161,29 +165,31 @@ def _side(
     thread = events.thread.astype(np.int64) if threads is None else threads[events.thread]
     rows = rows[thread[rows] >= 0]
     order = rows[np.lexsort((rows, parent[rows]))]
-    held = order[parent[order] >= 0]
-    inner = np.bincount(parent[held], minlength=count)
-    first = np.cumsum(inner) - inner + len(order) - len(held)
+    children_rows = order[parent[order] >= 0]
+    child_counts = np.bincount(parent[children_rows], minlength=count)
+    first = np.cumsum(child_counts) - child_counts + len(order) - len(children_rows)
     number = np.zeros(count, np.int64)
-    number[held] = np.arange(len(order) - len(held), len(order)) - first[parent[held]]
+    number[children_rows] = (
+        np.arange(len(order) - len(children_rows), len(order)) - first[parent[children_rows]]
+    )
     name = names[events.name]
-    return Side(thread, step, parent, name, depth, number, order, first, inner)
+    return Side(thread, step, parent, name, depth, number, order, first, child_counts)
 
 
 def _parents(host: Host, rows: Ints, step: Ints) -> tuple[Ints, Ints]:
-    """What each row is directly inside of, in its own step, and how deep."""
+    """The parent of each row in its own step, and its depth."""
     parent, depth = np.full(len(step), NOBODY, np.int64), np.zeros(len(step), np.int64)
-    around = host.parent[rows]
-    kept = (around >= 0) & (step[around] == step[rows])
-    parent[rows[kept]] = around[kept]
-    around = parent[rows]
-    while (inside := around >= 0).any():
+    ancestors = host.parent[rows]
+    is_in_step = (ancestors >= 0) & (step[ancestors] == step[rows])
+    parent[rows[is_in_step]] = ancestors[is_in_step]
+    ancestors = parent[rows]
+    while (inside := ancestors >= 0).any():
         depth[rows] += inside
-        around = np.where(inside, parent[around], NOBODY)
+        ancestors = np.where(inside, parent[ancestors], NOBODY)
     return parent, depth
 
 
 def _marks(recording: Recording) -> Flags:
     """Whether each row is the mark of a step."""
-    found: Flags = recording.named(operators.STEP.fullmatch)[recording.events.name]
-    return found
+    is_mark: Flags = recording.named(operators.STEP.fullmatch)[recording.events.name]
+    return is_mark

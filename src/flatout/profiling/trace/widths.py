@@ -1,4 +1,4 @@
-"""Bytes of one element, by the many names that a dtype has in traces."""
+"""Bytes of one element, by the various names of dtypes in traces."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ WIDTHS = {
 }
 BY_NAME = {name: width for width, names in WIDTHS.items() for name in names}
 USUAL = 4
-"""Where a dtype is not told: of lists of tensors, which are float32 parameters mostly."""
+"""Where the dtype is unknown, as for lists of tensors, mostly float32 parameters."""
 
 
 def width(dtype: str) -> int | None:
-    """Of float, c10::BFloat16, Float; None: no dtype that is known."""
+    """Bytes of float, c10::BFloat16, Float; None: an unknown dtype."""
     return BY_NAME.get(dtype.lower().removeprefix("c10::"))

@@ -1,4 +1,4 @@
-"""The window: the recorded steps whose time is divided up."""
+"""The window: the recorded steps whose time is attributed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from flatout.profiling.trace.device import Work
 from flatout.profiling.trace.host import Host
 from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
 
-WHOLE = 0.5
-"""A step at the border with less than this share of the usual events was cut off."""
+LEAST_SHARE = 0.5
+"""A step at either end with less than this share of the usual events was cut off."""
 
 
 @dataclass(frozen=True)
 class Window:
     """[begin, end) in ns.
 
-    On an accelerator it begins when the device is done with what was launched before the first
-    mark, and ends when it is done with what was launched before the last mark's end. So the
-    work of each step is counted once and whole, however far the host runs ahead.
+    On an accelerator it begins when the device has finished the work launched before the first
+    mark, and ends when it has finished the work launched before the last mark's end. So the work
+    of each step is counted once and completely, however far the host runs ahead.
     """
 
     begin: int
@@ -31,7 +31,7 @@ class Window:
 
     @property
     def steps(self) -> int:
-        """What the window is divided by."""
+        """The number of steps in the window, at least 1."""
         return max(len(self.marks), 1)
 
     @property
@@ -42,8 +42,8 @@ class Window:
     def inside(self, begin: Ints) -> Flags:
         """Whether the host began this in one of the steps."""
         low, high = self.host
-        found: Flags = (begin >= low) & (begin < high)
-        return found
+        is_inside: Flags = (begin >= low) & (begin < high)
+        return is_inside
 
 
 def is_mark(name: str) -> bool:
@@ -52,35 +52,39 @@ def is_mark(name: str) -> bool:
 
 
 def marks(recording: Recording, host: Host) -> tuple[tuple[int, int], ...]:
-    """The recorded steps; one that was cut off at the begin or the end is left out."""
+    """The recorded steps, without steps that were cut off at the begin or the end."""
     events = recording.events
-    named = recording.named(is_mark)[events.name]
-    rows = np.flatnonzero(named & (events.category == Category.ANNOTATION))
-    found = [(int(events.begin[row]), int(events.end[row])) for row in rows.tolist()]
-    found = [mark for mark in found if mark[1] > mark[0]]
-    if len(found) < 2:
-        return tuple(found)
+    is_step = recording.named(is_mark)[events.name]
+    rows = np.flatnonzero(is_step & (events.category == Category.ANNOTATION))
+    steps = [(int(events.begin[row]), int(events.end[row])) for row in rows.tolist()]
+    steps = [mark for mark in steps if mark[1] > mark[0]]
+    if len(steps) < 2:
+        return tuple(steps)
     begins = np.sort(events.begin[host.rows])
-    counts = [int(np.diff(np.searchsorted(begins, mark))[0]) for mark in found]
-    least = WHOLE * float(np.median(counts)) if len(found) > 2 else WHOLE * max(counts)
-    whole = [number for number, count in enumerate(counts) if count >= least]
-    return tuple(found[whole[0] : whole[-1] + 1])
+    counts = [int(np.diff(np.searchsorted(begins, mark))[0]) for mark in steps]
+    minimum = (
+        LEAST_SHARE * float(np.median(counts)) if len(steps) > 2 else LEAST_SHARE * max(counts)
+    )
+    complete = [number for number, count in enumerate(counts) if count >= minimum]
+    return tuple(steps[complete[0] : complete[-1] + 1])
 
 
 def window(recording: Recording, host: Host, work: Work) -> Window:
-    """The window of this recording, with the device's `work`."""
+    """The window of this recording, given the device's `work`."""
     events = recording.events
-    found = marks(recording, host)
+    step_marks = marks(recording, host)
     if not len(work.rows):
-        if found:
-            return Window(found[0][0], found[-1][1], found)
+        if step_marks:
+            return Window(step_marks[0][0], step_marks[-1][1], step_marks)
         rows = host.rows if len(host.rows) else np.arange(len(events))
         return Window(int(events.begin[rows].min()), int(events.end[rows].max()), ())
     begin, end = events.begin[work.rows], events.end[work.rows]
-    when = np.where(work.launched >= 0, work.launched, begin)
-    if not found:
-        return Window(int(min(when.min(), begin.min())), int(end.max()), ())
-    low, high = found[0][0], found[-1][1]
-    earlier, later = end[(when < low) | work.orphaned], end[when < high]
-    first, last = max(low, earlier.max(initial=low)), max(high, later.max(initial=high))
-    return Window(int(first), int(last), found) if first < last else Window(low, high, found)
+    launch_times = np.where(work.launched >= 0, work.launched, begin)
+    if not step_marks:
+        return Window(int(min(launch_times.min(), begin.min())), int(end.max()), ())
+    low, high = step_marks[0][0], step_marks[-1][1]
+    ends_before, ends_inside = end[(launch_times < low) | work.orphaned], end[launch_times < high]
+    first, last = max(low, ends_before.max(initial=low)), max(high, ends_inside.max(initial=high))
+    return (
+        Window(int(first), int(last), step_marks) if first < last else Window(low, high, step_marks)
+    )
