@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from running.stand_in import Flatout
+from running.waiting import LONG_S, settled_size, until
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 READY = "print('ready', flush=True)\n"
@@ -138,7 +139,7 @@ def test_a_keyboard_interrupt_ends_both_as_the_shell_expects(flatout: Flatout) -
     process = flatout.start("run", "--quiet", "train.py", start_new_session=True)
     ready(process)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGINT
     assert errors.splitlines()[-1] == b"KeyboardInterrupt"
     assert b"flatout" not in errors
@@ -156,7 +157,7 @@ def test_what_the_terminal_sends_to_all_arrives_once(flatout: Flatout, name: str
     assert process.stdout is not None
     assert process.stdout.readline().strip() == b"first"
     process.send_signal(signal.SIGCONT)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=120)
     assert output.strip().decode() == str([name])
     assert process.returncode == 5
 
@@ -168,7 +169,7 @@ def test_a_signal_for_flatout_alone_is_passed_on(flatout: Flatout, name: str) ->
     process = flatout.start("run", "train.py", name)
     ready(process)
     process.send_signal(getattr(signal, name))
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=120)
     assert output.decode().splitlines() == ["first", str([name])]
     assert process.returncode == 5
 
@@ -193,7 +194,7 @@ def test_the_program_does_not_outlive_flatout(flatout: Flatout) -> None:
         item for item in psutil.Process(process.pid).children() if "train.py" in item.cmdline()
     )
     process.kill()
-    process.communicate(timeout=20)
+    process.communicate(timeout=120)
     try:
         program.wait(20)
     finally:
@@ -346,7 +347,7 @@ class Terminal:
     def expect(self, text: str) -> None:
         import select
 
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + LONG_S
         while text not in self.seen:
             readable, _, _ = select.select([self.ours], [], [], deadline - time.monotonic())
             assert readable, self.seen
@@ -400,15 +401,9 @@ with open("count", "w", buffering=1) as out:
     terminal.expect("ready")
     terminal.type("\x1a")
     terminal.expect("[stopped]")
-    time.sleep(0.1)  # the shell hears of flatout; the program stops in the same moment or so
-    held = count.stat().st_size
-    time.sleep(0.3)
-    assert count.stat().st_size == held
+    size = settled_size(count)  # the shell hears of flatout; the program stops soon after
     terminal.type("fg\n")
-    deadline = time.monotonic() + 20
-    while count.stat().st_size == held:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: count.stat().st_size > size)
     terminal.type("\x03")
     terminal.expect(f"[ended -{int(signal.SIGINT)}]")
     terminal.close()

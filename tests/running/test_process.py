@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from flatout.running import environment
 from flatout.running.command import resolve
 from flatout.running.process import Program, end_all, log_tail, start_trial
 from flatout_agent import wire
+from running.waiting import settled_size, until
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="sessions and signals of POSIX")
 Start = Callable[..., Program]
@@ -56,13 +56,6 @@ def start(tmp_path: Path, inject: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     yield make
     for program in programs:
         program.stop()
-
-
-def until(true: Callable[[], object], within_s: float = 20.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not true():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
 
 
 def with_orders(path: Path) -> list[int]:
@@ -226,13 +219,10 @@ def test_a_suspended_program_makes_no_progress(start: Start, tmp_path: Path) -> 
     count = tmp_path / "count"
     until(lambda: count.exists() and count.stat().st_size > 50)
     program.suspend()
-    time.sleep(0.05)  # a write under way
-    held = count.stat().st_size
-    time.sleep(0.4)
-    assert count.stat().st_size == held
+    size = settled_size(count)
     assert program.alive
     program.resume()
-    until(lambda: count.stat().st_size > held + 50)
+    until(lambda: count.stat().st_size > size + 50)
 
 
 def test_suspend_reaches_children_too(start: Start, tmp_path: Path) -> None:
@@ -242,10 +232,7 @@ def test_suspend_reaches_children_too(start: Start, tmp_path: Path) -> None:
     count = tmp_path / "count"
     until(lambda: count.exists() and count.stat().st_size > 50)
     program.suspend()
-    time.sleep(0.05)
-    held = count.stat().st_size
-    time.sleep(0.3)
-    assert count.stat().st_size == held
+    settled_size(count)
     program.stop()  # also ends what is suspended
     assert not program.alive
 
