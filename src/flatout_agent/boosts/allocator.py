@@ -119,7 +119,7 @@ def environment(facts: JobFacts, params: Params) -> dict[str, str]:
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
-    """Set glibc's malloc, or see that what the environment asked for is really there."""
+    """Configure glibc's malloc, or check that what the environment asked for is in effect."""
     import torch
 
     conf = next((os.environ[name] for name in CONF_NAMES if name in os.environ), "")
@@ -202,7 +202,7 @@ def _glibc() -> bool:
 
 
 def _conf_name(version: str, environ: Mapping[str, str]) -> str:
-    """Since torch 2.9 the old name draws a warning; one that the user has set stays in use."""
+    """Since torch 2.9 the old name triggers a warning; if the user has set it, it stays in use."""
     for name in CONF_NAMES:
         if name in environ:
             return name

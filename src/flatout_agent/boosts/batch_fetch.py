@@ -56,7 +56,7 @@ ALWAYS_CONTIGUOUS = 3
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why no loader of this job can be fetched so; None: at least one may."""
+    """Why it applies to no loader of this job; None: it may to at least one."""
     if not facts.loaders:
         return "no DataLoader was seen"
     if facts.wait_share is not None and facts.wait_share < LEAST_WAIT:
@@ -66,7 +66,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """Next to nothing is left of the wait; it is tried before workers, which take cores."""
+    """It removes nearly all of the wait; it is tried before workers, which take cores."""
     if facts.wait_share is None:
         return 1.1
     whole = any(item.dataset == "TensorDataset" and not _why_not(item) for item in facts.loaders)
@@ -185,7 +185,7 @@ class _Unlike(Exception):  # noqa: N818 - leads back to PyTorch's own way
 
 
 class _Rows:
-    """One loader's batches, fetched as rows: on or off, and what came of it."""
+    """One loader's batches, fetched as rows: on or off, with counts."""
 
     def __init__(self, job: Job, loader: torch.utils.data.DataLoader[Any]) -> None:
         self._job = job
@@ -276,7 +276,7 @@ class Fetcher:
 
 
 def together(dataset: Any, indices: list[Any]) -> Any:
-    """What the default collate makes of these samples. Raises where that cannot be told."""
+    """The default collate's result for these samples. Raises where that cannot be known."""
     import torch
 
     data = torch.utils.data

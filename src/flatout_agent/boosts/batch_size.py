@@ -51,7 +51,7 @@ BOOST = Boost(
     redraws=True,
 )
 FEWEST_BATCHES = 4
-"""An epoch has at least so many steps afterwards."""
+"""An epoch must still have at least this many steps."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:

@@ -86,7 +86,7 @@ def _why_not(model: ModelFacts) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """Likely speed-up, for the order of trials: behind that of the autocast it needs."""
+    """Likely speed-up, for the order of trials: below that of the autocast it needs."""
     measured = speedup(facts, others=1.1, norms=1.1)
     return LEAST_PROMISE if measured is None else measured
 
@@ -122,13 +122,13 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 
 
 class Casts:
-    """Calls of torch's embedding, with what comes out of them cast."""
+    """Calls of torch's embedding, with their output cast."""
 
     def __init__(self) -> None:
         import torch
 
         self.cast = False
-        """Something was cast. Not counted: compiled code would be compiled anew at each number."""
+        """Something was cast. A flag: a count would make compiled code recompile at each value."""
         original = torch.nn.functional.embedding
         self.stand_in = StandIn(torch.nn.functional, {"embedding": self._around(original)})
 
@@ -163,5 +163,5 @@ class Casts:
 
 @functools.cache
 def _casts() -> Casts:
-    """The one of this process: two models share torch's function."""
+    """The instance of this process: two models share torch's function."""
     return Casts()

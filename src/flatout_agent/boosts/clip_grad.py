@@ -95,7 +95,7 @@ def by_hand(facts: JobFacts, params: Params) -> str:
 
 
 class Clipping:
-    """Takes the calls that it makes faster, and passes on the others."""
+    """Handles the calls that it makes faster, and passes on the others."""
 
     def __init__(self) -> None:
         self.calls = self.spared = 0
@@ -127,7 +127,7 @@ class Clipping:
         return clip_grad_norm_
 
     def _clipped(self, parameters: Any, limit: float, finite: bool) -> Any:
-        """The norm, with the gradients clipped to the limit; None: not for us, nothing was done."""
+        """The norm, with the gradients clipped to the limit; None: not handled, nothing done."""
         import torch
 
         if type(parameters) not in (list, tuple):
@@ -168,7 +168,7 @@ class Body(StandIn):
 
 
 def _body(make: Any) -> Body | None:
-    """None where this version of torch is built in another way."""
+    """None where this version of torch is structured differently."""
     import torch
 
     outer = torch.nn.utils.clip_grad.clip_grad_norm_
@@ -186,5 +186,5 @@ def _number(value: Any) -> bool:
 
 @functools.cache
 def _clipping() -> Clipping:
-    """The one of this process."""
+    """The instance of this process."""
     return Clipping()

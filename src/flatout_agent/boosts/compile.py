@@ -73,7 +73,7 @@ AUTOTUNED = 1.04
 LEAST_PROMISE = 1.08
 """Of a model whose operations leave little to fuse: Python's part of the step goes as well."""
 MANY_SHAPES = 4
-"""CUDA graphs are recorded once a shape; more than this many cost more than they save."""
+"""CUDA graphs are recorded once per shape; more than this many cost more than they save."""
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 """Modes that record CUDA graphs, where there is a GPU."""
 ACCUMULATED = "gradients accumulate over several batches, and each run of a CUDA graph frees them"

@@ -48,7 +48,7 @@ BOOST = Boost(
     retry_after=("loader-workers",),
 )
 RESTLESS = 0.15
-"""Noise of neighbouring steps that tells of a machine on which others are busy."""
+"""Noise of neighbouring steps that indicates a machine that others use."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:

@@ -108,7 +108,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
 
 
 def forget(job: Job) -> None:
-    """Let go of the recordings that outlasted `undo`."""
+    """Release the recordings that outlasted `undo`."""
     for calls in graphed_calls.of_job(job):
         calls.forget()
 

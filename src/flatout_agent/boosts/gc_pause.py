@@ -66,7 +66,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
-    """Raise the thresholds now and collect after steps, until the script takes over itself."""
+    """Raise the thresholds now and collect after steps, until the script sets them itself."""
     if not gc.isenabled():
         raise Declined("the garbage collector is switched off")
     if gc.get_threshold()[0] not in DEFAULTS:
@@ -126,7 +126,7 @@ class _Pause:
             gc.collect(1)
 
     def end(self) -> None:
-        """Put back what was found, unless the script has set it anew."""
+        """Restore the thresholds, unless the script has set them since."""
         if self._ours():
             gc.set_threshold(*self.own_thresholds)
         if self.froze:

@@ -79,13 +79,13 @@ LEAST_ROOM = 64 << 20
 PATIENCE = 20
 """Steps after which a program that opened no JPEG file is not expected to."""
 READY_SHARE = 0.95
-"""Where so many come from memory, what is still to be decoded makes no difference."""
+"""At this share of hits, the images still to be decoded make no difference."""
 LATELY = 1000
-"""Images by which that is judged."""
+"""Images over which the share is taken."""
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why no loader of this job can gain by it; None: at least one may."""
+    """Why no loader of this job can gain from it; None: at least one may."""
     if facts.system != "linux":
         return "only Linux has memory that workers share without leaving anything behind"
     return jpeg_loading.why_no_loader(facts)
@@ -97,7 +97,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
-    """Keep what this loader's images are decoded to, in workers to come as well."""
+    """Cache this loader's decoded images, in later workers as well."""
     reason = jpeg_loading.why_not(target)
     if reason is not None:
         raise Declined(reason)
@@ -119,7 +119,7 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
 
 
 def forget(job: Job) -> None:
-    """Let go of the pixels that outlasted `undo`."""
+    """Release the pixels that outlasted `undo`."""
     for decoded in _known:
         decoded.lasting = False
     _drop_unwanted()
@@ -179,7 +179,7 @@ class _Readiness:
 
 
 _known: list[Decoded] = []
-"""That of this process, or none."""
+"""The cache of this process, or none."""
 
 
 def _decoded(plugin: Any) -> Decoded:

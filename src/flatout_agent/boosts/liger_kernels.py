@@ -196,7 +196,7 @@ def _switches(model: torch.nn.Module) -> dict[str, bool]:
 
 
 def _redirect(model: torch.nn.Module, liger: Any, redirected: Redirected) -> None:
-    """Let Liger change the model, put everything back, and redirect to what it wanted."""
+    """Let Liger change the model, restore everything, and redirect calls to its replacements."""
     config: Any = model.config
     patch = liger.MODEL_TYPE_TO_APPLY_LIGER_FN[config.model_type]
     # With everything off it imports the modeling files that it changes, and changes none.

@@ -112,7 +112,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
-    """Give this loader workers, unless one of its own properties stands against it."""
+    """Give this loader workers, unless one of its properties rules that out."""
     share = _share(usable_cores(), local_processes())
     workers = _workers(params, share, _accelerated())
     method = worker_safety.start_method()
@@ -266,7 +266,7 @@ def _put_back(loader: torch.utils.data.DataLoader[Any], own: dict[str, Any]) -> 
 
 
 class _Outcome:
-    """What became of the workers, for the report."""
+    """The outcome of starting the workers, for the report."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers

@@ -96,7 +96,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
-    """Set the precision's name if the precision itself stays."""
+    """Set the precision setting if results keep float32 precision."""
     device = next((str(item.device.type) for item in target.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}, not on the CPU")

@@ -63,7 +63,7 @@ NAMES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why sleeping threads are not for this job."""
+    """Why sleeping threads do not suit this job."""
     if facts.device != "cpu":
         return f"the model is on {facts.device}"
     if facts.threads < 2:
@@ -75,7 +75,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
 
 
 def promise(facts: JobFacts, params: Params) -> float:
-    """Large where threads must share cores; whether neighbours are busy, only the trial shows."""
+    """Large where threads share cores; whether other processes are busy, only the trial shows."""
     return 1.3 if facts.threads > facts.cores else 1.01
 
 
@@ -85,7 +85,7 @@ def environment(facts: JobFacts, params: Params) -> dict[str, str]:
 
 
 def apply(job: Job, target: Any, params: Params) -> Applied:
-    """See that the environment is the one asked for, and that there is OpenMP to read it."""
+    """Check that the environment is as requested, and that there is OpenMP to read it."""
     import torch
 
     if not torch.backends.openmp.is_available():  # type: ignore[no-untyped-call]

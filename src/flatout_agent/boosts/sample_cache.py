@@ -61,7 +61,7 @@ LEAST_WAIT = 0.05
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why no loader's samples can be kept; None: those of at least one may be."""
+    """Why no loader's samples can be cached; None: those of at least one may be."""
     if not facts.loaders:
         return "no DataLoader was seen"
     if facts.wait_share is not None and facts.wait_share <= LEAST_WAIT:
@@ -76,7 +76,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 
 def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) -> Applied:
-    """Keep this loader's samples, in iterators under way and in those to come."""
+    """Cache this loader's samples, in running iterators and in later ones."""
     reason = _why_not_target(target)
     if reason is not None:
         raise Declined(reason)
@@ -92,7 +92,7 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
 
 
 def forget(job: Job) -> None:
-    """Let go of the samples that outlasted `undo`."""
+    """Release the samples that outlasted `undo`."""
     for cache in kept_samples.of_job(job):
         cache.forget()
 

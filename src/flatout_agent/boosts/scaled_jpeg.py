@@ -72,7 +72,7 @@ BOOST = Boost(
 
 
 def applies(facts: JobFacts, params: Params) -> str | None:
-    """Why no loader of this job can gain by it; None: at least one may."""
+    """Why no loader of this job can gain from it; None: at least one may."""
     return jpeg_loading.why_no_loader(facts)
 
 

@@ -182,7 +182,7 @@ def _layer(place: Place) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _learn(places: list[Place]) -> None:
-    """Between steps, so that a forward pass that is computed again goes the same way."""
+    """Between steps, so that a recomputed forward pass takes the same path."""
     for place in places:
         if place.calls >= PLAIN_CALLS and (not place.fused or 2 * place.wasted > place.fused):
             place.off = True
@@ -240,7 +240,7 @@ class Configured:
             self.settings.append(config)
 
     def switch_on(self, job: Job, target: Any) -> Callable[[], None]:
-        """Set them all; returns the way back."""
+        """Set them all; returns the undo."""
         if not self.settings:
             return lambda: None
         unwrap = job.wrap_call(target, Depth.COMPILE, self._layer)
@@ -283,7 +283,7 @@ def _can_be_set(model: torch.nn.Module) -> bool:
 
 
 _guards: list[Guarded] = []
-"""The one of this process."""
+"""The instance of this process."""
 
 
 def _guarded() -> Guarded:

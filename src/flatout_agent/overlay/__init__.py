@@ -31,7 +31,7 @@ def install(
     report: Callable[[wire.Redirected], None],
     keep: tuple[str, ...] = (),
 ) -> Undo:
-    """Redirect what this process writes, before the user's program starts; returns the way back.
+    """Redirect what this process writes, before the user's program starts; returns the undo.
 
     `keep`: folders of flatout's own that are written to as they are (records).
     Raises OSError where the scratch folder cannot be used: the program must not run then.

@@ -100,7 +100,7 @@ class Journal:
         return changed
 
     def append(self, path: str, kind: str, where: str = "", layer: Layer = Layer.REAL) -> None:
-        """Tell the other processes, in one write so that lines do not mix."""
+        """Notify the other processes, in one write so that lines do not mix."""
         if layer is self.layer:
             where = os.path.relpath(where, self.root)
         line = json.dumps([path, kind, where, layer]).encode() + b"\n"
@@ -164,7 +164,7 @@ class State:
         self.numbers[0] = 1
 
     def close(self) -> None:
-        """Let go of the shared memory."""
+        """Release the shared memory."""
         with contextlib.suppress(BufferError):
             self.numbers.release()
             self.memory.close()
@@ -198,7 +198,7 @@ class Store:
         return Layer.AFTER if self.state.stepped else Layer.PREPARED
 
     def refresh(self) -> bool:
-        """Take in what other processes did; True: folders or links may have moved."""
+        """Apply what other processes did; True: folders or links may have moved."""
         moved = False
         with self.lock:
             for journal in self.pair:

@@ -76,14 +76,14 @@ class Overlay:
     # Paths ----------------------------------------------------------------------------------
 
     def idle(self) -> bool:
-        """Nothing is changed so far: every path is what the system says. The fast way out."""
+        """Nothing has been changed so far, so that every path is the system's: the fast path."""
         first, second = self.store.pair
         if first.stale() or second.stale():
             self.refresh()
         return not self.index.entries and self.folder is None
 
     def refresh(self) -> None:
-        """Take in what the program's other processes changed."""
+        """Apply the changes of the program's other processes."""
         if self.store.refresh():
             self.forget_links()
 
@@ -207,12 +207,12 @@ class Overlay:
                 yield os.path.basename(entry.path)
 
     def only_given(self, spot: Spot) -> bool:
-        """Only the baseline made this: making it is no error for a program that starts afresh."""
+        """Only the baseline created this: creating it again is no error for a fresh program."""
         entry = spot.entry
         return entry is not None and entry.layer is Layer.GIVEN and lstat(spot.path) is None
 
     def need_parent(self, spot: Spot, *names: Any) -> None:
-        """Raise what the system would where something cannot be made for want of its folder."""
+        """Raise the system's error where something cannot be created for lack of its folder."""
         parent = os.path.dirname(spot.path)
         holder = Spot(parent, self.index.entries.get(fold(parent)), False)
         kind = self.kind(holder)
@@ -227,7 +227,7 @@ class Overlay:
     # Places in scratch ----------------------------------------------------------------------
 
     def place(self, path: str) -> str:
-        """A free place for `path` in the current layer; the folders above it are made."""
+        """A free place for `path` in the current layer; the folders above it are created."""
         root = self.store.roots[self.store.current]
         for number in range(self._next_place.get(path, 0), MAX_PLACES):
             where = _long(os.path.join(root, f"files{number or ''}", _as_relative(path)))
@@ -264,7 +264,7 @@ class Overlay:
         return where
 
     def put(self, path: str, kind: Kind, where: str, layer: Layer | None = None) -> None:
-        """Enter what is at a path now."""
+        """Record what is at a path now."""
         self.store.put(Entry(path, kind, where, self.store.current if layer is None else layer))
         if kind is Kind.LINK:
             self.forget_links()
@@ -296,7 +296,7 @@ class Overlay:
             system.unlink(entry.where)
 
     def report(self, path: str) -> None:
-        """Tell the host, once per path."""
+        """Report it to the host, once per path."""
         if path not in self._reported:
             self._reported.add(path)
             self._report(path)

@@ -61,7 +61,7 @@ class Patch:
 
 
 def _writing(call: Callable[..., Any], scratch: str) -> Callable[..., Any]:
-    """Errors speak of the program's path; a fault of ours is a failed write, never a real one."""
+    """Errors name the program's path; a fault of ours is a failed write, never a real one."""
 
     def write(*args: Any, **options: Any) -> Any:
         try:
@@ -120,7 +120,7 @@ def _leaving(overlay: Overlay) -> Callable[[int], None]:
 
 
 def put_on(overlay: Overlay) -> Undo:
-    """Replace the functions; returns the way back."""
+    """Replace the functions; returns the undo."""
     opening = Opening(overlay)
     table: dict[int, tuple[Any, Any]] = {}
     for name, call in _replacements(overlay).items():
@@ -185,7 +185,7 @@ def _swap_defaults(held: Any, table: dict[int, tuple[Any, Any]], back: list[Undo
 
 
 def _support(table: dict[int, tuple[Any, Any]]) -> Undo:
-    """Say what the replacements can do; not that they take `dir_fd`, which they cannot redirect."""
+    """Declare what the replacements support: not `dir_fd`, which they cannot redirect."""
     sets = (os.supports_follow_symlinks, os.supports_fd, os.supports_effective_ids)
     added: list[tuple[Any, Any]] = []
     for known in sets:

@@ -40,7 +40,7 @@ def variables(scratch: str) -> dict[str, str]:
 
 
 def set_environment(scratch: str) -> Undo:
-    """Set them for this process and those it starts; returns the way back."""
+    """Set them for this process and those it starts; returns the undo."""
     settings = variables(scratch)
     before = {name: os.environ.get(name) for name in settings}
     os.makedirs(os.path.join(scratch, "trackers"), exist_ok=True)
@@ -78,7 +78,7 @@ def _disable_wandb(wandb: Any) -> None:
 
 
 def _keep_mlflow_here(mlflow: Any, overlay: Overlay) -> None:
-    """Whatever server the script names, what it logs stays in scratch."""
+    """Whichever server the script names, its logs stay in scratch."""
     scratch_uri = variables(overlay.scratch)["MLFLOW_TRACKING_URI"]
     for name in ("set_tracking_uri", "set_registry_uri"):
         original = getattr(mlflow, name, None)
@@ -87,7 +87,7 @@ def _keep_mlflow_here(mlflow: Any, overlay: Overlay) -> None:
 
 
 def _offline_comet(comet: Any) -> None:
-    """`comet_ml.Experiment` talks to the server unless it is told that it is disabled."""
+    """`comet_ml.Experiment` contacts the server unless it is disabled by an argument."""
     for name in ("Experiment", "ExistingExperiment", "OfflineExperiment"):
         kind = getattr(comet, name, None)
         if isinstance(kind, type):
@@ -110,7 +110,7 @@ def _tensorboard_without_tensorflow() -> None:
 
 
 def _no_uploads(hub: Any) -> None:
-    """Nothing of a trial is published: uploads to the Hub do nothing, looks and downloads work."""
+    """Nothing of a trial is published: uploads to the Hub do nothing, reads and downloads work."""
     api = getattr(hub, "HfApi", None)
     if api is None:
         return

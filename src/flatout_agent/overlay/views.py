@@ -1,4 +1,4 @@
-"""The system calls that only look, as the overlay answers them: `os.stat`, `os.scandir` ..."""
+"""The system calls that only read, as the overlay answers them: `os.stat`, `os.scandir` ..."""
 # ruff: noqa: PTH118, PTH119
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def look_up(overlay: Overlay, name: str, path: Any, follow: bool = True) -> Any:
 
 
 def renaming_errors(path: Any, where: Any, call: Callable[..., Any], *args: Any, **kw: Any) -> Any:
-    """Call; an error about the place in scratch is told as one about the program's own path."""
+    """Call; an error about the place in scratch is reported for the program's own path."""
     try:
         return call(*args, **kw)
     except OSError as error:

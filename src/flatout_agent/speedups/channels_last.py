@@ -1,4 +1,4 @@
-"""Channels-last: tensors in that memory format, and calls of models that may not take it.
+"""Channels-last: tensors in that memory format, and calls of models that may reject it.
 
 The boost `channels-last` and the library's `layout` share this.
 """
@@ -16,14 +16,16 @@ if TYPE_CHECKING:
 REFUSED = "the model uses .view() where only the usual format will do"
 
 
-def formats() -> dict[int, Any]:
+def formats() -> dict[int, torch.memory_format]:
     """By number of dimensions: images [N, C, H, W], volumes [N, C, D, H, W]."""
     import torch
 
     return {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def convolutions(model: torch.nn.Module, dimensions: Iterable[int] = (4, 5)) -> list[Any]:
+def convolutions(
+    model: torch.nn.Module, dimensions: Iterable[int] = (4, 5)
+) -> list[torch.nn.modules.conv._ConvNd]:
     """The model's convolutions, also transposed ones, of images (4) and volumes (5)."""
     import torch
 
@@ -45,7 +47,7 @@ def is_channels_last(tensor: torch.Tensor) -> bool:
 
 
 class ChannelsLast:
-    """Tensors of some numbers of dimensions, converted until the model refuses them."""
+    """Converts tensors of given numbers of dimensions until the model rejects the format."""
 
     def __init__(self, model: torch.nn.Module, dimensions: Iterable[int]) -> None:
         self.model = model
@@ -56,7 +58,7 @@ class ChannelsLast:
         """Why the model cannot take the format."""
 
     def to(self, nest: Any) -> Any:
-        """A nest with these tensors in channels-last; what is so already is not copied."""
+        """A nest with these tensors in channels-last; tensors already in it are not copied."""
         return nests.change(nest, self._to)
 
     def back(self, nest: Any) -> Any:
@@ -64,7 +66,7 @@ class ChannelsLast:
         return nests.change(nest, self._back)
 
     def call(self, converted: Callable[[], Any], usual: Callable[[], Any], keep: bool) -> Any:
-        """What `converted` gives; where the model refuses the format, what `usual` gives.
+        """The result of `converted`; where the model rejects the format, that of `usual`.
 
         keep: `usual` begins with buffers, random states and notes as they were.
         """

@@ -1,4 +1,4 @@
-"""torch.compile: whether it works here, what it says, and the way back where it fails.
+"""torch.compile: whether it works here, what it reports, and the fallback where it fails.
 
 The boost `compile` and the library's `train_step` share this.
 """
@@ -36,7 +36,7 @@ def counters() -> tuple[int, int]:
 
 
 def traceable(model: torch.nn.Module, call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, in a function of ours where torch would skip it.
+    """`call`, wrapped in a function of ours where torch would skip it.
 
     Dynamo passes over frames of torch.nn's own files and compiles what they call. A model whose
     forward is torch's own, such as a plain nn.Sequential, has nothing else: `model.compile()`
@@ -52,7 +52,7 @@ def traceable(model: torch.nn.Module, call: Callable[..., Any]) -> Callable[...,
 
 
 def cannot(model: torch.nn.Module, innermost: Callable[..., Any]) -> str | None:
-    """Why this model is not ours to compile; None: it is."""
+    """Why this model must not be compiled; None: it may be."""
     import torch
 
     if isinstance(model, torch.jit.ScriptModule):
@@ -74,7 +74,7 @@ def cannot(model: torch.nn.Module, innermost: Callable[..., Any]) -> str | None:
 
 
 def missing(device: str) -> str | None:
-    """What torch.compile needs and does not find."""
+    """What torch.compile needs and does not have here; None: nothing."""
     try:
         from torch._dynamo.eval_frame import check_if_dynamo_supported
 
@@ -111,7 +111,7 @@ def fails_at_limit(config: Any) -> bool:
 
 
 class Attempts(logging.Filter):
-    """Calls of compiled code; as a log filter, it takes in what dynamo complains of meanwhile."""
+    """Calls of compiled code; as a log filter, it collects dynamo's warnings during them."""
 
     LOGGER = "torch._dynamo.convert_frame"
 
@@ -123,7 +123,7 @@ class Attempts(logging.Filter):
         """First line of the first error of the compiler."""
         self.given_up = False
         self.limit = False
-        """torch stopped recompiling."""
+        """torch has stopped recompiling."""
         logging.getLogger(self.LOGGER).addFilter(self)
 
     def close(self) -> None:
@@ -150,7 +150,7 @@ class CompiledCalls(Attempts):
         self.calls = 0
         self.step_begins = False
         self.refused = ""
-        """Why it is not compiled any more, though the compiler did its part."""
+        """Why it is no longer compiled, although the compiler did not fail."""
 
     def step_ended(self) -> None:
         """The next call begins a new step."""
@@ -171,7 +171,7 @@ class CompiledCalls(Attempts):
             try:
                 output = self._run(args, kwargs)
             except errors as error:
-                # With errors suppressed, only those come here that leave no way to go on.
+                # With errors suppressed, only those arrive here that cannot be recovered from.
                 self.given_up, self.failed = True, first_line(error)
                 return call(*args, **kwargs)
             return nests.change(output, torch.clone) if self.graphs else output
@@ -187,7 +187,7 @@ class CompiledCalls(Attempts):
         dynamo = torch._dynamo
         stats = dynamo.utils.counters["stats"]
         before, suppressed = stats["unique_graphs"], dynamo.config.suppress_errors
-        # What the compiler cannot do runs as written, without running twice what had begun.
+        # What the compiler cannot handle runs as written, and nothing runs twice.
         dynamo.config.suppress_errors = not fails_at_limit(dynamo.config)
         self.inside = True
         try:

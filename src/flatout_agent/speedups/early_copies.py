@@ -1,7 +1,7 @@
 """Copies of a batch's tensors that start before the program asks for them.
 
-What the program moves (`tensor.to(device)`, `tensor.cuda()`) is seen at one batch, by the tensor's
-place in it, and started early at the next.
+Moves by the program (`tensor.to(device)`, `tensor.cuda()`) are observed in one batch, by the
+tensor's position in it, and started early in the next.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PinnedCopies:
 
 
 class _Offer:
-    """A tensor of a batch: at which place it stood, and the copy that was started of it."""
+    """A tensor of a batch, its position, and the copy of it that was started."""
 
     def __init__(self, owner: Prefetch, place: int, tensor: torch.Tensor) -> None:
         self.owner, self.place = owner, place
@@ -62,7 +62,7 @@ class _Offer:
 
 
 _offers: dict[int, _Offer] = {}
-"""By the tensor's id; an entry goes when its tensor goes."""
+"""By the tensor's id; an entry is removed with its tensor."""
 
 
 class Prefetch:
@@ -79,7 +79,7 @@ class Prefetch:
         return Ahead(batches, self)
 
     def prepare(self, batch: Any) -> None:
-        """Start the copies of this batch, and see which of its tensors are moved."""
+        """Start the copies of this batch, and observe which of its tensors are moved."""
         import torch
 
         for place, tensor in enumerate(nests.tensors(batch)):
@@ -140,7 +140,7 @@ class Ahead:
         return getattr(self._batches, name)
 
     def _fetch(self) -> tuple[Any, Exception | None]:
-        """The next batch, or what fetching it raised: that is for the one who asks for it."""
+        """The next batch, or its error, which is raised when the batch is requested."""
         try:
             batch = next(self._batches)
         except Exception as error:
@@ -160,7 +160,7 @@ def _plain(name: str) -> Any:
 
 
 def catch_moves() -> Undo:
-    """Let `Tensor.to` and `Tensor.cuda` look for an offer first; loaders share the one catch."""
+    """Let `Tensor.to` and `Tensor.cuda` look for an offer first; all loaders share the patch."""
     import torch
 
     global _catchers, _catch
@@ -195,7 +195,7 @@ def _catching(name: str) -> Any:
 
 
 def _take(offer: _Offer, tensor: torch.Tensor, device: torch.device | None) -> Any:
-    """The copy of the offered tensor on `device`, once; None: there is none that still holds."""
+    """The copy of the offered tensor on `device`, once; None: there is no valid one."""
     if device is None or device.type == "cpu":
         return None
     if tensor._version != offer.version:

@@ -1,4 +1,4 @@
-"""How float32 products are computed: TF32 on GPUs, oneDNN's float-math modes on CPUs, and back.
+"""How float32 products are computed: TF32 on GPUs, oneDNN's float-math modes on CPUs, and undo.
 
 torch keeps this for the whole process. The boosts `tf32`, `cpu-bf16` and `onednn-matmul` and the
 library's `precision` share this.
@@ -22,7 +22,7 @@ EXACT = 1e-5
 
 
 def set_precision(precision: str, convolutions: str | None = None) -> Undo:
-    """Set the precision of float32 products, and of oneDNN's convolutions; returns the way back.
+    """Set the precision of float32 products, and of oneDNN's convolutions; returns the undo.
 
     `precision` is that of `torch.set_float32_matmul_precision`, the older call: reading the
     precision after the newer settings alone (torch 2.9 and later, by backend) raises an error. It
@@ -50,7 +50,7 @@ def set_precision(precision: str, convolutions: str | None = None) -> Undo:
 
 
 def allow_tf32() -> Undo:
-    """Let float32 products round their factors to TF32; returns the way back."""
+    """Let float32 products round their factors to TF32; returns the undo."""
     return set_precision("high")
 
 
@@ -65,7 +65,7 @@ def refuse_own_choice() -> None:
 def multiply_in_bf16() -> tuple[Undo, str]:
     """Let oneDNN round the factors of float32 products on the CPU to bfloat16.
 
-    Returns (the way back, how this CPU computes bfloat16). Raises Declined where it would not.
+    Returns (the undo, how this CPU computes bfloat16). Raises Declined where it would not.
     """
     native, detail = native_bf16("cpu")
     if not native:
@@ -90,7 +90,7 @@ def rounding_error() -> float:
 
 
 class OnednnProducts:
-    """torch's setting, which belongs to the process, while at least one model holds it."""
+    """torch's process-wide setting, while at least one model holds it."""
 
     def __init__(self) -> None:
         self.holders = 0
@@ -105,7 +105,7 @@ class OnednnProducts:
         self.holders += 1
 
     def let_go(self) -> None:
-        """Take it back with the last model, unless the script has set it since."""
+        """Restore it with the last model, unless the script has set it since."""
         self.holders -= 1
         if not self.holders and self.restore and matmul_precision() == "medium":
             self.restore()
@@ -130,7 +130,7 @@ class OnednnProducts:
 
 
 _settings: list[OnednnProducts] = []
-"""Empty until it is asked for."""
+"""Empty until first used."""
 
 
 def onednn_products() -> OnednnProducts:
@@ -151,15 +151,15 @@ def _factors() -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(factor(rows, terms), factor(terms, columns)) for rows, terms, columns in SHAPES]
 
 
-def _products() -> list[Any]:
+def _products() -> list[torch.Tensor]:
     import torch
 
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
         return [left @ right for left, right in _factors()]
 
 
-def _why_not_kept(usual: list[Any], products: list[Any]) -> str | None:
-    """Whether the products under the setting are other ones, and as exact."""
+def _why_not_kept(usual: list[torch.Tensor], products: list[torch.Tensor]) -> str | None:
+    """Why not: the products under the setting must differ and be as exact; None: they are."""
     import torch
 
     for (left, right), product in zip(_factors(), products, strict=True):

@@ -1,8 +1,8 @@
-"""What a model's forward pass may change beside its outputs, kept and put back.
+"""What a model's forward pass may change besides its outputs, saved and restored.
 
-Those are the buffers, the random state and what the model notes on itself (a hidden state, a
-counter, a generator, a list of its last losses). What a forward pass changes elsewhere (a file, a
-list of the program's) is not seen.
+That is the buffers, the random state and the model's notes: what it stores on itself (a hidden
+state, a counter, a generator, a list of its last losses). What a forward pass changes elsewhere (a
+file, a list of the program) is not tracked.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Restore = Callable[[], None]
 NOT_NOTES = ("_parameters", "_buffers", "_modules", "_compiled_call_impl")
 DEEPEST = 3
-"""Notes inside notes are followed so far."""
+"""Notes inside notes are followed to this depth."""
 
 
 class Kept:
-    """The way back: calling it puts everything back, any number of times."""
+    """Saved state: calling it restores everything, any number of times."""
 
     def __init__(self, models: list[torch.nn.Module]) -> None:
         modules = [module for model in models for module in model.modules()]
@@ -42,21 +42,21 @@ class Kept:
             notes.restore()
 
     def only_changed(self) -> None:
-        """From now on put back only notes that have changed since: a call has ended.
+        """From now on restore only the notes that have changed: a call has ended.
 
-        What others note on the model later (a boost that puts another `forward` on it) stays.
+        What others store on the model later (a boost that sets another `forward`) stays.
         """
         for notes in self._notes:
             notes.only_changed()
 
 
 def keep(models: Iterable[torch.nn.Module]) -> Kept:
-    """Remember it all; returns the way back, which may be called more than once."""
+    """Save all of it; the result restores it, any number of times."""
     return Kept(list(models))
 
 
 def random_state(models: Iterable[torch.nn.Module]) -> Restore:
-    """The random states that a forward pass of these models draws from."""
+    """Save the random states that a forward pass of these models draws from."""
     import torch
 
     on_cpu, of_python = torch.get_rng_state(), random.getstate()
@@ -84,13 +84,13 @@ def reseed(model: torch.nn.Module, seed: int) -> None:
         _of_device(device).manual_seed(seed)
 
 
-def devices(models: Iterable[torch.nn.Module]) -> list[Any]:
+def devices(models: Iterable[torch.nn.Module]) -> list[torch.device]:
     """Accelerators that hold parameters of these models."""
     all_devices = {p.device for model in models for p in model.parameters()}
     return [device for device in all_devices if device.type in ("cuda", "xpu", "mps")]
 
 
-def _of_device(device: torch.device) -> Any:
+def _of_device(device: torch.device) -> torch.Generator:
     """The default generator of an accelerator."""
     import torch
 
@@ -98,11 +98,12 @@ def _of_device(device: torch.device) -> Any:
         return torch.mps._get_default_mps_generator()
     module = getattr(torch, device.type)
     index = device.index if device.index is not None else module.current_device()
-    return module.default_generators[index]
+    generator: torch.Generator = module.default_generators[index]
+    return generator
 
 
-def _contents(tensors: list[Any]) -> Restore:
-    """What stands in these tensors; a graph that holds them finds them as they were."""
+def _contents(tensors: list[torch.Tensor]) -> Restore:
+    """Save the contents of these tensors; after the restore, a graph that holds them works."""
     import torch
 
     contents = [(tensor, tensor.detach().clone()) for tensor in tensors]
@@ -113,7 +114,7 @@ def _contents(tensors: list[Any]) -> Restore:
         with torch.no_grad():
             for tensor, before in contents:
                 if tensor.shape == before.shape:
-                    tensor.data.copy_(before)  # as data, which counts as no new version
+                    tensor.data.copy_(before)  # as data, which does not change the version
         if [tensor._version for tensor in versioned] != versions:
             _set_versions(versioned, versions)
 
@@ -129,10 +130,10 @@ def _set_versions(tensors: list[torch.Tensor], versions: list[int]) -> None:
 
 
 class _Notes:
-    """The module's own attributes; containers and generators also with what stood in them."""
+    """The module's own attributes, with the contents of containers and generators."""
 
     def __init__(self, module: torch.nn.Module, visited: set[int]) -> None:
-        """seen: what other modules of the model hold as well."""
+        """visited: ids of objects that other modules of the model hold as well."""
         self._values = vars(module)
         self._before = {
             name: value for name, value in self._values.items() if name not in NOT_NOTES
@@ -173,14 +174,14 @@ class _Notes:
 
 
 class _Container:
-    """What stood in a list, dict, set or deque."""
+    """The contents of a list, dict, set or deque."""
 
     def __init__(self, value: Any) -> None:
         self.inside = value
         self.before = value.copy()
 
     def changed(self) -> bool:
-        """Whether something else stands in it now."""
+        """Whether its contents differ now."""
         return not _same(self.inside, self.before)
 
     def restore(self) -> None:
@@ -195,13 +196,13 @@ class _Container:
 
 
 class _Generator:
-    """Where a generator of random numbers stood that the model holds; what an array held."""
+    """The state of a random generator that the model holds, or the contents of an array."""
 
     def __init__(self, get_state: Callable[[], Any], set_state: Callable[[Any], Any]) -> None:
         self._put, self._before = set_state, get_state()
 
     def changed(self) -> bool:
-        """Not known: it does not show."""
+        """Always: a change cannot be detected."""
         return True
 
     def restore(self) -> None:
@@ -215,11 +216,11 @@ NOT_FOLLOWED = (
     *("torch", "builtins", "numpy", "types", "functools", "weakref"),
     *("flatout_agent", "flatout_train"),
 )
-"""Objects of these packages are no notes of the program's."""
+"""Objects of these packages are not notes of the program."""
 
 
 def _held(values: Iterable[Any], depth: int, visited: set[int]) -> Iterator[Any]:
-    """Everything among these values that can change in place, and what is inside of it."""
+    """Everything among these values that can change in place, and its contents."""
     for value in values:
         if id(value) in visited or isinstance(value, SIMPLE) or nests.is_tensor(value):
             continue
@@ -270,7 +271,7 @@ def _generator(value: Any) -> _Generator | None:
     return _Generator(lambda: bits.state, lambda state: setattr(bits, "state", state))
 
 
-def _written_to(values: list[Any], visited: set[int]) -> Iterator[Any]:
+def _written_to(values: list[Any], visited: set[int]) -> Iterator[torch.Tensor]:
     """Tensors among these values that a forward pass may write into."""
     import torch
 

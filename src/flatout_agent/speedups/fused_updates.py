@@ -1,4 +1,4 @@
-"""The optimizer's update in one kernel: torch's own fused or foreach implementation, and back.
+"""The optimizer's update in one kernel: torch's own fused or foreach implementation, and undo.
 
 The boost `fused-optimizer` and the library's `train_step` share this.
 """
@@ -37,7 +37,7 @@ def faster(optimizer: torch.optim.Optimizer) -> tuple[str, str]:
 
 
 def cannot(optimizer: torch.optim.Optimizer) -> str | None:
-    """Why the implementation of this optimizer is not ours to choose; None: it is."""
+    """Why this optimizer's implementation must not be changed; None: it may be."""
     import torch
 
     kind = type(optimizer).__name__
@@ -96,7 +96,7 @@ def _probe(kind: Any, parameter: Any) -> tuple[str, str]:
 
     trial = torch.zeros(2, dtype=parameter.dtype, device=parameter.device, requires_grad=True)
     trial.grad = torch.zeros_like(trial)
-    # Without the wrapper that calls hooks: nobody is to see this optimizer take a step.
+    # Without the wrapper that calls hooks: no hook may see this optimizer take a step.
     step = kind.step.__wrapped__ if getattr(kind.step, "hooked", False) else kind.step
     try:
         with Watch():
@@ -110,7 +110,7 @@ def _probe(kind: Any, parameter: Any) -> tuple[str, str]:
 
 
 class FusedUpdate:
-    """One optimizer's implementation, switched over and back."""
+    """One optimizer's implementation, switched on and off."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, flag: str, kernel: str) -> None:
         self.optimizer = optimizer
@@ -121,7 +121,7 @@ class FusedUpdate:
         self.hooks: list[Any] = []
 
     def on(self) -> None:
-        """Take the faster implementation from the next step on."""
+        """Use the faster implementation from the next step on."""
         self._set()
         optimizer = self.optimizer
         self.hooks = [
@@ -131,7 +131,7 @@ class FusedUpdate:
         ]
 
     def off(self) -> None:
-        """Back to what the script had."""
+        """Restore the script's implementation."""
         for hook in self.hooks:
             hook.remove()
         self._restore()
@@ -148,7 +148,7 @@ class FusedUpdate:
                     state["step"] = self._plain_step(state["step"], group)
 
     def _set(self) -> None:
-        """Set the flag and put the state where that implementation wants it."""
+        """Set the flag and move the state to where that implementation needs it."""
         import torch
 
         other = "foreach" if self.flag == "fused" else "fused"
@@ -194,7 +194,7 @@ class FusedUpdate:
     def _align_gradients(self) -> None:
         import torch
 
-        # On the CPU a fused kernel takes another memory order without a word, and is wrong.
+        # On the CPU a fused kernel accepts another memory order, and computes wrong results.
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 grad = parameter.grad

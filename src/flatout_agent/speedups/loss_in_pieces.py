@@ -21,24 +21,24 @@ PIECE = 1 << 18
 
 
 FAINTEST = 1e-30
-"""A share of the target that float32 still holds to all its digits."""
+"""The smallest share of the target that float32 holds at full precision."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """Of one loss over rows of logits: what is wanted of each row, and what it counts."""
+    """The targets of a loss over rows of logits, and the weight of each row."""
 
-    index: Any
+    index: torch.Tensor
     """Column of the target per row, of shape (rows, 1); 0 where the row is ignored."""
-    counted: Any
-    amount: Any
-    """What each row counts; 0 where it is ignored."""
-    total: Any
-    """What the sum is divided by; None: it is not."""
+    counted: torch.Tensor
+    amount: torch.Tensor
+    """Weight of each row; 0 where it is ignored."""
+    total: torch.Tensor | None
+    """Divisor of the sum; None: it is not divided."""
     smoothing: float
 
-    def scale(self) -> Any:
-        """What the loss grows by with the loss of each row."""
+    def scale(self) -> torch.Tensor:
+        """Derivative of the loss with respect to each row's loss."""
         import torch
 
         if self.total is None:
@@ -49,18 +49,18 @@ class Terms:
 
 @dataclass(frozen=True)
 class Made:
-    """What one pass over the logits gave."""
+    """The results of one pass over the logits."""
 
-    loss: Any
-    gradient: Any
-    scale: Any
+    loss: torch.Tensor
+    gradient: torch.Tensor
+    scale: torch.Tensor
     terms: Terms
 
 
 def terms(
     logits: torch.Tensor, target: Any, weight: Any, mean: bool, ignored: int, smoothing: float
 ) -> Terms | None:
-    """What the targets ask for; None: one of them names no column."""
+    """The terms of the loss; None: a target is out of range."""
     import torch
 
     counted = (target != ignored).unsqueeze(1)
@@ -97,7 +97,9 @@ def loss_and_gradient(logits: torch.Tensor, terms: Terms) -> Made:
     return Made(loss if terms.total is None else loss / terms.total, gradient, scale, terms)
 
 
-def _piece(pieces: Sequence[Any], spare: list[Any] | None, smoothing: float) -> None:
+def _piece(
+    pieces: Sequence[torch.Tensor], spare: list[torch.Tensor] | None, smoothing: float
+) -> None:
     """The gradient of some rows; for each, its target's share and how far that is above all."""
     import torch
 
@@ -117,7 +119,9 @@ def _piece(pieces: Sequence[Any], spare: list[Any] | None, smoothing: float) -> 
     torch.mul(shares, scale, out=gradient)
 
 
-def _losses(logits: torch.Tensor, shares: torch.Tensor, above: Any, terms: Terms) -> Any:
+def _losses(
+    logits: torch.Tensor, shares: torch.Tensor, above: torch.Tensor, terms: Terms
+) -> torch.Tensor:
     """The loss of each row, from the share of its target; 0 for those that do not count."""
     columns, smoothing = logits.shape[1], terms.smoothing
     losses = shares.log().neg_()
@@ -144,7 +148,7 @@ def _wide(dtype: torch.dtype) -> Any:
 
 @functools.cache
 def node() -> Any:
-    """The node of the graph: `apply(logits, made)` gives the loss and the gradient."""
+    """The autograd function: `apply(logits, made)` returns the loss and the gradient."""
     import torch
 
     base: Any = torch.autograd.Function
@@ -178,8 +182,8 @@ def node() -> Any:
     return LossInPieces
 
 
-def _times(gradient: torch.Tensor, factor: Any) -> Any:
-    """Where nobody needs it again, the gradient itself is handed on; usually the factor is 1."""
+def _times(gradient: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    """Where it is not needed again, the gradient itself is returned; usually the factor is 1."""
     import torch
 
     if torch.compiler.is_compiling() or type(factor) is not torch.Tensor or _keeps_graph():
@@ -199,7 +203,9 @@ def _keeps_graph() -> bool:
     return keeps_graph is None or bool(keeps_graph())
 
 
-def _shares(ctx: Any, gradient: torch.Tensor, index: Any, scale: Any) -> Any:
+def _shares(
+    ctx: Any, gradient: torch.Tensor, index: torch.Tensor, scale: torch.Tensor
+) -> torch.Tensor:
     """The softmax of the logits, and how it depends on them, from the gradient."""
     import torch
 

@@ -25,7 +25,7 @@ def allocated_bytes(device: torch.device | None = None) -> int:
 
 
 def unused_bytes(device: torch.device) -> int:
-    """Bytes that a CUDA device has left where the program takes the most it has taken so far."""
+    """Bytes that a CUDA device has left at the program's peak so far."""
     import torch
 
     cuda = torch.cuda
@@ -34,7 +34,7 @@ def unused_bytes(device: torch.device) -> int:
 
 
 def resident_bytes() -> int | None:
-    """Bytes of main memory that this process holds; None: not known on this system."""
+    """Bytes of main memory that this process uses; None: unknown on this system."""
     if sys.platform == "win32":
         return None
     try:
@@ -45,7 +45,7 @@ def resident_bytes() -> int | None:
 
 
 def peak_resident_bytes() -> int | None:
-    """The most main memory that this process has held, in bytes; None: not known (Windows)."""
+    """Peak main memory of this process in bytes; None: unknown (Windows)."""
     if sys.platform == "win32":
         return None
     import resource

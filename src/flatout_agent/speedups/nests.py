@@ -14,7 +14,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 LeafRule = Callable[[Any], bool]
 """Whether a value is a leaf: nothing looks into it, and the action is applied to it."""
@@ -22,7 +25,7 @@ UNLIMITED = 1 << 30
 
 
 def is_tensor(value: Any) -> bool:
-    """A torch tensor, told without importing torch."""
+    """Whether it is a torch tensor, without importing torch."""
     return hasattr(value, "dtype") and hasattr(value, "grad_fn")
 
 
@@ -92,7 +95,7 @@ def leaves(value: Any, is_leaf: LeafRule = is_tensor, deepest: int = UNLIMITED) 
             yield from leaves(member, is_leaf, deepest - 1)
 
 
-def tensors(value: Any) -> Iterator[Any]:
+def tensors(value: Any) -> Iterator[torch.Tensor]:
     """Every tensor of a nest."""
     return leaves(value)
 
@@ -100,7 +103,7 @@ def tensors(value: Any) -> Iterator[Any]:
 def paths(
     value: Any, path: str = "batch", is_leaf: LeafRule = is_tensor
 ) -> Iterator[tuple[str, Any]]:
-    """Every leaf with the way to it: `batch[0]`, `batch['labels']`, `batch.mask`."""
+    """Every leaf with its path: `batch[0]`, `batch['labels']`, `batch.mask`."""
     if is_leaf(value):
         yield path, value
         return
@@ -109,7 +112,7 @@ def paths(
 
 
 def _step(value: Any, key: Any) -> str:
-    """How a program writes that it takes this member."""
+    """The expression by which a program accesses this member."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return f".{value._fields[key]}"
     if isinstance(value, (list, tuple, Mapping)):

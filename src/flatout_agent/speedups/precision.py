@@ -21,7 +21,7 @@ MAX_NODES = 200_000
 
 
 def native_bf16(device: torch.device | str) -> tuple[bool, str]:
-    """Whether bfloat16 matrix multiplication is native on `device`, and how one can tell.
+    """Whether bfloat16 matrix multiplication is native on `device`, and the evidence.
 
     `device` is a torch.device, or its type alone: then the current one of that type is meant.
     """
@@ -50,7 +50,7 @@ def native_bf16(device: torch.device | str) -> tuple[bool, str]:
 
 
 def bf16_inside_float32(device: str) -> bool | None:
-    """Whether oneDNN's float-math mode takes effect: elsewhere it keeps to float32."""
+    """Whether oneDNN's float-math mode takes effect; None: not a CPU."""
     if device != "cpu":
         return None
     native, detail = native_bf16(device)
@@ -58,7 +58,7 @@ def bf16_inside_float32(device: str) -> bool | None:
 
 
 def matmul_precision() -> str:
-    """Of float32 products; `mixed` where the script set it for one backend alone."""
+    """Precision of float32 products; `mixed` where the script set it for one backend alone."""
     import torch
 
     try:
@@ -98,7 +98,7 @@ def _cpu_bf16() -> tuple[bool, str]:
 
 
 def _cpu_flags() -> frozenset[str]:
-    """Instruction sets named by Linux; empty elsewhere. For torch releases that do not tell."""
+    """CPU flags that Linux reports; empty elsewhere. For torch releases that do not report them."""
     if sys.platform != "linux":
         return frozenset()
     try:
@@ -110,7 +110,7 @@ def _cpu_flags() -> frozenset[str]:
 
 
 def why_not_float32(model: torch.nn.Module) -> str | None:
-    """Why autocast has no place around `model`; None: all its parameters are float32."""
+    """Why autocast must not wrap `model`; None: all its parameters are float32."""
     import torch
 
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
@@ -126,7 +126,7 @@ def why_not_float32(model: torch.nn.Module) -> str | None:
 
 
 def ran_in(output: Any, dtype: torch.dtype) -> bool | None:
-    """Whether an operation behind `output` ran in `dtype`; None: it cannot be seen.
+    """Whether an operation behind `output` ran in `dtype`; None: it cannot be determined.
 
     Read from the autograd graph: each node knows the dtype of what its operation returned. A
     compiled graph is one node that shows only what comes out of it.
@@ -152,10 +152,10 @@ def ran_in(output: Any, dtype: torch.dtype) -> bool | None:
 
 
 class AutocastCall:
-    """A layer that runs a model's call under autocast and hands float32 back."""
+    """A layer that runs a model's call under autocast and returns float32."""
 
     CHECKS = 3
-    """Training calls whose graph is looked at before giving up on seeing low precision."""
+    """Training calls whose graph is inspected before giving up on finding low precision."""
 
     def __init__(self, device: str, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
@@ -164,7 +164,7 @@ class AutocastCall:
         """Calls that the script itself runs under autocast."""
         self.checks = 0
         self.low: bool | None = None
-        """Some operation ran in `dtype`; None: not seen either way."""
+        """Some operation ran in `dtype`; None: not determined."""
 
     def layer(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """`call` under autocast."""

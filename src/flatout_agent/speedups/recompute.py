@@ -1,4 +1,4 @@
-"""Outputs computed without a graph that can be differentiated all the same.
+"""Outputs computed without a graph that can nevertheless be differentiated.
 
 `attach` gives tensors that came out of a call under `no_grad` the look that they would have had
 with gradients on. Should the program ever run backward through them, the call is made once more,
@@ -21,7 +21,7 @@ DEVICES = ("cpu", "cuda", "xpu")
 
 
 class Call:
-    """A call that was made without gradients, with all that is needed to make it again."""
+    """A call that ran without gradients, with all that is needed to run it again."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Call:
         return nests.change(outputs, lambda tensor: replacements.get(id(tensor), tensor))
 
     def gradients(self, output_gradients: tuple[Any, ...], create_graph: bool) -> tuple[Any, ...]:
-        """Gradients of the parameters for those of the outputs: the call is made again."""
+        """Gradients of the parameters for those of the outputs: the call runs again."""
         import torch
 
         self.differentiated()
@@ -93,12 +93,14 @@ class Call:
 
 @functools.cache
 def _function() -> Any:
-    """The autograd function; made on first use, because its base class is torch's."""
+    """The autograd function, created on first use because its base class is torch's."""
     import torch
 
     class Recompute(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, call: Call, values: list[Any], *parameters: Any) -> Any:
+        def forward(
+            ctx: Any, call: Call, values: list[torch.Tensor], *parameters: torch.Tensor
+        ) -> Any:
             ctx.call = call
             ctx.set_materialize_grads(False)
             return tuple(values)

@@ -32,7 +32,7 @@ Change = dict[str, Any]
 
 
 class Before:
-    """A model, the modeling files and torch.nn as they are before `library` changes them."""
+    """The state of a model, the modeling files and torch.nn before `library` changes them."""
 
     PARTS = ("_parameters", "_buffers", "_modules")
 
@@ -101,7 +101,7 @@ def _put_back(
 
 
 class Tally:
-    """What became of one kernel's calls; holds nothing of the model."""
+    """Counts of one kernel's calls; holds no reference to the model."""
 
     def __init__(self) -> None:
         self.ran = self.left_alone = 0
@@ -199,7 +199,7 @@ class ModuleCall:
         return kernel.call(written, weights, args, kwargs)
 
     def _is_watched(self) -> bool:
-        """Somebody has hooks on it, or has given it a forward of its own."""
+        """It has hooks, or a forward of its own."""
         import torch
 
         module = self.module
@@ -232,7 +232,7 @@ class Function(StandIn):
 
 
 _functions: dict[tuple[str, str], Function] = {}
-"""Those of this process: two models of one type share their modeling file."""
+"""The functions of this process: two models of one type share their modeling file."""
 
 
 class Redirected:
@@ -245,7 +245,7 @@ class Redirected:
         self.functions: list[Function] = []
 
     def module(self, module: torch.nn.Module, settings: Change) -> None:
-        """From now on by `settings["forward"]`; not where the slot or the forward is taken."""
+        """Redirect to `settings["forward"]`, unless the slot or the forward is taken."""
         if "forward" in module.__dict__ or module.__dict__.get(SLOT) is not None:
             return
         call = module.__dict__[SLOT] = ModuleCall(module, settings, self.device)
@@ -253,7 +253,7 @@ class Redirected:
         self.tallies.append(call.kernel.tally)
 
     def function(self, file: Any, name: str, kernel: Callable[..., Any]) -> None:
-        """From now on by `kernel`, for whoever looks `name` up in `file`."""
+        """Redirect to `kernel` for all code that looks `name` up in `file`."""
         key = (file.__name__, name)
         known = _functions.get(key)
         if known is None or getattr(file, name) not in (known.original, known.stand_in):

@@ -23,7 +23,7 @@ class SideStream:
         self._stream = self._module.Stream(device)
 
     def run(self, copy: Callable[[], Any]) -> tuple[Any, Any]:
-        """(what `copy` returns, the event that says it is done); it does not wait."""
+        """(the result of `copy`, the event that marks its end); it does not wait."""
         with self._module.stream(self._stream):
             return copy(), self._stream.record_event()
 

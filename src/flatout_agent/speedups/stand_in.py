@@ -1,4 +1,4 @@
-"""Put a function of ours in the place of a function of torch's, as long as somebody wants it.
+"""Replace a function of torch with one of ours, as long as there is a holder.
 
 Whoever compiles, traces or transforms the program is to see torch's own function: `is_plain` says
 when a call is an ordinary call, and `known_to_compilers` makes torch.jit.script and torch.compile
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class StandIn:
-    """Functions of ours under names of `owner` while at least one holder wants them."""
+    """Functions of ours under names of `owner` while there is at least one holder."""
 
     def __init__(self, owner: Any, functions: Mapping[str, Callable[..., Any]]) -> None:
         self._replacement = Replacement(owner, functions)

@@ -40,15 +40,24 @@ def synchronize(job: Job) -> None:
     if job.device == "mps":
         torch.mps.synchronize()
     elif job.device != "cpu":
-        for device in forward_state.devices(job.models) or [None]:
+        for device in _devices(job):
             getattr(torch, job.device).synchronize(device)
 
 
 def peak_bytes(job: Job) -> int | None:
     """Most memory in use so far: allocated on CUDA devices, resident on CPU; None: unknown."""
     if job.device == "cuda":
-        devices = forward_state.devices(job.models) or [None]
-        return sum(int(torch.cuda.max_memory_allocated(device)) for device in devices)
+        return sum(int(torch.cuda.max_memory_allocated(device)) for device in _devices(job))
     if job.device == "cpu":
         return peak_resident_bytes()
     return None
+
+
+def _devices(job: Job) -> list[torch.device] | list[None]:
+    """The devices of the job's models; None stands for the current device where there are none."""
+    return forward_state.devices(job.models) or [None]
+
+
+def _devices(job: Job) -> list[torch.device | None]:
+    """Of the job's models; None, the current device, before there is a model."""
+    return [*forward_state.devices(job.models)] or [None]

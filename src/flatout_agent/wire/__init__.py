@@ -143,7 +143,7 @@ class OptimizerFacts:
 
 @dataclass(frozen=True)
 class JobFacts:
-    """What was seen of the user's training program without any boost."""
+    """Facts of the user's training program, observed without any boost."""
 
     torch: str
     python: str
@@ -158,13 +158,13 @@ class JobFacts:
     bf16: bool | None = None
     """bfloat16 matrix multiplication is native here (not emulated)."""
     bf16_inside_float32: bool | None = None
-    """oneDNN may round float32 factors to bfloat16 when told to: CPUs with AMX or Arm BF16."""
+    """oneDNN can round float32 factors to bfloat16 if set to: CPUs with AMX or Arm BF16."""
     cores: int = 1
     """Cores this process may really use: affinity and cgroup quota."""
     threads: int = 1
     """torch.get_num_threads() when training began."""
     threads_named: bool = False
-    """The user names a number of threads in the environment (OMP_NUM_THREADS)."""
+    """The user sets a number of threads in the environment (OMP_NUM_THREADS)."""
     world_size: int = 1
     loaders: tuple[LoaderFacts, ...] = ()
     models: tuple[ModelFacts, ...] = ()
@@ -180,7 +180,7 @@ class JobFacts:
     deterministic: bool = False
     eval_seen: bool = False
     eval_with_grad: bool = False
-    """An evaluation pass ran with gradients on and no backward followed."""
+    """An evaluation pass ran with gradients on and no backward pass followed."""
     gc_enabled: bool = True
     triton: bool = False
     compiler: bool = False
@@ -223,7 +223,7 @@ class JobSeen:
 
 @dataclass(frozen=True)
 class BoostNote:
-    """What became of one boost."""
+    """The outcome of one boost."""
 
     id: str
     state: BoostState

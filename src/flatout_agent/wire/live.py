@@ -34,16 +34,16 @@ class LiveOrders:
     steps: int | None = None
     """Steps that the whole run takes, where the user knows."""
     budget_s: float | None = None
-    """Most seconds for all of the tuning; None: as much as the run can earn."""
+    """Most seconds for all of the tuning; None: as much as the run can repay."""
     stop: bool = False
     """End the program when everything is decided: it was started for the answer alone."""
     seed: int = 0
-    """Of the random order of the blocks."""
+    """Seed of the random order of the blocks."""
 
 
 @dataclass(frozen=True)
 class Decided:
-    """What became of one boost in a live tuning."""
+    """The outcome of one boost in live tuning."""
 
     id: str
     verdict: LiveVerdict
@@ -56,7 +56,7 @@ class Decided:
     """Ends of the confidence sequence's interval."""
     pairs: int = 0
     step: int = 0
-    """Steps that the program had taken."""
+    """Steps that the program had taken by then."""
     cost_s: float = 0.0
     """From the first look at this boost to its verdict."""
     compile_s: float = 0.0
@@ -69,7 +69,7 @@ class Decided:
     again: bool = False
     """A second look at this boost."""
     why_untried: WhyUntried | None = None
-    """Why another process may still try it; None: this one had its say."""
+    """Why another process may still try it; None: it was decided here."""
     kind: str = "decided"
 
 
@@ -88,7 +88,7 @@ class BlockRun:
 
 @dataclass(frozen=True)
 class LiveSummary:
-    """Where a live tuning stands: written when all is decided, and when the program ends."""
+    """State of a live tuning: written when all is decided, and when the program ends."""
 
     kept: tuple[BoostOrder, ...]
     settled: bool
@@ -111,7 +111,7 @@ class LiveSummary:
     micro_steps: bool = False
     """Measured by micro-step: a step of this program is made of many."""
     guard: str = ""
-    """The guard's word on all that is kept, against the program as written."""
+    """The guard's finding on all that is kept, against the program as written."""
     guard_passed: bool | None = None
     gradient_error: float | None = None
     batch_noise: float | None = None

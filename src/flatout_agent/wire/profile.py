@@ -37,7 +37,7 @@ class CallSeen:
 
 @dataclass(frozen=True)
 class LoopSeen:
-    """What was watched from inside while a window was recorded. Means per step."""
+    """What was measured from inside while a window was recorded. Means per step."""
 
     step_s: float
     """Mean of the steps before the recording began, without evaluation: undisturbed."""
@@ -71,12 +71,12 @@ class LoopSeen:
     parameter_bytes: int | None = None
     """Of all root models on the device that trains, buffers included."""
     optimizer_bytes: int | None = None
-    """What the optimizers remember there, beside the weights."""
+    """Bytes of the optimizers' state there, besides the weights."""
     alloc_retries: int = 0
     recompiles: tuple[str, ...] = ()
     """torch.compile's reasons, one each, while watched."""
     graph_breaks: tuple[str, ...] = ()
-    """With the user's line, as torch tells them."""
+    """With the user's line, as torch reports them."""
     anomaly: bool = False
     profiler: bool = False
     """A profiler of the script's own is running."""

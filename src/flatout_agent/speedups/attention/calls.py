@@ -1,9 +1,9 @@
-"""Operations on attention scores, put off until it is known what becomes of them.
+"""Operations on attention scores, deferred until it is known what they are used for.
 
-While a watch is on, a product of queries and keys gives a deferred tensor: one without numbers that
-notes what is done to it. Where that turns out to be attention, the product with the values is made
-by a fused kernel, and the scores are never computed. Where anything else is asked of it, the very
-operations that were noted are done, in their order: the tensor has the bits it would have had.
+While a watch is on, a product of queries and keys returns a deferred tensor: one without data that
+records the operations on it. If they turn out to be attention, a fused kernel computes the product
+with the values, and the scores are never computed. If anything else is needed from it, the recorded
+operations run in their order: the result has the same bits as without the watch.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     import torch
 
 HERE = object()
-"""Among the arguments of an operation that is put off: what the one before it gives."""
+"""Among the arguments of a deferred operation: the result of the one before it."""
 
 
 class Step:
-    """An operation that is put off, and the one before it."""
+    """A deferred operation, and the one before it."""
 
     __slots__ = ("args", "before", "func", "kwargs", "real", "versions")
 
@@ -44,12 +44,12 @@ class Step:
         return self.real
 
     def check(self) -> None:
-        """Raise RuntimeError where an operand was written to since."""
+        """Raise RuntimeError if an operand has been written to since."""
         if self.versions != [_version(item) for item in (*self.args, *self.kwargs.values())]:
             raise RuntimeError("a factor of attention scores was modified by an inplace operation")
 
     def chain(self) -> Iterator[Step]:
-        """The step itself and those before it, as far as they are not computed."""
+        """The step itself and those before it that have not been computed."""
         step: Step | None = self
         while step is not None and step.real is None:
             yield step
@@ -64,18 +64,18 @@ def _version(item: Any) -> int:
 
 @dataclass(eq=False)
 class Place:
-    """A module that computes attention, and what came of putting it off."""
+    """A module that computes attention, and what deferring it led to."""
 
     calls: int = 0
     fused: int = 0
     wasted: int = 0
-    """Fused, and the weights were asked for all the same."""
+    """Fused calls whose weights were needed nevertheless."""
     off: bool = False
-    """Nothing is gained by putting its operations off."""
+    """Deferring its operations gains nothing."""
     stored: bool = False
     """Without gradients its weights are stored: to be computed anyway."""
     storing: bool = False
-    """The same, to hold from the next step on."""
+    """The same, effective from the next step on."""
 
     def settle(self) -> None:
         """A step has ended."""
@@ -89,16 +89,16 @@ class Pending:
     step: Step
     form: Form
     mode: tuple[Any, ...]
-    """Gradients and autocast when its operations were put off."""
+    """Gradient and autocast modes when its operations were deferred."""
     place: Place
     used: bool = False
     """The fused kernel was called with it."""
     item: weakref.ref[Any] | None = None
-    """The tensor; None: it is computed."""
+    """The tensor; None: it has been computed."""
 
 
 class Machinery:
-    """The classes that need torch, and what is common to all watches."""
+    """The classes that need torch, and the state that all watches share."""
 
     def __init__(self) -> None:
         import torch
@@ -106,11 +106,11 @@ class Machinery:
         self.plain = (torch.Tensor, torch.nn.Parameter)
         self.deferred = _deferred(self)
         self.lazy: list[weakref.ref[Pending]] = []
-        """Weights that outlived their module's call without having been computed."""
+        """Weights that outlived their module's call and have not been computed."""
         self._dtypes: dict[Any, Any] = {}
 
     def mode(self, device: str) -> tuple[Any, ...]:
-        """What decides how an operation is computed, beside its arguments."""
+        """What determines how an operation is computed, besides its arguments."""
         import torch
 
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
@@ -128,7 +128,7 @@ class Machinery:
         return item
 
     def dtype(self, func: Any, tensor: Any, mode: Any, args: Any = (), named: Any = None) -> Any:
-        """The precision that an operation gives: that of the same on a tensor of one element."""
+        """The dtype that an operation returns, found by running it on a tensor of one element."""
         import torch
 
         key = (func, tensor.dtype, tensor.device.type, mode, *args, *(named or {}).items())
@@ -140,7 +140,7 @@ class Machinery:
         return dtype
 
     def resolve(self, item: Any) -> Any:
-        """Make of a deferred tensor, for whoever holds it, the tensor that it stands for."""
+        """Turn a deferred tensor, for everyone who holds it, into the tensor that it stands for."""
         import torch
 
         if type(item) is not self.deferred:
@@ -171,7 +171,7 @@ class Machinery:
         return nest
 
     def resolve_written(self, refs: list[weakref.ref[Pending]], written: Any) -> None:
-        """Compute those that still need a tensor that is about to be written to."""
+        """Compute those that depend on a tensor that is about to be written to."""
         if type(written) not in self.plain:
             return
         memory = _memory(written)
@@ -181,13 +181,13 @@ class Machinery:
                 self.resolve_all([weakref.ref(pending)])
 
     def resolve_all(self, refs: list[weakref.ref[Pending]]) -> None:
-        """Compute all of these that somebody still holds."""
+        """Compute all of these that are still referenced."""
         for pending in _alive(refs):
             if pending.item is not None:
                 self.resolve(pending.item())
 
     def close(self, opened: list[weakref.ref[Pending]]) -> None:
-        """A module's call has ended: compute what left it, unless it is likely never looked at."""
+        """A module's call has ended: compute what it returned, unless it is unlikely to be read."""
         self.lazy = [ref for ref in self.lazy if ref() is not None]
         for pending in _alive(opened):
             if pending.item is None:
@@ -232,7 +232,7 @@ def _root(item: Any) -> Any:
 
 
 class _Mode:
-    """Gradients and autocast as they were; costs nothing where they still are."""
+    """Restores gradient and autocast modes; free of cost where they have not changed."""
 
     def __init__(self, device: str, mode: tuple[Any, ...]) -> None:
         import torch
@@ -256,7 +256,7 @@ class _Mode:
 
 
 def _deferred(machinery: Machinery) -> Any:
-    """The class of deferred tensors: whatever is asked of one but its form makes it a tensor."""
+    """The class of deferred tensors: any use except a query of its form computes the tensor."""
     import torch
 
     forms = form_queries()
@@ -286,7 +286,7 @@ def _deferred(machinery: Machinery) -> Any:
 
 
 def form_queries() -> frozenset[Any]:
-    """What can be asked of a tensor without its numbers."""
+    """What a tensor can be asked without its data."""
     import torch
 
     tensor = torch.Tensor
@@ -297,7 +297,7 @@ def form_queries() -> frozenset[Any]:
 
 
 def plain() -> bool:
-    """Nobody traces, compiles, transforms or examines what is computed."""
+    """Nothing traces, compiles, transforms or checks the computation."""
     import torch
 
     return not (
@@ -312,12 +312,12 @@ def plain() -> bool:
 
 @functools.cache
 def machinery() -> Machinery:
-    """The one of this process."""
+    """The instance of this process."""
     return Machinery()
 
 
 class Guarded:
-    """Custom autograd functions take tensors as they are: they are given computed ones.
+    """Hands computed tensors to custom autograd functions, which take tensors as they are.
 
     Everything else in torch asks a tensor's class first.
     """
@@ -353,7 +353,7 @@ class Guarded:
 
     @functools.cached_property
     def works(self) -> bool:
-        """Whether custom functions really come through this in this version of torch."""
+        """Whether custom functions really pass through this in this version of torch."""
         import torch
 
         types: list[Any] = []

@@ -6,18 +6,18 @@ import dis
 import inspect
 from collections.abc import Iterator
 from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
 DEEPEST = 3
-"""Functions that a forward calls are followed so far."""
+"""Functions that a forward pass calls are followed to this depth."""
 PRODUCTS = {"matmul", "bmm", "einsum", "__matmul__"}
 """Names that multiply; `@` is found by its instruction."""
 
 
-def candidates(model: torch.nn.Module) -> list[Any]:
+def candidates(model: torch.nn.Module) -> list[torch.nn.Module]:
     """The modules of the model whose own code takes a softmax and multiplies matrices."""
     import torch
 

@@ -1,4 +1,4 @@
-"""What a chain of tensor operations computes, as far as it is attention, and its fused form.
+"""What a chain of tensor operations computes, where that is attention, and its fused form.
 
 A form is the scores q k^T of all queries and keys, times a number, with what is masked, and the
 softmax of that. The fused kernel computes the product of the softmax with the values without ever
@@ -27,15 +27,15 @@ MATH = 0
 class Form:
     """softmax(scale * q k^T, masked): q is (*batch, T, D), k is (*batch, S, D)."""
 
-    q: Any
-    k: Any
+    q: torch.Tensor
+    k: torch.Tensor
     shape: tuple[int, ...]
     """Of the scores as the program sees them: batch dimensions may be merged in it."""
     scale: float = 1.0
     masks: tuple[tuple[Any, float | None], ...] = ()
     """In order: (where, a number that takes the score's place), or (what is added, None)."""
     weights: bool = False
-    """The softmax was taken."""
+    """The softmax has been applied."""
     dropout: float = 0.0
 
     @property
@@ -47,7 +47,7 @@ class Form:
 # Products -------------------------------------------------------------------------------------
 
 
-def scores(a: Any, b: Any, equation: str | None) -> Form | None:
+def scores(a: torch.Tensor, b: torch.Tensor, equation: str | None) -> Form | None:
     """The form of a product that contracts the last dimension of queries and keys."""
     if equation is not None:
         ordered = _queries_and_keys(equation, a, b)
@@ -82,7 +82,7 @@ def _terms(equation: str) -> tuple[str, str, str] | None:
     return terms if set("".join(terms)) <= set(string.ascii_letters) else None
 
 
-def _queries_and_keys(equation: str, a: Any, b: Any) -> tuple[Any, Any] | None:
+def _queries_and_keys(equation: str, a: torch.Tensor, b: torch.Tensor) -> tuple[Any, Any] | None:
     terms = _terms(equation)
     if terms is None or not 3 <= len(terms[2]) <= 4:
         return None
@@ -101,7 +101,7 @@ def _queries_and_keys(equation: str, a: Any, b: Any) -> tuple[Any, Any] | None:
 
 
 def _agree(*operands: tuple[str, Any]) -> bool:
-    """Whether each letter stands for one length; einsum also broadcasts, which we do not."""
+    """Whether each letter stands for one length: einsum also broadcasts, this does not."""
     lengths: dict[str, int] = {}
     return all(
         lengths.setdefault(letter, length) == length
@@ -170,7 +170,7 @@ def scaled(form: Form, factor: Any, divided: bool, full_precision: bool) -> Form
 
 
 def _scaled_queries(form: Form, factor: Any, divided: bool, full_precision: bool) -> Form | None:
-    """A learned temperature, maybe one for each head: as well a factor of the queries."""
+    """A learned temperature, possibly one per head: it can equally be a factor of the queries."""
     shape = (1,) * (len(form.shape) - factor.dim()) + tuple(factor.shape)
     fits = len(shape) == len(form.shape) and _common(shape, form.q.shape) == form.q.shape
     if form.masks or not fits or shape[-1] != 1:
@@ -183,7 +183,7 @@ def _scaled_queries(form: Form, factor: Any, divided: bool, full_precision: bool
     return dataclasses.replace(form, q=q)
 
 
-def masked(form: Form, mask: Any, low: float | None) -> Form | None:
+def masked(form: Form, mask: torch.Tensor, low: float | None) -> Form | None:
     """With the scores set to `low` where `mask` is true, or with `mask` added."""
     if form.weights or form.shape != form.full or mask.dim() > len(form.shape):
         return None
@@ -220,7 +220,7 @@ def viewed(form: Form, shape: tuple[int, ...]) -> Form | None:
 # The fused call ---------------------------------------------------------------------------------
 
 
-def fused(form: Form, v: Any, dtype: torch.dtype) -> Any:
+def fused(form: Form, v: torch.Tensor, dtype: torch.dtype) -> torch.Tensor | None:
     """The weights times the values, by a fused kernel; None: none takes them."""
     import torch
 
@@ -274,7 +274,7 @@ def _mask(form: Form, dtype: torch.dtype) -> tuple[Any, bool, Any] | None:
 
 
 def _infinite(masks: list[tuple[Any, Any]]) -> Any:
-    """Where minus infinity was set, and nothing else after it."""
+    """Where minus infinity was set and not overwritten."""
     infinite = masks[0][0] & False
     for mask, low in masks:
         infinite = infinite | mask if low == -math.inf else infinite & ~mask
@@ -312,13 +312,13 @@ def _any_of(masks: list[tuple[Any, Any]]) -> Any:
     return union
 
 
-def _wide(mask: Any, dims: int) -> Any:
+def _wide(mask: torch.Tensor, dims: int) -> torch.Tensor:
     """A mask of the program's with four dimensions; `dims`: those of its scores."""
     mask = mask.reshape((1,) * (dims - mask.dim()) + tuple(mask.shape))
     return mask if dims == 4 else mask.unsqueeze(1)
 
 
-def _in_precision(bias: Any, dtype: torch.dtype) -> Any:
+def _in_precision(bias: torch.Tensor, dtype: torch.dtype) -> Any:
     import torch
 
     if bias.dtype == dtype:
@@ -328,7 +328,7 @@ def _in_precision(bias: Any, dtype: torch.dtype) -> Any:
     return bias.to(dtype)
 
 
-def _is_causal(mask: Any, low: float | None) -> bool:
+def _is_causal(mask: torch.Tensor, low: float | None) -> bool:
     """Whether exactly the later keys are masked; asked only where no device has to be waited for.
 
     Each query has a key left, so that whatever low number stands there has no weight.
@@ -363,7 +363,7 @@ def _later(size: int, dtype: torch.dtype) -> Any:
 # Gradients of gradients -------------------------------------------------------------------------
 
 
-def _differentiable_twice(out: Any, scale: float, causal: bool) -> None:
+def _differentiable_twice(out: torch.Tensor, scale: float, causal: bool) -> None:
     """Fused kernels have no second derivative: where one may be taken, compute as written."""
     import torch
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     import torch
 
 SMALLEST = 1 << 16
-"""Scores: below that, putting operations off costs more than the fused kernel gains."""
+"""Scores: below this number, deferring operations costs more than the fused kernel gains."""
 UNKNOWN = object()
-"""The operation is none of those that attention is made of."""
+"""The operation is not part of attention."""
 NAMES = {
     "product": ("matmul", "__matmul__", "bmm"),
     "einsum": ("einsum",),
@@ -78,7 +78,7 @@ def _kind(table: dict[Any, str], func: Any) -> str | None:
 
 
 class Watching:
-    """What is put off in one forward pass."""
+    """What is deferred in one forward pass."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -87,7 +87,7 @@ class Watching:
         self.opened: list[weakref.ref[Pending]] = []
 
     def call(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """An operation of the program's."""
+        """Handle an operation of the program."""
         if self.machinery.deferred in types:
             return self._on_scores(func, args, kwargs)
         kind = self.table.get(func)
@@ -120,7 +120,7 @@ class Watching:
         self.machinery.close(self.opened)
 
     def _written(self, args: Any, kwargs: Any) -> None:
-        """Before something is written to that an operation may still need."""
+        """Called before a tensor is written to that a deferred operation may need."""
         for item in (*args[:1], *_flat([kwargs.get("out")]), kwargs.get("input")):
             self.machinery.resolve_written(self.opened, item)
 
@@ -181,7 +181,7 @@ class Watching:
         return getattr(self, f"_{kind.rstrip('_')}")(func, scores, args, kwargs)
 
     def _noted(self, func: Any, scores: Any, args: Any, kwargs: Any, form: Any, **new: Any) -> Any:
-        """The operation put off; one in place changes the tensor itself."""
+        """The operation deferred; an in-place one changes the tensor itself."""
         if form is None:
             return UNKNOWN
         pending = scores._flatout
@@ -313,7 +313,7 @@ class Watching:
         return UNKNOWN if kwargs or len(args) > 1 else item
 
     def _dropout(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
-        """On a CPU, no fused kernel drops out. Random numbers are drawn when the program does."""
+        """CPU kernels have no fused dropout. Random numbers are drawn when the program does."""
         values = dict(zip(("input", "p", "training", "inplace"), args))  # noqa: B905
         values |= kwargs
         values.setdefault("training", values.pop("train", True))
@@ -382,7 +382,7 @@ def _writes(func: Any, kwargs: Any) -> bool:
 
 @functools.cache
 def watch_type() -> Any:
-    """The class of the function mode that a watch is."""
+    """The function mode class of a watch."""
     import torch
 
     class Watch(torch.overrides.TorchFunctionMode):

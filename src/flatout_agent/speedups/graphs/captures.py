@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 _ENDS = ("_cuda_endAllocateToPool", "_cuda_endAllocateCurrentStreamToPool")
 """One function of torch's, since 2.8 and before."""
 
 
-def clean_up(current: Any, random: Any, pools: list[Any], graph: Any | None = None) -> None:
+def clean_up(
+    current: torch.cuda.Stream,
+    random: torch.Tensor,
+    pools: list[Any],
+    graph: torch.cuda.CUDAGraph | None = None,
+) -> None:
     """Leave a failed capture on the current device.
 
     current: the stream before it. random: that device's random state then. pools: the memory pools
@@ -32,13 +40,13 @@ def clean_up(current: Any, random: Any, pools: list[Any], graph: Any | None = No
     torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
 
 
-def _is_recorded(graph: Any) -> bool:
+def _is_recorded(graph: torch.cuda.CUDAGraph) -> bool:
     """Whether its capture came to a good end although the step failed: it frees its pool itself."""
     return _done(graph.pool)
 
 
 def _leave(index: int, pool: Any, known: bool) -> None:
-    """Allocate from the pool no longer, and count the failed capture out of those that use it.
+    """Stop allocating from the pool, and remove the failed capture from its use count.
 
     A count too many keeps the memory until the process ends; one too few ends the process as soon
     as another graph of that pool is freed. So it is counted out only where that is sure: by the one

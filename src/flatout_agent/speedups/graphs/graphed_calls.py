@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 SEEN_BEFORE = 2
 """Calls with the same inputs' shapes before recording: libraries have set themselves up by then."""
 PATIENCE = 8
-"""Steps after which nobody waits for a recording any more: shapes change, or nothing is called."""
+"""Steps after which no recording is expected any more: shapes change, or nothing is called."""
 MOVES, WORTH = 2, 20
-"""The model may change so often; beyond that, each recording must have had so many replays."""
+"""The model may change this often; after that, each recording must have had this many replays."""
 CHANGED = "weights or attributes of the model were changed"
 SECOND_PASS = "the loss goes back through a call more than once"
 
@@ -51,7 +51,7 @@ def put_on(job: Job, model: torch.nn.Module, capture: Capture) -> Applied:
 
 
 def of_model(job: Job, model: torch.nn.Module, capture: Capture) -> GraphedCalls:
-    """Those that were kept before, where they were not to be forgotten; else an empty start."""
+    """The model's kept `GraphedCalls`, if they were to last; else a new one."""
     calls = _known.get(model)
     if calls is None or calls.job is not job or not calls.lasting:
         calls = _known[model] = GraphedCalls(job, model, capture)
@@ -59,7 +59,7 @@ def of_model(job: Job, model: torch.nn.Module, capture: Capture) -> GraphedCalls
 
 
 def of_job(job: Job) -> list[GraphedCalls]:
-    """Those of all the models of this program."""
+    """The `GraphedCalls` of all models of this program."""
     return [calls for calls in _known.values() if calls.job is job]
 
 
@@ -70,7 +70,7 @@ class Pending:
         self.over = False
 
     def begin(self, _: Any) -> None:
-        """The backward pass is about to run. Better no training than one on wrong gradients."""
+        """The backward pass is about to run. Better no training than wrong gradients."""
         if self.over:
             raise RuntimeError(f"{SECOND_PASS}, which flatout's cuda-graphs cannot do: skip it")
 
@@ -84,7 +84,7 @@ class Weights:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self.parameters: list[Any] = []
+        self.parameters: list[torch.nn.Parameter] = []
         self.device: Any = None
         self._model = weakref.ref(model)
         self._number = 0
@@ -138,7 +138,7 @@ def _plain(module: torch.nn.Module) -> list[tuple[str, Any]]:
 
 
 def _stand(entries: list[Entry]) -> bool:
-    """Whether the same still stands in all of these dicts. A loop: `all` takes twice as long."""
+    """Whether all of these dicts still hold the same objects. A loop: `all` takes twice as long."""
     for owner, name, item in entries:
         now = owner.get(name)
         if now is not item:
@@ -149,7 +149,7 @@ def _stand(entries: list[Entry]) -> bool:
 
 
 class GraphedCalls:
-    """One model's calls, and the recording of them. Nothing in it holds on to the model itself."""
+    """One model's calls, and their recording. It holds no reference to the model itself."""
 
     def __init__(self, job: Job, model: torch.nn.Module, capture: Capture) -> None:
         self.job, self.capture = job, capture
@@ -171,7 +171,7 @@ class GraphedCalls:
         self.on, self._began = True, self.job.steps
 
     def rest(self) -> None:
-        """The model runs as written; the recording stays, where it is to last and there is room."""
+        """Run the model as written; the recording stays if it is to last and there is room."""
         self.on, recording = False, self.recording
         if not self.lasting:
             self._drop()
@@ -250,7 +250,7 @@ class GraphedCalls:
         return None
 
     def _fits(self, leaves: list[Any]) -> bool:
-        """Whether a recording can go by these arguments: it keeps all values on the host."""
+        """Whether these arguments can be recorded: a recording fixes all values on the host."""
         for leaf in leaves:
             if not nests.is_tensor(leaf):
                 if leaf is not None and not isinstance(leaf, (bool, int, float, str)):
@@ -285,7 +285,7 @@ class GraphedCalls:
         return False
 
     def _start_over(self, version: int) -> None:
-        """The model has changed: a recording would go by how it was, and read weights there."""
+        """The model has changed: a recording would use its former settings and weights."""
         if self._version:
             self.why_eager = CHANGED
         self._version, self.call_counts = version, {}
@@ -311,7 +311,7 @@ class GraphedCalls:
             self.given_up = f"recording failed: {lines[0]}"
 
     def _watch(self, output: Any) -> None:
-        """Give up on a program that goes back through a call twice, or through its gradients.
+        """Give up on a program that runs backward through a call twice, or through its gradients.
 
         The first recorded backward pass already writes to the memory of what a second one needs.
         """
@@ -324,8 +324,9 @@ class GraphedCalls:
             if len(passes) > 1 or torch.is_grad_enabled():
                 self.given_up = SECOND_PASS
 
-        for node in {tensor.grad_fn for tensor in nests.tensors(output)} - {None}:
-            node.register_hook(passed)
+        for node in {tensor.grad_fn for tensor in nests.tensors(output)}:
+            if node is not None:
+                node.register_hook(passed)
 
     # Replays --------------------------------------------------------------------------------------
 
@@ -375,7 +376,7 @@ class GraphedCalls:
         return (*copies, *gradients[copied:])
 
     def _place(self, tensor: torch.Tensor) -> int | None:
-        """Its address; None: it has none, being sparse."""
+        """Its address; None: it is sparse and has none."""
         import torch
 
         return int(tensor.data_ptr()) if tensor.layout is torch.strided else None
@@ -388,7 +389,8 @@ class GraphedCalls:
         if weight is None:
             return True
         with torch.enable_grad():  # the node that adds to its `.grad`
-            node = weight.view_as(weight).grad_fn.next_functions[0][0]
+            view: Any = weight.view_as(weight)
+            node = view.grad_fn.next_functions[0][0]
         try:
             return bool(torch._C._will_engine_execute_node(node))
         except RuntimeError:  # it is asked for by torch.autograd.grad()

@@ -1,4 +1,4 @@
-"""One training call of a model, recorded as graphs: what it stands on, and what forbids it.
+"""One training call of a model, recorded as graphs: what it depends on, and what forbids it.
 
 A replay launches what was launched on the device, and does nothing of what Python did beside that.
 So a forward pass that draws numbers on the host, or leaves other attributes on the model, cannot be
@@ -25,11 +25,11 @@ Capture = Callable[[Any, tuple[Any, ...]], Graphed]
 
 
 class NotRecordable(Exception):  # noqa: N818 - a decision with its reason, not an error
-    """The call cannot be replayed rightly; the message is the reason told to the user."""
+    """The call cannot be replayed correctly; the message is the reason shown to the user."""
 
 
 class Key(NamedTuple):
-    """All that a recording depends on, beside the model itself."""
+    """All that a recording depends on, besides the model itself."""
 
     inputs: tuple[Any, ...]
     spec: str
@@ -112,7 +112,7 @@ def _whole(model: torch.nn.Module, call: Graphed, leaves: list[Any], spec: Any) 
 
 
 def reserved_bytes(device: torch.device) -> int:
-    """Of the device's memory, what torch has taken and does not leave unused."""
+    """Bytes of device memory that torch holds once its unused cache is released."""
     import torch
 
     if device.type != "cuda":
@@ -122,7 +122,7 @@ def reserved_bytes(device: torch.device) -> int:
 
 
 def is_short_of_memory(device: torch.device, grown: int) -> bool:
-    """Whether the program as written has hardly room beside a recording that is not in use."""
+    """Whether an unused recording leaves the program as written hardly any memory."""
     import torch
 
     if not grown:
@@ -152,7 +152,7 @@ class _Host:
 
 
 def _states(values: list[Any]) -> Iterator[Any]:
-    """Where the generators stand: the host's, and those among these attributes of the model."""
+    """The states of the generators: the host's, and those among these attributes of the model."""
     import torch
 
     yield torch.get_rng_state()
@@ -171,7 +171,7 @@ def _states(values: list[Any]) -> Iterator[Any]:
 
 
 def _plain(state: Any) -> Any:
-    """Without arrays and tensors, which do not compare to one yes or no."""
+    """Without arrays and tensors, whose comparison is not a single boolean."""
     if isinstance(state, dict):
         return {name: _plain(item) for name, item in state.items()}
     if isinstance(state, (tuple, list)):

@@ -27,11 +27,11 @@ from flatout_agent.replacing import Replacement
 from flatout_agent.speedups.images.jpeg_loading import copy_of_info, postpone
 
 SHARE = 0.25
-"""Of the memory that is free; the model's activations and the program's other data come later."""
+"""Share of the free memory; the model's activations and the program's other data come later."""
 LOOK_EVERY = 64
 """Images that a process adds between two looks at what memory is left."""
 CHECK_EVERY = 61
-"""One in so many images from memory is decoded as well, and compared."""
+"""One in this many images from memory is also decoded, and compared."""
 FRESH_S = 2.0
 """A file that changed this lately may change again without its times showing it."""
 BANDS = {"RGB": 3, "L": 1}
@@ -55,7 +55,7 @@ def _written(file: int, parts: list[bytes], place: int) -> int:
 
 
 class Log:
-    """Keys and bytes in shared memory; nothing that is in it changes."""
+    """Keys and bytes in shared memory; entries never change."""
 
     def __init__(self, room: int) -> None:
         """`room`: bytes at most. Raises OSError or AttributeError where there is no such memory."""
@@ -120,7 +120,7 @@ class Log:
         numbers[USED] = begin + size  # others may read it from here on
 
     def _catch_up(self) -> None:
-        """Learn of what other processes have added."""
+        """Read what other processes have added."""
         used = self.numbers[USED]
         while self._bytes_read < used:
             begin = HEADER + self._bytes_read
@@ -134,7 +134,7 @@ _logs: weakref.WeakSet[Log] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """Another thread may have had a lock, and is not here to give it back."""
+    """Another thread may have held a lock, and does not exist here to release it."""
     for log in list(_logs):
         log.thread_lock = threading.Lock()
 
@@ -161,18 +161,18 @@ class Decoded:
         self._replacement.put()
 
     def let_go(self) -> None:
-        """One loader fewer; what is kept stays."""
+        """One loader fewer; the images stay."""
         self.holders -= 1
         if not self.holders:
             self.log.numbers[ON] = 0  # in workers, too
             self._replacement.back()
 
     def end(self) -> None:
-        """Let go of the memory with the last image that needs it, without a garbage collection."""
+        """Release the memory with the last image that needs it, without garbage collection."""
         self._replacement = Replacement(self.files, {})  # the methods refer to this object
 
     def engagement(self, before: int) -> tuple[bool, str]:
-        """What became of it since `before` images had come from memory."""
+        """(took hold, detail) since `before` images had come from memory."""
         numbers = self.log.numbers
         if numbers[OFF]:
             return False, "a file that looked unchanged was decoded to other pixels"
@@ -202,7 +202,7 @@ class Decoded:
         return {"load": load, "convert": convert}
 
     def _key(self, image: Any) -> bytes | None:
-        """What tells this image from all others; None: it is loaded in the program's way."""
+        """The identity of this image; None: it is loaded as written."""
         if not self.log.numbers[ON] or type(image) is not self.files or image.mode not in BANDS:
             return None
         if len(image.tile) != 1 or image.decoderconfig or "load" in vars(image):
@@ -250,7 +250,7 @@ class Decoded:
         return pixels
 
     def _copy(self, image: Any) -> Any:
-        """What `convert` to the image's own mode gives; None: by way of `load`."""
+        """The result of `convert` to the image's own mode; None: it must go through `load`."""
         key = self._key(image)
         cached = None if key is None else self.log.get(key)
         if cached is None or (self._turn + 1) % CHECK_EVERY == 0:

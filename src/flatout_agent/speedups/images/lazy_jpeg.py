@@ -90,7 +90,7 @@ class Shrinking:
         return self.numbers[DIFFERENCE] / PARTS / max(1, self.numbers[CHECKED])
 
     def engagement(self, before: int) -> tuple[bool, str]:
-        """What became of it since `before` images were decoded small."""
+        """(took hold, detail) since `before` images were decoded small."""
         count, checks = self.numbers[SCALED] - before, self.numbers[CHECKED]
         checked = f"{self.difference:.2%} of the range apart in {checks} checks"
         if self.numbers[OFF]:
@@ -149,7 +149,7 @@ class Shrinking:
     # Decoding small -----------------------------------------------------------------------------
 
     def shrunk(self, image: Any, size: Any, resample: Any, box: Any, gap: Any) -> Any:
-        """The resized image by way of a small decoding; None: not this one."""
+        """The resized image from a small decoding; None: not possible for this one."""
         source, region = _held(image)
         if source is None or not self.on:
             return None
@@ -200,7 +200,7 @@ class Source:
         self.shrinking, self._parts, self._data = shrinking, parts, data
         self.lock = threading.RLock()
         self.owners: list[weakref.ref[Any]] = []
-        """Images that will want their pixels of this one."""
+        """Images that will need their pixels from this one."""
         self._full: Any = None
         self._small: Any = None
         self._scale = 0

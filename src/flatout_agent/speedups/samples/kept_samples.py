@@ -1,4 +1,4 @@
-"""Copies of a dataset's samples, given to the collate function while they are known to be true.
+"""Copies of a dataset's samples, handed to the collate function while they are known to be valid.
 
 One `KeptSamples` for each loader. It reads for the program only between `begin` and `rest`; its
 copies outlast the rest, until `forget` is called or the loader goes.
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from flatout_agent.job import Job
 
 SHARE = 0.25
-"""Of the memory that is free; the model's activations and the program's other data come later."""
+"""Share of the free memory; the model's activations and the program's other data come later."""
 CHECKS = 16
-"""Samples asked for twice in each epoch ..."""
+"""Samples read twice in each epoch ..."""
 CHECK_EVERY = 61
-"""... and then one in so many; a prime, so that other samples come up in each epoch."""
+"""... and then one in this many; a prime, so that each epoch checks other samples."""
 PATIENCE = 2
-"""A dataset may open its file when it is first read: its attributes may change so many times."""
+"""A dataset may open its file on the first read: its attributes may change this many times."""
 READY_SHARE = 0.95
-"""Where so much comes from memory, what is still to be read makes no difference."""
+"""At this share of hits, the samples still to be read make no difference."""
 LATELY = 20
-"""Batches by which that is judged."""
+"""Batches over which the share is taken."""
 DRAWS = "a sample draws random numbers"
 
 
 def of_loader(job: Job, loader: torch.utils.data.DataLoader[Any]) -> KeptSamples:
-    """Those that were kept before, where they were not to be forgotten; else an empty start."""
+    """The loader's kept samples, if they were to last; else a new, empty cache."""
     cache = _caches.get(loader)
     if cache is None or cache.job is not job or not cache.lasting:
         cache = _caches[loader] = KeptSamples(job, loader)
@@ -46,7 +46,7 @@ def of_loader(job: Job, loader: torch.utils.data.DataLoader[Any]) -> KeptSamples
 
 
 def of_job(job: Job) -> list[KeptSamples]:
-    """Those of all the loaders of this program."""
+    """The caches of all loaders of this program."""
     return [cache for cache in _caches.values() if cache.job is job]
 
 
@@ -58,7 +58,7 @@ class KeptSamples:
         self._loader = weakref.ref(loader, lambda _: self._drop())
         self.on, self.lasting = False, True
         self.off: str | None = None
-        """Why nothing is kept any more, for good."""
+        """Why nothing is cached any more, for good."""
         self.samples: dict[int, Any] = {}
         self.bytes = self.expected = self.peak = self.served = 0
         self._count = 0
@@ -73,14 +73,14 @@ class KeptSamples:
     # On and off -------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Read for the program, in iterators under way and in those to come."""
+        """Serve the program's reads, in running iterators and in later ones."""
         self.on = True
         self._count = self._length()
         # Of a comparison of speeds the first step after a switch is not counted: no more than that.
         self._take_over(math.ceil(self._batch_size()) if self._batches else CHECKS)
 
     def rest(self) -> None:
-        """The program reads by itself; what is kept stays, where it is to last."""
+        """The program reads by itself; the samples stay if they are to last."""
         self.on = False
         self._put_back()
         if not self.lasting:
@@ -172,7 +172,7 @@ class KeptSamples:
 
     @property
     def reads(self) -> bool:
-        """Whether it is asked for samples at present."""
+        """Whether it serves samples at present."""
         return self.on and self.off is None
 
     def _iterators(self) -> list[Any]:
@@ -182,7 +182,7 @@ class KeptSamples:
     # Samples ----------------------------------------------------------------------------------
 
     def take(self, dataset: Any, indices: list[int], stacked: bool) -> Any:
-        """The samples, from memory where they are known; what the dataset raises goes on."""
+        """The samples, from memory where they are cached; errors of the dataset are passed on."""
         if stacked != self._stacked:  # the program has set another collate function
             self._drop()
             self._stacked = stacked
@@ -253,7 +253,7 @@ class KeptSamples:
     # Whether they are still true --------------------------------------------------------------
 
     def _due(self, indices: list[int]) -> list[int]:
-        """Which of the samples that are known are to be read once more."""
+        """Which of the cached samples are to be read once more."""
         due = []
         for index in indices:
             if index in self.samples:
@@ -264,7 +264,7 @@ class KeptSamples:
         return due
 
     def _compare(self, dataset: Any, index: int, first: Any = None) -> None:
-        """Read one sample again. Raises Uncopyable where that is not just the same."""
+        """Read one sample again. Raises Uncopyable where the result differs."""
         before = samples.Randomness()
         try:
             (second,) = _load(dataset, [index])
@@ -305,7 +305,7 @@ class KeptSamples:
             raise samples.Uncopyable(f"the dataset changes again and again (dataset{path})")
 
     def _look_at_memory(self, measure: bool = True) -> None:
-        """Stop where all samples would take more than may be taken."""
+        """Stop where all samples would take more memory than is allowed."""
         if measure:
             spare, held = spare_memory() or 0, sum(cache.bytes for cache in _caches.values())
             reserved = sum(cache.expected for cache in _caches.values() if cache is not self)

@@ -50,7 +50,7 @@ class _Late:
         return len(self._indices)
 
     def started(self, iterator: Any) -> None:
-        """Told of the iterator that was made with it."""
+        """Take note of the iterator that was made with it."""
         self._iterator = weakref.ref(iterator)
         self._hold(iterator)
 
@@ -63,7 +63,7 @@ class _Late:
 
 
 class _Held(Rest):
-    """Indices that are not given out before they are let go."""
+    """Indices that are held back until they are released."""
 
     let_go = False
 

@@ -1,4 +1,4 @@
-"""Samples of a dataset: independent copies, comparison bit for bit, and what reading one moves.
+"""Samples of a dataset: independent copies, bitwise comparison, and side effects of reading one.
 
 Only types that are known through and through are copied; all others raise `Uncopyable`.
 """
@@ -23,7 +23,7 @@ OVERHEAD = 400
 
 
 class Uncopyable(Exception):  # noqa: N818 - a decision with its reason, not an error
-    """A sample holds something of which no copy is known to be the same."""
+    """A sample holds something that cannot be copied faithfully."""
 
 
 def is_unchanging(value: Any) -> bool:
@@ -154,7 +154,7 @@ def same(first: Any, second: Any) -> bool:
 
 
 def places(value: Any) -> Iterator[int]:
-    """Where the parts of a sample that could be changed in place lie in memory."""
+    """Addresses of the parts of a sample that could be changed in place."""
     import torch
 
     if type(value) is torch.Tensor:
@@ -171,7 +171,7 @@ def places(value: Any) -> Iterator[int]:
 
 
 class Randomness:
-    """The random generators of the process, as they were when this was made."""
+    """The states of the process's random generators when this was created."""
 
     def __init__(self) -> None:
         import torch
@@ -195,7 +195,7 @@ class Randomness:
         return _plain(now) != _plain(self._of_numpy)
 
     def put_back(self) -> None:
-        """Make the generators go on as if nothing had been drawn since."""
+        """Restore the generators' states."""
         import torch
 
         random.setstate(self._of_python)
@@ -219,7 +219,7 @@ class Glance:
                 self._held.append((held, list(held.values())))
 
     def untouched(self) -> bool:
-        """Whether all of them are the same objects still."""
+        """Whether all of them are still the same objects."""
         return all(
             len(held) == len(values) and all(map(operator.is_, held.values(), values))
             for held, values in self._held

@@ -20,7 +20,7 @@ SAMPLE = 64
 """Items looked at in one container: a list of a million file names is known by its first."""
 
 MOST_FUNCTIONS = 500
-"""Of the code of some objects, at most so many functions are looked at."""
+"""At most this many functions are inspected."""
 
 Step = tuple[str, Any]
 
@@ -74,7 +74,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def state(root: Any) -> list[tuple[str, Any]]:
-    """What `root` looks like now; another value later: something that it holds has changed."""
+    """A summary of `root`; a different one later means that something it holds has changed."""
     return [(path, _signature(value)) for path, value in reachable(root, "")]
 
 

@@ -29,7 +29,7 @@ def start_method() -> str:
 
 
 def held_by_data(loader: Any, method: str) -> str | None:
-    """Something in the dataset or the collate function that must not be copied to a worker."""
+    """What in the dataset or the collate function must not be copied to a worker; None: nothing."""
     for name in ("dataset", "collate_fn"):
         for path, value in reachable(getattr(loader, name), name):
             reason = _cannot_be_shared(path, value, method)
@@ -118,7 +118,7 @@ def cannot_be_spawned(loader: Any) -> str | None:
 def too_little_shared_memory(
     loader: Any, batches: int, free: Callable[[], int | None] | None = None
 ) -> str | None:
-    """Why /dev/shm cannot hold `batches` batches at once; None: it can, or there is no such limit.
+    """Why /dev/shm cannot hold `batches` batches at once; None: it can, or there is no limit.
 
     A container's default is 64 MiB, and a worker that runs out of it dies of a bus error.
     """
