@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.profiling.trace.anatomy import anatomy, factors
+from flatout.profiling.trace.attribution import look
 from flatout.profiling.trace.device import ORDER, RANKS
 from flatout.profiling.trace.reading import read
-from flatout.profiling.trace.seen import look
 from profiling.trace.making import BACKWARD, REAL, Trace, real
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"

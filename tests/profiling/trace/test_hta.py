@@ -19,10 +19,10 @@ import pytest
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.profiling.trace import intervals
 from flatout.profiling.trace.anatomy import anatomy
+from flatout.profiling.trace.attribution import look
 from flatout.profiling.trace.device import RANKS
 from flatout.profiling.trace.reading import read
 from flatout.profiling.trace.recording import DEVICE, Category
-from flatout.profiling.trace.seen import look
 from profiling.trace.making import REAL, real
 
 pytestmark = [

@@ -13,8 +13,8 @@ from torch.profiler import ProfilerActivity, profile
 from flatout.nouns.anatomy import Kind
 from flatout.profiling.trace import traffic
 from flatout.profiling.trace.anatomy import anatomy
+from flatout.profiling.trace.attribution import look
 from flatout.profiling.trace.reading import read
-from flatout.profiling.trace.seen import look
 
 Program = Callable[[], object]
 IMAGE, OTHER = torch.randn(8, 16, 32, 32), torch.randn(8, 16, 32, 32)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flatout.profiling.trace.aligning import _lengths, align
+from flatout.profiling.trace.attribution import look
 from flatout.profiling.trace.recording import Category
-from flatout.profiling.trace.seen import look
 from profiling.trace.making import BACKWARD, Trace
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -10,8 +10,8 @@ from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Profile, RankSeen
 from flatout.profiling.trace import device, drawing, tables
 from flatout.profiling.trace.anatomy import anatomy, factors
+from flatout.profiling.trace.attribution import Seen, look
 from flatout.profiling.trace.recording import Recording
-from flatout.profiling.trace.seen import Seen, look
 
 
 def analyse(

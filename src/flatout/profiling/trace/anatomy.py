@@ -6,9 +6,9 @@ import numpy as np
 
 from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
 from flatout.profiling.trace import flops, intervals, processor
+from flatout.profiling.trace.attribution import Seen
 from flatout.profiling.trace.device import RANKS
 from flatout.profiling.trace.recording import Ints
-from flatout.profiling.trace.seen import Seen
 
 ADDED_TO = {
     True: (Kind.WAIT_HOST, Kind.WAIT_SYNC, Kind.WAIT_OTHER, Kind.WAIT_DATA),

@@ -9,9 +9,9 @@ import numpy as np
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.profile import MemoryPoint, Span
 from flatout.profiling.trace import device, operators, processor
+from flatout.profiling.trace.attribution import Seen
 from flatout.profiling.trace.intervals import NOBODY
 from flatout.profiling.trace.recording import Category, Flags, Ints
-from flatout.profiling.trace.seen import Seen
 
 MOST_SPANS = 4000
 MOST_POINTS = 2000

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.profile import Collective, Copy, Gap, Kernel, Operator, Sync
 from flatout.profiling.trace import device, intervals, kinds, operators, processor
+from flatout.profiling.trace.attribution import Seen
 from flatout.profiling.trace.device import RANKS
 from flatout.profiling.trace.groups import Groups, grouped
 from flatout.profiling.trace.intervals import NOBODY
 from flatout.profiling.trace.recording import Category, Flags, Ints
-from flatout.profiling.trace.seen import Seen
 
 MOST = 2000
 """Lines of one table."""
