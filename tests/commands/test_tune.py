@@ -157,7 +157,7 @@ def test_a_program_that_hangs_is_ended_with_the_budget(tmp_path: Path) -> None:
     """On a loaded machine it may not have come to its first steps by then."""
     done = tune(tmp_path, "--budget", "10s", job("hangs"))
     assert done.code == 1
-    assert re.search(r"stopped after 10 s with [0-5] steps taken", done.err), done.err
+    assert re.search(r"stopped after \d+ s with [0-5] steps taken", done.err), done.err
     assert "--budget" in done.err.splitlines()[-1]
     assert trial_processes(tmp_path) == []
 

@@ -21,6 +21,8 @@ from flatout.nouns import units
         (units.ratio(9.996), "10.0x"),
         (units.ratio(123.4), "123x"),
         (units.ratio(0.9), "0.90x"),
+        (units.ratios((3.516, 12.34)), "3.52-12.3"),
+        (units.ratios((0.9, float("inf"))), "0.90-unknown"),
         (units.share(0.0091), "0.9%"),
         (units.share(0.123), "12%"),
         (units.share(0.0), "0%"),

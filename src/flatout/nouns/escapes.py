@@ -6,7 +6,7 @@ import re
 
 
 def _shape(of_a_title: str) -> str:
-    """CSI (colours, movements), OSC (titles, links; so long at most), and those of two bytes."""
+    """CSI (colours, movements), OSC (titles, links; of limited length), and those of two bytes."""
     return (
         r"\x1b(?:\[[0-?]*[ -/]*[@-~]"
         rf"|\][^\x07\x1b]{of_a_title}(?:\x07|\x1b\\)?"

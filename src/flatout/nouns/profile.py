@@ -1,4 +1,4 @@
-"""Profile: one recorded training job, as far as it was seen: the input of all checks and reports.
+"""Profile: what was recorded of one training job; the input of all checks and reports.
 
 All figures are for one step, means over the recorded steps, unless they say otherwise.
 """

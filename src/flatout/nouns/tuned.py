@@ -53,7 +53,7 @@ class Tuned:
     redirected: tuple[str, ...] = ()
     """What the program tried to save in the trials."""
     leaked: tuple[str, ...] = ()
-    """Files that changed under the working folder all the same."""
+    """Files that changed in the working folder in spite of the redirection."""
     faults: tuple[str, ...] = ()
     """Errors inside the agent."""
     interrupted: bool = False

@@ -32,8 +32,13 @@ def ratio(value: float | None) -> str:
     """1.524 -> "1.52x", 12.34 -> "12.3x", 0.9 -> "0.90x"."""
     if value is None or not math.isfinite(value):
         return UNKNOWN
-    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:.{digits}f}x"
+    return f"{_factor(value)}x"
+
+
+def ratios(interval: tuple[float, float]) -> str:
+    """An interval of ratios: (3.516, 3.79) -> "3.52-3.79"."""
+    low, high = (_factor(value) if math.isfinite(value) else UNKNOWN for value in interval)
+    return f"{low}-{high}"
 
 
 def share(value: float | None) -> str:
@@ -98,6 +103,11 @@ def count(value: int | None, noun: str) -> str:
     if value is None:
         return f"{UNKNOWN} {noun}s"
     return f"{value:,} {noun}{'' if value == 1 else 's'}"
+
+
+def _factor(value: float) -> str:
+    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{digits}f}"
 
 
 def _three_digits(value: float) -> str:

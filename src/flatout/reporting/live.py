@@ -102,10 +102,7 @@ def _saved(seconds: float | None) -> str:
 
 
 def _interval(trial: Trial) -> str:
-    if trial.interval is None:
-        return ""
-    low, high = (units.ratio(value).removesuffix("x") for value in trial.interval)
-    return f" [{low}-{high}]"
+    return "" if trial.interval is None else f" [{units.ratios(trial.interval)}]"
 
 
 def _print(line: str, style: str, console: Console | None) -> None:

@@ -107,8 +107,8 @@ def why_nothing(tuned: Tuned) -> str:
         needed = units.duration(tuned.needed_s) if tuned.needed_s is not None else "more time"
         return f"nothing could be tried in the time given; --budget {needed} would be enough"
     if (confirmation := tuned.confirmation) is not None:
-        low, high = (units.ratio(value).removesuffix("x") for value in confirmation.interval)
-        result = f"{units.ratio(confirmation.speedup)}, 95% interval {low}-{high}"
+        interval = units.ratios(confirmation.interval)
+        result = f"{units.ratio(confirmation.speedup)}, 95% interval {interval}"
         if not confirmation.guard.passed:
             return f"the fastest candidate learns differently (A/B runs: {result})"
         return f"no gain held up in A/B runs ({result})"

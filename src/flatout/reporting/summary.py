@@ -53,13 +53,12 @@ def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
     plan = _side_line("with the plan", head.plan)
     faster = f"{units.ratio(head.speedup)} faster"
     if head.interval:
-        low, high = (units.ratio(value).removesuffix("x") for value in head.interval)
-        source = f"(95% interval {low}-{high}, A/B x {head.pairs})"
+        source = f"(95% interval {units.ratios(head.interval)}, A/B x {head.pairs})"
     elif head.answer is Answer.LIVE:
         source = "(measured while it trained)"
     elif tuned.confirmation is not None:
-        low, high = (units.ratio(v).removesuffix("x") for v in tuned.confirmation.interval)
-        source = f"(in one run; A/B x {tuned.confirmation.pairs} inconclusive, {low}-{high})"
+        pairs, interval = tuned.confirmation.pairs, units.ratios(tuned.confirmation.interval)
+        source = f"(in one run; A/B x {pairs} inconclusive, {interval})"
     else:
         source = "(not confirmed by A/B runs)"
     full_line = f"{plan}    {faster}  {source}"

@@ -67,7 +67,7 @@ def run(
     meanwhile: Meanwhile | None = None,
     live: wire.LiveOrders | None = None,
 ) -> Finished:
-    """Run the command to its end with `boosts`; trouble of ours costs the boosts, not the run.
+    """Run the command to its end with `boosts`; an error in flatout costs the boosts, not the run.
 
     Raises UserError where the system cannot start the command; what `meanwhile` raises comes out
     when the program has ended.

@@ -71,7 +71,7 @@ class LiveTuning:
             time.sleep(POLL_S)
 
     def write_plan(self, command: Command, path: Path) -> Tuned | None:
-        """Write what was found to `path`; what a report shows, None where nothing was measured."""
+        """Write the plan to `path` and return what a report shows; None: nothing was measured."""
         tuned = self.outcome(command)
         if tuned is None or tuned.plan is None:
             return tuned

@@ -27,7 +27,7 @@ from flatout_agent import plan as plan_reader
 from flatout_agent.plan import VERSION, PlanError, PlanTable, WrittenPlan
 
 DIGITS = 4
-"""Measured figures are written with so many decimals: more would be noise."""
+"""Decimals of measured figures: more would be noise."""
 HEADER = """\
 The plan of `flatout tune`; `flatout run` applies it, `flatout eject` prints it as PyTorch lines.
 Edit it as you like: remove a boost, change its params. Everything but [boosts] is for the reader.\

@@ -23,9 +23,9 @@ from flatout.tuning.candidates import Choice, skip
 from flatout_agent import wire
 
 CONFIRM_SHARE = 0.25
-"""Of the budget, held back for the confirmation, at most ..."""
+"""Share of the budget that is held back for the confirmation, but at most ..."""
 CONFIRM_S = 60.0
-"""... so many seconds."""
+"""... this many seconds."""
 HANG_S = 120.0
 """A process may outlive its own budget by at most this (a compilation, a long step)."""
 

@@ -24,7 +24,7 @@ FIGURES = 9 + 6 + 2
 SHORTEST, TALLEST = 24, 40
 """Lines of a screen: less is taken for 24; more, and a pipe, for 40."""
 SHORT = 36
-"""Below so many lines the least important ones are left out."""
+"""On a screen of fewer lines the least important ones are left out."""
 BLOCK = "█"  # full block
 STYLES = {
     **dict.fromkeys(WAITS, "yellow"),
@@ -123,7 +123,7 @@ def _reached(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:
 
 
 def _findings(profiled: Profiled, width: int, room: int, short: bool) -> tuple[list[Line], int]:
-    """As many findings as fit in so many lines, at least one, and how many these are."""
+    """(lines of the findings that fit in `room` lines, at least of one; the number of these)."""
     lines: list[Line] = []
     count = 0
     for finding in profiled.findings:

@@ -171,7 +171,7 @@ def bytes_per_s(amount: float | None, ms: float) -> str:
 
 
 def kernel(name: str, width: int) -> str:
-    """A kernel's name in so many characters: without "void" and its arguments."""
+    """A kernel's name in at most `width` characters: without "void" and its arguments."""
     short_name = plain.one_line(name).removeprefix("void ")
     if short_name.endswith(")") and not short_name.startswith("("):
         short_name = short_name[: _arguments(short_name)]
