@@ -100,7 +100,7 @@ def test_a_plan_by_hand_says_that_the_program_is_unknown(
     assert outcome(["eject"]) == 0
     text = capsys.readouterr().out
     assert 'torch.autocast("cuda"' in text
-    assert text.splitlines()[-1].startswith("# The plan does not tell for which program")
+    assert text.splitlines()[-1].startswith("# The plan does not say for which program")
 
 
 def test_nothing_to_print(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

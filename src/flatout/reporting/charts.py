@@ -23,7 +23,7 @@ Trace = dict[str, Any]
 
 @dataclass(frozen=True)
 class Chart:
-    """One figure: where it stands, what it says, and its data."""
+    """One figure: its place in the page, its text, and its data."""
 
     id: str
     title: str

@@ -37,13 +37,13 @@ class LiveTuning:
         plan: Plan,
         selection: tuple[bool, Sequence[str], Sequence[str]],
         steps_left: int | None,
-        tell: Callable[[Trial], None],
+        on_decision: Callable[[Trial], None],
     ) -> None:
         """plan: what it begins with. selection: (exact alone, these alone, not these).
 
-        tell: called with each decision, as it falls. Raises UserError for an unknown boost.
+        on_decision: called with each decision, as it falls. Raises UserError for an unknown boost.
         """
-        self.plan, self.tell = plan, tell
+        self.plan, self.on_decision = plan, on_decision
         exact, only, skip = selection
         choice = Choice(exact, (), tuple(only), tuple(skip))
         allowed = [boost.id for boost in known.every() if choice.refuses(boost) is None]
@@ -64,7 +64,7 @@ class LiveTuning:
                 self.run.add(pid, record)
             rows = live.rows(self.run, [boost.id for boost in self.boosts])
             for row in rows[reported:]:
-                self.tell(row)
+                self.on_decision(row)
             reported = len(rows)
             if has_ended:
                 return
