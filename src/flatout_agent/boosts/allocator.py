@@ -107,8 +107,8 @@ def environment(facts: JobFacts, params: Params) -> dict[str, str]:
         return {}
     if facts.device == "cuda":
         name = _conf_name(facts.torch, os.environ)
-        own = os.environ.get(name, "").strip(", ")
-        return {name: f"{own},{EXPAND}" if own else EXPAND}
+        setting = os.environ.get(name, "").strip(", ")
+        return {name: f"{setting},{EXPAND}" if setting else EXPAND}
     malloc = _malloc(params)
     library = find_library(malloc) if malloc in LIBRARIES else None
     if library is None:

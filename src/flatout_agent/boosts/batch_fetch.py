@@ -69,7 +69,9 @@ def promise(facts: JobFacts, params: Params) -> float:
     """It removes nearly all of the wait; it is tried before workers, which take cores."""
     if facts.wait_share is None:
         return 1.1
-    whole = any(item.dataset == "TensorDataset" and not _why_not(item) for item in facts.loaders)
+    whole = any(
+        loader.dataset == "TensorDataset" and not _why_not(loader) for loader in facts.loaders
+    )
     factor = 50.0 if whole else 2.0  # what a Subset is a subset of is not known here
     return max(1.0, 1.02 * speedup_of_wait(facts, factor))
 
@@ -92,7 +94,7 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
 
 def by_hand(facts: JobFacts, params: Params) -> str:
     """The loader that asks the dataset for whole batches."""
-    sizes = [item.batch_size for item in facts.loaders if item.batch_size]
+    sizes = [loader.batch_size for loader in facts.loaders if loader.batch_size]
     return "\n".join(
         [
             "from torch.utils.data import BatchSampler, DataLoader, RandomSampler",

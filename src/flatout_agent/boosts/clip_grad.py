@@ -132,7 +132,7 @@ class Clipping:
 
         if type(parameters) not in (list, tuple):
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else ()
-        grads = [item.grad for item in parameters if item.grad is not None]
+        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if not self._takes(grads):
             return None
         norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads)), 2.0)

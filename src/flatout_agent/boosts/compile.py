@@ -85,8 +85,8 @@ def applies(facts: JobFacts, params: Params) -> str | None:
     if not facts.compiler:
         return _no_compiler(facts.device)
     if facts.device == "cpu" and mode in ("reduce-overhead", "max-autotune-no-cudagraphs"):
-        other = "default" if mode == "reduce-overhead" else "max-autotune"
-        return f"{mode} is the same as {other} on the CPU: there are no CUDA graphs"
+        equivalent = "default" if mode == "reduce-overhead" else "max-autotune"
+        return f"{mode} is the same as {equivalent} on the CPU: there are no CUDA graphs"
     reasons = [_why_not(model) for model in facts.models]
     if reasons and all(reasons):
         return reasons[0]
@@ -160,20 +160,20 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
 def by_hand(facts: JobFacts, params: Params) -> str:
     """The same as plain PyTorch."""
     mode = params.get("mode", "default")
-    given = "" if mode == "default" else f'mode="{mode}"'
+    argument = "" if mode == "default" else f'mode="{mode}"'
     if any(model.kind == "Sequential" for model in facts.models):
         # model.compile() makes no graph of a plain nn.Sequential: see traceable
-        return f"model = torch.compile({', '.join(['model', *([given] if given else [])])})\n"
-    return f"model.compile({given})  # in place, before training\n"
+        return f"model = torch.compile({', '.join(['model', *([argument] if argument else [])])})\n"
+    return f"model.compile({argument})  # in place, before training\n"
 
 
 def _innermost(job: Job, model: torch.nn.Module) -> Callable[..., Any]:
     """The model's call without any layer: the script's own `model.compile()`, if there is one."""
-    seen: list[Callable[..., Any]] = []
+    calls: list[Callable[..., Any]] = []
 
     def look(call: Callable[..., Any]) -> Callable[..., Any]:
-        seen.append(call)
+        calls.append(call)
         return call
 
     job.wrap_call(model, Depth.COMPILE, look)()
-    return seen[0]
+    return calls[0]

@@ -89,7 +89,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Set the number of threads for the thread that trains; a second model finds it set."""
     import torch
 
-    device = next((str(item.device.type) for item in target.parameters()), "cpu")
+    device = next((str(parameter.device.type) for parameter in target.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}")
     before = int(torch.get_num_threads())

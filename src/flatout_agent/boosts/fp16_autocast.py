@@ -216,9 +216,9 @@ class Scaler:
 
     def _hook(self, leaf: Any) -> None:
         if leaf.requires_grad and not self._known(leaf):
-            known, key = self.hooks, id(leaf)
-            reference = weakref.ref(leaf, lambda _: known.pop(key, None))
-            known[key] = (reference, leaf.register_hook(self._unscale))
+            hooks, key = self.hooks, id(leaf)
+            reference = weakref.ref(leaf, lambda _: hooks.pop(key, None))
+            hooks[key] = (reference, leaf.register_hook(self._unscale))
 
     def _known(self, leaf: Any) -> bool:
         entry = self.hooks.get(id(leaf))

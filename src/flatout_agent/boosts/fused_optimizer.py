@@ -76,7 +76,7 @@ def promise(facts: JobFacts, params: Params) -> float:
         return max(1.005, speedup(facts, optimizer=1.8) or 1.0)
     if facts.device == "cpu":
         # The update reads and writes each weight some ten times; a small batch hides it least.
-        return 1.04 if any(item.kind in FUSED for item in facts.optimizers) else 1.01
+        return 1.04 if any(optimizer.kind in FUSED for optimizer in facts.optimizers) else 1.01
     return 1.03
 
 
@@ -97,7 +97,7 @@ def apply(job: Job, target: torch.optim.Optimizer, params: Params) -> Applied:
 def by_hand(facts: JobFacts, params: Params) -> str:
     """The same as plain PyTorch."""
     lines = []
-    for kind in dict.fromkeys(item.kind for item in facts.optimizers) or ("AdamW",):
+    for kind in dict.fromkeys(optimizer.kind for optimizer in facts.optimizers) or ("AdamW",):
         flag = "fused" if kind in FUSED else "foreach"
         lines.append(f"optimizer = torch.optim.{kind}(model.parameters(), ..., {flag}=True)\n")
     return "".join(lines)

@@ -205,8 +205,8 @@ def _redirect(model: torch.nn.Module, liger: Any, redirected: Redirected) -> Non
     try:
         liger._apply_liger_kernel_to_instance(model=model, **_switches(model))
     finally:
-        modules, functions, other = before.put_back()
-    if other or any("forward" not in settings for _, settings in modules):
+        modules, functions, others_changed = before.put_back()
+    if others_changed or any("forward" not in settings for _, settings in modules):
         raise Declined("liger-kernel changes parts of this model that cannot be redirected")
     if not modules:
         raise Declined("liger-kernel has nothing to replace in this model")
@@ -218,7 +218,7 @@ def _redirect(model: torch.nn.Module, liger: Any, redirected: Redirected) -> Non
 
 def _engaged(redirected: Redirected) -> tuple[bool, str] | None:
     """For `Applied.engaged`."""
-    tallies = [*redirected.tallies, *(item.kernel.tally for item in redirected.functions)]
+    tallies = [*redirected.tallies, *(function.kernel.tally for function in redirected.functions)]
     ran = sum(1 for tally in redirected.tallies if tally.ran)
     failed = next((tally.failed for tally in tallies if tally.failed), "")
     if ran:

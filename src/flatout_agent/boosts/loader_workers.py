@@ -226,7 +226,7 @@ def _give_workers(
     job: Job, loader: torch.utils.data.DataLoader[Any], workers: int, prefetch: int, method: str
 ) -> Applied:
     names = vars(loader)
-    own = {name: names[name] for name in SETTINGS}
+    settings = {name: names[name] for name in SETTINGS}
     keep = len(_persistent) < PERSISTENT_LOADERS
     generators = worker_safety.random_generators(loader) if method == "fork" else []
     # Through the dictionary: DataLoader refuses a later change of persistent_workers, and
@@ -240,7 +240,7 @@ def _give_workers(
     outcome = _Outcome(workers)
     reuse = Reuse(loader)
     reference = weakref.ref(loader)  # the program may drop the loader; its workers then end
-    names["_get_iterator"] = functools.partial(_start, reference, own, outcome)
+    names["_get_iterator"] = functools.partial(_start, reference, settings, outcome)
 
     def layer(batches: Iterator[Any]) -> Iterator[Any]:
         outcome.epochs += 1
@@ -253,14 +253,14 @@ def _give_workers(
         undo_limit()
         loader = reference()
         if loader is not None:
-            _put_back(loader, own)
+            _put_back(loader, settings)
             loader._iterator = None
 
     return Applied(undo, functools.partial(outcome.engagement, reuse))
 
 
-def _put_back(loader: torch.utils.data.DataLoader[Any], own: dict[str, Any]) -> None:
-    vars(loader).update(own)
+def _put_back(loader: torch.utils.data.DataLoader[Any], settings: dict[str, Any]) -> None:
+    vars(loader).update(settings)
     vars(loader).pop("_get_iterator", None)
     _persistent.discard(loader)
 
@@ -282,7 +282,9 @@ class _Outcome:
         return True, f"{self.workers} worker{'s' if self.workers > 1 else ''}{restarts}"
 
 
-def _start(reference: weakref.ref[Any], own: dict[str, Any], outcome: _Outcome) -> Iterator[Any]:
+def _start(
+    reference: weakref.ref[Any], settings: dict[str, Any], outcome: _Outcome
+) -> Iterator[Any]:
     """In place of the loader's `_get_iterator`: where workers cannot start, do without them."""
     import torch
 
@@ -296,15 +298,15 @@ def _start(reference: weakref.ref[Any], own: dict[str, Any], outcome: _Outcome) 
     except START_FAILURES as error:
         outcome.failure = f"{type(error).__name__}: {error}"
     generator.set_state(drawn)
-    _put_back(loader, own)
+    _put_back(loader, settings)
     return type(loader)._get_iterator(loader)  # type: ignore[no-any-return]
 
 
 class _Reseeds:
     """A worker_init_fn: the dataset's own generators must not draw the same in every worker."""
 
-    def __init__(self, own: Callable[[int], None] | None, generators: list[Any]) -> None:
-        self._own, self._generators = own, generators
+    def __init__(self, init: Callable[[int], None] | None, generators: list[Any]) -> None:
+        self._own, self._generators = init, generators
 
     def __call__(self, worker: int) -> None:
         import torch

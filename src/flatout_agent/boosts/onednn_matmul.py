@@ -97,7 +97,7 @@ def promise(facts: JobFacts, params: Params) -> float:
 
 def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     """Set the precision setting if results keep float32 precision."""
-    device = next((str(item.device.type) for item in target.parameters()), "cpu")
+    device = next((str(parameter.device.type) for parameter in target.parameters()), "cpu")
     if device != "cpu":
         raise Declined(f"the model is on {device}, not on the CPU")
     reason = why_not_float32(target) or _why_not_here()

@@ -153,10 +153,10 @@ def _why_not_target(loader: torch.utils.data.DataLoader[Any]) -> str | None:
 
 def _sources(data: Any, dataset: Any) -> Iterator[Any]:
     """The datasets that really load, inside of PyTorch's own that select and combine."""
-    own = "__getitems__" in getattr(dataset, "__dict__", {})
-    if type(dataset) is data.Subset and not own:
+    has_own_fetch = "__getitems__" in getattr(dataset, "__dict__", {})
+    if type(dataset) is data.Subset and not has_own_fetch:
         yield from _sources(data, dataset.dataset)
-    elif type(dataset) in (data.ConcatDataset, data.StackDataset) and not own:
+    elif type(dataset) in (data.ConcatDataset, data.StackDataset) and not has_own_fetch:
         parts = dataset.datasets
         for part in parts.values() if isinstance(parts, dict) else parts:
             yield from _sources(data, part)

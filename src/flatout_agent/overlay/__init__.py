@@ -43,8 +43,8 @@ def install(
         except Exception:  # a report that fails is no reason for the program to fail
             return
 
-    own = (*keep, trial.prepared or "")
-    overlay = Overlay(trial.scratch, trial.protect, trial.prepared, own, tell)
+    own_folders = (*keep, trial.prepared or "")
+    overlay = Overlay(trial.scratch, trial.protect, trial.prepared, own_folders, tell)
     environment = trackers.set_environment(overlay.scratch)
     take_off = patches.put_on(overlay)
     if hasattr(os, "register_at_fork"):

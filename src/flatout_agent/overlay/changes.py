@@ -180,10 +180,10 @@ class Changes:
     def adopt(self, name: str, where: str) -> None:
         """Take in the files that a library has written at `where` for the folder `name`."""
         spot = self.overlay.locate(name, write=True)
-        known = {entry.where for entry in self.overlay.index.within(spot.path)}
+        known_places = {entry.where for entry in self.overlay.index.within(spot.path)}
         for file in system.listdir(where):
             contents = os.path.join(where, file)
-            if contents not in known and lstat(contents) is not None:
+            if contents not in known_places and lstat(contents) is not None:
                 self.overlay.put(os.path.join(spot.path, file), Kind.FILE, contents)
 
 

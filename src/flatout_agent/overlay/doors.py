@@ -119,9 +119,9 @@ def _replace(opening: Opening, door: Door, module: Any) -> None:
     if owner:
         return
     library = door.module.split(".")[0]
-    for name, other in list(sys.modules.items()):
-        if name.split(".")[0] == library and vars(other).get(attribute) is original:
-            setattr(other, attribute, wrapped)
+    for name, importer in list(sys.modules.items()):
+        if name.split(".")[0] == library and vars(importer).get(attribute) is original:
+            setattr(importer, attribute, wrapped)
 
 
 def _wrapped(opening: Opening, door: Door, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -92,11 +92,11 @@ class Journal:
         self.layer = layer
         self.counters = counters
         self.path = os.path.join(root, JOURNAL)
-        self.known = 0
+        self.read_bytes = 0
 
     def stale(self) -> bool:
         """Another process has changed something."""
-        changed: bool = self.counters[self.layer] != self.known
+        changed: bool = self.counters[self.layer] != self.read_bytes
         return changed
 
     def append(self, path: str, kind: str, where: str = "", layer: Layer = Layer.REAL) -> None:
@@ -111,28 +111,28 @@ class Journal:
             end = system.lseek(handle, 0, os.SEEK_CUR)
         finally:
             system.close(handle)
-        if end - len(line) == self.known:
-            self.known = end
+        if end - len(line) == self.read_bytes:
+            self.read_bytes = end
         self.counters[self.layer] = end
 
     def news(self) -> Iterator[tuple[str, str, str, Layer]]:
         """The lines that this process has not read yet."""
         try:
             with raw_io.open(self.path, "rb") as file:
-                file.seek(self.known)
+                file.seek(self.read_bytes)
                 text = file.read()
         except FileNotFoundError:
             text = b""
         whole = text[: text.rfind(b"\n") + 1]
-        self.known += len(whole)
+        self.read_bytes += len(whole)
         yield from parse(whole, self.root, self.layer)
 
 
-def parse(text: bytes, root: str, own: Layer) -> Iterator[tuple[str, str, str, Layer]]:
-    """Journal lines of the layer `own` that lies at `root`."""
+def parse(text: bytes, root: str, journal_layer: Layer) -> Iterator[tuple[str, str, str, Layer]]:
+    """Journal lines of the layer `journal_layer` that lies at `root`."""
     for line in text.splitlines():
         path, kind, where, layer = json.loads(line)
-        if layer == own:
+        if layer == journal_layer:
             where = os.path.join(root, where)
         yield path, kind, where, Layer(layer)
 

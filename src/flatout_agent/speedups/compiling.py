@@ -61,14 +61,14 @@ def cannot(model: torch.nn.Module, innermost: Callable[..., Any]) -> str | None:
     wrapped = names & {"DataParallel", "FullyShardedDataParallel", "FSDPModule"}
     if wrapped:
         return f"the model is wrapped in {wrapped.pop()}"
-    own: list[Any] = [innermost]
+    calls: list[Any] = [innermost]
     for module in model.modules():
-        own += [module.__dict__.get("_compiled_call_impl"), getattr(module, "forward", None)]
+        calls += [module.__dict__.get("_compiled_call_impl"), getattr(module, "forward", None)]
         if ".quantized" in type(module).__module__:
             return "the model is quantized"
         if type(module).__name__ == "OptimizedModule":
             return "the script compiles the model or a part of it itself"
-    if any(hasattr(call, "_torchdynamo_orig_callable") for call in own):
+    if any(hasattr(call, "_torchdynamo_orig_callable") for call in calls):
         return "the script compiles the model or a part of it itself"
     return None
 

@@ -33,9 +33,9 @@ def set_precision(precision: str, convolutions: str | None = None) -> Undo:
     before = torch.get_float32_matmul_precision()
     cuda, mkldnn = torch.backends.cuda, torch.backends.mkldnn
     parts: list[Any] = [getattr(cuda, "matmul", None), getattr(mkldnn, "matmul", None)]
-    own = getattr(mkldnn, "conv", None)
-    if convolutions is not None and hasattr(own, "fp32_precision"):
-        parts.append(own)
+    conv = getattr(mkldnn, "conv", None)
+    if convolutions is not None and hasattr(conv, "fp32_precision"):
+        parts.append(conv)
     settings = [(part, part.fp32_precision) for part in parts if hasattr(part, "fp32_precision")]
     torch.set_float32_matmul_precision(precision)
     if convolutions is not None and len(settings) == 3:

@@ -105,7 +105,7 @@ def _cpu_flags() -> frozenset[str]:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return frozenset()
-    line = next((item for item in text.splitlines() if item.startswith("flags")), "")
+    line = next((entry for entry in text.splitlines() if entry.startswith("flags")), "")
     return frozenset(line.partition(":")[2].split())
 
 

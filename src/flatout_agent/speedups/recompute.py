@@ -106,7 +106,7 @@ def _function() -> Any:
             return tuple(values)
 
         @staticmethod
-        def backward(ctx: Any, *given: Any) -> Any:
-            return (None, None, *ctx.call.gradients(given, torch.is_grad_enabled()))
+        def backward(ctx: Any, *output_gradients: Any) -> Any:
+            return (None, None, *ctx.call.gradients(output_gradients, torch.is_grad_enabled()))
 
     return Recompute

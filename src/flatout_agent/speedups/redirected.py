@@ -55,19 +55,19 @@ class Before:
     def put_back(self) -> tuple[list[tuple[Any, Change]], list[tuple[Any, str, Any]], bool]:
         """(changes of modules, functions of modeling files, whether classes or parts changed)."""
         changed = [(module, _put_back(module.__dict__, names)) for module, names in self.modules]
-        other = sum(len(_put_back(part, names)) for part, names in self.parts) > 0
+        others_changed = sum(len(_put_back(part, names)) for part, names in self.parts) > 0
         functions = []
         for file, names in self.files:
             for name, value in _put_back(vars(file), names, self._is_its_own).items():
-                known = names.get(name)
-                replaced = callable(known) and not isinstance(known, type)
+                original = names.get(name)
+                replaced = callable(original) and not isinstance(original, type)
                 if replaced and file.__name__.startswith(FILES):
                     functions.append((file, name, value))
         for kind, forward in self.forwards:
             if kind.__dict__.get("forward") is not forward:
                 kind.forward = forward
-                other = True
-        return [item for item in changed if item[1]], functions, other
+                others_changed = True
+        return [change for change in changed if change[1]], functions, others_changed
 
     def _is_its_own(self, value: Any) -> bool:
         return str(getattr(value, "__module__", "")).partition(".")[0] == self.library
@@ -156,13 +156,13 @@ class Kernel:
     def _is_plain(self, tensor: torch.Tensor, current: int | None) -> bool:
         import torch
 
-        known = str(tensor.dtype).removeprefix("torch.") in DTYPES
+        is_supported = str(tensor.dtype).removeprefix("torch.") in DTYPES
         return bool(
             type(tensor) in (torch.Tensor, torch.nn.Parameter)
             and tensor.layout is torch.strided
             and tensor.device.type == self.device
             and tensor.device.index == current
-            and (known or not (tensor.is_floating_point() or tensor.is_complex()))
+            and (is_supported or not (tensor.is_floating_point() or tensor.is_complex()))
             and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         )
 
@@ -171,11 +171,11 @@ class View:
     """A module together with the settings a library gave it: `self` of the library's forward."""
 
     def __init__(self, module: torch.nn.Module, settings: Change) -> None:
-        own = {name: value for name, value in settings.items() if name not in NAMES_ALONE}
-        for name, value in own.items():
+        attributes = {name: value for name, value in settings.items() if name not in NAMES_ALONE}
+        for name, value in attributes.items():
             if isinstance(value, types.MethodType) and value.__self__ is module:
-                own[name] = types.MethodType(value.__func__, self)
-        self.__dict__.update(own, _seen=module)
+                attributes[name] = types.MethodType(value.__func__, self)
+        self.__dict__.update(attributes, _seen=module)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_seen"], name)
@@ -195,7 +195,7 @@ class ModuleCall:
         if self._is_watched():
             kernel.tally.left_alone += 1
             return written(*args, **kwargs)
-        weights = [item for item in module._parameters.values() if item is not None]
+        weights = [weight for weight in module._parameters.values() if weight is not None]
         return kernel.call(written, weights, args, kwargs)
 
     def _is_watched(self) -> bool:
@@ -255,12 +255,12 @@ class Redirected:
     def function(self, file: Any, name: str, kernel: Callable[..., Any]) -> None:
         """Redirect to `kernel` for all code that looks `name` up in `file`."""
         key = (file.__name__, name)
-        known = _functions.get(key)
-        if known is None or getattr(file, name) not in (known.original, known.stand_in):
+        function = _functions.get(key)
+        if function is None or getattr(file, name) not in (function.original, function.stand_in):
             calls = Kernel(kernel, self.device)
-            known = _functions[key] = Function(file, name, calls)
-        known.hold()
-        self.functions.append(known)
+            function = _functions[key] = Function(file, name, calls)
+        function.hold()
+        self.functions.append(function)
 
     def undo(self) -> None:
         """Put every call back."""

@@ -41,9 +41,9 @@ def is_plain(*tensors: Any) -> bool:
 
     if torch.compiler.is_compiling() or torch._C._is_tracing():
         return False
-    own = (torch.Tensor, torch.nn.Parameter)
+    plain_types = (torch.Tensor, torch.nn.Parameter)
     return (
-        all(type(item) in own and _is_dense(item) for item in tensors)
+        all(type(tensor) in plain_types and _is_dense(tensor) for tensor in tensors)
         and not torch.overrides.has_torch_function(tensors)
         and not torch._C._len_torch_dispatch_stack()
         and torch.autograd.forward_ad._current_level < 0
@@ -72,9 +72,9 @@ def known_to_compilers(original: Any, replacement: Any) -> bool:
     replacement.__original_fn = original
     try:
         builtins: Any = torch.jit._builtins
-        known = builtins._find_builtin(original)
-        if known is not None:
-            builtins._register_builtin(replacement, known)
+        builtin = builtins._find_builtin(original)
+        if builtin is not None:
+            builtins._register_builtin(replacement, builtin)
     except AttributeError:
         return False
     return True

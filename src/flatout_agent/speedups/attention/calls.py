@@ -56,10 +56,10 @@ class Step:
             step = step.before
 
 
-def _version(item: Any) -> int:
-    if not hasattr(item, "is_inference") or item.is_inference():
+def _version(tensor: Any) -> int:
+    if not hasattr(tensor, "is_inference") or tensor.is_inference():
         return 0
-    return int(item._version)
+    return int(tensor._version)
 
 
 @dataclass(eq=False)
@@ -120,12 +120,12 @@ class Machinery:
         """A deferred tensor."""
         import torch
 
-        item = torch.Tensor._make_wrapper_subclass(
+        deferred = torch.Tensor._make_wrapper_subclass(
             self.deferred, shape, dtype=dtype, device=pending.form.q.device
         )
-        item._flatout = pending
-        pending.item = weakref.ref(item)
-        return item
+        deferred._flatout = pending
+        pending.item = weakref.ref(deferred)
+        return deferred
 
     def dtype(self, func: Any, tensor: Any, mode: Any, args: Any = (), named: Any = None) -> Any:
         """The dtype that an operation returns, found by running it on a tensor of one element."""
@@ -227,8 +227,8 @@ def _memory(tensor: torch.Tensor) -> Any:
     return tensor.untyped_storage().data_ptr() if str(tensor.layout) == "torch.strided" else None
 
 
-def _root(item: Any) -> Any:
-    return item if item._base is None else item._base
+def _root(tensor: Any) -> Any:
+    return tensor if tensor._base is None else tensor._base
 
 
 class _Mode:
@@ -360,19 +360,19 @@ class Guarded:
 
         class Look(torch.autograd.Function):
             @staticmethod
-            def forward(ctx: Any, item: Any) -> Any:
-                types.append(type(item))
-                return item.detach()
+            def forward(ctx: Any, tensor_in: Any) -> Any:
+                types.append(type(tensor_in))
+                return tensor_in.detach()
 
         self.hold()
         with torch.no_grad():
             tensor = torch.ones(1, 1, 1)
             form = Form(tensor, tensor, (1, 1, 1))
-            known = machinery()
+            state = machinery()
             step = Step(None, torch.bmm, (tensor, tensor), {})
-            pending = Pending(step, form, known.mode("cpu"), Place())
+            pending = Pending(step, form, state.mode("cpu"), Place())
             Look.apply(  # type: ignore[no-untyped-call]
-                known.make((1, 1, 1), tensor.dtype, pending)
+                state.make((1, 1, 1), tensor.dtype, pending)
             )
         self.let_go()
         return types == [torch.Tensor]

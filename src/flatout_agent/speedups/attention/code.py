@@ -21,15 +21,15 @@ def candidates(model: torch.nn.Module) -> list[torch.nn.Module]:
     """The modules of the model whose own code takes a softmax and multiplies matrices."""
     import torch
 
-    known: dict[type, bool] = {}
+    names_both: dict[type, bool] = {}
     modules = []
     for module in model.modules():
         kind = type(module)
         if isinstance(module, torch.jit.ScriptModule) or kind.__module__.startswith("torch."):
             continue
-        if kind not in known:
-            known[kind] = _names_both(kind)
-        softmax = known[kind] or (
+        if kind not in names_both:
+            names_both[kind] = _names_both(kind)
+        softmax = names_both[kind] or (
             any(isinstance(child, torch.nn.Softmax) for child in module.children())
             and _multiplies(kind)
         )

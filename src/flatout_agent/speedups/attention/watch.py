@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import math
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from flatout_agent.speedups.attention import forms
+from flatout_agent.speedups.attention import forms, operators
 from flatout_agent.speedups.attention.calls import (
     HERE,
     Pending,
     Place,
     Step,
-    form_queries,
     machinery,
     plain,
 )
@@ -28,53 +26,6 @@ SMALLEST = 1 << 16
 """Scores: below this number, deferring operations costs more than the fused kernel gains."""
 UNKNOWN = object()
 """The operation is not part of attention."""
-NAMES = {
-    "product": ("matmul", "__matmul__", "bmm"),
-    "einsum": ("einsum",),
-    "scale": ("mul", "multiply", "__mul__", "__rmul__", "div", "divide", "true_divide"),
-    "scale_": ("mul_", "__imul__", "div_", "__itruediv__", "__idiv__"),
-    "add": ("add", "__add__", "__radd__", "sub", "subtract", "__sub__"),
-    "add_": ("add_", "__iadd__"),
-    "fill": ("masked_fill",),
-    "fill_": ("masked_fill_",),
-    "where": ("where",),
-    "softmax": ("softmax",),
-    "cast": ("to", "type", "type_as", "float", "half", "bfloat16"),
-    "view": ("view", "reshape"),
-    "contiguous": ("contiguous",),
-    "dropout": ("dropout",),
-}
-WRITERS = ("__setitem__", "__set__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__idiv__",
-           "__ifloordiv__", "__imod__", "__ipow__", "__iand__", "__ior__", "__ixor__",
-           "__ilshift__", "__irshift__", "__imatmul__")  # fmt: skip
-"""Operators that write to a tensor; other such functions have a name that ends with _."""
-METHODS = ("cast", "view", "contiguous")
-
-
-@functools.cache
-def _kinds() -> dict[Any, str]:
-    """Functions of torch by what they do to scores."""
-    import torch
-
-    kinds: dict[Any, str] = dict.fromkeys(form_queries(), "query")
-    for kind, names in NAMES.items():
-        owners: list[Any] = [torch.Tensor] if kind != "where" else [torch]
-        if kind not in (*METHODS, "where"):
-            owners += [torch, torch.nn.functional]
-        for name in names:
-            for owner in owners:
-                func = getattr(owner, name, None)
-                if callable(func):
-                    kinds[inspect.unwrap(func)] = kind
-    return kinds
-
-
-def _kind(table: dict[Any, str], func: Any) -> str | None:
-    """What a function does, in its own form or wrapped by a boost."""
-    known = table.get(func)
-    if known is None and hasattr(func, "__wrapped__"):
-        return table.get(inspect.unwrap(func))
-    return known
 
 
 class Watching:
@@ -83,7 +34,7 @@ class Watching:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.machinery = machinery()
-        self.table = _kinds()
+        self.table = operators.kinds_by_function()
         self.opened: list[weakref.ref[Pending]] = []
 
     def call(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -91,27 +42,34 @@ class Watching:
         if self.machinery.deferred in types:
             return self._on_scores(func, args, kwargs)
         kind = self.table.get(func)
-        if kind == "einsum" and any(type(item) is self.machinery.deferred for item in _flat(args)):
+        if kind == "einsum" and any(
+            type(item) is self.machinery.deferred for item in operators.flat(args)
+        ):
             return self._on_scores(func, args, kwargs)  # torch does not look into its list
         if kind in ("product", "einsum"):
             scores = self._begin(kind, func, args, kwargs)
             if scores is not UNKNOWN:
                 return scores
-        elif self.opened and _writes(func, kwargs):
+        elif self.opened and operators.writes(func, kwargs):
             self._written(args, kwargs)
         return func(*args, **kwargs)
+
+    def _deferred(self, args: Any) -> list[Any]:
+        """The deferred tensors among these arguments."""
+        deferred = self.machinery.deferred
+        return [argument for argument in operators.flat(args) if type(argument) is deferred]
 
     def _on_scores(self, func: Any, args: Any, kwargs: Any) -> Any:
         import torch
 
-        kind = _kind(self.table, func)
+        kind = operators.kind_of(self.table, func)
         if kind == "query":
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         scores = UNKNOWN if kind is None else self._go_on(kind, func, args, kwargs)
         if scores is not UNKNOWN:
             return scores
-        if _writes(func, kwargs):
+        if operators.writes(func, kwargs):
             self._written(args, kwargs)
         return func(*self.machinery.resolved(args), **self.machinery.resolved(kwargs))
 
@@ -121,7 +79,7 @@ class Watching:
 
     def _written(self, args: Any, kwargs: Any) -> None:
         """Called before a tensor is written to that a deferred operation may need."""
-        for item in (*args[:1], *_flat([kwargs.get("out")]), kwargs.get("input")):
+        for item in (*args[:1], *operators.flat([kwargs.get("out")]), kwargs.get("input")):
             self.machinery.resolve_written(self.opened, item)
 
     # Scores ---------------------------------------------------------------------------------
@@ -129,7 +87,7 @@ class Watching:
     def _begin(self, kind: str, func: Any, args: Any, kwargs: Any) -> Any:
         import torch
 
-        equation, (a, b) = _factors(kind, args)
+        equation, (a, b) = operators.factors(kind, args)
         if kwargs or a is None or not self._takes(a, b):
             return UNKNOWN
         form = forms.scores(a, b, equation)
@@ -169,7 +127,9 @@ class Watching:
     # Operations on scores -------------------------------------------------------------------
 
     def _go_on(self, kind: str, func: Any, args: Any, kwargs: Any) -> Any:
-        operands = [scores for scores in _flat(args) if type(scores) is self.machinery.deferred]
+        operands = [
+            scores for scores in operators.flat(args) if type(scores) is self.machinery.deferred
+        ]
         if not operands or (len(operands) > 1 and kind != "cast"):
             return UNKNOWN
         scores = operands[0]
@@ -202,52 +162,52 @@ class Watching:
         pending.step, pending.form = step, form
         return scores
 
-    def _scale(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+    def _scale(self, func: Any, scores: Any, args: Any, kwargs: Any) -> Any:
         import torch
 
         if kwargs or len(args) != 2:
             return UNKNOWN
         divided = "div" in func.__name__
-        factor = args[1] if args[0] is item else args[0]
-        if divided and args[0] is not item:
+        factor = args[1] if args[0] is scores else args[0]
+        if divided and args[0] is not scores:
             return UNKNOWN
-        dtype = item.dtype
+        dtype = scores.dtype
         if not isinstance(factor, (int, float)):
             if type(factor) not in self.machinery.plain:
                 return UNKNOWN
             if factor.dim():
                 dtype = torch.promote_types(dtype, factor.dtype)
-        full = item._flatout.mode[2] is None
-        form = forms.scaled(item._flatout.form, factor, divided, full)
-        return self._noted(func, item, args, kwargs, form, dtype=dtype)
+        full = scores._flatout.mode[2] is None
+        form = forms.scaled(scores._flatout.form, factor, divided, full)
+        return self._noted(func, scores, args, kwargs, form, dtype=dtype)
 
-    def _add(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+    def _add(self, func: Any, scores: Any, args: Any, kwargs: Any) -> Any:
         import torch
 
         minus = "sub" in func.__name__
-        other = args[1] if args[0] is item else args[0]
-        if kwargs or len(args) != 2 or type(other) not in self.machinery.plain:
+        addend = args[1] if args[0] is scores else args[0]
+        if kwargs or len(args) != 2 or type(addend) not in self.machinery.plain:
             return UNKNOWN
-        if not other.is_floating_point() or (minus and args[0] is not item):
+        if not addend.is_floating_point() or (minus and args[0] is not scores):
             return UNKNOWN
-        dtype = torch.promote_types(item.dtype, other.dtype) if other.dim() else item.dtype
-        form = forms.masked(item._flatout.form, -other if minus else other, None)
-        return self._noted(func, item, args, kwargs, form, dtype=dtype)
+        dtype = torch.promote_types(scores.dtype, addend.dtype) if addend.dim() else scores.dtype
+        form = forms.masked(scores._flatout.form, -addend if minus else addend, None)
+        return self._noted(func, scores, args, kwargs, form, dtype=dtype)
 
-    def _fill(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
-        if kwargs.keys() - {"mask", "value"} or args[0] is not item:
+    def _fill(self, func: Any, scores: Any, args: Any, kwargs: Any) -> Any:
+        if kwargs.keys() - {"mask", "value"} or args[0] is not scores:
             return UNKNOWN
         args = (*args, *(kwargs[name] for name in ("mask", "value") if name in kwargs))
-        return self._masked(func, item, args, args[1], args[2]) if len(args) == 3 else UNKNOWN
+        return self._masked(func, scores, args, args[1], args[2]) if len(args) == 3 else UNKNOWN
 
-    def _where(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+    def _where(self, func: Any, scores: Any, args: Any, kwargs: Any) -> Any:
         if kwargs or len(args) != 3 or type(args[0]) not in self.machinery.plain:
             return UNKNOWN
-        if args[1] is item:
-            return self._masked(func, item, args, args[0].logical_not(), args[2])
-        return self._masked(func, item, args, args[0], args[1])
+        if args[1] is scores:
+            return self._masked(func, scores, args, args[0].logical_not(), args[2])
+        return self._masked(func, scores, args, args[0], args[1])
 
-    def _masked(self, func: Any, item: Any, args: Any, mask: Any, low: Any) -> Any:
+    def _masked(self, func: Any, scores: Any, args: Any, mask: Any, low: Any) -> Any:
         import torch
 
         if type(mask) not in self.machinery.plain or mask.dtype is not torch.bool:
@@ -258,24 +218,31 @@ class Watching:
             low = low.item()
         if not isinstance(low, (int, float)):
             return UNKNOWN
-        if low != -math.inf and low < torch.finfo(item.dtype).min:  # raises an error as written
+        if low != -math.inf and low < torch.finfo(scores.dtype).min:  # raises an error as written
             return UNKNOWN
-        return self._noted(func, item, args, {}, forms.masked(item._flatout.form, mask, float(low)))
+        return self._noted(
+            func, scores, args, {}, forms.masked(scores._flatout.form, mask, float(low))
+        )
 
-    def _softmax(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+    def _softmax(self, func: Any, scores: Any, args: Any, kwargs: Any) -> Any:
         import torch
 
-        form = item._flatout.form
+        form = scores._flatout.form
         dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
         dtype = kwargs.get("dtype")
-        if args[0] is not item or dim not in (-1, item.dim() - 1) or form.weights or len(args) > 2:
+        if (
+            args[0] is not scores
+            or dim not in (-1, scores.dim() - 1)
+            or form.weights
+            or len(args) > 2
+        ):
             return UNKNOWN
         if kwargs.keys() - {"dim", "dtype", "_stacklevel"}:
             return UNKNOWN
         named = {"dim": -1, "dtype": dtype}
-        dtype = self.machinery.dtype(torch.softmax, item, item._flatout.mode, (HERE,), named)
+        dtype = self.machinery.dtype(torch.softmax, scores, scores._flatout.mode, (HERE,), named)
         form = dataclasses.replace(form, weights=True)
-        return self._noted(func, item, args, kwargs, form, dtype=dtype)
+        return self._noted(func, scores, args, kwargs, form, dtype=dtype)
 
     def _cast(self, func: Any, scores: Any, args: Any, kwargs: Any) -> Any:
         import torch
@@ -297,35 +264,35 @@ class Watching:
         form = scores._flatout.form
         return self._noted(torch.Tensor.to, scores, (scores, dtype), {}, form, dtype=dtype)
 
-    def _view(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
-        if kwargs or args[0] is not item:
+    def _view(self, func: Any, scores: Any, args: Any, kwargs: Any) -> Any:
+        if kwargs or args[0] is not scores:
             return UNKNOWN
         shape = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
         if not all(type(size) is int for size in shape) or shape.count(-1) > 1:
             return UNKNOWN
         if -1 in shape:
-            rest = item.numel() // max(1, -math.prod(shape))
+            rest = scores.numel() // max(1, -math.prod(shape))
             shape = [rest if size == -1 else size for size in shape]
-        form = forms.viewed(item._flatout.form, tuple(shape))
-        return self._noted(func, item, args, kwargs, form, shape=tuple(shape))
+        form = forms.viewed(scores._flatout.form, tuple(shape))
+        return self._noted(func, scores, args, kwargs, form, shape=tuple(shape))
 
-    def _contiguous(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
-        return UNKNOWN if kwargs or len(args) > 1 else item
+    def _contiguous(self, func: Any, scores: Any, args: Any, kwargs: Any) -> Any:
+        return UNKNOWN if kwargs or len(args) > 1 else scores
 
-    def _dropout(self, func: Any, item: Any, args: Any, kwargs: Any) -> Any:
+    def _dropout(self, func: Any, scores: Any, args: Any, kwargs: Any) -> Any:
         """CPU kernels have no fused dropout. Random numbers are drawn when the program does."""
         values = dict(zip(("input", "p", "training", "inplace"), args))  # noqa: B905
         values |= kwargs
         values.setdefault("training", values.pop("train", True))
-        p, form = values.get("p", 0.5), item._flatout.form
-        if not isinstance(p, (int, float)) or args[0] is not item:
+        p, form = values.get("p", 0.5), scores._flatout.form
+        if not isinstance(p, (int, float)) or args[0] is not scores:
             return UNKNOWN
         if not values["training"] or p == 0:
-            return item
+            return scores
         cuda = form.q.device.type == "cuda"
         if not (cuda and form.weights and not form.dropout and 0 < p < 1) or values.get("inplace"):
             return UNKNOWN
-        return self._noted(func, item, args, kwargs, dataclasses.replace(form, dropout=float(p)))
+        return self._noted(func, scores, args, kwargs, dataclasses.replace(form, dropout=float(p)))
 
     # Weights --------------------------------------------------------------------------------
 
@@ -333,7 +300,7 @@ class Watching:
         """The weights times the values: the fused call."""
         import torch
 
-        equation, (a, b) = _factors(kind, args)
+        equation, (a, b) = operators.factors(kind, args)
         pending, v = item._flatout, (b if a is item else a)
         form, dtype = pending.form, pending.mode[2] or item.dtype
         if not form.weights or type(v) not in self.machinery.plain or not v.is_floating_point():
@@ -353,31 +320,6 @@ class Watching:
         pending.used = True
         pending.place.fused += 1
         return out if laid[1] is None else out.permute(laid[1])
-
-
-def _factors(kind: str, args: Any) -> tuple[str | None, tuple[Any, Any]]:
-    """(the equation of an einsum, both factors)."""
-    if kind == "product":
-        return None, tuple(args) if len(args) == 2 else (None, None)
-    if not args or not isinstance(args[0], str):
-        return None, (None, None)
-    factors = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
-    return args[0], tuple(factors) if len(factors) == 2 else (None, None)
-
-
-def _flat(args: Any) -> list[Any]:
-    arguments: list[Any] = []
-    for item in args:
-        arguments += item if type(item) in (list, tuple) else [item]
-    return arguments
-
-
-def _writes(func: Any, kwargs: Any) -> bool:
-    """Whether a function may write to a tensor that it is given."""
-    name = getattr(func, "__name__", "_")
-    if name.endswith("__"):
-        return name in WRITERS
-    return name.endswith("_") or "out" in kwargs or bool(kwargs.get("inplace"))
 
 
 @functools.cache

@@ -34,7 +34,7 @@ def clean_up(
     index = torch.cuda.current_device()
     if graph is None or not _is_recorded(graph):
         for pool in pools:
-            _leave(index, pool, known=graph is not None)
+            _leave(index, pool, is_unfinished=graph is not None)
     fresh = torch.Generator(torch.device("cuda", index))
     fresh.set_state(random)
     torch.cuda.default_generators[index].graphsafe_set_state(fresh.graphsafe_get_state())
@@ -45,7 +45,7 @@ def _is_recorded(graph: torch.cuda.CUDAGraph) -> bool:
     return _done(graph.pool)
 
 
-def _leave(index: int, pool: Any, known: bool) -> None:
+def _leave(index: int, pool: Any, is_unfinished: bool) -> None:
     """Stop allocating from the pool, and remove the failed capture from its use count.
 
     A count too many keeps the memory until the process ends; one too few ends the process as soon
@@ -59,7 +59,7 @@ def _leave(index: int, pool: Any, known: bool) -> None:
     version = _version()
     # a failed graph counts itself out since pytorch#190348, in AMD's builds from 2.11 on
     frees_itself = version >= ((2, 11) if torch.version.hip else (2, 14))
-    if not frees_itself and (ended or (known and version >= (2, 8))):
+    if not frees_itself and (ended or (is_unfinished and version >= (2, 8))):
         _done(getattr(torch._C, "_cuda_releasePool", None), index, pool)
 
 

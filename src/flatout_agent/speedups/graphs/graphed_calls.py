@@ -139,11 +139,11 @@ def _plain(module: torch.nn.Module) -> list[tuple[str, Any]]:
 
 def _stand(entries: list[Entry]) -> bool:
     """Whether all of these dicts still hold the same objects. A loop: `all` takes twice as long."""
-    for owner, name, item in entries:
-        now = owner.get(name)
-        if now is not item:
-            plain = isinstance(item, forward_state.SIMPLE) and type(now) is type(item)
-            if not plain or now != item:
+    for owner, name, value in entries:
+        current = owner.get(name)
+        if current is not value:
+            plain = isinstance(value, forward_state.SIMPLE) and type(current) is type(value)
+            if not plain or current != value:
                 return False
     return True
 

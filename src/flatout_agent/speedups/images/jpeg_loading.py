@@ -91,8 +91,8 @@ class _Init:
     started anew.
     """
 
-    def __init__(self, own: Callable[[int], None] | None) -> None:
-        self.own = own
+    def __init__(self, init: Callable[[int], None] | None) -> None:
+        self.own = init
 
     def __call__(self, worker: int) -> None:
         if self.own is not None:

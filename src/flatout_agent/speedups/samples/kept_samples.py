@@ -191,11 +191,11 @@ class KeptSamples:
         for index in due:
             if index in self.samples:
                 self._safely(self._compare, dataset, index)
-        known = {index: self.samples[index] for index in indices if index in self.samples}
-        missing = [index for index in indices if index not in known]
+        cached = {index: self.samples[index] for index in indices if index in self.samples}
+        missing = [index for index in indices if index not in cached]
         fresh = iter(self._read(dataset, missing) if missing else ())
         self._count_in(len(indices), len(indices) - len(missing))
-        return [self._given(known[i]) if i in known else next(fresh) for i in indices]
+        return [self._given(cached[i]) if i in cached else next(fresh) for i in indices]
 
     def _count_in(self, requests: int, hits: int) -> None:
         self.served += hits

@@ -191,8 +191,8 @@ class Randomness:
             return True
         if self._numpy is None or self._of_numpy is None:
             return False
-        now = self._numpy.random.get_state()
-        return _plain(now) != _plain(self._of_numpy)
+        state = self._numpy.random.get_state()
+        return _plain(state) != _plain(self._of_numpy)
 
     def put_back(self) -> None:
         """Restore the generators' states."""
