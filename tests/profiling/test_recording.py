@@ -159,10 +159,10 @@ def test_a_gpus_job_whose_trace_holds_no_gpu_is_no_job_of_the_cpu(root: Path) ->
     found.facts = wire.JobFacts(**version, device="cuda", device_name="NVIDIA H100")
     command = resolve([str(JOBS / "plain.py")])
     with pytest.raises(UserError, match="no work of NVIDIA H100") as raised:
-        recording.analysed(command, [found], ())
+        recording.profile_of(command, [found], ())
     assert "CUPTI" in (raised.value.next_step or "")
     found.facts = wire.JobFacts(**version, device="cpu")
-    profile = recording.analysed(command, [found], ())
+    profile = recording.profile_of(command, [found], ())
     assert profile is not None
     assert profile.anatomy.device == "cpu"
 

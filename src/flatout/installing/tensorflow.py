@@ -44,13 +44,13 @@ def _suitable(target: Target) -> list[TensorflowRelease]:
         raise UserError(message, "use an x86-64 Python, then --for arch=x86_64", 1)
     python = target.python_minor
     newest_first = tuple(reversed(tensorflow.releases()))
-    candidates = [item for item in newest_first if python is None or python in item.pythons]
+    candidates = [entry for entry in newest_first if python is None or python in entry.pythons]
     if target.platform == "macos-x86_64":
         last = wheels.number(f"{LAST_ON_INTEL_MACS}.0")
         candidates = [
-            item
-            for item in candidates
-            if last and (wheels.number(f"{item.version}.0") or last) <= last
+            entry
+            for entry in candidates
+            if last and (wheels.number(f"{entry.version}.0") or last) <= last
         ]
     if not candidates:
         pythons = newest_first[0].pythons

@@ -54,11 +54,11 @@ def container(environment: Mapping[str, str] | None = None, root: Path = ROOT) -
     variables = os.environ if environment is None else environment
     wsl = wsl_version(root)
     kind = _kind(variables, root, wsl is not None)
-    inside = kind is not None or wsl is not None
+    is_inside = kind is not None or wsl is not None
     return Container(
         kind=kind,
         wsl=wsl,
-        gpu_passed_through=_gpu_files(root / "dev") if inside else None,
+        gpu_passed_through=_gpu_files(root / "dev") if is_inside else None,
         virtual_machine="microsoft" if wsl == 2 else _virtual_machine(root),
     )
 

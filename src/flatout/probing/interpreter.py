@@ -73,18 +73,18 @@ class Question:
             facts: dict[str, Any] = {}
             while "done" not in facts and (answer := self._talk.answer(deadline)) is not None:
                 add(facts, answer)
-            late = f"no answer within {limit_s:.3g} s" if self._talk.running else ""
-            ending = "" if "done" in facts else late or self._talk.how_it_ended()
+            late_error = f"no answer within {limit_s:.3g} s" if self._talk.running else ""
+            ending = "" if "done" in facts else late_error or self._talk.how_it_ended()
         reported = _decoded(facts)
         if reported is None or reported.version is None:
-            return self._without_facts(ending, bool(late))
+            return self._without_facts(ending, bool(late_error))
         python = dataclasses.replace(
             reported,
             executable=reported.executable or self._executable,
             compiler=compiler(self._environ),
             compiler_searched=True,
         )
-        return interrupted(python, facts, ending, bool(late)) if ending else python
+        return interrupted(python, facts, ending, bool(late_error)) if ending else python
 
     def _without_facts(self, ending: str, late: bool) -> Interpreter:
         """It reported nothing: too old, hanging at its start, or not a Python at all."""

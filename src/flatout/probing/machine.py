@@ -177,10 +177,10 @@ def _begin_gpus(sources: _Sources) -> _Gpus:
 def _with_gpus(machine: Machine, answers: _Gpus) -> Machine:
     """The machine with the GPUs of all vendors, their drivers, and the errors in the log."""
     cards, bus = answers.nvidia(), answers.bus()
-    others = [answer for ask in answers.others if (answer := ask()) is not None]
-    lists = [cards.gpus if cards else None, *(gpus for gpus, _ in others)]
+    other_answers = [answer for ask in answers.others if (answer := ask()) is not None]
+    lists = [cards.gpus if cards else None, *(gpus for gpus, _ in other_answers)]
     devices = [gpu for gpus in lists for gpu in gpus or ()]
-    drivers = [cards.driver if cards else None, *(driver for _, driver in others)]
+    drivers = [cards.driver if cards else None, *(driver for _, driver in other_answers)]
     answering_vendors = {"nvidia"} if cards is not None and cards.gpus is not None else set()
     allocated = any(name in (machine.environment or {}) for name in ALLOCATED)
     partial = allocated or machine.container.kind is not None

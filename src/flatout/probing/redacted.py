@@ -91,8 +91,8 @@ def _own_names() -> Iterable[str]:
 class _Redactor:
     def __init__(self, words: list[str]) -> None:
         names = sorted({word for word in words if len(word) > 1 and word != "root"}, key=len)
-        listed = "|".join(re.escape(word) for word in reversed(names))
-        self.words = re.compile(rf"(?<![\w-])(?:{listed})(?![\w-])", re.I) if listed else None
+        pattern = "|".join(re.escape(word) for word in reversed(names))
+        self.words = re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])", re.I) if pattern else None
         self.stand_ins: dict[str, str] = {}
 
     def noun(self, noun: T) -> T:

@@ -77,13 +77,13 @@ def _used_gpus(
 
     In a container the driver's process numbers are those of the host.
     """
-    listed = {
+    used = {
         index
         for index, snapshots in gpus.items()
         if any(process.pid in pids for gpu in snapshots for process in gpu.processes or ())
     }
-    if listed:
-        return listed
+    if used:
+        return used
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     names = [name.strip() for name in visible.split(",")] if visible is not None else None
     return {

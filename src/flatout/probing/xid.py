@@ -120,5 +120,7 @@ def _journal(ask: program_answer.Ask, deadline: float) -> list[str] | None:
 def _answer_within(
     ask: program_answer.Ask, command: list[str], deadline: float
 ) -> program_answer.Answer:
-    left = deadline - time.monotonic()
-    return ask(command, left) if left > 0.01 else program_answer.Answer("", None, "no time left")
+    left_s = deadline - time.monotonic()
+    return (
+        ask(command, left_s) if left_s > 0.01 else program_answer.Answer("", None, "no time left")
+    )

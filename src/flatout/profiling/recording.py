@@ -162,7 +162,7 @@ class _Window:
         devices = sampler.samples(
             [process_state.pid for process_state in self.processes], os.environ
         )
-        run_profile = analysed(self.command, self.processes, self.ceilings)
+        run_profile = profile_of(self.command, self.processes, self.ceilings)
         assert run_profile is not None
         run_profile = dataclasses.replace(run_profile, devices=devices)
         self.recorded = Recorded(
@@ -175,7 +175,7 @@ class _Window:
         self.ready(self.recorded)
 
 
-def analysed(
+def profile_of(
     command: Command, processes: Sequence[Process], known_ceilings: tuple[Ceiling, ...]
 ) -> Profile | None:
     """The profile of what these processes recorded, compared with `known_ceilings`.
@@ -195,17 +195,7 @@ def analysed(
     detail = reading.read([Path(loop.detail_trace)])[0] if loop.detail_trace else None
     step_profile = analysing.analyse(recording, detail, step_ms=1000 * loop.step_s, roots=roots)
     facts = main_process.facts
-    if (
-        facts is not None
-        and facts.device in ("cuda", "xpu")
-        and step_profile.anatomy.device == "cpu"
-    ):
-        raise UserError(
-            f"the recording contains no work of {facts.device_name or 'the GPU'}",
-            "another profiler may be using CUPTI (only one can), or this torch was built without "
-            "it: torch.profiler.supported_activities() must name the GPU",
-            exit_code=1,
-        )
+    _check_device(step_profile, facts)
     complete = dataclasses.replace(
         step_profile,
         command=command.display,
@@ -219,6 +209,18 @@ def analysed(
         capability=step_profile.capability or (facts.capability if facts else None),
     )
     return memory_categories.by_category(reaching.reached(complete))
+
+
+def _check_device(profile: Profile, facts: wire.JobFacts | None) -> None:
+    """Raise UserError where the job trained on a GPU and the recording has none of its work."""
+    if facts is None or facts.device not in ("cuda", "xpu") or profile.anatomy.device != "cpu":
+        return
+    raise UserError(
+        f"the recording contains no work of {facts.device_name or 'the GPU'}",
+        "another profiler may be using CUPTI (only one can), or this torch was built without "
+        "it: torch.profiler.supported_activities() must name the GPU",
+        exit_code=1,
+    )
 
 
 def _short_places(loop: wire.LoopSeen, root: Path) -> wire.LoopSeen:

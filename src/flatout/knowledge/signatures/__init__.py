@@ -121,10 +121,10 @@ def _wording(row: Row) -> Wording:
     return Wording(english, chinese)
 
 
-def _number(row: Row, name: str, default: int | None, least: int, most: int) -> int:
+def _number(row: Row, name: str, default: int | None, minimum: int, maximum: int) -> int:
     value = row.fields.get(name, default)
-    if not isinstance(value, int) or not least <= value <= most:
-        raise ValueError(f"{row.where}: {name} must be from {least} to {most}, not {value!r}")
+    if not isinstance(value, int) or not minimum <= value <= maximum:
+        raise ValueError(f"{row.where}: {name} must be from {minimum} to {maximum}, not {value!r}")
     return value
 
 

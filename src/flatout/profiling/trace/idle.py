@@ -59,7 +59,7 @@ def syncs(recording: Recording, work: Work) -> Syncs:
 
 
 def gaps(
-    recording: Recording, host: Host, work: Work, owners: Segments, waiting: Syncs, main: int
+    recording: Recording, host: Host, work: Work, owners: Segments, sync_calls: Syncs, main: int
 ) -> Gaps:
     """The causes of all idle time in `owners`. `main`: the thread that takes the steps."""
     idle = owners.of(NOBODY)
@@ -68,13 +68,13 @@ def gaps(
     following = _following(recording, work, idle.end)
     cause = np.full(len(idle.begin), HOST if len(host.rows) else OTHER, np.int64)
     queued = _queued(recording, work, following, idle)
-    sync = np.where(queued, NOBODY, _dry(waiting, idle.begin))
+    sync = np.where(queued, NOBODY, _sync_at(sync_calls, idle.begin))
     cause[queued] = OTHER
     cause[sync >= 0] = SYNC
     doing = np.where(following >= 0, work.operator[following], NOBODY)
     unexplained = (following < 0) & (sync < 0)
     doing = np.where(unexplained, host.around(main, (idle.begin + idle.end) // 2), doing)
-    doing = np.where(sync >= 0, waiting.rows[sync] if len(waiting.rows) else NOBODY, doing)
+    doing = np.where(sync >= 0, sync_calls.rows[sync] if len(sync_calls.rows) else NOBODY, doing)
     pieces = Gaps(idle.begin, idle.end, cause, doing)
     for flag, number in (
         (_waiting_for_ranks(recording), RANKS),
@@ -101,12 +101,12 @@ def _queued(recording: Recording, work: Work, following: Ints, idle: Segments) -
     return queued
 
 
-def _dry(waiting: Syncs, at: Ints) -> Ints:
+def _sync_at(sync_calls: Syncs, at: Ints) -> Ints:
     """The synchronising call in which the host was when the device went idle; NOBODY: none."""
-    if not len(waiting.rows):
+    if not len(sync_calls.rows):
         return np.full(len(at), NOBODY, np.int64)
-    indexes = np.searchsorted(waiting.begin, at, side="right") - 1
-    inside = (indexes >= 0) & (waiting.end[indexes] >= at)
+    indexes = np.searchsorted(sync_calls.begin, at, side="right") - 1
+    inside = (indexes >= 0) & (sync_calls.end[indexes] >= at)
     return np.where(inside, indexes, NOBODY)
 
 

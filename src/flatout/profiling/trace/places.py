@@ -53,11 +53,11 @@ def _from_stacks(recording: Recording, roots: Sequence[Path]) -> tuple[Ints, tup
     rows = recording.rows(Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
     for _, thread_rows in by_thread(recording, rows):
         frame, callee, parent = _frames(recording, thread_rows, frames.own)
-        inside = (frame >= 0) & _needs_line(recording, thread_rows, callee)
+        needs_line = (frame >= 0) & _needs_line(recording, thread_rows, callee)
         frames.callees = _callees(
             recording, thread_rows[callee == parent], parent[callee == parent]
         )
-        where[thread_rows[inside]] = frames.numbers(frame[inside], callee[inside])
+        where[thread_rows[needs_line]] = frames.numbers(frame[needs_line], callee[needs_line])
     return where, tuple(frames.entries)
 
 
@@ -68,8 +68,8 @@ def _needs_line(recording: Recording, rows: Ints, callee: Ints) -> Flags:
     begins = events.begin[rows[is_no_frame]]
     low = np.searchsorted(begins, events.begin[rows])
     has_inner = np.searchsorted(begins, events.end[rows]) > low
-    wanted: Flags = is_no_frame | (has_inner & (callee == rows))
-    return wanted
+    needs_line: Flags = is_no_frame | (has_inner & (callee == rows))
+    return needs_line
 
 
 def _callees(recording: Recording, rows: Ints, parent: Ints) -> dict[int, frozenset[str]]:
@@ -190,12 +190,12 @@ class _Frames:
         key = (file, line, function)
         if key not in self.index:
             path = self.files[file]
-            shown, source = file, ""
+            display, source = file, ""
             if path and self.roots:
                 source = text(path, line)
-                shown = short(path, self.roots[0])
+                display = short(path, self.roots[0])
             self.index[key] = len(self.entries)
-            self.entries.append(Place(shown, line, function, source))
+            self.entries.append(Place(display, line, function, source))
         return self.index[key]
 
 

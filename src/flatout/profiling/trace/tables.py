@@ -302,39 +302,39 @@ def collective_table(attribution: Seen) -> tuple[Collective, ...]:
         rank = RANKS[Kind.COMMUNICATION]
         is_counted = attribution.counted & (attribution.work.rank == rank)
         rows, callers = attribution.work.rows[is_counted], attribution.work.operator[is_counted]
-        kinds_of_rows = [
+        row_names = [
             _collective_kind(attribution, row, caller)
             for row, caller in zip(rows, callers, strict=True)
         ]
-        sent = _sent(attribution, callers)
+        sent_bytes = _sent_bytes(attribution, callers)
     else:
         rank = processor.RANKS[Kind.COMMUNICATION]
-        of_kind = attribution.rows[attribution.rank[attribution.rows] == rank]
-        parents = attribution.host.parent[of_kind]
-        rows = of_kind[(parents < 0) | (attribution.rank[parents] != rank)]
-        sent = _sent_within(attribution, rows, of_kind)
-        kinds_of_rows = [
+        inner = attribution.rows[attribution.rank[attribution.rows] == rank]
+        parents = attribution.host.parent[inner]
+        rows = inner[(parents < 0) | (attribution.rank[parents] != rank)]
+        sent_bytes = _sent_bytes_within(attribution, rows, inner)
+        row_names = [
             kinds.collective(names[attribution.recording.events.name[row]]) for row in rows.tolist()
         ]
     events = attribution.recording.events
     exposed = _exposed(attribution, rows, rank)
     table = []
-    for word in sorted(set(kinds_of_rows)):
-        of_kind = np.array([collective == word for collective in kinds_of_rows])
-        durations = (events.end - events.begin)[rows[of_kind]]
+    for name in sorted(set(row_names)):
+        is_named = np.array([collective == name for collective in row_names])
+        durations = (events.end - events.begin)[rows[is_named]]
         table.append(
             Collective(
-                name=word,
-                calls=attribution.mean(of_kind.sum()),
+                name=name,
+                calls=attribution.mean(is_named.sum()),
                 ms=attribution.per_step(durations.sum()),
-                exposed_ms=attribution.per_step(exposed[of_kind].sum()),
-                bytes=attribution.mean(sent[of_kind].sum()) or None,
+                exposed_ms=attribution.per_step(exposed[is_named].sum()),
+                bytes=attribution.mean(sent_bytes[is_named].sum()) or None,
             )
         )
     return tuple(sorted(table, key=lambda collective: -collective.ms))
 
 
-def _sent(attribution: Seen, callers: Ints) -> Ints:
+def _sent_bytes(attribution: Seen, callers: Ints) -> Ints:
     """Bytes passed by the callers of kernels; for a caller of several, only the first counts."""
     moved, counted, sizes = attribution.recording.events.moved, set(), []
     for operator in callers.tolist():
@@ -345,7 +345,7 @@ def _sent(attribution: Seen, callers: Ints) -> Ints:
     return np.array(sizes, np.int64)
 
 
-def _sent_within(attribution: Seen, rows: Ints, inner: Ints) -> Ints:
+def _sent_bytes_within(attribution: Seen, rows: Ints, inner: Ints) -> Ints:
     """Bytes recorded with the operators `inner`, each of them in `rows` or inside one of `rows`."""
     totals, moved = (
         np.zeros(len(attribution.recording.events), np.int64),

@@ -89,62 +89,62 @@ def twins(
     main = main_thread(recording, host)
     if main >= 0 and thread_numbers[main] < 0:  # of another process
         thread_numbers[main] = main_thread(detail, detail_host)
-    ours = _side(recording, host, marks, shared, thread_numbers)
+    recording_side = _side(recording, host, marks, shared, thread_numbers)
     detail_names = np.arange(len(detail.names))
-    theirs = _side(detail, detail_host, detail_marks[-1:], detail_names, None)
-    return _Pairing(ours, theirs, where).twins()
+    detail_side = _side(detail, detail_host, detail_marks[-1:], detail_names, None)
+    return _Pairing(recording_side, detail_side, where).twins()
 
 
 class _Pairing:
     """Two sides, and the rows of the one that are matched in the other."""
 
-    def __init__(self, ours: Side, theirs: Side, where: Ints) -> None:
-        self.ours, self.theirs, self.where = ours, theirs, where
-        self.twin = np.full(len(ours.parent), NOBODY, np.int64)
-        self.whole = np.zeros(len(ours.parent), np.bool_)
+    def __init__(self, left: Side, right: Side, where: Ints) -> None:
+        self.left, self.right, self.where = left, right, where
+        self.twin = np.full(len(left.parent), NOBODY, np.int64)
+        self.whole = np.zeros(len(left.parent), np.bool_)
         """Whether everything inside is the same on the other side."""
-        self.our_hash, self.their_hash = ours.hashes(ours.name), theirs.hashes(theirs.name)
-        placed = (theirs.name + 2) * (int(where.max(initial=0)) + 3) + where
-        self.meaning = theirs.hashes(placed)
+        self.left_hash, self.right_hash = left.hashes(left.name), right.hashes(right.name)
+        placed = (right.name + 2) * (int(where.max(initial=0)) + 3) + where
+        self.meaning = right.hashes(placed)
         """The same for rows whose trees have the same names and places."""
 
     def twins(self) -> Ints:
         """Align step by step, then match the insides of equal subtrees."""
-        detail_tops = {thread: rows for (thread, _), rows in self.theirs.tops().items()}
+        detail_tops = {thread: rows for (thread, _), rows in self.right.tops().items()}
         pairs = [
             (rows, detail_tops[thread])
-            for (thread, _), rows in self.ours.tops().items()
+            for (thread, _), rows in self.left.tops().items()
             if thread in detail_tops
         ]
         while pairs:
             pairs += self._align(*pairs.pop())
-        rows = self.ours.order
-        for depth in range(1, int(self.ours.depth[rows].max(initial=0)) + 1):
-            level = rows[self.ours.depth[rows] == depth]
-            level = level[self.whole[self.ours.parent[level]]]
-            parent_twins = self.twin[self.ours.parent[level]]
-            positions = self.theirs.first[parent_twins] + self.ours.number[level]
-            self.twin[level], self.whole[level] = self.theirs.order[positions], True
+        rows = self.left.order
+        for depth in range(1, int(self.left.depth[rows].max(initial=0)) + 1):
+            level = rows[self.left.depth[rows] == depth]
+            level = level[self.whole[self.left.parent[level]]]
+            parent_twins = self.twin[self.left.parent[level]]
+            positions = self.right.first[parent_twins] + self.left.number[level]
+            self.twin[level], self.whole[level] = self.right.order[positions], True
         return self.twin
 
     def _align(self, siblings: Ints, other_siblings: Ints) -> list[tuple[Ints, Ints]]:
         """Pair these siblings; returns the children of pairs that differ inside."""
         matches, same_meaning = align(
-            self.ours.name[siblings],
-            self.theirs.name[other_siblings],
+            self.left.name[siblings],
+            self.right.name[other_siblings],
             self.where[other_siblings],
             self.meaning[other_siblings],
         )
         paired, paired_twins = siblings[matches >= 0], other_siblings[matches[matches >= 0]]
         self.twin[paired] = paired_twins
-        self.whole[paired] = is_alike = self.our_hash[paired] == self.their_hash[paired_twins]
+        self.whole[paired] = is_alike = self.left_hash[paired] == self.right_hash[paired_twins]
         differs = ~is_alike & same_meaning[matches >= 0]
         return [
-            (self.ours.children(row), self.theirs.children(other))
-            for row, other in zip(
+            (self.left.children(row), self.right.children(twin))
+            for row, twin in zip(
                 paired[differs].tolist(), paired_twins[differs].tolist(), strict=True
             )
-            if self.ours.count[row] and self.theirs.count[other]
+            if self.left.count[row] and self.right.count[twin]
         ]
 
 
