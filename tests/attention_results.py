@@ -24,7 +24,7 @@ class Boosted:
     """A model under the boost, and the boost itself."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.job = Job(torch)
+        self.job = Job()
         self.job.models.append(model)
         self.applied: Applied = boost.apply(self.job, model, {})
 

@@ -40,7 +40,7 @@ class Program:
         self.model, self.data, self.boosts = model, data, boosts
         self.optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
         self.optimizers: list[Any] = [self.optimizer]
-        self.job = Job(torch)
+        self.job = Job()
         self.recorder = Recorder(str(folder))
         self.booster = Booster(self.job, (), self.recorder)
         self.unsound: list[tuple[list[str], str]] = []

@@ -20,7 +20,7 @@ class Booster:
         self.recorder = recorder
         self.orders: list[tuple[wire.BoostOrder, BoostModule]] = []
         self.applied: dict[str, list[Applied]] = {}
-        self._noted: dict[str, wire.BoostNote] = {}
+        self._notes: dict[str, wire.BoostNote] = {}
         for order in boosts:
             module = recorder.safely(f"load {order.id}", load, order.id)
             if module is None:
@@ -47,10 +47,10 @@ class Booster:
             self._note(order.id, "applied", "")
 
     def _note(self, boost: str, state: wire.BoostState, reason: str) -> None:
-        known = self._noted.get(boost)
-        if known is not None and (known.state == "applied" or known.state == state):
+        previous = self._notes.get(boost)
+        if previous is not None and (previous.state == "applied" or previous.state == state):
             return
-        self._noted[boost] = note = wire.BoostNote(boost, state, reason)
+        self._notes[boost] = note = wire.BoostNote(boost, state, reason)
         self.recorder.write(note)
 
     def on(self, order: wire.BoostOrder) -> wire.BoostNote | None:
@@ -60,13 +60,13 @@ class Booster:
         """
         module = load(order.id)
         self.off(order.id)  # with other parameters, maybe
-        self._noted.pop(order.id, None)
+        self._notes.pop(order.id, None)
         self.orders.append((order, module))
         for target in self._targets(module.BOOST.moment):
             self._apply(order, module, target)
         if module.BOOST.switch is Switch.ITERATOR:
             self.recorder.safely(f"hand over {order.id}", self.job.hand_over)
-        note = self._noted.get(order.id)
+        note = self._notes.get(order.id)
         if note is None or note.state == "applied":
             return None
         self.off(order.id)
@@ -77,12 +77,12 @@ class Booster:
         applied = self.applied.pop(boost, [])
         for part in reversed(applied):
             self.recorder.safely(f"undo {boost}", part.undo)
-        self.orders = [item for item in self.orders if item[0].id != boost]
+        self.orders = [pair for pair in self.orders if pair[0].id != boost]
         if applied and load(boost).BOOST.switch is Switch.ITERATOR:
             self.recorder.safely(f"hand over {boost}", self.job.hand_over)
 
     def forget(self, boost: str) -> None:
-        """Let go of what `undo` left, or will leave, for another time: there will be none."""
+        """Free what `undo` has left, or will leave, for another use: there will be none."""
         forget = getattr(load(boost), "forget", None)
         if forget is not None:
             self.recorder.safely(f"forget {boost}", forget, self.job)
@@ -92,9 +92,11 @@ class Booster:
         return {order.id: module.BOOST for order, module in self.orders if order.id in self.applied}
 
     def _targets(self, moment: Moment) -> list[Any]:
-        """What is there already of what a boost of this moment acts on."""
+        """What a boost of this moment acts on, as far as it exists already."""
+        import torch  # the host loads this module without torch
+
         present: dict[Moment, Iterable[Any]] = {
-            Moment.START: [self.job.torch],
+            Moment.START: [torch],
             Moment.LOADER: self.job.loaders,
             Moment.MODEL: self.job.models,
             Moment.OPTIMIZER: self.job.optimizers,
@@ -102,13 +104,13 @@ class Booster:
         return list(present[moment])
 
     def idle(self, boost: str) -> str | None:
-        """Why a boost that is on did not take hold, as far as it can tell; None: it did."""
+        """Why a boost that is on did not take hold, as far as it is known; None: it did."""
         parts = self.applied.get(boost, [])
         answers = [self.recorder.safely(f"engaged {boost}", part.engaged) for part in parts]
-        known = [answer for answer in answers if answer is not None]
-        if not known or any(hold for hold, _ in known):
+        known_answers = [answer for answer in answers if answer is not None]
+        if not known_answers or any(hold for hold, _ in known_answers):
             return None
-        return "; ".join(dict.fromkeys(text for _, text in known if text))
+        return "; ".join(dict.fromkeys(text for _, text in known_answers if text))
 
     def steps_to_ready(self, boost: str) -> int:
         """Steps that must pass under it before it can show what it gains; 0 while it is off."""
@@ -126,15 +128,17 @@ class Booster:
     def report(self, final: bool = True) -> None:
         """Record for each applied boost whether it took hold on at least one target.
 
-        Not final: only those that did, and let go of them and of the models that they hold.
+        Not final: only those that did, and free them and the models that they hold.
         """
         for boost, parts in list(self.applied.items()):
             answers = [self.recorder.safely(f"engaged {boost}", part.engaged) for part in parts]
-            told = [answer for answer in answers if answer is not None]
-            if not told:
+            known_answers = [answer for answer in answers if answer is not None]
+            if not known_answers:
                 continue
-            took_hold = any(hold for hold, _ in told)
-            details = dict.fromkeys(text for hold, text in told if text and hold == took_hold)
+            took_hold = any(hold for hold, _ in known_answers)
+            details = dict.fromkeys(
+                text for hold, text in known_answers if text and hold == took_hold
+            )
             if not final:
                 if not took_hold:
                     continue
@@ -142,6 +146,6 @@ class Booster:
             state: wire.BoostState = "engaged" if took_hold else "idle"
             self.recorder.write(wire.BoostNote(boost, state, "; ".join(details)))
         for order, module in self.orders if final else ():
-            if order.id not in self._noted:
+            if order.id not in self._notes:
                 reason = f"its moment never came: no {module.BOOST.moment.value} was seen"
                 self._note(order.id, "declined", reason)

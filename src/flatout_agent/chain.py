@@ -2,8 +2,8 @@
 
 The call is wrapped through `Module._compiled_call_impl`: the slot that `Module.compile()` uses. So
 the model stays the user's own object of the user's own class; its state dict, `copy.deepcopy` and
-pickle see nothing of it (torch leaves the slot out of the state), and removing the layers restores
-it. The layers live in the model alone: nothing of ours keeps a model alive that the user dropped.
+pickle do not see it (torch leaves the slot out of the state), and removing the layers restores
+it. The layers live in the model alone: no object of ours keeps a model alive that the user dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Depth(enum.IntEnum):
 
 
 class ModelCall:
-    """What stands in the model's slot: its own call inside the layers."""
+    """The object in the model's slot: its own call inside the layers."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
@@ -52,12 +52,12 @@ class ModelCall:
         def undo() -> None:
             call = reference()
             if call is not None:
-                call._set([item for item in call.layers if item is not entry])
+                call._set([other for other in call.layers if other is not entry])
 
         return undo
 
     def _set(self, layers: list[tuple[int, Layer]]) -> None:
-        self.layers = sorted(layers, key=lambda item: item[0])
+        self.layers = sorted(layers, key=lambda entry: entry[0])
         call = self.own if self.own is not None else self.model._call_impl
         for _, layer in self.layers:
             call = layer(call)
@@ -70,7 +70,7 @@ class ModelCall:
 
 
 def model_call(model: torch.nn.Module) -> ModelCall:
-    """The layers around this model's call; made where there are none yet."""
+    """The layers around this model's call, created on first use."""
     slot = model.__dict__.get(SLOT)
     return slot if isinstance(slot, ModelCall) else ModelCall(model)
 

@@ -1,10 +1,9 @@
 """Find the Job in the running program: root models, optimizers, loaders, loss and steps.
 
 Steps come from PyTorch's global optimizer hooks. A root model is the outermost module with
-trainable parameters that is called in training mode with gradients on: seen by standing in front of
-`Module.__call__` until two steps have passed, then that is taken out again (it comes back when a
-new optimizer appears, as in k-fold training). `torch.autograd.backward` shows the loss, the
-loader's iterator the wait for data.
+trainable parameters that is called in training mode with gradients on: `Module.__call__` is
+replaced to see it until two steps have passed, and again when a new optimizer appears, as in k-fold
+training. `torch.autograd.backward` shows the loss, the loader's iterator the wait for data.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ LEAD_ABSENT_STEPS = 16
 
 
 class Discovery:
-    """Hooks into one process's torch and tells the booster and the watcher what it sees."""
+    """Hooks into one process's torch and reports to the booster and the watcher what it sees."""
 
     def __init__(self, job: Job, watcher: Watcher, booster: Booster, recorder: Recorder) -> None:
         self.job = job
@@ -44,9 +43,9 @@ class Discovery:
         self._unwatch_backward: Callable[[], None] | None = None
         self._removals: list[Callable[[], None]] = []
         self._leaving: Callable[[], None] | None = None
-        # In a plain run the watcher asks for neither, and each call that does nothing costs time.
-        self._tells_starts = _own(watcher, "optimizer_starts")
-        self._tells_ends = _own(watcher, "optimizer_ends")
+        # In a plain run the watcher overrides neither, and each empty call costs time.
+        self._reports_starts = _overrides(watcher, "optimizer_starts")
+        self._reports_ends = _overrides(watcher, "optimizer_ends")
 
     def install(self) -> None:
         """Put all hooks in place."""
@@ -62,7 +61,7 @@ class Discovery:
         self._search_models()
 
     def remove(self) -> None:
-        """Take all hooks out, from within a step's end: nothing more is seen of the program.
+        """Take all hooks out, from within a step's end: no more reports of the program.
 
         torch is going through the hooks at a step's end just then, so the one that stands there
         goes when the next backward pass begins, and the hook of that with it.
@@ -131,12 +130,14 @@ class Discovery:
         self.inside_optimizer += 1
         if optimizer is not self.lead and optimizer not in self.job.optimizers:
             self.recorder.safely("optimizer", self._optimizer_found, optimizer)
-        if self._tells_starts:
+        if self._reports_starts:
             self.recorder.safely("optimizer", self.watcher.optimizer_starts, optimizer)
 
     def _optimizer_found(self, optimizer: torch.optim.Optimizer) -> None:
         self.job.optimizers.append(optimizer)
-        if self.lead is None or (self.inside_optimizer == 1 and _same(self.lead, optimizer)):
+        if self.lead is None or (
+            self.inside_optimizer == 1 and _same_parameters(self.lead, optimizer)
+        ):
             self.lead = optimizer
         elif self._stop_search is None:
             self._searching_until = self.job.steps + SEARCH_STEPS
@@ -147,7 +148,7 @@ class Discovery:
         if self._leaving is not None:
             return
         self.inside_optimizer -= 1
-        if self._tells_ends:
+        if self._reports_ends:
             self.recorder.safely("optimizer", self.watcher.optimizer_ends, optimizer)
         if optimizer is self.lead:
             self._absent = 0
@@ -236,12 +237,12 @@ class Discovery:
         self.booster.at(Moment.LOADER, loader)
 
 
-def _own(watcher: Watcher, method: str) -> bool:
+def _overrides(watcher: Watcher, method: str) -> bool:
     """Whether the watcher has a method of its own for this."""
     return getattr(type(watcher), method, None) is not getattr(Watcher, method)
 
 
-def _same(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> bool:
-    """Both train the same parameters: the program has built its optimizer anew."""
-    first, second = (item.param_groups[0]["params"] for item in (one, other))
-    return bool(first and second and first[0] is second[0])
+def _same_parameters(old: torch.optim.Optimizer, new: torch.optim.Optimizer) -> bool:
+    """Whether both train the same parameters: the program has built its optimizer again."""
+    before, after = (optimizer.param_groups[0]["params"] for optimizer in (old, new))
+    return bool(before and after and before[0] is after[0])

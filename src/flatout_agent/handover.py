@@ -23,7 +23,7 @@ SETTINGS = (
     "worker_init_fn",
     "_DataLoader__multiprocessing_context",
 )
-"""Of a loader: under others its iterators are made in another way."""
+"""Settings of a loader that decide how its iterators are made."""
 
 
 class Layers(Protocol):
@@ -64,7 +64,7 @@ class Rest:
         return self._length()
 
     def error(self) -> Exception | None:
-        """What the sampler raised in place of its next index, told once."""
+        """What the sampler raised in place of its next index; returned once."""
         error, self._error = self._error, None
         return error
 
@@ -183,9 +183,9 @@ class Handover:
 
     def _has_indices(self) -> bool:
         """One of PyTorch's own iterators, over a dataset that is asked by index."""
-        from torch.utils.data import dataloader as own  # the host loads this module without torch
+        from torch.utils.data import dataloader  # the host loads this module without torch
 
-        kinds = (own._SingleProcessDataLoaderIter, own._MultiProcessingDataLoaderIter)
+        kinds = (dataloader._SingleProcessDataLoaderIter, dataloader._MultiProcessingDataLoaderIter)
         return type(self._raw) in kinds and self._raw._dataset_kind == 0
 
     def _take_over(self, loader: Any) -> Iterator[Any]:
@@ -195,8 +195,8 @@ class Handover:
         if isinstance(indices, Rest):
             self._rest = indices
         else:
-            own = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-            self._rest = Rest(indices, lambda: len(own))
+            sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+            self._rest = Rest(indices, lambda: len(sampler))
         raw._sampler_iter = iter(())
         try:
             fresh = self._fresh(loader, self._rest)

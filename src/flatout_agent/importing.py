@@ -53,8 +53,8 @@ class _Loader(importlib.abc.Loader):
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         if not hasattr(self.loader, "create_module"):
             return None
-        made: ModuleType | None = self.loader.create_module(spec)
-        return made
+        module: ModuleType | None = self.loader.create_module(spec)
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         # The module's code may look at its own loader (importlib.resources, inspect).

@@ -26,23 +26,23 @@ class Seen(Generic[T]):
     def __init__(self) -> None:
         self._references: list[weakref.ref[Any]] = []
 
-    def append(self, item: T) -> None:
-        self._references.append(weakref.ref(item))
+    def append(self, value: T) -> None:
+        self._references.append(weakref.ref(value))
 
     def __iter__(self) -> Iterator[T]:
-        found = [reference() for reference in self._references]
-        return iter([item for item in found if item is not None])
+        objects = [reference() for reference in self._references]
+        return iter([value for value in objects if value is not None])
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def __contains__(self, item: object) -> bool:
-        return any(known is item for known in self)
+    def __contains__(self, value: object) -> bool:
+        return any(other is value for other in self)
 
-    def index(self, item: object) -> int:
-        """How many were seen before `item`. Raises ValueError when it was not seen."""
+    def index(self, value: object) -> int:
+        """How many were seen before `value`. Raises ValueError when it was not seen."""
         for position, reference in enumerate(self._references):
-            if reference() is item:
+            if reference() is value:
                 return position
         raise ValueError("not seen")
 
@@ -50,8 +50,11 @@ class Seen(Generic[T]):
 class Job:
     """One training program: its root models, optimizers and loaders, in the order seen."""
 
-    def __init__(self, torch: Any) -> None:
-        self.torch = torch
+    def __init__(self) -> None:
+        import torch  # the host loads this module without torch
+
+        self._graph_task: Callable[[], int] | None
+        self._graph_task = getattr(torch._C, "_current_graph_task_id", None)
         self.models: Seen[torch.nn.Module] = Seen()
         self.optimizers: Seen[torch.optim.Optimizer] = Seen()
         self.loaders: Seen[Any] = Seen()
@@ -80,7 +83,7 @@ class Job:
         self.step_callbacks = [*self.step_callbacks, callback]
 
         def undo() -> None:
-            self.step_callbacks = [item for item in self.step_callbacks if item is not callback]
+            self.step_callbacks = [other for other in self.step_callbacks if other is not callback]
 
         return undo
 
@@ -118,15 +121,15 @@ class Job:
 
     def hand_over(self) -> None:
         """Let every epoch under way go on under its loader's present settings."""
-        with contextlib.ExitStack() as all_of_them:  # one that raises does not keep the others
+        with contextlib.ExitStack() as stack:  # one that raises does not keep the others
             for handover in list(self.handovers or ()):
-                all_of_them.callback(handover.switch)
+                stack.callback(handover.switch)
 
     def iterating(self, loader: Any, iterator: Any) -> None:
         """`loader` has made `iterator`: it can be found while it is under way."""
-        kept = getattr(loader, "_iterator", None) is iterator
+        persistent = getattr(loader, "_iterator", None) is iterator
         # Not in a circle: persistent workers end with their loader, not with the garbage collector.
-        iterator._flatout_loader = weakref.ref(loader) if kept else lambda: loader
+        iterator._flatout_loader = weakref.ref(loader) if persistent else lambda: loader
         self._iterators.setdefault(loader, weakref.WeakSet()).add(iterator)
 
     def loader_of(self, iterator: Any) -> Any:
@@ -138,8 +141,10 @@ class Job:
         return iter(list(self._iterators.get(loader, ())))
 
     def own_iterators(self, loader: Any) -> list[Any]:
-        """Those of them that fetch in this process, and in PyTorch's way."""
-        kind = self.torch.utils.data.dataloader._SingleProcessDataLoaderIter
+        """Those of its iterators that fetch in this process, in PyTorch's way."""
+        from torch.utils.data import dataloader
+
+        kind = dataloader._SingleProcessDataLoaderIter
         return [iterator for iterator in self.iterators(loader) if type(iterator) is kind]
 
     def inside_backward(self) -> bool:
@@ -148,5 +153,4 @@ class Job:
         Activation checkpointing computes parts of the model again in one, and the reentrant kind
         has a backward pass of its own in it.
         """
-        current = getattr(self.torch._C, "_current_graph_task_id", None)
-        return current is not None and current() != -1
+        return self._graph_task is not None and self._graph_task() != -1

@@ -32,7 +32,7 @@ MAX_SHAPES = 16
 
 
 class JobNotes:
-    """Collects facts while the untouched program trains; `facts()` gives the sum."""
+    """Collects facts while the untouched program trains; `facts()` returns them together."""
 
     def __init__(self) -> None:
         self.loaders: list[wire.LoaderFacts] = []
@@ -46,7 +46,7 @@ class JobNotes:
         self.eval_with_grad = False
         self.framework: str | None = None
         self.close: Callable[[], None] = lambda: None
-        """Stop noting: torch is left as it was."""
+        """Stop collecting: torch is restored."""
         self._watch_scalers()
 
     def _watch_scalers(self) -> None:
@@ -54,9 +54,9 @@ class JobNotes:
         scale = scaler.scale
         notes = self
 
-        def scale_and_note(own: Any, outputs: Any) -> Any:
-            notes.scaler = notes.scaler or own.is_enabled()
-            return scale(own, outputs)
+        def scale_and_note(instance: Any, outputs: Any) -> Any:
+            notes.scaler = notes.scaler or instance.is_enabled()
+            return scale(instance, outputs)
 
         self.close = replaced(scaler, "scale", scale_and_note)
 

@@ -125,12 +125,12 @@ def _trees(root: Path, controllers: str, controller: str) -> Iterator[tuple[Path
         words, types = fields.split(" "), kind.split(" ")
         if len(words) < 5 or len(types) < 3:
             continue
-        wanted = (
+        matches = (
             types[0] == "cgroup" and controller in types[2].split(",")
             if controllers
             else types[0] == "cgroup2"
         )
-        if wanted:
+        if matches:
             shown = [part for part in words[3].split("/") if part and part != ".."]
             yield root / words[4].lstrip("/"), shown
 

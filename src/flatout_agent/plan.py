@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flatout_agent import boosts as known
+from flatout_agent import boosts
 
 VERSION = 1
 """The newest version of the file that is known here."""
@@ -120,7 +120,7 @@ def _plan(document: Mapping[str, Any]) -> WrittenPlan:
 
 
 def _boost(boost_id: str, tables: PlanTable) -> WrittenBoost:
-    names = known.names()
+    names = boosts.names()
     if boost_id not in names:
         near = difflib.get_close_matches(boost_id, names, n=2)
         cure = f"did you mean {' or '.join(near)}?" if near else f"known are: {', '.join(names)}"
@@ -128,9 +128,9 @@ def _boost(boost_id: str, tables: PlanTable) -> WrittenBoost:
     table = tables.table(boost_id)
     table.only("gain", "risk", "params")
     params = table.table("params")
-    tried = known.load(boost_id).BOOST.params
-    params.only(*tried)
-    for name, values in tried.items():
+    choices = boosts.load(boost_id).BOOST.params
+    params.only(*choices)
+    for name, values in choices.items():
         params.like(name, values)
     return WrittenBoost(boost_id, dict(params.raw), table.number("gain"), table.text("risk"))
 
@@ -150,7 +150,7 @@ class PlanTable:
         for name in self.raw:
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
-                cure = f"did you mean {near[0]!r}?" if near else f"take it out ({_known(names)})"
+                cure = f"did you mean {near[0]!r}?" if near else f"take it out ({_listing(names)})"
                 raise PlanError(f"{self._path(name)} is not known", cure)
 
     def text(self, name: str) -> str | None:
@@ -163,7 +163,7 @@ class PlanTable:
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of strings, empty where the key is absent."""
         value = self.raw.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        if not isinstance(value, list) or not all(isinstance(element, str) for element in value):
             self._wrong(name, "a list of texts")
         return tuple(value)
 
@@ -202,9 +202,14 @@ class PlanTable:
     def tables(self, name: str) -> list[PlanTable]:
         """A list of tables, empty where the key is absent."""
         value = self.raw.get(name, [])
-        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        if not isinstance(value, list) or not all(
+            isinstance(element, Mapping) for element in value
+        ):
             self._wrong(name, "a list of tables")
-        return [PlanTable(item, f"{self._path(name)}[{index}]") for index, item in enumerate(value)]
+        return [
+            PlanTable(element, f"{self._path(name)}[{index}]")
+            for index, element in enumerate(value)
+        ]
 
     def like(self, name: str, examples: Sequence[Any]) -> None:
         """Refuse a value whose type is that of none of the examples; absent is fine."""
@@ -219,10 +224,10 @@ class PlanTable:
     def _path(self, name: str) -> str:
         return f"{self.where}.{name}" if self.where else name
 
-    def _wrong(self, name: str, wanted: str) -> NoReturn:
+    def _wrong(self, name: str, expected: str) -> NoReturn:
         raise PlanError(
-            f"{self._path(name)} = {self.raw[name]!r} is not {wanted}",
-            f"make {self._path(name)} {wanted}, or make the plan anew: flatout tune",
+            f"{self._path(name)} = {self.raw[name]!r} is not {expected}",
+            f"make {self._path(name)} {expected}, or make the plan anew: flatout tune",
         )
 
 
@@ -230,5 +235,5 @@ def _is_number(value: object) -> bool:
     return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
 
 
-def _known(names: Sequence[str]) -> str:
+def _listing(names: Sequence[str]) -> str:
     return f"known here: {', '.join(names)}" if names else "there is nothing to set"

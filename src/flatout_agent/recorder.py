@@ -20,7 +20,7 @@ class Recorder:
         self.folder = folder
         self.pid = os.getpid()
         self._lock = threading.Lock()
-        self._seen: set[tuple[str, str]] = set()
+        self._faults: set[tuple[str, str]] = set()
         path = os.path.join(folder, f"{self.pid}.jsonl")  # noqa: PTH118
         self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: PTH123, SIM115
 
@@ -40,8 +40,8 @@ class Recorder:
         frames = traceback.extract_tb(error.__traceback__)
         if frames:
             text += f" ({os.path.basename(frames[-1].filename)}:{frames[-1].lineno})"  # noqa: PTH119
-        if (where, text) not in self._seen:
-            self._seen.add((where, text))
+        if (where, text) not in self._faults:
+            self._faults.add((where, text))
             self.write(wire.Fault(where, text))
 
     def safely(self, where: str, action: Callable[..., T], *args: Any) -> T | None:

@@ -1,8 +1,8 @@
-"""Put something of ours under a name of a module, class or object, and take it back.
+"""Replace a name of a module, class or object, and restore it.
 
 The one mechanism for that in the agent. What is put back is what the owner itself held, as it held
-it: a `staticmethod` stays one, and a name that a class inherits is deleted again. Where somebody
-else has put something there since, that stays: it goes on through ours, which passes on.
+it: a `staticmethod` stays one, and a name that a class inherits is deleted again. What
+other code has put there since stays: it calls ours, which passes the call on.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ class Replacement:
 
     def __init__(self, owner: Any, values: Mapping[str, Any]) -> None:
         self.owner, self.values = owner, dict(values)
-        self._own = {name: held(owner, name) for name in values}
+        self._originals = {name: own_value(owner, name) for name in values}
 
     def put(self) -> None:
         """Put the values there; not where something else stands by now."""
         for name, value in self.values.items():
-            if held(self.owner, name) is self._own[name]:
+            if own_value(self.owner, name) is self._originals[name]:
                 setattr(self.owner, name, value)
 
     def back(self) -> None:
         """Put back what was there; not where something else stands by now."""
         for name, value in self.values.items():
-            if held(self.owner, name) is not value:
+            if own_value(self.owner, name) is not value:
                 continue
-            if self._own[name] is ABSENT:
+            if self._originals[name] is ABSENT:
                 delattr(self.owner, name)  # that of the base class shows again
             else:
-                setattr(self.owner, name, self._own[name])
+                setattr(self.owner, name, self._originals[name])
 
 
-def held(owner: Any, name: str) -> Any:
+def own_value(owner: Any, name: str) -> Any:
     """What the owner itself holds under this name, unbound; ABSENT: nothing."""
     if hasattr(getattr(type(owner), name, None), "__set__"):  # a slot, or a function's defaults
         return getattr(owner, name, ABSENT)

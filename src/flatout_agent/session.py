@@ -19,7 +19,7 @@ from flatout_agent.watch import Watcher
 
 def begin(orders: wire.Orders, recorder: Recorder) -> None:
     """Called once, right after torch has been imported."""
-    job = Job(torch)
+    job = Job()
     booster = Booster(job, orders.boosts, recorder)
     watcher: Watcher
     if orders.profile is not None:

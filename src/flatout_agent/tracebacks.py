@@ -10,19 +10,19 @@ from collections.abc import Callable
 from types import TracebackType
 
 LAST_LETTERS = 32_000
-"""What is kept of a traceback's end."""
+"""Characters of a traceback's end that are kept."""
 OURS = os.path.dirname(os.path.abspath(__file__)) + os.sep  # noqa: PTH100, PTH120
 
 
 def install() -> None:
     """Clean exceptions before whatever hook the program uses prints them."""
     sys.excepthook = _cleaning(sys.excepthook)
-    shown = threading.excepthook
+    thread_excepthook = threading.excepthook
 
     def thread_hook(arguments: threading.ExceptHookArgs) -> None:
         if arguments.exc_value is not None:
             clean(arguments.exc_value)
-        shown(arguments)
+        thread_excepthook(arguments)
 
     threading.excepthook = thread_hook
 
@@ -30,8 +30,8 @@ def install() -> None:
 def of_crash() -> str | None:
     """The traceback of the exception that is ending this process; None: it ends in order.
 
-    Python itself keeps it when it prints it. Asked while the process ends, so nothing of the
-    program was hooked for it.
+    Python itself keeps it when it prints it. Called while the process ends, so nothing of
+    the program was hooked for it.
     """
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is None or isinstance(error, KeyboardInterrupt):
@@ -55,33 +55,33 @@ def _cleaning(hook: Hook) -> Hook:
 
 def clean(error: BaseException) -> None:
     """Take our frames out of the traceback of `error` and of those that led to it."""
-    seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        item = waiting.pop()
-        if item is None or id(item) in seen:
+    cleaned: set[int] = set()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        current = pending.pop()
+        if current is None or id(current) in cleaned:
             continue
-        seen.add(id(item))
-        item.__traceback__ = _without_ours(item.__traceback__)
-        waiting += [item.__cause__, item.__context__]
+        cleaned.add(id(current))
+        current.__traceback__ = _without_ours(current.__traceback__)
+        pending += [current.__cause__, current.__context__]
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:
     """The same chain of frames without those of this package."""
-    kept = []
+    entries = []
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(OURS):
-            kept.append(trace)
+            entries.append(trace)
         trace = trace.tb_next
     following = None
-    for item in reversed(kept):
-        item.tb_next = following
-        following = item
+    for entry in reversed(entries):
+        entry.tb_next = following
+        following = entry
     return following
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first; its class where it says nothing."""
+    """The first line of an error's message; its class where there is none."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     # "backend='inductor' raised:" says nothing yet.
     return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]

@@ -110,7 +110,7 @@ def begin(plan: StepPlan, job: Job | None = None) -> Started:
     A boost that cannot hold here does nothing; the reason is in `declined`. What has to be done
     after each step is done after each optimizer's `step()`.
     """
-    job = Job(torch) if job is None else job
+    job = Job() if job is None else job
     loader = _Loader(plan.loader.get("workers"))
     job.loaders.append(loader)
     undos: list[Callable[[], None]] = []

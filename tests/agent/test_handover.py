@@ -130,7 +130,7 @@ LOADERS: dict[str, Callable[[Any], dict[str, Any]]] = {
 def agent() -> Iterator[tuple[Job, Booster]]:
     """This process as a live run has it: loaders are seen, and may be switched in an epoch."""
     with tempfile.TemporaryDirectory() as folder:
-        job, recorder = Job(torch), Recorder(folder)
+        job, recorder = Job(), Recorder(folder)
         job.handovers = weakref.WeakSet()
         booster = Booster(job, (), recorder)
         discovery = Discovery(job, Watcher(), booster, recorder)
@@ -585,7 +585,7 @@ def test_workers_that_stay_are_not_pinned_afterwards(monkeypatch: pytest.MonkeyP
     for _ in loader:
         pass
     with pytest.raises(Declined, match="keeps its workers"):
-        loader_pin_memory.apply(Job(torch), loader, {})
+        loader_pin_memory.apply(Job(), loader, {})
     own: DataLoader[Any] = DataLoader(Numbers(), batch_size=BATCH)
     with agent() as (job, booster):
         assert booster.on(switched_on(2)) is None  # nothing is there yet

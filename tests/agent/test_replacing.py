@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from flatout_agent.replacing import ABSENT, Replacement, held, in_reverse, replaced
+from flatout_agent.replacing import ABSENT, Replacement, in_reverse, own_value, replaced
 
 
 class Base:
@@ -70,7 +70,7 @@ def test_it_is_put_and_taken_back_again_and_again_but_not_over_others(module: Mo
         replacement.back()
         replacement.back()
         assert module.name is ours
-        assert held(module, "new") is ABSENT
+        assert own_value(module, "new") is ABSENT
     module.__dict__["name"] = "theirs"
     replacement.put()
     assert (module.name, module.new) == ("theirs", 1)

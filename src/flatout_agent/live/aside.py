@@ -25,7 +25,7 @@ from flatout_agent.live.blocks import Tick
 from flatout_agent.speedups.memory_counters import resident_bytes
 
 MOST_S = 300.0
-"""A copy that takes longer is ended: what it has compiled by then stays in the cache."""
+"""A copy that takes longer is ended; what it has compiled by then stays in the cache."""
 LINUX_ALONE = "copies are made on Linux alone"
 COMPILER_MODULES = ("torch._inductor.codecache", "torch._inductor.codegen.cpp")
 """They hold the number of threads that code is compiled for."""
@@ -46,15 +46,15 @@ class Aside:
             return False
         if any(self._in_use(name) for name in ("cuda", "xpu")):
             return False
-        spare, own = spare_memory(), resident_bytes()
-        return spare is not None and own is not None and 2 * own < spare
+        spare, resident = spare_memory(), resident_bytes()
+        return spare is not None and resident is not None and 2 * resident < spare
 
     def _in_use(self, name: str) -> bool:
         module = getattr(torch, name, None)
         return module is not None and bool(module.is_initialized())
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Have `work` done in a copy; nothing of what it changes comes back but files."""
+        """Do `work` in a copy; nothing that it changes comes back except files."""
         if sys.platform != "linux":
             raise RuntimeError(LINUX_ALONE)
         threads, own_pid = torch.get_num_threads(), os.getpid()
@@ -73,14 +73,14 @@ class Aside:
 
     @property
     def running(self) -> bool:
-        """Whether any is still at work."""
+        """Whether any copy is still at work."""
         if self._pids and time.perf_counter() - self._began > MOST_S:
             self.end()
         self._pids = [pid for pid in self._pids if not _ended(pid)]
         return bool(self._pids)
 
     def end(self) -> None:
-        """End them at once, if they still run."""
+        """End the copies that still run."""
         for pid in self._pids:
             _kill(pid)
         self._pids = []
@@ -88,7 +88,7 @@ class Aside:
     def wait(self) -> Generator[None, Tick, tuple[int, float]]:
         """Let the program train on until the copy has ended; (units, seconds) that took.
 
-        Meanwhile it leaves the copy one core: threads that share a core hold all others up.
+        Meanwhile it leaves one core to the copy: threads that share a core hold up all others.
         """
         threads, units, seconds = torch.get_num_threads(), 0, 0.0
         fewer = max(1, threads - 1) if threads >= usable_cores() else threads
@@ -130,10 +130,10 @@ def _end_with(parent: int) -> None:
 
 
 def _only_this(threads: int) -> None:
-    """In the copy: one thread, no word to anybody, none of the program's handlers, no return.
+    """In the copy: one thread, no output, none of the program's handlers.
 
-    OpenMP's threads are not copied, and to wait for them would last forever; so torch must not
-    start any, and the compiler must be told how many the program has.
+    OpenMP's threads are not copied, and waiting for them would never end; so torch must not start
+    any, and the compiler must know how many the program has.
     """
     if sys.platform != "linux":
         raise RuntimeError(LINUX_ALONE)

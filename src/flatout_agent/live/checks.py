@@ -39,7 +39,7 @@ class Checks:
     """Records calls on demand, and compares them as soon as their gradients are available."""
 
     def __init__(self, job: Job, booster: Booster, unsound: Unsound) -> None:
-        """unsound: told of boosts that must go, and why."""
+        """unsound: called with the boosts that must go, and why."""
         self.job, self.booster, self._unsound = job, booster, unsound
         self._fence = Fence(job, booster, unsound)
         self._replaying = False

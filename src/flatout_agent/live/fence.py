@@ -1,4 +1,4 @@
-"""A call that raises under a boost is made again as written: whose error is it?"""
+"""A call that raises under a boost is repeated as written: whose error is it?"""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ CALLED = (Moment.MODEL, Moment.START)
 """Boosts of these moments act on what a call of the model computes."""
 
 Unsound = Callable[[Sequence[str], str], None]
-"""Told of boosts that must go, and why."""
+"""Called with the boosts that must go, and why."""
 
 
 class Fence:
-    """Stands around the calls of root models while some boost is on."""
+    """Surrounds the calls of root models while some boost is on."""
 
     def __init__(self, job: Job, booster: Booster, unsound: Unsound) -> None:
-        """unsound: told of boosts that must go, and why."""
+        """unsound: called with the boosts that must go, and why."""
         self.job, self.booster, self._unsound = job, booster, unsound
         self.replaying = False
-        """A call is being made again."""
+        """A call is being repeated."""
 
     def call(self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The call, made again without the boosts where it raises.
+        """The call, repeated without the boosts where it raises.
 
-        Only torch's own generator is put back: reading those of Python, NumPy and the devices takes
+        Only torch's own generator is restored: reading those of Python, NumPy and the devices takes
         some 60 microseconds in every step, and other numbers after an error do no harm.
         """
-        drawn = torch.get_rng_state()
+        random_state = torch.get_rng_state()
         try:
             return call(*args, **kwargs)
         except Exception as error:
             reason = first_line(error)
         # Out here: the program's own error is not to have ours as its context, and what the failed
         # call held is free.
-        torch.set_rng_state(drawn)
+        torch.set_rng_state(random_state)
         return self._as_written(model, args, kwargs, reason)
 
     def _as_written(self, model: torch.nn.Module, args: Any, kwargs: Any, reason: str) -> Any:
@@ -66,6 +66,6 @@ class Fence:
 
 
 def first_line(error: BaseException) -> str:
-    """The error's kind and the first line of what it says."""
+    """The error's class and the first line of its message."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -2,7 +2,7 @@
 
 What it keeps is there while the program's own forward and backward pass, or its update, takes the
 most memory: a program that fills its GPU would run out of it in a line of its own, and end. Memory
-of the host can be given out twice; that of other accelerators tells too little of itself.
+of the host can be given out twice; other accelerators tell too little of theirs.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from flatout_agent.speedups.memory_counters import unused_bytes
 
 TOO_LITTLE = "too little GPU memory to compare"
 LIMITED = ("cuda",)
-"""Kinds of devices that are asked."""
+"""Kinds of devices that are checked."""
 OF_A_CALL = 4
-"""Copies of outputs and parameters: what a call gave and what came back there, beside the same of
-the call made again, both ways; weights that were put off, and the gradients of three calls."""
+"""Copies of outputs and parameters: a call's outputs and their gradients, beside the same of the
+call repeated, both ways; shifted weights, and the gradients of three calls."""
 OF_AN_UPDATE = 7
-"""Copies of parameters: before and after the update they and two states each, and the updates."""
+"""Copies of parameters: they and two states each, before and after the update, and the updates."""
 
 
 def lack_for_call(
@@ -30,10 +30,10 @@ def lack_for_call(
 ) -> str | None:
     """Why a call of this model, which gave this output, is not kept; None: there is room.
 
-    waiting: calls that are kept already, and will be given gradients.
+    waiting: calls that are kept already and await their gradients.
     """
-    kept = [tensor for recorded in waiting for tensor in recorded.outputs]
-    return _lack([*model.parameters(), *differentiable(output), *kept], OF_A_CALL)
+    waiting_outputs = [tensor for recorded in waiting for tensor in recorded.outputs]
+    return _lack([*model.parameters(), *differentiable(output), *waiting_outputs], OF_A_CALL)
 
 
 def lack_for_update(optimizer: torch.optim.Optimizer) -> str | None:
@@ -43,11 +43,11 @@ def lack_for_update(optimizer: torch.optim.Optimizer) -> str | None:
 
 
 def _lack(tensors: Iterable[torch.Tensor], copies: int) -> str | None:
-    needed: dict[torch.device, int] = {}
+    needed_bytes: dict[torch.device, int] = {}
     for tensor in {id(tensor): tensor for tensor in tensors}.values():
-        own = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # of a sharded one
-        if own.device.type in LIMITED:
-            size = copies * own.numel() * own.element_size()
-            needed[own.device] = needed.get(own.device, 0) + size
-    fits = all(unused_bytes(device) >= size for device, size in needed.items())
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # of a sharded one
+        if local.device.type in LIMITED:
+            size_bytes = copies * local.numel() * local.element_size()
+            needed_bytes[local.device] = needed_bytes.get(local.device, 0) + size_bytes
+    fits = all(unused_bytes(device) >= size_bytes for device, size_bytes in needed_bytes.items())
     return None if fits else TOO_LITTLE

@@ -17,12 +17,12 @@ from flatout_agent.live.fence import CALLED, Unsound
 from flatout_agent.live.snapshot import Snapshot
 
 FIRST_LOOK = 100
-"""Steps after the last decision at which the guard looks again; then twice as many ..."""
+"""Steps after the last decision until the guard looks again; then twice as many ..."""
 FARTHEST = 2000
-"""... up to so many: a look takes some four steps, and what a boost spoils until it is seen is at
-most so much training."""
+"""... up to this many: a look takes some four steps, and a boost that goes wrong spoils at most
+this much training."""
 COPYING = 0.01
-"""Of the time between two snapshots, how much copying one may take ..."""
+"""Share of the time between two snapshots that copying one may take ..."""
 QUICK_S = 0.5
 """... where it takes longer than this."""
 NO_LONGER = "the guard no longer holds: "
@@ -31,7 +31,7 @@ Agree = Callable[[float, str], float]
 
 
 class Looks:
-    """Those at what is kept in one run."""
+    """The looks at what is kept in one run."""
 
     def __init__(self, job: Job, checks: Checks, agree: Agree, unsound: Unsound) -> None:
         self.job, self.checks = job, checks
@@ -44,21 +44,21 @@ class Looks:
         self._looking = False
         self._waited = 0
         self._snapshot = Snapshot(job.models, job.optimizers)
-        self._taken_at, self._took_s = -math.inf, 0.0
-        """When the last snapshot was taken, and how long that took."""
+        self._snapshot_at, self._snapshot_s = -math.inf, 0.0
+        """When the last snapshot was taken, and how long it took."""
         self._stop: Callable[[], None] = lambda: None
 
     def begin(self, kept: list[Candidate]) -> None:
-        """From now on, while any of `kept`, which others may shorten, acts on the model's calls."""
+        """Begin to look, while any of `kept` (others may shorten it) acts on the model's calls."""
         self._kept = kept
-        self._ids = [item.id for item in self._called()]
+        self._ids = [candidate.id for candidate in self._called()]
         if self._ids:
             self._sound()
             self._next = self.job.steps + self._every
             self._stop = self.job.after_step(self._step)
 
     def _called(self) -> list[Candidate]:
-        return [item for item in self._kept if item.boost.moment in CALLED]
+        return [candidate for candidate in self._kept if candidate.boost.moment in CALLED]
 
     def _step(self) -> None:
         """At the end of each step. Ranks ask each other at the same steps, the same questions."""
@@ -72,7 +72,7 @@ class Looks:
                 self._looking, self._waited = True, 0
                 self.checks.look_at(self._called())
         except Exception:
-            self._end()  # the other ranks cannot be reached: nobody looks any more
+            self._end()  # the other ranks cannot be reached: no more looks
             raise
 
     def _looked(self) -> None:
@@ -91,26 +91,26 @@ class Looks:
     def _take_out(self, ids: Sequence[str], reason: str) -> None:
         self._ids = [boost for boost in self._ids if boost not in ids]
         first, last = self.sound_step + 1, self.job.steps
-        kept = self._snapshot.step if self._snapshot.whole else None
-        if kept is not None:
-            first = kept + 1
+        snapshot_step = self._snapshot.step if self._snapshot.whole else None
+        if snapshot_step is not None:
+            first = snapshot_step + 1
         end = "were trained under it"
-        if kept is not None:
-            end += f", so the weights and the optimizer are those of step {kept} again"
+        if snapshot_step is not None:
+            end += f", so the weights and the optimizer are those of step {snapshot_step} again"
         self._unsound(ids, f"{NO_LONGER}{reason}; the weights of steps {first} to {last} {end}")
-        if kept is not None:
+        if snapshot_step is not None:
             self._snapshot.put_back()
         self.sound_step = last
 
     def _sound(self) -> None:
-        """What stands there now was trained soundly."""
+        """The present weights were trained soundly: take a snapshot where one is due."""
         self.sound_step = self.job.steps
         now = time.perf_counter()
-        due = self._took_s <= QUICK_S or now - self._taken_at >= self._took_s / COPYING
+        due = self._snapshot_s <= QUICK_S or now - self._snapshot_at >= self._snapshot_s / COPYING
         if self._agree(float(due and self._snapshot.fits()), "min"):
             self._snapshot.take(self.job.steps)
-            self._taken_at = time.perf_counter()
-            self._took_s = self._taken_at - now
+            self._snapshot_at = time.perf_counter()
+            self._snapshot_s = self._snapshot_at - now
 
     def _end(self) -> None:
         self._stop()

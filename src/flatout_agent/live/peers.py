@@ -14,13 +14,13 @@ WAIT = timedelta(seconds=120)
 class Peers:
     """The ranks of a job. Where there is only one, everything is agreed at once.
 
-    All ranks take every step together, and each asks the same questions in the same order.
+    All ranks take every step together and ask the same questions in the same order.
     """
 
     def __init__(self) -> None:
         self.world = int(os.environ.get("WORLD_SIZE", "1") or 1)
         self.rank = int(os.environ.get("RANK", "0") or 0)
-        self._asked = 0
+        self._questions = 0
 
     @property
     def first(self) -> bool:
@@ -36,8 +36,8 @@ class Peers:
         if self.world == 1 or not (distributed.is_available() and distributed.is_initialized()):
             return value
         store = distributed.distributed_c10d._get_default_store()
-        self._asked += 1
-        prefix = f"flatout/{self._asked}"
+        self._questions += 1
+        prefix = f"flatout/{self._questions}"
         if how == "first":
             if self.first:
                 store.set(prefix, repr(value))

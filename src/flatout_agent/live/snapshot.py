@@ -1,7 +1,7 @@
 """Weights, buffers and optimizer state of a sound step, kept in memory to go back to.
 
 What the program keeps beside them (a learning rate schedule, a loss scaler, averaged weights) is
-not in it: the program goes on from where it is, with the weights of then.
+not included: the program goes on from where it is, with the earlier weights.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import torch
 from flatout_agent.limits import spare_memory
 
 SHARE = 0.25
-"""Of the memory that is free: more is not taken from the program."""
+"""Share of the free memory that a snapshot may take from the program."""
 
 _State = list[tuple[weakref.ref[torch.Tensor], dict[str, Any]]]
 """An optimizer's: each parameter with a copy of what the optimizer remembers of it."""
 
 
 class Snapshot:
-    """The one of a job; each `take` overwrites it."""
+    """The snapshot of a job; each `take` overwrites it."""
 
     def __init__(
         self, models: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
     ) -> None:
         self.models, self.optimizers = models, optimizers
         self.step: int | None = None
-        """The step after which it was taken; None: there is none."""
+        """The step after which it was taken; None: no snapshot."""
         self._weights: list[tuple[weakref.ref[torch.Tensor], torch.Tensor]] = []
-        """Each tensor, which is the program's to drop, with its copy in host memory."""
+        """Each tensor, which the program may drop, with its copy in host memory."""
         self._states: list[tuple[weakref.ref[torch.optim.Optimizer], _State]] = []
         """Each optimizer with a copy of its state, by parameter."""
 
@@ -49,17 +49,17 @@ class Snapshot:
         return spare is not None and size <= SHARE * spare
 
     def take(self, step: int) -> None:
-        """Keep what stands there now, after this step."""
+        """Keep the present values, after this step."""
         self.step = None  # not whole until the end
-        known = {id(tensor()): kept for tensor, kept in self._weights if tensor() is not None}
+        backups = {id(tensor()): backup for tensor, backup in self._weights if tensor() is not None}
         self._weights = []
         for tensor in self._model_tensors():
-            kept = known.get(id(tensor))
-            if kept is not None and kept.shape == tensor.shape and kept.dtype == tensor.dtype:
-                kept.copy_(tensor.detach())
+            backup = backups.get(id(tensor))
+            if backup is not None and backup.shape == tensor.shape and backup.dtype == tensor.dtype:
+                backup.copy_(tensor.detach())
             else:
-                kept = tensor.detach().to("cpu", copy=True)
-            self._weights.append((weakref.ref(tensor), kept))
+                backup = tensor.detach().to("cpu", copy=True)
+            self._weights.append((weakref.ref(tensor), backup))
         self._states = [
             (
                 weakref.ref(optimizer),
@@ -71,22 +71,24 @@ class Snapshot:
 
     @property
     def whole(self) -> bool:
-        """Whether it holds all that is trained now: a program may go on with another model."""
-        kept = {id(tensor()) for tensor, _ in self._weights if tensor() is not None}
+        """Whether it holds all that is trained now: the program may have changed its model."""
+        tensor_ids = {id(tensor()) for tensor, _ in self._weights if tensor() is not None}
         optimizers = [optimizer() for optimizer, _ in self._states]
         return (
             self.step is not None
-            and all(id(tensor) in kept for tensor in self._model_tensors())
-            and all(any(own is known for known in optimizers) for own in self.optimizers)
+            and all(id(tensor) in tensor_ids for tensor in self._model_tensors())
+            and all(
+                any(optimizer is owner for owner in optimizers) for optimizer in self.optimizers
+            )
         )
 
     def put_back(self) -> None:
-        """Make everything as it was."""
+        """Restore everything."""
         with torch.no_grad():
-            for reference, kept in self._weights:
+            for reference, backup in self._weights:
                 tensor = reference()
-                if tensor is not None and tensor.shape == kept.shape:
-                    tensor.copy_(kept)
+                if tensor is not None and tensor.shape == backup.shape:
+                    tensor.copy_(backup)
             for owner, state in self._states:
                 optimizer = owner()
                 if optimizer is not None:
@@ -125,15 +127,15 @@ class Snapshot:
             self._put_values(optimizer.state[parameter], values, parameter)
 
     def _put_values(
-        self, now: dict[str, Any], values: dict[str, Any], parameter: torch.Tensor
+        self, state: dict[str, Any], backups: dict[str, Any], parameter: torch.Tensor
     ) -> None:
-        for name in [name for name in now if name not in values]:
-            del now[name]
-        for name, kept in values.items():
-            own = now.get(name)
-            if not isinstance(kept, torch.Tensor):
-                now[name] = copy.deepcopy(kept)
-            elif isinstance(own, torch.Tensor) and own.shape == kept.shape:
-                own.copy_(kept)  # the very tensor: a recorded graph may hold it
+        for name in [name for name in state if name not in backups]:
+            del state[name]
+        for name, backup in backups.items():
+            value = state.get(name)
+            if not isinstance(backup, torch.Tensor):
+                state[name] = copy.deepcopy(backup)
+            elif isinstance(value, torch.Tensor) and value.shape == backup.shape:
+                value.copy_(backup)  # the very tensor: a recorded graph may hold it
             else:
-                now[name] = kept.to(parameter.device, copy=True)
+                state[name] = backup.to(parameter.device, copy=True)

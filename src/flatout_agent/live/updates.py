@@ -1,7 +1,7 @@
-"""Compare what an optimizer does to the weights, as written and under a boost, from one gradient.
+"""Compare an optimizer's update, as written and under a boost, from one gradient.
 
-After the program's own step the weights and the optimizer's state go back to where they were, the
-step is taken once more under the boost, and then all is put back as the program's own step left it.
+After the program's own step the weights and the optimizer's state are restored, the step is
+repeated under the boost, and then everything is set to what the program's own step left.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ class Before:
         self.weights = [p.detach().clone() for p in self.parameters]
         self.groups = _settings(optimizer)
         self.state = self._copied(optimizer.state)
-        self.drawn = forward_state.random_state([])
+        self.restore_random = forward_state.random_state([])
 
     def twice(self, apply: Apply) -> tuple[Made, Made]:
         """(the program's own update, the boost's); called when the program's step has ended."""
         optimizer = self.optimizer
         after = [p.detach().clone() for p in self.parameters]
         gradients = [p.grad for p in self.parameters]
-        own_state = dict(optimizer.state)  # the very tensors: the boost gets copies
-        groups, drawn = _settings(optimizer), forward_state.random_state([])
+        program_state = dict(optimizer.state)  # the very tensors: the boost gets copies
+        groups, restore_random = _settings(optimizer), forward_state.random_state([])
         written = self._update()
         try:
             self._put(self.weights)
             _set(optimizer, self.groups)
             optimizer.state.clear()
             optimizer.state.update(self._copied(self.state))
-            self.drawn()
+            self.restore_random()
             boosted = self._boosted(apply)
         finally:
             self._put(after)
             _set(optimizer, groups)
             optimizer.state.clear()
-            optimizer.state.update(own_state)
+            optimizer.state.update(program_state)
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
                 if parameter.grad is not gradient:
                     parameter.grad = gradient
-            drawn()
+            restore_random()
         return written, boosted
 
     def verdict(self, apply: Apply) -> Verdict | None:
         """Whether the boost's update is the program's own; None: nothing was updated."""
         written, boosted = self.twice(apply)
-        own = self._yardstick(written)
-        if own is None:
+        yardstick = self._yardstick(written)
+        if yardstick is None:
             return None
-        return guard.judge(guard.compare(written, boosted), own, "exact", False)
+        return guard.judge(guard.compare(written, boosted), yardstick, "exact", False)
 
     def _yardstick(self, written: Made) -> Yardstick | None:
         """How far updates may differ by rounding the weights alone; None: nothing was updated."""
@@ -84,10 +84,10 @@ class Before:
         if getattr(step, "hooked", False):
             step = step.__wrapped__
         hooks = optimizer._optimizer_step_pre_hooks
-        own_hooks = set(hooks)
+        program_hooks = set(hooks)
         undo = apply()
         try:
-            for key in [key for key in hooks if key not in own_hooks]:
+            for key in [key for key in hooks if key not in program_hooks]:
                 hooks[key](optimizer, (optimizer,), {})  # the boost's: it lays out gradients
             with torch.no_grad():
                 step(optimizer)

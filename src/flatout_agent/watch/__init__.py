@@ -9,7 +9,7 @@ import torch
 
 
 class Watcher:
-    """What discovery tells. Every method may be left out; none may raise into the program.
+    """What discovery reports. Every method may be left out; none may raise into the program.
 
     A watcher that is `light` needs no calls for each batch, forward pass and loss once the job is
     known, so that discovery takes those hooks out.
@@ -17,7 +17,7 @@ class Watcher:
 
     light = True
     leave: Callable[[], None]
-    """Takes discovery's hooks out for good: nothing is told any more."""
+    """Takes discovery's hooks out for good: nothing more is reported."""
 
     def loader_found(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """A DataLoader is iterated for the first time, before any boost touched it."""

@@ -1,7 +1,7 @@
-"""Calls that a training loop should not make, or not in each step: how often, how long, from where.
+"""Calls that a training loop should not make, or not in each step: how often, how long, and where.
 
 While it watches, it stands in front of these functions and methods; `remove` puts back what was
-there. One that the program has bound meanwhile goes on working and notes nothing.
+there. A stand-in that the program has bound meanwhile goes on working and notes nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAKERS = (
 )  # fmt: skip
 """Functions of torch that build tensors, on the host unless a device is named."""
 AGAIN = 2
-"""Calls per distinct file from which a file counts as opened anew."""
+"""Calls per distinct file from which files count as opened again and again."""
 FILES = 4096
 """Distinct file names remembered."""
 OPENERS = (
@@ -63,7 +63,7 @@ class _Entry:
 
 
 class Calls:
-    """Watches the thread that made it."""
+    """Watches the thread that created it."""
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, str | None], _Entry] = {}
@@ -78,7 +78,7 @@ class Calls:
     def install(self, outside_compiled: bool) -> None:
         """Stand in front of everything.
 
-        outside_compiled: also of what torch.compile would look into, and compile anew.
+        outside_compiled: also of what torch.compile would trace, and recompile.
         """
         self.active = True
         self._replace(torch, "save", "torch.save")
@@ -99,7 +99,7 @@ class Calls:
             self._replace(torch.Tensor, name, f"Tensor.{name}", _device_of_self)
         self._replace(torch, "nonzero", "Tensor.nonzero", _device_of_self)
         for name in MAKERS:
-            self._replace(torch, name, f"torch.{name}", self._made)
+            self._replace(torch, name, f"torch.{name}", self._maker_device)
 
     def watch_files(self) -> None:
         """Stand in front of what opens files."""
@@ -115,7 +115,7 @@ class Calls:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """For what flatout itself does within the loop."""
+        """While flatout itself works within the loop."""
         before, self._inside = self._inside, True
         try:
             yield
@@ -162,46 +162,48 @@ class Calls:
                 if detail is not None and not self._by_torch(sys._getframe(1)):
                     self._add(name, places.where(), spent, detail)
             except Exception:
-                self.active = False  # rather nothing than a wrong count, or an error in the program
+                self.active = (
+                    False  # no count is better than a wrong one, or an error in the program
+                )
             return result
 
         return call
 
     def _by_torch(self, caller: FrameType) -> bool:
-        """Torch's own calls are not for the user to change."""
+        """Whether torch made the call: not for the user to change."""
         if caller.f_code is Standing.__call__.__code__ and caller.f_back is not None:
             caller = caller.f_back
         return caller.f_code.co_filename.startswith(self._torch_folder)
 
     def _building_call(self, name: str, original: Any) -> Callable[..., Any]:
-        """Around `__init__` of modules and optimizers: one made in the loop, with all its parts."""
+        """Around `__init__` of modules and optimizers: what the loop builds, with all its parts."""
 
         @functools.wraps(original)
-        def init(own: Any, *args: Any, **kwargs: Any) -> None:
-            began = time.perf_counter()
-            original(own, *args, **kwargs)
+        def init(instance: Any, *args: Any, **kwargs: Any) -> None:
+            begin = time.perf_counter()
+            original(instance, *args, **kwargs)
             if self.active and threading.get_ident() == self._thread:
                 try:
-                    self._built(name, own, began, sys._getframe(1))
+                    self._built(name, instance, begin, sys._getframe(1))
                 except Exception:
                     self.active = False
 
         return init
 
-    def _built(self, name: str, own: Any, began: float, frame: FrameType) -> None:
-        """The outermost `__init__` on the stack tells which object is made, and from where."""
+    def _built(self, name: str, instance: Any, began: float, frame: FrameType) -> None:
+        """The outermost `__init__` on the stack tells which object is built, and where."""
         kinds = (torch.nn.Module, torch.optim.Optimizer)
         outer, caller = frame, frame.f_back
-        while caller is not None:  # all of them: parts are made in comprehensions, too
-            made = caller.f_code.co_name == "__init__" and caller.f_locals.get("self")
-            outer, caller = caller if isinstance(made, kinds) else outer, caller.f_back
-        if outer.f_code.co_name != "__init__" or outer.f_locals.get("self", own) is own:
-            found = places.user_frame(outer, inside="__init__")
-            where = places.told(found) if found is not None else None
-            self._add(name, where, time.perf_counter() - began, type(own).__name__)
+        while caller is not None:  # all frames: parts are built in comprehensions, too
+            building = caller.f_code.co_name == "__init__" and caller.f_locals.get("self")
+            outer, caller = caller if isinstance(building, kinds) else outer, caller.f_back
+        if outer.f_code.co_name != "__init__" or outer.f_locals.get("self", instance) is instance:
+            user_frame = places.user_frame(outer, inside="__init__")
+            where = places.location(user_frame) if user_frame is not None else None
+            self._add(name, where, time.perf_counter() - began, type(instance).__name__)
             self._building = (outer, began, (name, where))
         elif self._building is not None and self._building[0] is outer:
-            # A part of it: what has passed since it began is its time so far.
+            # A part of it: the time since its start is its time so far.
             _, since, key = self._building
             now = time.perf_counter()
             self.entries[key].s += now - since
@@ -220,36 +222,38 @@ class Calls:
             entry.detail = detail
 
     def _file(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        names = [item for item in args if isinstance(item, (str, bytes, os.PathLike))]
+        names = [argument for argument in args if isinstance(argument, (str, bytes, os.PathLike))]
         return os.fsdecode(names[0]) if names else ""
 
-    def _made(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    def _maker_device(
+        self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str | None:
         return None if self.in_loader else str(result.device.type)
 
-    def seen(self, steps: int) -> tuple[wire.CallSeen, ...]:
-        """What was noted, per step, the longest first."""
-        found = []
+    def summary(self, steps: int) -> tuple[wire.CallSeen, ...]:
+        """What was noted, per step, the most time first."""
+        rows = []
         for (name, where), entry in self.entries.items():
-            told, detail = name, entry.detail
+            label, detail = name, entry.detail
             if name in OPENING:
-                told, detail = opened(name, entry.calls, sorted(entry.files))
-            calls, spent = entry.calls / steps, entry.s / steps
-            found.append(wire.CallSeen(told, calls, spent, where, detail))
-        return tuple(sorted(found, key=lambda call: -call.s))
+                label, detail = opened(name, entry.calls, sorted(entry.files))
+            calls, seconds = entry.calls / steps, entry.s / steps
+            rows.append(wire.CallSeen(label, calls, seconds, where, detail))
+        return tuple(sorted(rows, key=lambda call: -call.s))
 
 
 OPENING = {name for _, _, name in OPENERS}
 
 
 def opened(name: str, calls: float, files: Sequence[str]) -> tuple[str, str]:
-    """How such calls are told: `open` where the same files are opened again and again."""
+    """(label, detail) of such calls: `open` where the same files are opened again and again."""
     if calls < AGAIN * len(files):
         return f"{name} (another file each time)", ""
     return name, files[0] if len(files) == 1 else f"{len(files)} files, {files[0]}" if files else ""
 
 
 class Standing:
-    """A function of a module's, replaced: like a built-in one it binds to no instance."""
+    """In place of a module's function: like a built-in function it binds to no instance."""
 
     def __init__(self, call: Callable[..., Any], original: Any) -> None:
         self.__wrapped__ = original

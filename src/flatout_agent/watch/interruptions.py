@@ -25,7 +25,7 @@ class Evaluations:
         self.means_s: list[float] = []
         """Seconds of a call in each pass that has ended."""
         self.with_grad = False
-        """In some pass gradients were recorded that nobody asked for."""
+        """In some pass gradients were recorded that were never used."""
         self._began = self._seconds = 0.0
         self._calls = 0
         self._recorded_grad = False
@@ -43,7 +43,7 @@ class Evaluations:
         return output
 
     def backward(self) -> None:
-        """The gradients of the pass under way were asked for."""
+        """The gradients of the pass under way are used."""
         self._recorded_grad = False
 
     def end(self) -> None:
@@ -66,12 +66,12 @@ class Evaluations:
 
 
 def watch_saving(saved: Callable[[], None]) -> Callable[[], None]:
-    """Be told when the program saves; returns the way back."""
-    own = torch.save
+    """Call `saved` when the program saves; returns the way back."""
+    original = torch.save
 
     def save(*args: Any, **kwargs: Any) -> Any:
         saved()
-        return own(*args, **kwargs)
+        return original(*args, **kwargs)
 
-    save.__wrapped__ = own  # type: ignore[attr-defined]
+    save.__wrapped__ = original  # type: ignore[attr-defined]
     return replaced(torch, "save", save)

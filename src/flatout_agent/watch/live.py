@@ -36,7 +36,7 @@ MICRO_STEP_S = 1.0
 """Steps longer than this are measured by micro-step, where they are made of several."""
 NEVER = 1 << 62
 FIRST_STEPS = 8
-"""Steps of a throw-away run that are told one by one: more are only needed for their times."""
+"""Steps of a throw-away run that are recorded one by one: later ones matter only by their times."""
 JOB_STEPS = 2
 """The job is known after so many steps."""
 
@@ -89,7 +89,7 @@ class LiveWatch(RunWatch):
         self._clean = True
         self._size = 0
 
-    # What discovery tells -----------------------------------------------------------------------
+    # What discovery reports ---------------------------------------------------------------------
 
     def loader_found(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self.notes.loader(loader)
@@ -175,7 +175,7 @@ class LiveWatch(RunWatch):
             self._unit_ended()
 
     def _first_steps(self) -> None:
-        """In a throw-away run: what is written from now on is the training's; that it trains."""
+        """In a throw-away run: what is written from now on is the training's; record each step."""
         if self.job.steps == 1:
             from flatout_agent import overlay
 
@@ -219,7 +219,7 @@ class LiveWatch(RunWatch):
             self._settled()
 
     def _settled(self) -> None:
-        """Every decision is made: from now on the run is only looked after."""
+        """Every decision is made: from now on the guard only looks after the run."""
         self.story = None
         self._finite, self._evaluations.timed = {}, False
         self._unwatch_saving()
@@ -242,7 +242,7 @@ class LiveWatch(RunWatch):
     # What the session asks for ------------------------------------------------------------------
 
     def look_inside(self) -> Generator[None, Tick, None]:
-        """Find out where the time of a step goes: the facts tell it from then on."""
+        """Measure where the time of a step goes: the facts contain it from then on."""
         seconds = yield from op_shares.of_a_unit(self.checks)
         if self.agree(float(bool(seconds)), "min"):
             unit_s = statistics.median(self._step_s)
@@ -274,14 +274,14 @@ class LiveWatch(RunWatch):
             self.recorder.write(record)
 
     def _forget(self, boosts: Sequence[str]) -> None:
-        """Let go of what those of them that are not kept have ready for another time."""
-        kept = {item.id for item in self.session.state.kept}
+        """Free what those of these boosts that are not kept hold for another time."""
+        kept_ids = {candidate.id for candidate in self.session.state.kept}
         for boost in boosts:
-            if boost not in kept:
+            if boost not in kept_ids:
                 self.recorder.safely(f"forget {boost}", self.booster.forget, boost)
 
     def report(self) -> None:
-        """The program as written is known: tell what it is, and how long a step takes."""
+        """The program as written is known: record what it is, and how long a step takes."""
         self.tell(wire.JobSeen(self.facts()))
         self.tell(self.summary())
 
@@ -301,7 +301,7 @@ class LiveWatch(RunWatch):
         return self._on
 
     def switch(self, on: Sequence[wire.BoostOrder]) -> None:
-        """Make exactly these boosts be on; what is not wanted goes first, the newest before."""
+        """Switch to exactly these boosts: first the others off, the newest first."""
         for order in reversed(self._on):
             if order not in on:
                 self.booster.off(order.id)
@@ -311,11 +311,11 @@ class LiveWatch(RunWatch):
         self._on = list(on)
         self.checks.on = bool(on)
 
-    def compile_aside(self, item: Candidate) -> Generator[None, Tick, tuple[int, float]]:
+    def compile_aside(self, candidate: Candidate) -> Generator[None, Tick, tuple[int, float]]:
         """Compile beside the program, where that can be; (units trained meanwhile, seconds)."""
 
         def compiled(recorded: list[Recorded]) -> None:
-            self.booster.on(item.order)
+            self.booster.on(candidate.order)
             for call in recorded:
                 again(call)
 
@@ -325,7 +325,7 @@ class LiveWatch(RunWatch):
         return (yield from self.aside.wait())
 
     def check(self, candidate: Candidate) -> Generator[None, Tick, Verdict]:
-        """Let the guard look at this boost before its first real step."""
+        """Let the guard check this boost before its first real step."""
         self._idle = None
         verdict = yield from self.checks.check(candidate)
         self._idle = self.checks.idle
@@ -377,10 +377,12 @@ class LiveWatch(RunWatch):
     def _unsound(self, boosts: Sequence[str], reason: str) -> None:
         """The guard no longer holds for these boosts: take them out and say so."""
         state, self._raised = self.session.state, True
-        for item in [kept for kept in state.kept if kept.id in boosts]:
-            state.kept.remove(item)
+        for candidate in [kept for kept in state.kept if kept.id in boosts]:
+            state.kept.remove(candidate)
             step = self.job.steps
-            self.tell(wire.Decided(item.id, "dropped", reason, params=item.params, step=step))
+            self.tell(
+                wire.Decided(candidate.id, "dropped", reason, params=candidate.params, step=step)
+            )
         self.switch(state.on)
         self.tell(self.summary())
 

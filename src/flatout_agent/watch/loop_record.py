@@ -30,7 +30,7 @@ class Step:
 
 
 class LoopRecord:
-    """Counts batches, model calls, backward passes and steps, as a watcher is told of them.
+    """Counts batches, model calls, backward passes and steps, as a watcher learns of them.
 
     Batches are for training once a training call or the step's end follows them: those that an
     evaluation follows were for that. Samples are those of the loader that feeds the training calls;
@@ -49,7 +49,7 @@ class LoopRecord:
         self.last_loader: torch.utils.data.DataLoader[Any] | None = None
         self.eval_seen = False
         self.eval_with_grad = False
-        """In some evaluation gradients were recorded that nobody asked for."""
+        """In some evaluation gradients were recorded that were never used."""
         self.began: float | None = None
         """When the step under way began; None: before the first batch or call."""
         self._until_training = until_training

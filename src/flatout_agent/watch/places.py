@@ -1,4 +1,4 @@
-"""Which line of the user's own code is running: cheap enough to ask at every call.
+"""Which line of the user's own code is running: cheap enough to find out at every call.
 
 The user's own code is what lies neither in Python's library, nor among installed packages, nor in
 the agent. The file that was started counts as the user's wherever it lies.
@@ -16,16 +16,16 @@ PACKAGES = ("site-packages", "dist-packages")
 STARTED_IN = os.getcwd() + os.sep  # noqa: PTH109
 
 _names: dict[str, str] = {}
-"""File as the code object names it -> as it is told; empty: not the user's."""
+"""File as the code object names it -> as reports name it; empty: not the user's."""
 
 
 def where() -> str | None:
     """file:line of the innermost frame of the user's code; None: there is none on this thread."""
     frame: FrameType | None = user_frame(sys._getframe(1))
-    return told(frame) if frame is not None else None
+    return location(frame) if frame is not None else None
 
 
-def told(frame: FrameType) -> str:
+def location(frame: FrameType) -> str:
     """file:line of a frame, the file relative to where the program was started."""
     return f"{_names.get(frame.f_code.co_filename) or frame.f_code.co_filename}:{frame.f_lineno}"
 
@@ -53,7 +53,9 @@ def _name(file: str) -> str:
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if main is None or os.path.abspath(main) != path:  # noqa: PTH100
         parts = path.replace("\\", "/").split("/")
-        if path.startswith((AGENT, LIBRARY, _torch())) or any(item in parts for item in PACKAGES):
+        if path.startswith((AGENT, LIBRARY, _torch())) or any(
+            folder in parts for folder in PACKAGES
+        ):
             return ""
     return path[len(STARTED_IN) :] if path.startswith(STARTED_IN) else path
 

@@ -56,8 +56,3 @@ def peak_bytes(job: Job) -> int | None:
 def _devices(job: Job) -> list[torch.device] | list[None]:
     """The devices of the job's models; None stands for the current device where there are none."""
     return forward_state.devices(job.models) or [None]
-
-
-def _devices(job: Job) -> list[torch.device | None]:
-    """Of the job's models; None, the current device, before there is a model."""
-    return [*forward_state.devices(job.models)] or [None]

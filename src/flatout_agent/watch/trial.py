@@ -43,7 +43,7 @@ class TrialWatch(Watcher):
         self._steps: list[wire.StepTaken] = []
         self._over = False
 
-    # What discovery tells -----------------------------------------------------------------------
+    # What discovery reports ---------------------------------------------------------------------
 
     def loader_found(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self.notes.loader(loader)
@@ -121,15 +121,15 @@ class TrialWatch(Watcher):
             overlay.mark_first_step()
 
     def _record_step(self, index: int, phase: wire.Phase, now: float) -> None:
-        taken = self.record.step(now)
+        record = self.record.step(now)
         step = wire.StepTaken(
             index=index,
             phase=phase,
-            wall_s=taken.wall_s,
-            wait_s=taken.wait_s,
-            eval_s=taken.eval_s,
-            samples=taken.samples,
-            micro_steps=max(1, taken.micro_steps),
+            wall_s=record.wall_s,
+            wait_s=record.wait_s,
+            eval_s=record.eval_s,
+            samples=record.samples,
+            micro_steps=max(1, record.micro_steps),
             window=self.window.number,
         )
         self._steps.append(step)

@@ -34,7 +34,7 @@ class Window:
         self._warmup_s = 0.0
         self._recompiles = 0
         self._began = 0.0
-        self._taken = 0
+        self._steps = 0
         self._skip = 0
 
     def phase(self) -> Literal["warmup", "window"]:
@@ -45,16 +45,16 @@ class Window:
         """The window starts with the next step."""
         self._measuring = True
         self._began = now
-        self._taken = 0
+        self._steps = 0
         self._skip = STEPS_AFTER_GATE if self.orders.gates else 0
 
     def closes(self, now: float) -> bool:
         """Whether the step that has just ended is the window's last."""
-        taken = self._taken + 1
+        steps = self._steps + 1
         if self.lockstep:
-            return taken >= max(self.orders.min_steps, LOCKSTEP_STEPS)
+            return steps >= max(self.orders.min_steps, LOCKSTEP_STEPS)
         long_enough = now - self._began >= self.orders.window_s
-        return taken >= self.orders.max_steps or (taken >= self.orders.min_steps and long_enough)
+        return steps >= self.orders.max_steps or (steps >= self.orders.min_steps and long_enough)
 
     def step_ended(
         self, step: wire.StepTaken, closing: bool, buffered: int, recompiles: int
@@ -70,7 +70,7 @@ class Window:
             self._skip -= 1
             self._began += step.wall_s
             return False
-        self._taken += 1
+        self._steps += 1
         if not closing:
             return False
         self.number += 1

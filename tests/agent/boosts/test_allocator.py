@@ -47,7 +47,7 @@ def faults(steps=5):
 torch.set_num_threads(1)
 faults()
 said = {"before": faults()}
-applied = allocator.apply(Job(torch), torch, {})
+applied = allocator.apply(Job(), torch, {})
 faults()
 # The least of three: the heap may grow once more, or the system may take idle pages away.
 said.update(kept=min(faults() for _ in range(3)), engaged=applied.engaged())
@@ -62,9 +62,9 @@ from flatout_agent.boost import Declined
 from flatout_agent.boosts import allocator
 from flatout_agent.job import Job
 
-engaged = allocator.apply(Job(torch), torch, {"malloc": "jemalloc"}).engaged()
+engaged = allocator.apply(Job(), torch, {"malloc": "jemalloc"}).engaged()
 try:
-    allocator.apply(Job(torch), torch, {"malloc": "glibc-keep"})
+    allocator.apply(Job(), torch, {"malloc": "glibc-keep"})
 except Declined as reason:
     print(json.dumps([engaged, str(reason)]))
 """
@@ -105,13 +105,13 @@ def test_the_users_own_malloc_settings_stay(
 ) -> None:
     monkeypatch.setenv(name, setting)
     with pytest.raises(Declined, match=f"^{reason}$"):
-        boost.apply(Job(torch), torch, KEEP)
+        boost.apply(Job(), torch, KEEP)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
 def test_a_library_that_is_not_loaded_is_declined() -> None:
     with pytest.raises(Declined, match="jemalloc is not loaded"):
-        boost.apply(Job(torch), torch, {"malloc": "jemalloc"})
+        boost.apply(Job(), torch, {"malloc": "jemalloc"})
 
 
 @pytest.mark.skipif(shutil.which("cc") is None or sys.platform != "linux", reason="needs cc")
@@ -209,7 +209,7 @@ def test_by_hand_is_python(facts: JobFacts) -> None:
 def test_segments_expand_on_a_gpu() -> None:
     script = (
         "import torch; from flatout_agent.boosts import allocator; from flatout_agent.job import "
-        "Job; a = allocator.apply(Job(torch), torch, {}); torch.ones(1 << 20, device='cuda'); "
+        "Job; a = allocator.apply(Job(), torch, {}); torch.ones(1 << 20, device='cuda'); "
         "print(a.engaged())"
     )
     environ = boost.environment(dataclasses.replace(CUDA, torch=torch.__version__), KEEP)

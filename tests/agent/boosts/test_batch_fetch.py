@@ -53,7 +53,7 @@ def _start(job: Job, loader: Any) -> Iterator[Any]:
 
 
 def _apply(loader: Any) -> tuple[Job, Applied]:
-    job = Job(torch)
+    job = Job()
     return job, boost.apply(job, loader, {})
 
 
@@ -72,7 +72,7 @@ def _two_epochs(make: Callable[[], Any], boosted: bool) -> tuple[list[Any], Any]
     """Two epochs of the loader, and what the program draws in between; and what became of it."""
     torch.manual_seed(3)
     loader = make()
-    job, told = Job(torch), None
+    job, told = Job(), None
     applied = boost.apply(job, loader, {}) if boosted else None
     seen: list[Any] = []
     for _ in range(2):
@@ -178,7 +178,7 @@ def test_switched_on_and_off_in_the_middle_of_an_epoch(switches: list[bool], ear
     torch.manual_seed(1)
     expected = [_bits(batch) for batch in _loader(shuffle=True)]
     torch.manual_seed(1)
-    loader, job = _loader(shuffle=True), Job(torch)
+    loader, job = _loader(shuffle=True), Job()
     applied = boost.apply(job, loader, {}) if early else None
     found = []
     batches = _start(job, loader)
@@ -267,7 +267,7 @@ def test_a_difference_in_the_first_batch_keeps_it_off(monkeypatch: pytest.Monkey
 def test_errors_are_those_of_pytorch(bad: Any) -> None:
     def run(boosted: bool) -> tuple[str, Any]:
         loader = _loader(batch_sampler=[[0, 1], [2, bad]], batch_size=1)
-        job = Job(torch)
+        job = Job()
         if boosted:
             boost.apply(job, loader, {})
         batches = _start(job, loader)

@@ -36,7 +36,7 @@ def _sizes(loader: Any) -> list[int]:
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_batches_grow_and_the_samples_stay(drop_last: bool) -> None:
     loader = DataLoader(DATA, batch_size=3, shuffle=True, drop_last=drop_last)
-    applied = boost.apply(Job(torch), loader, {"factor": 4})
+    applied = boost.apply(Job(), loader, {"factor": 4})
     assert loader.batch_size == 12
     torch.manual_seed(1)
     batches = [batch.tolist() for batch in loader]
@@ -50,7 +50,7 @@ def test_batches_grow_and_the_samples_stay(drop_last: bool) -> None:
 def test_undo_restores_the_loader() -> None:
     loader = DataLoader(DATA, batch_size=3, shuffle=True)
     before = dict(vars(loader))
-    applied = boost.apply(Job(torch), loader, {"factor": 2})
+    applied = boost.apply(Job(), loader, {"factor": 2})
     assert max(_sizes(loader)) == 6
     applied.undo()
     assert vars(loader) == before
@@ -60,7 +60,7 @@ def test_undo_restores_the_loader() -> None:
 def test_a_shuffling_distributed_sampler_is_kept() -> None:
     sampler: Any = DistributedSampler(DATA, num_replicas=2, rank=0)
     loader = DataLoader(DATA, batch_size=3, sampler=sampler)
-    boost.apply(Job(torch), loader, {"factor": 2})
+    boost.apply(Job(), loader, {"factor": 2})
     assert loader.sampler is sampler
     assert _sizes(loader) == [6, 6, 6, 6, 1]
 
@@ -86,7 +86,7 @@ def test_a_shuffling_distributed_sampler_is_kept() -> None:
 )
 def test_what_stands_against_it(loader: Any, reason: str) -> None:
     with pytest.raises(Declined, match=reason):
-        boost.apply(Job(torch), loader(), {"factor": 2})
+        boost.apply(Job(), loader(), {"factor": 2})
 
 
 @pytest.mark.parametrize(

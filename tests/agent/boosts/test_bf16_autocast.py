@@ -45,7 +45,7 @@ def grads(model):
 
 
 def boosted(model):
-    job = Job(torch)
+    job = Job()
     job.models.append(model)
     return bf16_autocast.apply(job, model, {})
 
@@ -133,7 +133,7 @@ def test_copies_and_pickles_see_nothing():
 
 def test_compile_sits_inside():
     model, depths = Net(), []
-    job = Job(torch)
+    job = Job()
 
     def inner(call):
         def watched(*args):

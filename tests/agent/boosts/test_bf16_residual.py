@@ -92,7 +92,7 @@ def model() -> GPT:
 
 @pytest.fixture
 def applied(model: GPT) -> Iterator[Applied]:
-    found = bf16_residual.apply(Job(torch), model, {})
+    found = bf16_residual.apply(Job(), model, {})
     yield found
     if functional.embedding is not ORIGINAL:
         found.undo()
@@ -132,7 +132,7 @@ def test_outside_of_bfloat16_autocast_every_bit_stays(
 def test_switched_again_and_again_it_leaves_nothing(model: GPT) -> None:
     plain = gradients(model)
     for _ in range(3):
-        applied = bf16_residual.apply(Job(torch), model, {})
+        applied = bf16_residual.apply(Job(), model, {})
         assert not torch.equal(gradients(model), plain)
         applied.undo()
         assert torch.equal(gradients(model), plain)
@@ -140,7 +140,7 @@ def test_switched_again_and_again_it_leaves_nothing(model: GPT) -> None:
 
 
 def test_two_models_share_it_and_the_last_one_puts_it_back(model: GPT) -> None:
-    first, second = (bf16_residual.apply(Job(torch), model, {}) for _ in range(2))
+    first, second = (bf16_residual.apply(Job(), model, {}) for _ in range(2))
     first.undo()
     gradients(model)
     assert model.stream == [torch.bfloat16]
@@ -151,7 +151,7 @@ def test_two_models_share_it_and_the_last_one_puts_it_back(model: GPT) -> None:
 def test_a_function_that_others_wrapped_since_passes_on(
     model: GPT, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    applied = bf16_residual.apply(Job(torch), model, {})
+    applied = bf16_residual.apply(Job(), model, {})
     ours = functional.embedding
     with monkeypatch.context() as patch:
         patch.setattr(functional, "embedding", lambda *args, **kwargs: ours(*args, **kwargs))
@@ -165,7 +165,7 @@ def test_beside_bf16_autocast_the_output_is_float32(
     model: GPT, applied: Applied, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: (True, "here"))
-    autocast = bf16_autocast.apply(Job(torch), model, {})
+    autocast = bf16_autocast.apply(Job(), model, {})
     assert model(tokens()).dtype == torch.float32
     assert model.stream == [torch.bfloat16]
     autocast.undo()
@@ -175,14 +175,14 @@ def test_compiled_code_follows_each_switch(model: GPT) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(lambda batch: model(batch), backend="aot_eager", fullgraph=True)
     plain = gradients(model, compiled)
-    applied = bf16_residual.apply(Job(torch), model, {})
+    applied = bf16_residual.apply(Job(), model, {})
     cast = gradients(model, compiled)
     assert model.stream == [torch.bfloat16]
     assert applied.engaged() == (True, "embeddings come out in bfloat16")
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     applied.undo()
     assert torch.equal(gradients(model, compiled), plain)
-    applied = bf16_residual.apply(Job(torch), model, {})
+    applied = bf16_residual.apply(Job(), model, {})
     assert torch.equal(gradients(model, compiled), cast)
     assert applied.engaged() == (True, "embeddings come out in bfloat16")
     applied.undo()
@@ -222,7 +222,7 @@ def test_scripts_copies_and_pickles_see_torchs_own(model: GPT, applied: Applied)
 )
 def test_declined(target: nn.Module, word: str) -> None:
     with pytest.raises(Declined, match=word):
-        bf16_residual.apply(Job(torch), target, {})
+        bf16_residual.apply(Job(), target, {})
     assert functional.embedding is ORIGINAL
 
 

@@ -49,7 +49,7 @@ def keep(x):
 
 
 def boosted(model):
-    return channels_last.apply(Job(torch), model, {})
+    return channels_last.apply(Job(), model, {})
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -37,7 +37,7 @@ def body() -> Any:
 
 
 def boosted() -> Applied:
-    return boost.apply(Job(torch), torch, {})
+    return boost.apply(Job(), torch, {})
 
 
 def calls(applied: Applied) -> str:

@@ -51,7 +51,7 @@ def traced(monkeypatch):
 
 
 def boosted(model, mode="default"):
-    job = Job(torch)
+    job = Job()
     job.models.append(model)
     return compile.apply(job, model, {"mode": mode})
 
@@ -172,7 +172,7 @@ def test_the_models_own_exception_passes_untouched():
 
 @pytest.mark.usefixtures("traced")
 def test_two_models_of_one_class_both_engage():
-    job, models = Job(torch), [Net(), Net()]
+    job, models = Job(), [Net(), Net()]
     for model in models:
         job.models.append(model)
     applied = [compile.apply(job, model, {}) for model in models]
@@ -232,7 +232,7 @@ class OnCuda(Net):
 @pytest.mark.parametrize("mode", compile.GRAPH_MODES)
 def test_graphs_are_declined_where_several_models_train(mode, monkeypatch):
     monkeypatch.setattr(compile, "missing", lambda *_: None)
-    job, models = Job(torch), [OnCuda(), OnCuda()]
+    job, models = Job(), [OnCuda(), OnCuda()]
     job.models.append(models[0])
     compile.apply(job, models[0], {"mode": mode}).undo()
     job.models.append(models[1])
@@ -243,7 +243,7 @@ def test_graphs_are_declined_where_several_models_train(mode, monkeypatch):
 
 
 def test_graphs_end_where_another_model_is_seen_later():
-    job, models, calls = Job(torch), [Net(), Net()], []
+    job, models, calls = Job(), [Net(), Net()], []
     job.models.append(models[0])
     graphed = compiling.CompiledCalls(job, models[0], lambda: calls.append("compiled"), graphs=True)
     graphed.step_begins = False
@@ -266,7 +266,7 @@ def test_the_settings_of_older_torch(name, fails, monkeypatch):
     counters = {"stats": Counter()}
     dynamo = SimpleNamespace(config=config, utils=SimpleNamespace(counters=counters))
     monkeypatch.setattr(torch, "_dynamo", dynamo)
-    job = Job(torch)
+    job = Job()
     calls = compiling.CompiledCalls(job, None, lambda: seen.append(config.suppress_errors), False)
     calls._run((), {})
     calls.close()

@@ -31,14 +31,14 @@ def amx(monkeypatch):
 
 @pytest.fixture
 def applied(amx):
-    applied = cpu_bf16.apply(Job(torch), torch, {})
+    applied = cpu_bf16.apply(Job(), torch, {})
     yield applied
     applied.undo()
 
 
 def test_undo_restores_every_setting(amx):
     before = settings()
-    applied = cpu_bf16.apply(Job(torch), torch, {})
+    applied = cpu_bf16.apply(Job(), torch, {})
     assert settings()[:3] == ["medium", "bf16", "bf16"]
     applied.undo()
     assert settings() == before
@@ -64,13 +64,13 @@ def test_declined_where_onednn_would_keep_float32(monkeypatch, native, word):
     monkeypatch.setattr(float_math, "native_bf16", lambda device: native)
     before = settings()
     with pytest.raises(Declined, match=word):
-        cpu_bf16.apply(Job(torch), torch, {})
+        cpu_bf16.apply(Job(), torch, {})
     assert settings() == before
 
 
 def test_declined_when_the_precision_is_set_already(applied):
     with pytest.raises(Declined, match="itself"):
-        cpu_bf16.apply(Job(torch), torch, {})
+        cpu_bf16.apply(Job(), torch, {})
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_applies(change, word):
 
 def test_promise_and_by_hand(amx):
     assert cpu_bf16.promise(FACTS, {}) > 1.0
-    undo = cpu_bf16.apply(Job(torch), torch, {}).undo
+    undo = cpu_bf16.apply(Job(), torch, {}).undo
     ours = settings()
     undo()
     exec(cpu_bf16.by_hand(FACTS, {}), {"torch": torch})

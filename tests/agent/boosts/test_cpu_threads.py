@@ -26,7 +26,7 @@ def eight_threads_on_eight_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 
 def _job(*loaders: Any) -> tuple[Job, Any]:
-    job, model = Job(torch), torch.nn.Linear(2, 2)
+    job, model = Job(), torch.nn.Linear(2, 2)
     job.models.append(model)
     for loader in loaders:
         job.loaders.append(loader)

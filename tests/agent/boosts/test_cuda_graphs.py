@@ -43,7 +43,7 @@ def calls():
 
 def calls_of(model):
     """The layer around this model's call, with the stand-in for the real recording."""
-    job, capture = Job(torch), Capture()
+    job, capture = Job(), Capture()
     applied = graphed_calls.put_on(job, model, capture)
     calls = graphed_calls.of_model(job, model, capture)
     calls.model, calls.recorded, calls.applied = model, capture.recorded, applied
@@ -435,13 +435,13 @@ def test_nothing_outlasts_its_forgetting(calls, off_first):
 
 def test_another_program_forgets_nothing_of_this_one(calls):
     calls.applied.undo()
-    cuda_graphs.forget(Job(torch))
+    cuda_graphs.forget(Job())
     assert graphed_calls.of_job(calls.job) == [calls]
 
 
 @pytest.mark.parametrize("on", [True, False])
 def test_a_model_that_the_program_drops_is_gone(on):
-    job, model = Job(torch), Net()
+    job, model = Job(), Net()
     applied = graphed_calls.put_on(job, model, Capture())
     for _ in range(4):
         step(model)
@@ -563,7 +563,7 @@ def test_cannot(model, word):
 
 def test_declined_on_the_cpu():
     with pytest.raises(Declined, match="on cpu"):
-        cuda_graphs.apply(Job(torch), Net(), {})
+        cuda_graphs.apply(Job(), Net(), {})
 
 
 def facts(**change):
@@ -601,7 +601,7 @@ def test_training_on_the_gpu_is_the_same_and_statistics_are_taken_once(autocast)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 4)).cuda()
     plain = copy.deepcopy(model)
-    applied = cuda_graphs.apply(Job(torch), model, {})
+    applied = cuda_graphs.apply(Job(), model, {})
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.1) for net in (model, plain)]
     kept = []
     for number in range(8):
@@ -635,7 +635,7 @@ class Deep(Net):
 @pytest.mark.parametrize("idiom", IDIOMS)
 def test_kept_gradients_on_the_gpu(idiom):
     torch.manual_seed(0)
-    model, job = Deep().cuda(), Job(torch)
+    model, job = Deep().cuda(), Job()
     plain = copy.deepcopy(model)
     applied = cuda_graphs.apply(job, model, {})
     for number in range(12):

@@ -30,7 +30,7 @@ def order() -> list[int]:
 def applied(monkeypatch: pytest.MonkeyPatch) -> Iterator[Applied]:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     before = order()
-    found = cudnn_attention.apply(Job(torch), torch, {})
+    found = cudnn_attention.apply(Job(), torch, {})
     yield found
     found.undo()
     assert order() == before
@@ -40,7 +40,7 @@ def test_cudnn_comes_first_and_the_others_as_before(applied: Applied) -> None:
     assert order()[0] == CUDNN
     assert sorted(order()) == sorted(set(order()))
     with pytest.raises(Declined, match="already"):
-        cudnn_attention.apply(Job(torch), torch, {})
+        cudnn_attention.apply(Job(), torch, {})
 
 
 def test_engaged_sees_what_the_script_did(
@@ -59,14 +59,14 @@ def test_engaged_sees_what_the_script_did(
 def test_declined(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(Declined, match="without CUDA"):
         patch.setattr(torch.version, "cuda", None)
-        cudnn_attention.apply(Job(torch), torch, {})
+        cudnn_attention.apply(Job(), torch, {})
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     with monkeypatch.context() as patch, pytest.raises(Declined, match="turned"):
         patch.setattr(torch.backends.cuda, "cudnn_sdp_enabled", lambda: False)
-        cudnn_attention.apply(Job(torch), torch, {})
+        cudnn_attention.apply(Job(), torch, {})
     monkeypatch.delattr(torch._C, "_set_sdp_priority_order")
     with pytest.raises(Declined, match=r"2\.6 or newer"):
-        cudnn_attention.apply(Job(torch), torch, {})
+        cudnn_attention.apply(Job(), torch, {})
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_cudnns_kernel_runs_on_hopper() -> None:
     if torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("older than Hopper")
     q = torch.randn(2, 4, 512, 64, device="cuda", dtype=torch.bfloat16)
-    found = cudnn_attention.apply(Job(torch), torch, {})
+    found = cudnn_attention.apply(Job(), torch, {})
     try:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
             torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)

@@ -17,7 +17,7 @@ SHAPES = tuple(f"8x3x{n}x{n}" for n in range(5))
 @pytest.fixture
 def applied(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    applied = cudnn_benchmark.apply(Job(torch), torch, {})
+    applied = cudnn_benchmark.apply(Job(), torch, {})
     yield applied
     applied.undo()
     assert torch.backends.cudnn.benchmark is False
@@ -28,7 +28,7 @@ def test_measuring_is_on_until_undone(applied, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     assert applied.engaged() == (True, "")
     with pytest.raises(Declined, match="already"):
-        cudnn_benchmark.apply(Job(torch), torch, {})
+        cudnn_benchmark.apply(Job(), torch, {})
 
 
 def test_engaged_sees_what_the_script_did(applied, monkeypatch):
@@ -52,11 +52,11 @@ def test_declined(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(torch.version, "cuda", None)
         with pytest.raises(Declined, match="without CUDA"):
-            cudnn_benchmark.apply(Job(torch), torch, {})
+            cudnn_benchmark.apply(Job(), torch, {})
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
     with pytest.raises(Declined, match="deterministic"):
-        cudnn_benchmark.apply(Job(torch), torch, {})
+        cudnn_benchmark.apply(Job(), torch, {})
     assert torch.backends.cudnn.benchmark is False
 
 

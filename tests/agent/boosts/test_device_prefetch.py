@@ -17,7 +17,7 @@ FACTS = JobFacts("2.13.0", "3.11", "linux", "cuda", loaders=(LOADER,))
 def test_without_cuda_it_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(Declined, match="no CUDA device"):
-        boost.apply(Job(torch), torch.utils.data.DataLoader([1]), {})
+        boost.apply(Job(), torch.utils.data.DataLoader([1]), {})
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_values_are_right_on_a_gpu() -> None:
     loader = torch.utils.data.DataLoader(
         torch.utils.data.TensorDataset(data), batch_size=4, pin_memory=True
     )
-    job = Job(torch)
+    job = Job()
     applied = boost.apply(job, loader, {})
     weights = torch.randn(data.shape[1], 512, device="cuda")
     for index, (x,) in enumerate(job.batches(loader, iter(loader))):

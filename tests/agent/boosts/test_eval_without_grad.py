@@ -48,7 +48,7 @@ def net() -> Net:
 
 
 def _apply(net: torch.nn.Module) -> Applied:
-    return boost.apply(Job(torch), net, {})
+    return boost.apply(Job(), net, {})
 
 
 def _train(net: Net) -> None:

@@ -41,7 +41,7 @@ class Net(nn.Module):
 
 
 def boosted(model: nn.Module) -> Applied:
-    job = Job(torch)
+    job = Job()
     job.models.append(model)
     return boost.apply(job, model, {})
 

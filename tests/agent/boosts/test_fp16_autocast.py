@@ -32,7 +32,7 @@ def network():
 
 @pytest.fixture
 def boosted():
-    job, applied = Job(torch), []
+    job, applied = Job(), []
 
     def apply(model):
         job.models.append(model)
@@ -157,7 +157,7 @@ def test_undo_leaves_nothing_behind():
 
     own, hooks, model = torch.autograd.backward, len(_global_optimizer_pre_hooks), network()
     names = set(model.__dict__)
-    applied = fp16_autocast.apply(Job(torch), model, {})
+    applied = fp16_autocast.apply(Job(), model, {})
     assert torch.autograd.backward != own
     applied.undo()
     assert torch.autograd.backward is own
@@ -170,13 +170,13 @@ def test_declined_where_the_script_looks_at_gradients():
     model = network()
     model[0].weight.register_hook(lambda gradient: gradient)
     with pytest.raises(Declined, match="parameters' gradients"):
-        fp16_autocast.apply(Job(torch), model, {})
+        fp16_autocast.apply(Job(), model, {})
     model = network()
     model[0].register_full_backward_hook(lambda *_: None)
     with pytest.raises(Declined, match="backward hooks"):
-        fp16_autocast.apply(Job(torch), model, {})
+        fp16_autocast.apply(Job(), model, {})
     with pytest.raises(Declined, match="half precision"):
-        fp16_autocast.apply(Job(torch), network().half(), {})
+        fp16_autocast.apply(Job(), network().half(), {})
 
 
 @pytest.mark.parametrize(

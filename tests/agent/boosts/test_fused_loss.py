@@ -33,7 +33,7 @@ quick = settings(
 
 
 def boosted(model: nn.Module | None = None) -> Applied:
-    return boost.apply(Job(torch), model or nn.Linear(2, 2), {})
+    return boost.apply(Job(), model or nn.Linear(2, 2), {})
 
 
 def took(applied: Applied) -> bool:

@@ -41,7 +41,7 @@ def weights(model):
 
 
 def boosted(optimizer):
-    return fused_optimizer.apply(Job(torch), optimizer, {})
+    return fused_optimizer.apply(Job(), optimizer, {})
 
 
 @pytest.mark.parametrize(("kind", "options", "kernel"), CASES)
@@ -218,7 +218,7 @@ def test_declined(optimizer, word):
 
 
 def test_sparse_embeddings_are_seen_before_a_closure_has_run():
-    job, embedding = Job(torch), nn.Embedding(4, 2, sparse=True)
+    job, embedding = Job(), nn.Embedding(4, 2, sparse=True)
     job.models.append(embedding)
     with pytest.raises(Declined, match="sparse"):
         fused_optimizer.apply(job, torch.optim.SGD(embedding.parameters(), lr=0.1), {})

@@ -34,7 +34,7 @@ def collector_as_found() -> Iterator[None]:
 
 @pytest.fixture
 def paused() -> Iterator[tuple[Job, Applied]]:
-    job = Job(torch)
+    job = Job()
     applied = boost.apply(job, torch, {})
     yield job, applied
     applied.undo()
@@ -80,7 +80,7 @@ def test_old_cycles_are_freed_by_the_seldom_full_collection(paused: tuple[Job, A
 
 def test_undo_restores_thresholds_and_frozen_objects() -> None:
     before = gc.get_threshold(), gc.get_freeze_count()
-    job = Job(torch)
+    job = Job()
     applied = boost.apply(job, torch, {})
     assert gc.get_threshold() != before[0]
     assert gc.get_freeze_count() > 10_000
@@ -93,7 +93,7 @@ def test_what_the_script_froze_stays_frozen() -> None:
     gc.freeze()
     try:
         frozen = gc.get_freeze_count()
-        boost.apply(Job(torch), torch, {}).undo()
+        boost.apply(Job(), torch, {}).undo()
         # Not quite the same: frozen objects that nobody holds any more go at once.
         assert 0.99 * frozen < gc.get_freeze_count() <= frozen
     finally:
@@ -103,13 +103,13 @@ def test_what_the_script_froze_stays_frozen() -> None:
 def test_a_collector_that_is_off_stays_off() -> None:
     gc.disable()
     with pytest.raises(Declined, match="switched off"):
-        boost.apply(Job(torch), torch, {})
+        boost.apply(Job(), torch, {})
 
 
 def test_thresholds_that_the_script_set_stay() -> None:
     gc.set_threshold(5000, 10, 10)
     with pytest.raises(Declined, match="thresholds are set already"):
-        boost.apply(Job(torch), torch, {})
+        boost.apply(Job(), torch, {})
 
 
 def test_a_script_that_takes_over_later_is_left_alone(paused: tuple[Job, Applied]) -> None:

@@ -107,7 +107,7 @@ def loader_of(paths: list[Path], **options: Any) -> DataLoader[Any]:
 
 @contextlib.contextmanager
 def switched(loader: Any = None) -> Iterator[Applied]:
-    applied = boost.apply(Job(torch), loader_of([]) if loader is None else loader, {})
+    applied = boost.apply(Job(), loader_of([]) if loader is None else loader, {})
     try:
         yield applied
     finally:
@@ -215,7 +215,7 @@ def test_images_outlast_it(photo: Path) -> None:
         loaded(photo)
         image = Image.open(photo)
         copied = image.convert("RGB")
-    boost.forget(Job(torch))
+    boost.forget(Job())
     assert not boost._known
     assert image.tobytes() == copied.tobytes() == plain
 
@@ -361,7 +361,7 @@ def test_pixels_that_differ_switch_it_off_for_good(photo: Path) -> None:
         assert not told(applied)[0]
         assert "other pixels" in told(applied)[1]
     with pytest.raises(Declined, match="other pixels"):
-        boost.apply(Job(torch), loader_of([]), {})
+        boost.apply(Job(), loader_of([]), {})
 
 
 # How much is kept -----------------------------------------------------------------------------
@@ -409,11 +409,11 @@ def test_too_little_memory_or_none_that_is_shared_is_declined(monkeypatch: Any) 
     for spare, reason in ((None, "cannot be told"), (1 << 20, "only 0 MB")):
         monkeypatch.setattr(boost, "spare_memory", lambda spare=spare: spare)
         with pytest.raises(Declined, match=reason):
-            boost.apply(Job(torch), loader_of([]), {})
+            boost.apply(Job(), loader_of([]), {})
     monkeypatch.setattr(boost, "spare_memory", lambda: 4 * ROOM)
     monkeypatch.delattr(decoded_images.os, "memfd_create")
     with pytest.raises(Declined, match="no shared memory"):
-        boost.apply(Job(torch), loader_of([]), {})
+        boost.apply(Job(), loader_of([]), {})
 
 
 # The log --------------------------------------------------------------------------------------
@@ -537,7 +537,7 @@ def test_nothing_is_left(photo: Path) -> None:
         assert memories() > before[0]
         assert sorted(os.listdir("/dev/shm")) == before[1]
     assert boost._known  # until the tuning has decided
-    boost.forget(Job(torch))
+    boost.forget(Job())
     left = memories(), sorted(os.listdir("/dev/shm"))
     gc.enable()
     assert left == before
@@ -588,7 +588,7 @@ def test_switched_in_the_middle_of_an_epoch(tmp_path: Path, workers: int) -> Non
     loader = loader_of(photos(tmp_path, 24), num_workers=workers, whole=True)
     plain = torch.cat(list(loader))
     (tmp_path / "records").mkdir()
-    job, recorder = Job(torch), Recorder(str(tmp_path / "records"))
+    job, recorder = Job(), Recorder(str(tmp_path / "records"))
     job.handovers = weakref.WeakSet()
     booster = Booster(job, (), recorder)
     job.loaders.append(loader)
@@ -612,7 +612,7 @@ def test_switched_in_the_middle_of_an_epoch(tmp_path: Path, workers: int) -> Non
 def test_two_loaders_share_it_and_it_ends_with_the_last(tmp_path: Path) -> None:
     paths = photos(tmp_path, 4)
     first, second = (loader_of(paths, whole=True) for _ in range(2))
-    one, other = (boost.apply(Job(torch), loader, {}) for loader in (first, second))
+    one, other = (boost.apply(Job(), loader, {}) for loader in (first, second))
     list(first)
     list(second)
     assert numbers()[HITS] == 4
@@ -632,14 +632,14 @@ def test_pixels_stay_while_it_is_switched_off_and_on(tmp_path: Path) -> None:
         assert not told(applied)[0]
         list(loader)
         assert told(applied)[1].startswith("4 images from memory")
-        boost.forget(Job(torch))
+        boost.forget(Job())
         list(loader)
         assert numbers()[HITS] == 8
     assert not boost._known
 
 
 def test_it_is_ready_when_all_were_decoded(tmp_path: Path) -> None:
-    loader, job = loader_of(photos(tmp_path, 12)), Job(torch)
+    loader, job = loader_of(photos(tmp_path, 12)), Job()
     applied = boost.apply(job, loader, {})
     try:
         assert applied.steps_to_ready() == 6
@@ -651,7 +651,7 @@ def test_it_is_ready_when_all_were_decoded(tmp_path: Path) -> None:
 
 
 def test_it_does_not_wait_where_nothing_is_decoded(tmp_path: Path, monkeypatch: Any) -> None:
-    loader, job = loader_of(photos(tmp_path, 12)), Job(torch)
+    loader, job = loader_of(photos(tmp_path, 12)), Job()
     applied = boost.apply(job, loader, {})
     try:
         job.steps += boost.PATIENCE
@@ -685,11 +685,11 @@ def test_applies() -> None:
 def test_spawned_and_kept_workers_are_declined(photo: Path) -> None:
     spawned = loader_of([photo], num_workers=1, multiprocessing_context="spawn")
     with pytest.raises(Declined, match="not forked"):
-        boost.apply(Job(torch), spawned, {})
+        boost.apply(Job(), spawned, {})
     kept = loader_of([photo], num_workers=1, persistent_workers=True)
     list(kept)
     with pytest.raises(Declined, match="keeps its workers"):
-        boost.apply(Job(torch), kept, {})
+        boost.apply(Job(), kept, {})
     assert not boost._known
 
 

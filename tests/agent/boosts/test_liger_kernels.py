@@ -164,7 +164,7 @@ def qwen(**changes: Any) -> Any:
 
 
 def boosted(model: nn.Module) -> Applied:
-    return boost.apply(Job(torch), model, {})
+    return boost.apply(Job(), model, {})
 
 
 def results(model: Any) -> list[torch.Tensor]:

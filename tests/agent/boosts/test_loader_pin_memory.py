@@ -20,7 +20,7 @@ def test_the_loader_pins_until_undone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     loader: DataLoader[Any] = DataLoader([1, 2, 3])
     before = dict(vars(loader))
-    applied = boost.apply(Job(torch), loader, {})
+    applied = boost.apply(Job(), loader, {})
     assert loader.pin_memory is True
     applied.undo()
     assert vars(loader) == before
@@ -29,13 +29,13 @@ def test_the_loader_pins_until_undone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_loader_that_pins_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     with pytest.raises(Declined, match="pins its batches already"):
-        boost.apply(Job(torch), DataLoader([1], pin_memory=True), {})
+        boost.apply(Job(), DataLoader([1], pin_memory=True), {})
 
 
 def test_without_cuda_it_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(Declined, match="no CUDA device"):
-        boost.apply(Job(torch), DataLoader([1]), {})
+        boost.apply(Job(), DataLoader([1]), {})
 
 
 @pytest.mark.parametrize(
@@ -69,5 +69,5 @@ def test_batches_are_pinned_on_a_gpu() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     loader: DataLoader[Any] = DataLoader([torch.ones(3)] * 4, batch_size=2)
-    boost.apply(Job(torch), loader, {})
+    boost.apply(Job(), loader, {})
     assert all(batch.is_pinned() for batch in loader)

@@ -67,7 +67,7 @@ def _loader(dataset: Any = None, **options: Any) -> DataLoader[Any]:
 
 
 def _apply(loader: Any, workers: Any = 2) -> tuple[Job, Applied]:
-    job = Job(torch)
+    job = Job()
     return job, boost.apply(job, loader, {"workers": workers, "prefetch_factor": 2})
 
 
@@ -95,7 +95,7 @@ def test_every_epoch_is_the_same_as_without_workers(seeded: bool) -> None:
         return {"shuffle": True, "generator": torch.Generator().manual_seed(5) if seeded else None}
 
     plain = _loader(**options())
-    expected = _three_epochs(Job(torch), plain)
+    expected = _three_epochs(Job(), plain)
     assert expected[0][0] != expected[1][0]
     loader = _loader(**options())
     job, applied = _apply(loader)
@@ -217,7 +217,7 @@ def test_numpy_generators_are_reseeded(name: str) -> None:
 
 @needs_fork
 def test_where_workers_cannot_start_the_main_process_loads(monkeypatch: Any) -> None:
-    expected = _three_epochs(Job(torch), _loader(shuffle=True))
+    expected = _three_epochs(Job(), _loader(shuffle=True))
     loader = _loader(shuffle=True)
     job, applied = _apply(loader)
 
@@ -332,7 +332,7 @@ def main():
     print(json.dumps([loaded(Squares()), loaded(Unpicklable())]))
 
 def loaded(dataset):
-    loader, job = DataLoader(dataset, batch_size=4), Job(torch)
+    loader, job = DataLoader(dataset, batch_size=4), Job()
     try:
         loader_workers.apply(job, loader, {"workers": 1, "prefetch_factor": 2})
     except Declined as reason:

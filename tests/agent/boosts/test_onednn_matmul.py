@@ -43,7 +43,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def boosted(model: nn.Module) -> Applied:
-    job = Job(torch)
+    job = Job()
     job.models.append(model)
     return boost.apply(job, model, {})
 

@@ -47,7 +47,7 @@ import torch
 from flatout_agent.boosts import passive_waiting
 from flatout_agent.job import Job
 
-applied = passive_waiting.apply(Job(torch), torch, {}) if sys.argv[1] == "on" else None
+applied = passive_waiting.apply(Job(), torch, {}) if sys.argv[1] == "on" else None
 torch.set_num_threads(2)
 x = torch.ones(1 << 18)
 
@@ -92,7 +92,7 @@ def test_waiting_threads_take_no_cpu_time() -> None:
 
 def test_apply_changes_nothing(as_ordered: None) -> None:
     before = dict(os.environ), torch.get_num_threads()
-    applied = boost.apply(Job(torch), torch, {})
+    applied = boost.apply(Job(), torch, {})
     applied.undo()
     assert (dict(os.environ), torch.get_num_threads()) == before
 
@@ -101,14 +101,14 @@ def test_some_spins(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in boost.environment(FACTS, {"spins": 1000}).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(Declined, match="GOMP_SPINCOUNT is set to 1000 already"):
-        boost.apply(Job(torch), torch, {"spins": 0})
+        boost.apply(Job(), torch, {"spins": 0})
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
-    applied = boost.apply(Job(torch), torch, {"spins": 1000})
+    applied = boost.apply(Job(), torch, {"spins": 1000})
     assert applied.engaged() == (True, "8 threads sleep after 1000 spins")
 
 
 def test_one_thread_does_not_wait(as_ordered: None) -> None:
-    applied, before = boost.apply(Job(torch), torch, {}), torch.get_num_threads()
+    applied, before = boost.apply(Job(), torch, {}), torch.get_num_threads()
     try:
         torch.set_num_threads(1)
         assert applied.engaged() == (False, "there is one compute thread, which waits for nobody")
@@ -118,7 +118,7 @@ def test_one_thread_does_not_wait(as_ordered: None) -> None:
 
 def test_declined_without_the_environment() -> None:
     with pytest.raises(Declined, match="OMP_WAIT_POLICY is not set: that must be done before"):
-        boost.apply(Job(torch), torch, {})
+        boost.apply(Job(), torch, {})
 
 
 def test_declined_where_another_way_is_chosen(
@@ -126,13 +126,13 @@ def test_declined_where_another_way_is_chosen(
 ) -> None:
     monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
     with pytest.raises(Declined, match="GOMP_SPINCOUNT is set to 1000 already"):
-        boost.apply(Job(torch), torch, {})
+        boost.apply(Job(), torch, {})
 
 
 def test_declined_without_openmp(as_ordered: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.openmp, "is_available", lambda: False)
     with pytest.raises(Declined, match="without OpenMP"):
-        boost.apply(Job(torch), torch, {})
+        boost.apply(Job(), torch, {})
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def _start(job: Job, loader: Any) -> Iterator[Any]:
 
 
 def _apply(loader: Any) -> tuple[Job, Applied]:
-    job = Job(torch)
+    job = Job()
     return job, boost.apply(job, loader, {})
 
 
@@ -127,7 +127,7 @@ def _epochs(make: Callable[[], Any], boosted: bool, count: int = 3) -> tuple[lis
     torch.manual_seed(3)
     random.seed(3)
     np.random.seed(3)
-    loader, job = make(), Job(torch)
+    loader, job = make(), Job()
     applied = boost.apply(job, loader, {}) if boosted else None
     seen: list[Any] = []
     for _ in range(count):
@@ -235,7 +235,7 @@ def test_switched_on_and_off_at_any_step(
         options: dict[str, Any] = {"collate_fn": list} if copies else {}
         dataset = Photos(9, DECODED["tensor"])
         loader = _loader(dataset, batch_size=batch_size, shuffle=True, **options)
-        job, applied, seen = Job(torch), None, []
+        job, applied, seen = Job(), None, []
         batches = _start(job, loader)
         for switch in [*switches, *["step"] * 12]:
             if switch == "other":
@@ -383,7 +383,7 @@ class Tuned:
     """A loader, and a booster that switches on and off as a tuning does."""
 
     def __init__(self, recorder: Recorder, *loaders: Any) -> None:
-        self.job = Job(torch)
+        self.job = Job()
         for loader in loaders:
             self.job.loaders.append(loader)
         self.booster = Booster(self.job, (), recorder)

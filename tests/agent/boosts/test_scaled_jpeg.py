@@ -101,7 +101,7 @@ class Switched:
     def __enter__(self) -> Applied:
         boost._known.clear()
         loader = loader_of(Path("none")) if self.loader is None else self.loader
-        self.applied = boost.apply(Job(torch), loader, {"margin": self.margin})
+        self.applied = boost.apply(Job(), loader, {"margin": self.margin})
         return self.applied
 
     def __exit__(self, *error: object) -> None:
@@ -564,7 +564,7 @@ def test_what_comes_out_different_switches_it_off_for_good(
         assert not told[0]
         assert "too different" in told[1]
     with pytest.raises(Declined, match="too different"):
-        boost.apply(Job(torch), loader_of(photo), {})
+        boost.apply(Job(), loader_of(photo), {})
 
 
 def test_a_shift_would_be_noticed(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -626,7 +626,7 @@ def test_random_crops_draw_the_same_numbers(photo: Path, workers: int) -> None:
 def test_it_ends_at_once_in_workers_under_way(photo: Path) -> None:
     loader = loader_of(*[photo] * 40, num_workers=1, prefetch_factor=2)
     plain = torch.cat(list(loader))
-    applied = boost.apply(Job(torch), loader, {})
+    applied = boost.apply(Job(), loader, {})
     unchecked()
     batches = iter(loader)
     first = next(batches)
@@ -637,7 +637,7 @@ def test_it_ends_at_once_in_workers_under_way(photo: Path) -> None:
 
 
 def test_two_loaders_share_it(photo: Path) -> None:
-    first, second = (boost.apply(Job(torch), loader_of(photo), {}) for _ in range(2))
+    first, second = (boost.apply(Job(), loader_of(photo), {}) for _ in range(2))
     first.undo()
     assert METHODS[0] in vars(JpegImageFile)
     to_small(loaded(photo))
@@ -657,7 +657,7 @@ def test_undecoded_images_outlast_it(photo: Path) -> None:
 
 def test_the_programs_own_worker_init_is_called_and_put_back(photo: Path) -> None:
     loader = loader_of(photo, num_workers=1, worker_init_fn=print)
-    applied = boost.apply(Job(torch), loader, {})
+    applied = boost.apply(Job(), loader, {})
     called: list[int] = []
     assert loader.worker_init_fn is not print
     loader.worker_init_fn.own = called.append
@@ -699,18 +699,18 @@ def test_applies() -> None:
 def test_spawned_and_kept_workers_are_declined(photo: Path) -> None:
     spawned = loader_of(photo, num_workers=1, multiprocessing_context="spawn")
     with pytest.raises(Declined, match="not forked"):
-        boost.apply(Job(torch), spawned, {})
+        boost.apply(Job(), spawned, {})
     kept = loader_of(photo, num_workers=1, persistent_workers=True)
     list(kept)
     with pytest.raises(Declined, match="keeps its workers"):
-        boost.apply(Job(torch), kept, {})
+        boost.apply(Job(), kept, {})
 
 
 def test_programs_without_pillow_are_declined(photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(jpeg_loading.sys.modules, "PIL.JpegImagePlugin")
     rows = DataLoader(TensorDataset(torch.zeros(4, 3)))
     with pytest.raises(Declined, match="Pillow"):
-        boost.apply(Job(torch), rows, {})
+        boost.apply(Job(), rows, {})
     assert jpeg_loading._names_pillow(loader_of(photo))
 
     class Inside(Dataset[Any]):

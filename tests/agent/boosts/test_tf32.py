@@ -29,7 +29,7 @@ def settings():
 @pytest.fixture
 def applied(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
-    applied = tf32.apply(Job(torch), torch, {})
+    applied = tf32.apply(Job(), torch, {})
     yield applied
     applied.undo()
 
@@ -37,7 +37,7 @@ def applied(monkeypatch):
 def test_undo_restores_every_setting(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     before = settings()
-    applied = tf32.apply(Job(torch), torch, {})
+    applied = tf32.apply(Job(), torch, {})
     assert torch.backends.cuda.matmul.allow_tf32
     assert torch.get_float32_matmul_precision() == "high", "and it can still be read"
     applied.undo()
@@ -58,10 +58,10 @@ def test_engaged_asks_the_gpu_that_was_used(applied, monkeypatch):
 
 def test_declined_without_cuda_or_when_set_already(applied, monkeypatch):
     with pytest.raises(Declined, match="already"):
-        tf32.apply(Job(torch), torch, {})
+        tf32.apply(Job(), torch, {})
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(Declined, match="without CUDA"):
-        tf32.apply(Job(torch), torch, {})
+        tf32.apply(Job(), torch, {})
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_promise_and_by_hand():
 def test_products_are_rounded_on_the_gpu():
     x = torch.randn(512, 512, device="cuda")
     exact = x.double() @ x.double()
-    applied = tf32.apply(Job(torch), torch, {})
+    applied = tf32.apply(Job(), torch, {})
     error = ((x @ x).double() - exact).norm() / exact.norm()
     applied.undo()
     assert 1e-5 < error < 1e-2

@@ -163,7 +163,7 @@ from flatout_agent.live import calls
 from flatout_agent.live.aside import Aside
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(20, 40), torch.nn.Tanh(), torch.nn.Linear(40, 4))
-job = Job(torch)
+job = Job()
 job.models.append(model)
 x = torch.randn(8, 20)
 recorded = calls.begin(model, (x,), {})

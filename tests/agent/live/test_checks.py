@@ -203,7 +203,7 @@ def test_a_backward_pass_within_a_backward_pass_is_waited_out(program, monkeypat
 
     monkeypatch.setattr(torch.autograd, "backward", backward)
     assert run.check("right").passed, "not compared, and exact"
-    assert run.booster.recorder._seen == set()
+    assert run.booster.recorder._faults == set()
 
 
 def test_loss_scaling_that_overflows_is_waited_out(program):

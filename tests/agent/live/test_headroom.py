@@ -183,7 +183,7 @@ def test_calls_are_handed_out_on_a_cpu_alone(program, monkeypatch, device, units
         taken += 1
     assert (taken, len(given)) == (units, units)
     assert not run.checks._recording
-    assert run.recorder._seen == set()
+    assert run.recorder._faults == set()
 
 
 def test_a_model_without_parameters_fits(left: Left) -> None:

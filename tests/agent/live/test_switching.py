@@ -380,7 +380,7 @@ class Switches(Watcher):
 @contextlib.contextmanager
 def agent() -> Iterator[Switches]:
     with tempfile.TemporaryDirectory() as folder:
-        job, recorder, switches = Job(torch), Recorder(folder), Switches()
+        job, recorder, switches = Job(), Recorder(folder), Switches()
         job.handovers = weakref.WeakSet()
         switches.booster = booster = Booster(job, (), recorder)
         discovery = Discovery(job, switches, booster, recorder)

@@ -1,4 +1,4 @@
-"""What torch.compile says of itself: whether it is in use, recompilations and graph breaks."""
+"""What torch.compile reports of itself: whether it is in use, recompilations and graph breaks."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ def in_use() -> bool:
 def recompiles() -> tuple[str, ...]:
     """The reason of each recompilation, the newest last, with the function that was compiled."""
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
-    told = []
-    for one in dynamo.get_compilation_metrics() if dynamo is not None else ():
-        reason = getattr(one, "recompile_reason", None)
+    reasons = []
+    for metrics in dynamo.get_compilation_metrics() if dynamo is not None else ():
+        reason = getattr(metrics, "recompile_reason", None)
         if reason:
-            told.append(f"{one.co_name} ({one.co_filename}:{one.co_firstlineno}): {_line(reason)}")
-    return tuple(told[-MOST:])
+            place = f"{metrics.co_filename}:{metrics.co_firstlineno}"
+            reasons.append(f"{metrics.co_name} ({place}): {_line(reason)}")
+    return tuple(reasons[-MOST:])
 
 
 def graph_breaks() -> tuple[str, ...]:
-    """Each distinct graph break, as torch words it, with the innermost line."""
+    """Each distinct graph break, in torch's words, with the innermost line."""
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
     if dynamo is None:
         return ()
-    told: dict[str, None] = {}
-    for one in getattr(dynamo, "graph_break_reasons", ()):
-        frame = one.user_stack[-1] if one.user_stack else None
+    breaks: dict[str, None] = {}
+    for entry in getattr(dynamo, "graph_break_reasons", ()):
+        frame = entry.user_stack[-1] if entry.user_stack else None
         line = f' File "{frame.filename}", line {frame.lineno}' if frame is not None else ""
-        told[f"{_line(one.reason)}{line}"] = None
-    return tuple(list(told or map(_line, dynamo.counters["graph_break"]))[:MOST])
+        breaks[f"{_line(entry.reason)}{line}"] = None
+    return tuple(list(breaks or map(_line, dynamo.counters["graph_break"]))[:MOST])
 
 
 def _line(text: Any) -> str:

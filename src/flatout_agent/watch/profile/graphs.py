@@ -1,7 +1,7 @@
 """Graphs that outlive their step: losses that are kept, and forward passes without a backward.
 
-Told by marks on autograd's nodes: each node has a dictionary of metadata that lives as long as the
-node does, and hooks that run when the backward pass comes by. Neither changes what is computed.
+Marks on autograd's nodes show them: each node has a dictionary of metadata that lives as long as
+the node does, and hooks that run when the backward pass reaches it. Neither changes the results.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Losses:
 
 
 class Forwards:
-    """Training calls of a root model, and how many of them no backward pass came by."""
+    """Training calls of a root model, and how many of them no backward pass reached."""
 
     def __init__(self) -> None:
         self._calls: list[tuple[int, list[bool]]] = []
@@ -56,18 +56,18 @@ class Forwards:
 
     def called(self, output: Any, step: int) -> None:
         """A root model has returned `output` in training."""
-        reached: list[bool] = []
+        visits: list[bool] = []
         nodes = {
             tensor.grad_fn: None for tensor in tensors_in(output) if tensor.grad_fn is not None
         }
         for node in list(nodes)[:OUTPUTS]:
-            self._handles.append(node.register_prehook(_noting(reached)))
+            self._handles.append(node.register_prehook(_marking(visits)))
         if nodes:
-            self._calls.append((step, reached))
+            self._calls.append((step, visits))
 
     def unused(self, before: int) -> int:
-        """So many of the calls in steps before that one were for nothing."""
-        return sum(step < before and not reached for step, reached in self._calls)
+        """How many of the calls in steps before this one were never followed by a backward pass."""
+        return sum(step < before and not visits for step, visits in self._calls)
 
     def remove(self) -> None:
         """Take the hooks off."""
@@ -76,9 +76,9 @@ class Forwards:
         self._handles = []
 
 
-def _noting(reached: list[bool]) -> Callable[[Any], None]:
+def _marking(visits: list[bool]) -> Callable[[Any], None]:
     def hook(gradients: Any) -> None:
-        reached.append(True)
+        visits.append(True)
 
     return hook
 
@@ -102,13 +102,13 @@ def keeping_line(path: str, line: int) -> int | None:
         and isinstance(call.func.value, ast.Name)
         and call.lineno <= line <= (call.end_lineno or call.lineno)
     }
-    lines = [at for name in names for at in _kept_at(tree, name)]
+    lines = [at for name in names for at in _keeping_lines(tree, name)]
     return min(lines, key=lambda at: abs(at - line), default=None)
 
 
-def _kept_at(tree: ast.AST, name: str) -> list[int]:
+def _keeping_lines(tree: ast.AST, name: str) -> list[int]:
     """Lines where a variable of that name goes into a list, a dict or a sum as it is."""
-    found = []
+    lines = []
     for node in ast.walk(tree):
         if isinstance(node, ast.AugAssign):
             value: ast.AST = node.value
@@ -120,15 +120,15 @@ def _kept_at(tree: ast.AST, name: str) -> list[int]:
             value = node.value
         else:
             continue
-        if name in _as_it_is(value):
-            found.append(node.lineno)
-    return found
+        if name in _bare_names(value):
+            lines.append(node.lineno)
+    return lines
 
 
-def _as_it_is(value: ast.AST) -> set[str]:
-    """Names in an expression that are not the object of a call: `loss.item()` keeps nothing."""
+def _bare_names(value: ast.AST) -> set[str]:
+    """Names in an expression that are not what a call is made on: `loss.item()` keeps nothing."""
     if isinstance(value, ast.Call | ast.Attribute):
         return set()
     if isinstance(value, ast.Name):
         return {value.id}
-    return {name for child in ast.iter_child_nodes(value) for name in _as_it_is(child)}
+    return {name for child in ast.iter_child_nodes(value) for name in _bare_names(child)}

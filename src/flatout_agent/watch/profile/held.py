@@ -18,14 +18,14 @@ def parameter_bytes(job: Job) -> int:
 
 def optimizer_bytes(job: Job) -> int:
     """State of all optimizers on the device that trains: averages, not weights."""
-    return _bytes(tensors_in([item.state for item in job.optimizers]), job.device)
+    return _bytes(tensors_in([optimizer.state for optimizer in job.optimizers]), job.device)
 
 
 def _bytes(tensors: Iterable[torch.Tensor], device: str) -> int:
     """Each tensor once. Of a tensor that lies on several devices, this process's part."""
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for tensor in tensors:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
         if local.device.type == device:
-            found[id(tensor)] = local.numel() * local.element_size()
-    return sum(found.values())
+            sizes[id(tensor)] = local.numel() * local.element_size()
+    return sum(sizes.values())

@@ -22,7 +22,7 @@ class _Pass:
 
     began: float
     where: str | None
-    given: int = 0
+    batches: int = 0
     start_s: float | None = None
     trains: bool = False
 
@@ -79,16 +79,16 @@ class LoaderStarts:
     ) -> None:
         self.begun += 1
         self._passes[loader] = _Pass(began, places.where())
-        known = [item for item in self._iterators if item() is not None]
-        if not any(item() is iterator for item in known):
-            known.append(weakref.ref(iterator))
-        self._iterators = known
+        references = [reference for reference in self._iterators if reference() is not None]
+        if not any(reference() is iterator for reference in references):
+            references.append(weakref.ref(iterator))
+        self._iterators = references
 
     def batch(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         """`loader` has given a batch."""
         current = self._passes.get(loader)
         if current is not None:
-            current.given += 1
+            current.batches += 1
             if current.start_s is None:
                 current.start_s = time.perf_counter() - current.began
 
@@ -104,12 +104,12 @@ class LoaderStarts:
         """Batches until this loader's pass ends, and of a whole pass; None: not known."""
         current = self._passes.get(loader)
         try:
-            return (len(loader) - current.given, len(loader)) if current is not None else None
+            return (len(loader) - current.batches, len(loader)) if current is not None else None
         except TypeError:
             return None
 
     def workers(self) -> list[int]:
         """Process ids of the workers of all iterators that are alive."""
-        alive = [item() for item in self._iterators]
-        workers = [worker for item in alive for worker in getattr(item, "_workers", ())]
+        iterators = [iterator() for iterator in self._iterators]
+        workers = [worker for iterator in iterators for worker in getattr(iterator, "_workers", ())]
         return [worker.pid for worker in workers if worker.pid is not None]

@@ -126,12 +126,12 @@ class LoopNotes:
         if len(self.notes.optimizers) < len(self.job.optimizers):
             self.notes.optimizer(optimizer, self.record.closure)
 
-    def _place(self, what: str) -> FrameType | None:
+    def _place(self, event: str) -> FrameType | None:
         """Note where the program is, the first time; returns that frame then."""
-        if what in self.places:
+        if event in self.places:
             return None
         frame = places.user_frame(sys._getframe(1))
-        self.places[what] = places.told(frame) if frame is not None else None
+        self.places[event] = places.location(frame) if frame is not None else None
         return frame
 
     def step(self, now: float) -> Step:

@@ -1,4 +1,4 @@
-"""Files that loader workers open, where workers are forked: seen in the worker, told in a file.
+"""Files that forked loader workers open: counted in the worker, reported in a file.
 
 What is patched before a fork is patched in the worker too. A worker writes what it has counted
 to `<folder>/opens-<pid>.json`; the flag that ends its counting lies in memory that both share.
@@ -20,7 +20,7 @@ from flatout_agent.watch.calls import Calls, opened
 EVERY_S = 0.2
 """Between two reports of a worker."""
 Counts = dict[tuple[int, str, str], tuple[int, float, tuple[str, ...]]]
-"""Process, name and place -> calls, seconds, the files (at most so many as tell one from many)."""
+"""Process, name and place -> calls, seconds, some of the files (at most `MOST_FILES`)."""
 MOST_FILES = 64
 
 
@@ -30,7 +30,7 @@ class WorkerOpens:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.inherited: list[Callable[[], None]] = []
-        """What a worker takes out that it got from the process that trains."""
+        """What a worker removes that it inherited from the process that trains."""
         self._on: mmap.mmap | None = None
         if hasattr(os, "register_at_fork") and sys.platform != "win32":
             self._on = mmap.mmap(-1, 1)
@@ -38,22 +38,22 @@ class WorkerOpens:
             os.register_at_fork(after_in_child=self._forked)
 
     def remove(self) -> None:
-        """Workers count no more; those that are started later do not begin."""
+        """Stop counting in workers; those that are started later do not begin."""
         if self._on is not None:
             self._on[0] = 0
 
     def counts(self, pids: Iterable[int]) -> Counts:
         """What these workers have counted so far."""
-        found: Counts = {}
+        counts: Counts = {}
         for pid in pids:
             try:
                 with open(self._path(pid), encoding="utf-8") as file:  # noqa: PTH123
-                    told = json.load(file)
+                    rows = json.load(file)
             except (OSError, ValueError):
                 continue
-            for name, where, calls, seconds, files in told:
-                found[pid, name, where] = calls, seconds, tuple(files)
-        return found
+            for name, where, calls, seconds, files in rows:
+                counts[pid, name, where] = calls, seconds, tuple(files)
+        return counts
 
     def _path(self, pid: int) -> str:
         return os.path.join(self.folder, f"opens-{pid}.json")  # noqa: PTH118
@@ -76,7 +76,7 @@ class _Counting(Calls):
     def __init__(self, opens: WorkerOpens) -> None:
         super().__init__()
         self._opens = opens
-        self._told = 0.0
+        self._reported_at = 0.0
 
     def _add(self, name: str, where: str | None, spent: float, detail: str) -> None:
         if self._opens._on is None or not self._opens._on[0]:
@@ -84,12 +84,12 @@ class _Counting(Calls):
             return
         super()._add(name, where, spent, detail)
         now = time.monotonic()
-        if now - self._told > EVERY_S:
-            self._told = now
-            self._tell()
+        if now - self._reported_at > EVERY_S:
+            self._reported_at = now
+            self._report()
 
-    def _tell(self) -> None:
-        told = [
+    def _report(self) -> None:
+        rows = [
             (name, where or "", entry.calls, entry.s, sorted(entry.files)[:MOST_FILES])
             for (name, where), entry in self.entries.items()
         ]
@@ -97,7 +97,7 @@ class _Counting(Calls):
         self._inside = True  # this file is ours
         try:
             with open(f"{path}.part", "w", encoding="utf-8") as file:  # noqa: PTH123
-                json.dump(told, file)
+                json.dump(rows, file)
         finally:
             self._inside = False
         os.replace(f"{path}.part", path)  # noqa: PTH105
@@ -107,11 +107,11 @@ def calls_in_workers(now: Counts, before: Counts, steps: int) -> tuple[wire.Call
     """What all workers have opened in between, per step."""
     total: dict[tuple[str, str], list[Any]] = {}
     for key, (calls, seconds, files) in now.items():
-        known_calls, known_s, _ = before.get(key, (0, 0.0, ()))
-        told, detail = opened(key[1], calls, files)
-        entry = total.setdefault((told, key[2]), [0, 0.0, detail])
-        entry[0] += calls - known_calls
-        entry[1] += seconds - known_s
+        earlier_calls, earlier_s, _ = before.get(key, (0, 0.0, ()))
+        label, detail = opened(key[1], calls, files)
+        entry = total.setdefault((label, key[2]), [0, 0.0, detail])
+        entry[0] += calls - earlier_calls
+        entry[1] += seconds - earlier_s
     return tuple(
         wire.CallSeen(
             name, calls / steps, s / steps, where or None, f"{detail} in a worker".strip()

@@ -17,10 +17,10 @@ CPU_FIELDS = slice(13, 15)
 
 
 def worker_cpu_s(pids: Iterable[int]) -> dict[int, float]:
-    """CPU seconds of each of these processes so far; those that cannot be asked are left out."""
+    """CPU seconds of each of these processes so far; those that cannot be read are left out."""
     if sys.platform != "linux":
         return {}
-    found = {}
+    seconds = {}
     for pid in pids:
         try:
             text = _read(f"/proc/{pid}/stat")
@@ -28,12 +28,12 @@ def worker_cpu_s(pids: Iterable[int]) -> dict[int, float]:
             continue
         # The name in brackets may hold blanks and brackets of its own.
         fields = ["", "", *text.rpartition(")")[2].split()]
-        found[pid] = sum(map(int, fields[CPU_FIELDS])) / os.sysconf("SC_CLK_TCK")
-    return found
+        seconds[pid] = sum(map(int, fields[CPU_FIELDS])) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 class MemoryInUse:
-    """Of the accelerator by tensors, on CPU resident in this process; asked after each step."""
+    """Of the accelerator by tensors, on CPU resident in this process; read after each step."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -50,7 +50,7 @@ class MemoryInUse:
         return int(os.pread(self._file, 128, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def close(self) -> None:
-        """Ask no more."""
+        """Read no more."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -82,9 +82,9 @@ class Collections:
         self.runs = 0
         self.s = 0.0
         self._began: float | None = None
-        gc.callbacks.append(self._noted)
+        gc.callbacks.append(self._on_collection)
 
-    def _noted(self, phase: str, info: dict[str, int]) -> None:
+    def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
             self._began = time.perf_counter()
         elif self._began is not None:
@@ -94,8 +94,8 @@ class Collections:
 
     def remove(self) -> None:
         """Count no more."""
-        if self._noted in gc.callbacks:
-            gc.callbacks.remove(self._noted)
+        if self._on_collection in gc.callbacks:
+            gc.callbacks.remove(self._on_collection)
 
 
 def _read(path: str) -> str:

@@ -34,7 +34,7 @@ class Recording:
     def __init__(self, device: str, steps: int, warmup: int, detail: bool) -> None:
         self.warmup = warmup
         self.steps = steps
-        self.taken = 0
+        self.step_calls = 0
         """Calls of `step` so far."""
         self.yielded = False
         self.over = False
@@ -42,10 +42,11 @@ class Recording:
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
         of_device = getattr(profiler.ProfilerActivity, device.upper(), None)
-        supported = profiler.supported_activities()  # type: ignore[no-untyped-call]  # torch's own
-        if device != "cpu" and of_device is not None and of_device in supported:
-            activities.append(of_device)
-        # Made when it starts: so many steps are planned, so many `step` calls end it.
+        if device != "cpu" and of_device is not None:
+            supported = profiler.supported_activities()  # type: ignore[no-untyped-call]  # torch's
+            if of_device in supported:
+                activities.append(of_device)
+        # Planned with all its steps: after that many `step` calls it ends.
         self._profile = profiler.profile(
             activities=activities,
             schedule=profiler.schedule(wait=0, warmup=warmup, active=steps, repeat=1),
@@ -60,12 +61,12 @@ class Recording:
     @property
     def recorded(self) -> int:
         """Steps that are in the trace."""
-        return max(0, min(self.taken - self.warmup, self.steps))
+        return max(0, min(self.step_calls - self.warmup, self.steps))
 
     @property
     def recording(self) -> bool:
         """The step under way is one that the trace holds."""
-        return not self.over and self.warmup <= self.taken < self.warmup + self.steps
+        return not self.over and self.warmup <= self.step_calls < self.warmup + self.steps
 
     def start(self) -> None:
         """Begin with the warm-up."""
@@ -78,9 +79,9 @@ class Recording:
         """A step has ended; True: that was the last one."""
         if self.over:
             return True
-        self.taken += 1
+        self.step_calls += 1
         self._quietly(self._profile.step)
-        if self.taken >= self.warmup + self.steps:
+        if self.step_calls >= self.warmup + self.steps:
             self.stop()
         return self.over
 
@@ -110,14 +111,14 @@ class Recording:
         return packed
 
     def _unmark(self, path: str) -> None:
-        """The step that was broken off is none."""
+        """Remove the mark of the step that was broken off."""
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             text = file.read()
         with open(path, "w", encoding="utf-8") as file:  # noqa: PTH123
             file.write(text.replace(self._broken_off, '"broken off"'))
 
     def _quietly(self, action: Callable[..., Any], *args: Any) -> None:
-        """What the profiler warns of is not for the user, who has not started it."""
+        """Run without warnings: the profiler's are not for the user, who has not started it."""
         self._busy = True
         try:
             with warnings.catch_warnings():
@@ -136,7 +137,7 @@ def give_way(begins: Callable[[], None]) -> Undo:
     """Call `begins` before any profiler of torch begins, by standing in front of how each does."""
     module = torch.autograd.profiler
 
-    def standing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def yielding(original: Callable[..., Any]) -> Callable[..., Any]:
         def first(*args: Any, **kwargs: Any) -> Any:
             begins()
             return original(*args, **kwargs)
@@ -144,7 +145,7 @@ def give_way(begins: Callable[[], None]) -> Undo:
         return first
 
     names = ("_prepare_profiler", "_enable_profiler")
-    begin = Replacement(module, {name: standing(getattr(module, name)) for name in names})
+    begin = Replacement(module, {name: yielding(getattr(module, name)) for name in names})
     begin.put()
     return begin.back
 
@@ -160,7 +161,7 @@ def other_profiler() -> bool:
 
 
 def _without_warnings() -> Undo:
-    """Raise torch's log level: its allocator warns of every tensor that is older than the trace."""
+    """Raise torch's log level: its allocator warns of every tensor older than the trace."""
     name = {"linux": "libc10.so", "darwin": "libc10.dylib"}.get(sys.platform, "c10.dll")
     path = os.path.join(os.path.dirname(torch.__file__), "lib", name)  # noqa: PTH118, PTH120
     try:

@@ -16,7 +16,7 @@ from flatout_agent.watch.tensors import peak_bytes
 
 
 class Window:
-    """Begins after a step, ends with one; `seen` when everything has been taken out."""
+    """Begins after a step, ends with one; `summary` when everything has been taken out."""
 
     def __init__(self, loop: LoopNotes, folder: str) -> None:
         self.loop = loop
@@ -33,7 +33,7 @@ class Window:
         self._from = 0
 
     @property
-    def taken(self) -> int:
+    def step_count(self) -> int:
         """Steps watched so far."""
         return len(self.steps)
 
@@ -58,7 +58,7 @@ class Window:
             self.memory.append(in_use)
 
     def ends(self) -> None:
-        """With the step that has just ended. Marks on graphs are looked at later."""
+        """End with the last step. Marks on graphs are evaluated later."""
         self.loop.window = False
         self.loop.calls.remove()
         if self._collections is not None:
@@ -68,7 +68,7 @@ class Window:
             "cpu": now["cpu"] - self._before["cpu"],
             "workers": _difference(now["workers"], self._before["workers"]),
             "retries": now["retries"] - self._before["retries"],
-            "opens": calls_in_workers(now["opens"], self._before["opens"], max(1, self.taken)),
+            "opens": calls_in_workers(now["opens"], self._before["opens"], max(1, self.step_count)),
         }
 
     def _now(self) -> dict[str, Any]:
@@ -88,12 +88,12 @@ class Window:
         if self._collections is not None:
             self._collections.remove()
 
-    def seen(self, recorded: Sequence[Step], **told: Any) -> wire.LoopSeen:
-        """Everything, per step. A window that was cut short has used nothing that is known.
+    def summary(self, recorded: Sequence[Step], **fields: Any) -> wire.LoopSeen:
+        """Everything, per step. What a window that was cut short has used is not known.
 
-        told: fields of LoopSeen that are known elsewhere.
+        fields: those of LoopSeen that are known elsewhere.
         """
-        loop, count = self.loop, max(1, self.taken)
+        loop, count = self.loop, max(1, self.step_count)
         starts = loop.loaders.start_s
         workers = self._used.get("workers")
         gc = self._collections
@@ -111,7 +111,7 @@ class Window:
             worker_cpu_s=workers / count if workers is not None else None,
             gc_s=gc.s / count if gc is not None else 0.0,
             gc_runs=gc.runs / count if gc is not None else 0.0,
-            calls=(*loop.calls.seen(count), *self._used.get("opens", ())),
+            calls=(*loop.calls.summary(count), *self._used.get("opens", ())),
             input_shapes=max(1, len(loop.notes.shapes.get(0, ()))),
             memory_bytes=tuple(self.memory),
             anomaly=loop.anomaly,
@@ -120,7 +120,7 @@ class Window:
             losses_kept=loop.losses.kept(loop.job.steps),
             **self._places(),
             **self._process(),
-            **told,
+            **fields,
         )
 
     def _places(self) -> dict[str, Any]:
@@ -149,10 +149,9 @@ class Window:
         }
 
     def _unused(self, count: int) -> float:
-        """Those of the last step may have their backward pass still to come."""
-        last = self._from + self.taken if self.loop.job.steps > self._from + self.taken else (
-            self._from + self.taken - 1
-        )  # fmt: skip
+        """Forward passes per step without a backward pass; that of the last step may still come."""
+        end = self._from + self.step_count
+        last = end if self.loop.job.steps > end else end - 1
         return self.loop.forwards.unused(last) / count
 
     def _losses_where(self) -> str | None:
@@ -181,5 +180,5 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _difference(now: dict[int, float], before: dict[int, float]) -> float | None:
-    """CPU seconds of all workers in between; None: there are none that can be asked."""
+    """CPU seconds of all workers in between; None: there are none that can be read."""
     return sum(s - before.get(pid, 0.0) for pid, s in now.items()) if now else None

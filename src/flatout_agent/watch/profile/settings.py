@@ -42,14 +42,14 @@ VARIABLES = (
 def debug_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """NAME=value of those that are set so that they cost something, and Python's own modes."""
     environ = os.environ if environ is None else environ
-    found = [
+    variables = [
         f"{name}={environ[name]}"
         for name, values in VARIABLES
         if name in environ and re.fullmatch(values, environ[name].strip())
     ]
     if sys.flags.dev_mode:
-        found.append("PYTHONDEVMODE=1")
-    return tuple(found)
+        variables.append("PYTHONDEVMODE=1")
+    return tuple(variables)
 
 
 def deterministic() -> bool:

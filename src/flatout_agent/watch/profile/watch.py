@@ -32,19 +32,19 @@ from flatout_agent.watch.tensors import peak_bytes, synchronize
 from flatout_agent.watch.window import LEAST_WARMUP, LOCKSTEP_STEPS, stable
 
 WARMUP_MOST = 30
-"""Steps after which times that never agree are taken for what they are."""
+"""Steps after which unstable times are accepted."""
 WINDOW_STEPS = 8
 """Undisturbed steps watched at least ..."""
 WINDOW_S = 1.5
 """... for at least this long ..."""
 WINDOW_MOST = 20
 """... and at most so many."""
-TELL_S = 0.5
-"""Between two records of steps in the same phase."""
+REPORT_S = 0.5
+"""Seconds between two records of steps in the same phase."""
 ATTEMPTS = 3
-"""So often a recording is begun anew that the script's own profiler broke off, and a count."""
+"""Times that a recording, or a count, is started again that the script's own profiler broke off."""
 PROFILED_STEPS = 500
-"""So many steps are waited for the end of the script's own profiler."""
+"""Steps to wait for the end of the script's own profiler."""
 
 
 class ProfileWatch(Watcher):
@@ -74,10 +74,10 @@ class ProfileWatch(Watcher):
         self._recorded: list[Step] = []
         self._recording: Recording | None = None
         self._count: Any = None
-        self._counted = 0
+        self._count_steps = 0
         self._over = False
-        self._told = ""
-        self._told_at = 0.0
+        self._reported_phase = ""
+        self._reported_at = 0.0
 
     def loader_found(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         with self.loop.calls.paused():
@@ -120,8 +120,8 @@ class ProfileWatch(Watcher):
             synchronize(self.job)
             now = time.perf_counter()
         step = self.loop.step(now)
-        if self.phase != self._told or now - self._told_at > TELL_S:
-            self._tell_step(step, now)
+        if self.phase != self._reported_phase or now - self._reported_at > REPORT_S:
+            self._report_step(step, now)
         try:
             getattr(self, f"_in_{self.phase}")(step, closing)
         except Exception as error:
@@ -129,9 +129,9 @@ class ProfileWatch(Watcher):
             self._finish()
         self.loop.record.goes_on()
 
-    def _tell_step(self, step: Step, now: float) -> None:
+    def _report_step(self, step: Step, now: float) -> None:
         """For the host to follow: not each step, which would cost a short one."""
-        self._told, self._told_at = self.phase, now
+        self._reported_phase, self._reported_at = self.phase, now
         self.recorder.write(
             wire.StepTaken(
                 index=self.job.steps - 1,
@@ -164,10 +164,10 @@ class ProfileWatch(Watcher):
 
     def _warm(self) -> bool:
         """Whether step times are stable, nothing is compiled any more, and buffers are empty."""
-        taken = len(self.loop.steps) - self._warm_from
-        enough = taken >= LEAST_WARMUP + self.loop.record.buffered()
+        steps = len(self.loop.steps) - self._warm_from
+        enough = steps >= LEAST_WARMUP + self.loop.record.buffered()
         if self.lockstep:
-            return enough and taken >= LOCKSTEP_STEPS
+            return enough and steps >= LOCKSTEP_STEPS
         if self._began is not None and time.perf_counter() - self._began < self.orders.skip_s:
             return False
         recompiles = compile_counters()[0]
@@ -181,11 +181,11 @@ class ProfileWatch(Watcher):
 
     def _window_full(self, now: float) -> bool:
         """Whether the step that has just ended is the last undisturbed one."""
-        taken = self.window.taken + 1
+        steps = self.window.step_count + 1
         if self.lockstep:
-            return taken >= WINDOW_STEPS
+            return steps >= WINDOW_STEPS
         long_enough = now - self.window.began >= WINDOW_S
-        return taken >= WINDOW_MOST or (taken >= WINDOW_STEPS and long_enough)
+        return steps >= WINDOW_MOST or (steps >= WINDOW_STEPS and long_enough)
 
     def _in_window(self, step: Step, closing: bool) -> None:
         self.window.step(step)
@@ -216,7 +216,7 @@ class ProfileWatch(Watcher):
         self._recording.start()
 
     def _back(self) -> None:
-        """The script's own profiler came in between: begin anew when it is over."""
+        """The script's own profiler came in between: start again when it is over."""
         self.profiler = True
         self._attempts += 1
         self._recording = None
@@ -266,7 +266,7 @@ class ProfileWatch(Watcher):
         self._recording = None
 
     def _begin_count(self) -> None:
-        """Where a profiler of the script's begins meanwhile, it would see the operators twice."""
+        """Begin to count, unless a profiler of the script runs: it would see operators twice."""
         if not other_profiler():
             self._count = flops.counter(list(self.job.models))
         if self._count is None:
@@ -276,8 +276,8 @@ class ProfileWatch(Watcher):
 
     def _in_flops(self, step: Step, closing: bool) -> None:
         self._end_count()
-        self._counted += 1
-        if step.eval_s and self._counted < ATTEMPTS:
+        self._count_steps += 1
+        if step.eval_s and self._count_steps < ATTEMPTS:
             self._begin_count()  # an evaluation was counted too
         else:
             self._finish()
@@ -289,14 +289,14 @@ class ProfileWatch(Watcher):
             self._stop_waiting()
 
     def program_ends(self) -> None:
-        """Told of what there is: an interrupted window is better than none."""
+        """Report what there is: an interrupted window is better than none."""
         if self._over:
             return
         self.recorder.safely("profile: count", self._end_count)
         self.recorder.safely("profile: end", self._cut_short)
         self._over = True
         self._take_out()
-        self._tell("program")
+        self._report("program")
 
     def _cut_short(self) -> None:
         if self.phase == "window":
@@ -311,12 +311,12 @@ class ProfileWatch(Watcher):
             self._save_detail(recording)
 
     def _finish(self) -> None:
-        """Take out everything and tell; then the program goes on alone, or ends."""
+        """Take out everything and report; then the program goes on alone, or ends."""
         if self._over:
             return
         self._over = True
         self._take_out()
-        self._tell("window")
+        self._report("window")
         if self.orders.stop:
             end_process(self.recorder)
 
@@ -328,16 +328,16 @@ class ProfileWatch(Watcher):
         self.recorder.safely("profile: window", self.window.remove)
         self.recorder.safely("profile: loop", self.loop.remove)
 
-    def _tell(self, reason: wire.EndReason) -> None:
+    def _report(self, reason: wire.EndReason) -> None:
         self.booster.report()
-        seen = self.recorder.safely("profile: seen", self._seen)
-        step_s = seen.step_s if seen is not None else None
-        wait = seen.wait_s / seen.step_s if seen is not None and seen.step_s else None
+        summary = self.recorder.safely("profile: seen", self._summary)
+        step_s = summary.step_s if summary is not None else None
+        wait = summary.wait_s / summary.step_s if summary is not None and summary.step_s else None
         facts = self.recorder.safely("profile: job", self.loop.facts, step_s, wait)
         if facts is not None:
             self.recorder.write(wire.JobSeen(facts))
-        if seen is not None:
-            self.recorder.write(seen)
+        if summary is not None:
+            self.recorder.write(summary)
         measured = self.loop.steps[1:]
         recompiles, breaks = compile_counters()
         self.recorder.write(
@@ -353,11 +353,11 @@ class ProfileWatch(Watcher):
             )
         )
 
-    def _seen(self) -> wire.LoopSeen | None:
-        """None: no undisturbed step was watched, and no profiler of the script's was seen."""
-        if not (self.window.taken or self.profiler):
+    def _summary(self) -> wire.LoopSeen | None:
+        """None: no undisturbed step was watched, and the script ran no profiler of its own."""
+        if not (self.window.step_count or self.profiler):
             return None
-        return self.window.seen(
+        return self.window.summary(
             recorded=self._recorded,
             trace=self.trace,
             detail_trace=self.detail_trace,

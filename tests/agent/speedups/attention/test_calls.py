@@ -180,7 +180,7 @@ def test_what_traces_and_transforms_sees_the_program_as_written() -> None:
 def test_with_fast_dropout_in_any_order(first: bool) -> None:
     originals = (functional.dropout, functional.scaled_dot_product_attention)
     model, x = NanoGPT(0.25), inputs(8, 64, WIDTH)
-    job = Job(torch)
+    job = Job()
     if first:
         other = fast_dropout.apply(job, model, {})
     with Boosted(model) as boosted:

@@ -649,7 +649,7 @@ def test_an_optimizer_that_flatout_made_fused_is_recorded(optimizer: str) -> Non
 def test_what_flatout_watches_counts_each_replay_as_one_step() -> None:
     """gc-pause in a plan, and `flatout run` around a program that uses the library."""
     run = a_run("sgd")
-    job = Job(torch)
+    job = Job()
     counted: list[int] = []
     job.step_callbacks.append(lambda: counted.append(run.fake.replays))
     handle = register_optimizer_step_post_hook(plans._after_step(job))
