@@ -1,4 +1,4 @@
-"""`device()` and `to_device()`: the device that really works here, and a nest of tensors on it."""
+"""`device()` and `to_device()`: a device that really works, and moving nests of tensors to it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flatout_agent.speedups import nests
 from flatout_train.errors import UsageError
 
 RESULT = 1024.0
-"""What the tiny kernel must give: the sum of an 8 x 8 matrix product of twos and ones."""
+"""Expected result of the test kernel: the sum of an 8 x 8 matrix product of twos and ones."""
 
 
 class Backend(Protocol):
-    """One kind of device, as this interpreter's torch reaches it."""
+    """One kind of device, as this interpreter's torch accesses it."""
 
     kind: str
 
@@ -29,17 +29,17 @@ class Backend(Protocol):
 
 
 class TorchBackend:
-    """A kind of device that torch names: cuda (also ROCm), xpu, mps."""
+    """A device type of torch: cuda (also ROCm), xpu, mps."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
     def missing(self) -> str | None:
-        """None: torch says that it is there; "": there is none; else why it cannot be used."""
-        with warnings.catch_warnings(record=True) as said:
+        """None: torch reports the device; "": there is none; else why it cannot be used."""
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             available = torch.get_device_module(self.kind).is_available()
-        return None if available else "; ".join(str(warning.message) for warning in said)
+        return None if available else "; ".join(str(warning.message) for warning in caught)
 
     def count(self) -> int:
         return int(torch.get_device_module(self.kind).device_count())
@@ -58,13 +58,13 @@ BACKENDS = (TorchBackend("cuda"), TorchBackend("xpu"), TorchBackend("mps"))
 def device() -> torch.device:
     """The fastest device that works in this process: CUDA or ROCm, XPU, MPS, else the CPU.
 
-    A device counts when a small computation on it gives the right result, not when the driver says
-    that it is there. One that fails (a broken driver, `no kernel image`, a device in exclusive use)
-    is passed over, with one `RuntimeWarning` that gives the reason. Under `torchrun` and its like
-    it is the device with the number LOCAL_RANK; else torch's current one. The answer is kept for
-    the life of the process.
+    A device counts when a small computation on it gives the right result, not when the driver
+    reports it. A device that fails (a broken driver, `no kernel image`, exclusive use by another
+    process) is skipped, with one `RuntimeWarning` that gives the reason. Under `torchrun` and
+    similar launchers it is the device with index LOCAL_RANK; else torch's current device. The
+    result is cached for the life of the process.
 
-    Raises UsageError where LOCAL_RANK names a device that this machine does not have.
+    Raises UsageError where LOCAL_RANK is the index of a device that this process does not see.
     """
     return _device(os.environ.get("LOCAL_RANK", ""))
 
@@ -75,14 +75,14 @@ def _device(local_rank: str) -> torch.device:
 
 
 def choose(backends: Iterable[Backend], local_rank: int | None) -> torch.device:
-    """The first of `backends` that computes rightly; the CPU where none does."""
+    """The device of the first backend that computes correctly; the CPU where none does."""
     for backend in backends:
         reason = backend.missing()
         if reason is None:
-            found = torch.device(backend.kind, _index(backend, local_rank))
-            reason = _why_not(backend, found)
+            candidate = torch.device(backend.kind, _index(backend, local_rank))
+            reason = _why_not(backend, candidate)
             if reason is None:
-                return found
+                return candidate
         if reason:
             warnings.warn(
                 f"flatout.device: {backend.kind} is not used: {reason}",
@@ -96,7 +96,7 @@ def _index(backend: Backend, local_rank: int | None) -> int:
     if local_rank is None:
         return backend.current()
     count = backend.count()
-    if count == 1:  # each process was shown its own device only
+    if count == 1:  # each process sees its own device only
         return 0
     if local_rank >= count:
         raise UsageError(
@@ -106,25 +106,27 @@ def _index(backend: Backend, local_rank: int | None) -> int:
     return local_rank
 
 
-def _why_not(backend: Backend, found: torch.device) -> str | None:
+def _why_not(backend: Backend, candidate: torch.device) -> str | None:
     try:
-        result = backend.result(found)
+        result = backend.result(candidate)
     except Exception as error:
         first = str(error).strip().splitlines()[:1]
-        return f"{found} failed a small computation ({type(error).__name__}: {''.join(first)})"
+        return f"{candidate} failed a small computation ({type(error).__name__}: {''.join(first)})"
     if result != RESULT:
-        return f"{found} computed {result} where {RESULT} is right: the device is faulty"
+        return f"{candidate} computed {result} instead of {RESULT}: the device is faulty"
     return None
 
 
 def to_device(nest: Any, device: torch.device | str | None = None) -> Any:
-    """`nest` with everything in it on `device`; None: on `flatout.device()`.
+    """`nest` with all its tensors on `device`; None: on `flatout.device()`.
 
-    A nest is a tensor or any dict, list, tuple, NamedTuple or dataclass of nests; its type stays,
-    the nest itself is never written to. Objects that move themselves by `.to(device)` are asked to:
-    `PackedSequence`, Hugging Face's `BatchEncoding`, PyTorch Geometric's `Data`. What is there
-    already is not copied, what cannot be moved (strings, numbers) stays as it is. Copies from
-    pinned memory do not wait: work queued on the device afterwards sees them complete.
+    A nest is a tensor or any dict, list, tuple, NamedTuple or dataclass of nests. Types are kept,
+    and the nest itself is never written to. Objects with their own `.to(device)` are moved by it:
+    `PackedSequence`, Hugging Face's `BatchEncoding`, PyTorch Geometric's `Data`. Tensors on the
+    device already are not copied; what cannot be moved (strings, numbers) is returned unchanged.
+    Copies from pinned memory do not wait: work queued on the device afterwards sees them complete.
+
+    Raises UsageError as `flatout.device()` does, for `device` None.
     """
     target = torch.device(device) if device is not None else _default()
     return nests.change(nest, lambda leaf: _moved(leaf, target), moves_itself)
@@ -142,5 +144,5 @@ def _moved(leaf: Any, device: torch.device) -> Any:
 
 
 def moves_itself(value: Any) -> bool:
-    """A tensor, or an object with `.to`: a `PackedSequence`, whose lengths must stay on the CPU."""
+    """Whether this is a tensor, or an object with `.to` (a `PackedSequence` keeps its lengths)."""
     return isinstance(value, torch.Tensor) or callable(getattr(type(value), "to", None))

@@ -1,15 +1,15 @@
-"""What the library raises: the thing that is wrong, by name, and the cure."""
+"""The library's exceptions: each message names what is wrong and how to fix it."""
 
 from __future__ import annotations
 
 
 class UsageError(ValueError):
-    """A loop that cannot work as written; the message names the thing and the cure."""
+    """A training loop that cannot work as written; the message says what is wrong and the fix."""
 
 
 class NonfiniteError(FloatingPointError):
-    """The loss or a gradient is NaN or Inf, and the policy is to stop."""
+    """The loss or a gradient is NaN or Inf, and `nonfinite` is "stop"."""
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written or read; what was there before is untouched."""
+    """A checkpoint cannot be written or read; existing checkpoints are untouched."""

@@ -1,4 +1,4 @@
-"""Tell that memory ran out, and give back what the failed attempt still holds."""
+"""Recognise out-of-memory errors, and free what the failed attempt still holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-_SAID = re.compile(
+_MESSAGES = re.compile(
     r"\b(?:CUDA|HIP|XPU|NPU|MPS backend) out of memory"
     r"|\b(?:CUDA|HIP)(?: driver| runtime)? error: out of memory"
     r"|Triton Error \[\w+\]: out of memory"
@@ -19,12 +19,12 @@ _SAID = re.compile(
     r"|\bmiopenStatusAllocFailed\b|\brocblas_status_memory_error\b"
     r"|\bUR_RESULT_ERROR_OUT_OF_(?:DEVICE|HOST)_MEMORY\b"
 )
-"""What torch and the libraries below it say, and nothing else does, when an allocation fails."""
-_MAY_SAY = re.compile(
+"""Messages of torch and the libraries below it that mean nothing but a failed allocation."""
+_AMBIGUOUS_MESSAGES = re.compile(
     r"\b(?:CUDNN|CUBLAS|CUSOLVER|CUSPARSE)_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)\b"
     r"|\bCUDNN_STATUS_NOT_SUPPORTED\b"
 )
-"""What they say of other troubles too: out of memory only where the device is full."""
+"""Messages with other causes too: they mean out of memory only where the device is full."""
 _FULL = 0.03
 """A device is full when less than this share of its memory is free."""
 
@@ -34,15 +34,17 @@ def is_out_of_memory(error: BaseException, device: torch.device | None = None) -
 
     Call it while the failed attempt's tensors are still alive (in the `except` block): messages
     that have other causes too, such as CUDNN_STATUS_NOT_SUPPORTED, count only when a CUDA device
-    is full: `device`, or where none is named, any on which torch holds memory. Errors of
-    collectives never count: after one, the processes are out of step.
+    is full: `device`, or with None any device on which torch holds memory. Errors of collectives
+    never count: after one, the processes are out of sync.
     """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if not isinstance(error, RuntimeError) or _of_collectives(error):
         return False
     text = str(error)
-    return bool(_SAID.search(text)) or (bool(_MAY_SAY.search(text)) and _device_is_full(device))
+    return bool(_MESSAGES.search(text)) or (
+        bool(_AMBIGUOUS_MESSAGES.search(text)) and _device_is_full(device)
+    )
 
 
 def _of_collectives(error: RuntimeError) -> bool:
@@ -55,27 +57,27 @@ def _device_is_full(device: torch.device | None) -> bool:
     if not (cuda.is_available() and cuda.is_initialized()):
         return False
     try:
-        asked = [device] if device is not None and device.type == "cuda" else _devices_in_use()
-        memory = [cuda.mem_get_info(each) for each in asked]
+        devices = [device] if device is not None and device.type == "cuda" else _devices_in_use()
+        memory = [cuda.mem_get_info(target) for target in devices]
     except RuntimeError:  # the device does not answer any more
         return False
     return any(free < _FULL * total for free, total in memory)
 
 
 def _devices_in_use() -> list[int]:
-    """Those on which torch holds memory: to ask another one would take memory there."""
+    """Devices on which torch holds memory: querying any other device would allocate there."""
     cuda: Any = torch.cuda
     try:
         return [number for number in range(cuda.device_count()) if cuda.memory_reserved(number)]
-    except RuntimeError:  # an allocator of the user's own does not tell
+    except RuntimeError:  # a custom allocator of the user's has no counters
         return [cuda.current_device()]
 
 
 def let_go(error: BaseException, device: torch.device) -> None:
-    """Drop what the error's frames hold, and hand the allocator's unused memory back.
+    """Drop what the error's frames hold, and return the allocator's unused memory to the device.
 
-    Call it after the `except` block. The error keeps its message, and loses its traceback and what
-    it came from.
+    Call it after the `except` block. The error keeps its message, but loses its traceback, cause
+    and context.
     """
     traceback.clear_frames(error.__traceback__)
     error.__traceback__ = error.__cause__ = error.__context__ = None
@@ -84,7 +86,7 @@ def let_go(error: BaseException, device: torch.device) -> None:
 
 
 def empty_cache(device: torch.device) -> None:
-    """Give the memory that torch keeps for later back to the device, where torch keeps any."""
+    """Return the memory that torch's allocator caches to the device, where it caches any."""
     empty = getattr(torch.get_device_module(device), "empty_cache", None)
     if empty is not None:
         empty()

@@ -31,34 +31,34 @@ STARTED = (
     "onednn-matmul",
     "passive-waiting",
 )
-"""Boosts that hold for the whole process: `begin` applies them as `flatout run` does."""
+"""Process-wide boosts: `begin` applies them as `flatout run` does."""
 PRECISIONS = {
     "bf16-autocast": "bf16",
     "fp16-autocast": "fp16",
     "tf32": "tf32",
     "cpu-bf16": "cpu-bf16",
 }
-"""Boost -> precision of the step; of several in a plan the first one here holds."""
+"""Boost -> precision of the step; of several in a plan, the first in this order is used."""
 LOADER = {"loader-pin-memory": "pin_memory", "device-prefetch": "device_prefetch"}
 NOT_OURS = {
-    "batch-fetch": "flatout.loader asks for whole batches by itself where the dataset gives them",
-    "batch-size": "the batch size is the one given to the loader",
+    "batch-fetch": "flatout.loader fetches whole batches itself where the data set supports it",
+    "batch-size": "the batch size is the one passed to the loader",
     "eval-without-grad": "the evaluation loop is the caller's: write it under torch.no_grad()",
-    "image-cache": "flatout.image_loader keeps decoded images by itself: see its argument cache",
-    "liger-kernels": "the model is the caller's: give it Liger's kernels before the step is made",
-    "sample-cache": "flatout.loader keeps samples by itself: see its argument cache",
-    "scaled-jpeg": "flatout.image_loader decodes each image at the size that is needed by itself",
+    "image-cache": "flatout.image_loader caches decoded images itself: see its argument cache",
+    "liger-kernels": "the model is the caller's: apply Liger's kernels before building the step",
+    "sample-cache": "flatout.loader caches samples itself: see its argument cache",
+    "scaled-jpeg": "flatout.image_loader decodes each image at the needed size itself",
     "sdpa-attention": "the model is the caller's: call scaled_dot_product_attention in it",
 }
-"""Boosts for which a step has no place, and why."""
+"""Boosts that do not apply to a step, and why."""
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What a plan decides; None: nothing, so that the step chooses.
+    """What a plan decides; None: undecided, so the step chooses.
 
-    What was measured against the program as written is off where the plan does not name it: it was
-    not faster, or did not learn the same.
+    Choices that the tuner measured are off where the plan does not list them: they were not faster,
+    or changed what was learnt.
     """
 
     precision: str | None = None
@@ -71,19 +71,19 @@ class StepPlan:
     loader: dict[str, Any] = field(default_factory=dict)
     """For `flatout.loader`: workers, prefetch_factor, pin_memory, device_prefetch."""
     ignored: tuple[tuple[str, str], ...] = ()
-    """(boost, why a step has no place for it)"""
+    """(boost, why it does not apply to a step)"""
 
 
 @dataclass(frozen=True)
 class Started:
-    """What was started: calling it takes all of it back, the last first."""
+    """The applied settings: calling it undoes all of them, the last first."""
 
     undos: tuple[Callable[[], None], ...]
     declined: dict[str, str]
-    """Boost -> why it does nothing here."""
+    """Boost -> why it was not applied."""
 
     def __call__(self) -> None:
-        """Take back."""
+        """Undo the settings."""
         for undo in reversed(self.undos):
             undo()
 
@@ -91,8 +91,8 @@ class Started:
 def read(path: str | Path) -> StepPlan:
     """The plan in the file.
 
-    Raises UsageError for a file that is not there, not a plan, of a newer version than is known
-    here, or that names a boost or a parameter that does not exist.
+    Raises UsageError for a file that does not exist, is not a plan, has a newer version than this
+    flatout reads, or names an unknown boost or parameter.
     """
     try:
         document = tomllib.loads(written.text(Path(path)))
@@ -101,14 +101,14 @@ def read(path: str | Path) -> StepPlan:
         cure = error.next_step[:1].upper() + error.next_step[1:]
         raise UsageError(f"{error.message}. {cure}") from None
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: {error}. Correct it, or make it anew: flatout tune") from None
+        raise UsageError(f"{path}: {error}. Correct it, or create it again: flatout tune") from None
 
 
 def begin(plan: StepPlan, job: Job | None = None) -> Started:
-    """Apply what a plan sets for the whole process: threads, memory, cuDNN, Python's collector.
+    """Apply a plan's process-wide settings: threads, allocator, cuDNN, garbage collector.
 
-    A boost that cannot hold here does nothing; the reason is in `declined`. What has to be done
-    after each step is done after each optimizer's `step()`.
+    A boost that does not apply here is skipped; the reason is in `declined`. Work that is due after
+    each step is done after each optimizer's `step()`.
     """
     job = Job() if job is None else job
     loader = _Loader(plan.loader.get("workers"))
@@ -128,7 +128,7 @@ def begin(plan: StepPlan, job: Job | None = None) -> Started:
 
 
 class _Loader:
-    """What cpu-threads asks of the loader: the cores that its workers need."""
+    """The loader as cpu-threads sees it: the number of workers, which need cores."""
 
     def __init__(self, workers: Any) -> None:
         self.num_workers = workers if isinstance(workers, int) else 0
@@ -156,7 +156,7 @@ def _step_plan(plan: WrittenPlan) -> StepPlan:
         precision=PRECISIONS[precise[0]] if precise else "fp32",
         compile=compiled,
         layout="channels_last" if "channels-last" in planned else "contiguous",
-        # A recording of the whole step is more than the boost could try: without it, undecided.
+        # Recording the whole step is more than the boost could try: undecided without it.
         graph=True if "cuda-graphs" in planned else None,
         fused="fused-optimizer" in planned,
         starts=tuple((boost_id, planned[boost_id]) for boost_id in planned if boost_id in STARTED),

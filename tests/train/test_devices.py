@@ -48,20 +48,20 @@ def test_the_first_that_computes_rightly_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "message"),
     [
         (FakeBackend("cuda", answer=RuntimeError("no kernel image is available")), "no kernel"),
         (FakeBackend("cuda", answer=RuntimeError("devices are busy or unavailable")), "busy"),
-        (FakeBackend("cuda", answer=1023.0), "1023.0 where 1024.0"),
+        (FakeBackend("cuda", answer=1023.0), "1023.0 instead of 1024.0"),
         (FakeBackend("cuda", reason="the NVIDIA driver is too old"), "too old"),
     ],
 )
 def test_what_is_claimed_and_does_not_work_is_passed_over_with_the_reason(
-    broken: FakeBackend, said: str
+    broken: FakeBackend, message: str
 ) -> None:
-    with pytest.warns(RuntimeWarning, match=said) as told:
+    with pytest.warns(RuntimeWarning, match=message) as caught:
         assert choose([broken, FakeBackend("xpu")], None) == torch.device("xpu", 0)
-    assert len(told) == 1
+    assert len(caught) == 1
 
 
 def test_a_kind_that_is_not_there_is_passed_over_silently() -> None:

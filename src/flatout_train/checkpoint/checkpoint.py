@@ -1,4 +1,4 @@
-"""Checkpoints from which a training goes on as if nothing had happened."""
+"""Checkpoints from which training resumes as if it had never stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Checkpoint:
-    """Saves all that a training needs to go on bit for bit, and finds it again after any end.
+    """Saves everything that a bit-identical resume needs, and finds it again after any failure.
 
         checkpoint = flatout.Checkpoint("run", every="10m", step=step, loader=loader)
         checkpoint.resume()
@@ -38,30 +38,30 @@ class Checkpoint:
         checkpoint.save()
         checkpoint.close()
 
-    dir: folder of this training alone; one folder `step-00000500` in it per checkpoint. Under
-        torch.distributed a folder that all ranks see.
+    dir: folder for this training run only, with one folder `step-00000500` per checkpoint. Under
+        torch.distributed it must be a folder that all ranks share.
     every: optimizer steps between checkpoints, or a time ("90s", "10m", "2h"); None: only `save`.
-    keep: how many to keep; older ones go once a new one is safe.
-    grace: seconds that a SIGTERM waits for the step under way. At the end of that step the state
-        is saved and the process ends as SIGTERM would have ended it: the program's own handler is
+    keep: number of checkpoints to keep; older ones are removed once a new one is safe.
+    grace: seconds that SIGTERM waits for the current step. At the end of that step the state is
+        saved and the process ends as SIGTERM would have ended it: the program's own handler is
         called, or `SystemExit(143)` is raised. After that time it ends at once. See
         `flatout_train.checkpoint.termination`.
-    tracked: by a name of your choice whatever has `state_dict` and `load_state_dict`: a model (also
-        wrapped by DDP, FSDP2 or torch.compile), optimizer, scheduler, GradScaler, `train_step`'s
-        step, `loader`; or a `torch.Generator`. The random states of Python, NumPy and torch on each
+    tracked: objects with `state_dict` and `load_state_dict`, by names of your choice: a model (also
+        wrapped by DDP, FSDP2 or torch.compile), optimizer, scheduler, GradScaler, a `train_step`, a
+        `loader`; or a `torch.Generator`. The random states of Python, NumPy and torch on each
         device are always saved. States may hold tensors, numbers, strings, and lists, tuples, sets
-        and dicts of them; files are read with `weights_only=True`, so that they can run no code.
+        and dicts of them; files are read with `weights_only=True`, so they cannot run code.
 
-    Saving stops the training only for as long as the copy to host memory takes (on CUDA not even
-    that: the copies are queued on the device). That memory is kept: as much as the state has; on
-    CUDA it is page-locked, and torch rounds each tensor's up to a power of two, so that it may be
-    nearly twice as much. A thread writes; a save that comes before it is done waits for it: raise
-    `every` then.
+    Saving stops training only for the copy to host memory (on CUDA not even that: the copies are
+    queued on the device). That memory is kept for the next save: as much as the state's size; on
+    CUDA it is page-locked, and torch rounds each tensor up to a power of two, so it may be nearly
+    twice as much. A thread writes the files; a save that starts before it is done waits for it:
+    increase `every` then.
 
-    Under torch.distributed all ranks make it, with the same arguments, and call each method at the
-    same steps. What all have alike is written by rank 0, sharded tensors, random states, loaders
-    and other things by each rank. The number of ranks may differ when it resumes: ranks that were
-    not there keep the random states that they have, and get what rank 0 saved of the rest.
+    Under torch.distributed all ranks create it, with the same arguments, and call each method at
+    the same steps. State that all ranks share is written by rank 0; sharded tensors, random states,
+    loaders and other objects by each rank. The number of ranks may differ on resume: additional
+    ranks keep their own random states, and get rank 0's state of the other objects.
 
     Raises UsageError for what cannot be tracked, and CheckpointError where a checkpoint cannot be
     written or loaded. A failed save leaves the training and the older checkpoints as they were.
@@ -78,12 +78,15 @@ class Checkpoint:
     ) -> None:
         self._every, self._period = _every(every)
         if keep < 1:
-            raise UsageError(f"keep={keep}: at least one checkpoint must be kept")
+            raise UsageError(f"keep={keep}: pass the number of checkpoints to keep, 1 or more")
         if grace < 0:
-            raise UsageError(f"grace={grace}: give the seconds that SIGTERM may wait for a step")
+            raise UsageError(
+                f"grace={grace}: pass the seconds that SIGTERM may wait for a step, 0 or more"
+            )
         if not tracked:
             raise UsageError(
-                "nothing is tracked: Checkpoint(dir, model=model, optimizer=optimizer)"
+                "nothing is tracked: pass it by name, as in "
+                "Checkpoint(dir, model=model, optimizer=optimizer)"
             )
         if len({name.casefold() for name in tracked}) < len(tracked):
             raise UsageError("tracked names must differ in more than upper and lower case")
@@ -101,36 +104,36 @@ class Checkpoint:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps done since the training began, those before `resume` included."""
+        """Optimizer steps since training began, including those before `resume`."""
         return self._done
 
     def resume(self) -> int:
-        """Load the newest good checkpoint into what is tracked; the steps done (0: none found).
+        """Load the newest intact checkpoint into the tracked objects.
 
-        Broken checkpoints are passed over with a warning that names them. CheckpointError where
-        the state does not fit what is tracked, or where no checkpoint can be read: nothing is
-        loaded then.
+        Returns the number of optimizer steps done; 0: there is no checkpoint. Broken checkpoints
+        are skipped with a warning that names them. Raises CheckpointError where the state does not
+        fit the tracked objects, or where no checkpoint can be read: nothing is loaded then.
         """
         ranks = self._begin()
         self.wait()
-        found = checkpoint_reading.newest(self._folder, ranks)
+        newest = checkpoint_reading.newest(self._folder, ranks)
         self._may_save = True
-        if found is None:
+        if newest is None:
             return 0
-        self._load(found, ranks)
-        self._broken = found.broken
-        self._done = self._look_at = found.entry.step
+        self._load(newest, ranks)
+        self._broken = newest.broken
+        self._done = self._look_at = newest.entry.step
         return self._done
 
     def after_step(self) -> None:
-        """Call once after each optimizer step: saves when it is time to, or a signal asked for it.
+        """Call once after each optimizer step: saves when a checkpoint is due or a signal came.
 
         Raises the CheckpointError of a save that failed in the background, once.
         """
         done = self._done = self._done + 1
         if (
             done < self._look_at
-            and not self._watch.asked
+            and not self._watch.request
             and self._background.error is None
             and time.monotonic() < self._clock
         ):
@@ -138,7 +141,10 @@ class Checkpoint:
         self._look(done)
 
     def save(self) -> None:
-        """Save now: returns as soon as the state is copied; a thread writes it (see `wait`)."""
+        """Save now: returns as soon as the state is copied; a thread writes it (see `wait`).
+
+        Raises CheckpointError where the state cannot be saved, or the previous save failed.
+        """
         ranks = self._begin()
         self._check_folder(ranks)
         self.wait()
@@ -149,11 +155,11 @@ class Checkpoint:
             self._clock = time.monotonic() + self._period
 
     def wait(self) -> None:
-        """Wait until what was saved is safe on the disk; raises what went wrong with it."""
+        """Wait until the last save is safe on the disk; raises CheckpointError if it failed."""
         self._background.wait()
 
     def close(self) -> None:
-        """Wait for the last checkpoint and put the signal handlers back. It does not save."""
+        """Wait for the last checkpoint and restore the signal handlers. It does not save."""
         self._closed = True
         self._watch.close()
         self.wait()
@@ -172,25 +178,25 @@ class Checkpoint:
         except Exception as failed:
             if error is None:
                 raise
-            warnings.warn(str(failed), stacklevel=2)  # the error under way is the one to tell
+            warnings.warn(str(failed), stacklevel=2)  # the exception in flight takes precedence
 
     def _begin(self) -> Ranks:
         if self._closed:
-            raise UsageError("this Checkpoint is closed: make a new one")
+            raise UsageError("this Checkpoint is closed: create a new one")
         if self._ranks is None:
             self._ranks = Ranks()
             self._agreement = self._ranks.agreement() if self._ranks.size > 1 else None
         return self._ranks
 
     def _check_folder(self, ranks: Ranks) -> None:
-        """Refuse to mix a new training with the checkpoints of an older one."""
+        """Refuse to mix a new training run with the checkpoints of an older one."""
         if self._may_save:
             return
         entries = ranks.from_first(lambda: checkpoint_reading.entries(self._folder))
         if entries:
             raise CheckpointError(
                 f"{self._folder.path} holds checkpoints of up to {entries[0].step} steps: call "
-                "resume() before the first step to go on from there, or give another folder"
+                "resume() before the first step to continue from them, or pass another folder"
             )
         self._may_save = True
 
@@ -199,72 +205,76 @@ class Checkpoint:
         self._check_folder(ranks)
         if self._background.error is not None:
             self.wait()
-        asked, late = self._watch.asked, time.monotonic() >= self._clock
+        request, is_late = self._watch.request, time.monotonic() >= self._clock
         next_at = sys.maxsize
         if self._agreement is not None:
-            asked, late = self._agreed(self._agreement, done, asked, late)
+            request, is_late = self._agreed(self._agreement, done, request, is_late)
             next_at = self._agreement.next_at
-        if late or asked or (self._every is not None and done % self._every == 0):
-            self._watch.saving = bool(asked)
+        if is_late or request or (self._every is not None and done % self._every == 0):
+            self._watch.saving = bool(request)
             self.save()
-        if asked:
+        if request:
             self.wait()
             self._watch.done()
         if self._every is not None:
             next_at = min(next_at, done + self._every - done % self._every)
         self._look_at = next_at
 
-    def _agreed(self, agreement: Agreement, done: int, asked: int, late: bool) -> tuple[int, bool]:
-        """What all ranks do at this step, whatever this one alone was asked."""
+    def _agreed(
+        self, agreement: Agreement, done: int, request: int, is_late: bool
+    ) -> tuple[int, bool]:
+        """The request, and whether a checkpoint is due, as all ranks agree on for this step."""
         if done < agreement.next_at:
             return 0, False
-        asked, any_late = agreement.meet(done, asked, int(late))
-        if asked == termination.END:
+        request, any_late = agreement.meet(done, request, int(is_late))
+        if request == termination.END:
             self._watch.ask()
-        return asked, bool(any_late)
+        return request, bool(any_late)
 
     def _stage(self, ranks: Ranks) -> Staged:
         self._staging.begin()
         states: dict[str, Any] = {}
         error: Exception | None = None
         try:
-            for one in self._tracked:
-                state = self._staging.copy(one.state(), one.name)
-                if ranks.rank == 0 or not one.alike:
-                    states[file_name(one.name, ranks.rank)] = state
+            for tracked in self._tracked:
+                state = self._staging.copy(tracked.state(), tracked.name)
+                if ranks.rank == 0 or not tracked.alike:
+                    states[file_name(tracked.name, ranks.rank)] = state
             random = self._staging.copy(random_states.capture(), RANDOM_STATES)
             states[file_name(RANDOM_STATES, ranks.rank)] = random
-        except Exception as failed:
+        except Exception as failure:
             if ranks.size == 1:
                 raise
-            error = failed  # the other ranks are waiting to hear of it
+            error = failure  # the other ranks wait for this rank's result
         self._staging.started()
         facts = {
             "torch": torch.__version__,
             "world_size": ranks.size,
-            "tracked": {one.name: type(one.thing).__qualname__ for one in self._tracked},
+            "tracked": {
+                tracked.name: type(tracked.thing).__qualname__ for tracked in self._tracked
+            },
             "sharded": bool(self._staging.shards),
         }
         shards = self._staging.shards
         return Staged(self._done, states, shards, facts, self._staging.finish, error)
 
-    def _load(self, found: Found, ranks: Ranks) -> None:
-        """Load all or nothing, on all ranks alike."""
-        things, path, staging = self._tracked, found.entry.path, Staging()
-        current = {one.name: one.state() for one in things}
+    def _load(self, source: Found, ranks: Ranks) -> None:
+        """Load everything or nothing, on all ranks alike."""
+        things, path, staging = self._tracked, source.entry.path, Staging()
+        current = {tracked.name: tracked.state() for tracked in things}
         states: dict[str, Any] = {}
         before: dict[str, Any] = {}
 
         def read() -> None:
-            states.update(read_all(found, ranks.rank, current))
-            for one in things:
-                before[one.name] = staging.copy(current[one.name], one.name)
+            states.update(read_all(source, ranks.rank, current))
+            for tracked in things:
+                before[tracked.name] = staging.copy(current[tracked.name], tracked.name)
 
         def load() -> None:
-            odd = {name: differences(states[name], current[name]) for name in states}
+            mismatches = {name: differences(states[name], current[name]) for name in states}
             if failed := load_all(states, things):
                 name, error = failed
-                raise mismatch(name, path, odd[name], error) from error
+                raise mismatch(name, path, mismatches[name], error) from error
 
         ranks.together(read)
         states = checkpoint_sharded.load(states, current, things, path, ranks.loop)
@@ -276,8 +286,8 @@ class Checkpoint:
                 before[name] = checkpoint_sharded.fill(state, staging.shards)
             put_back(before, things)
             raise
-        if checkpoint_reading.own_file(found, RANDOM_STATES, ranks.rank):
-            random_states.restore(checkpoint_reading.read(found, RANDOM_STATES, ranks.rank))
+        if checkpoint_reading.own_file(source, RANDOM_STATES, ranks.rank):
+            random_states.restore(checkpoint_reading.read(source, RANDOM_STATES, ranks.rank))
 
 
 def _every(every: int | str | None) -> tuple[int | None, float | None]:
@@ -288,5 +298,5 @@ def _every(every: int | str | None) -> tuple[int | None, float | None]:
         return every, None
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([smh])", str(every))
     if match is None or float(match[1]) == 0:
-        raise UsageError(f'every={every!r}: give steps (500), a time ("10m", "90s", "2h"), or None')
+        raise UsageError(f'every={every!r}: pass steps (500), a time ("10m", "90s", "2h"), or None')
     return None, float(match[1]) * _UNITS[match[2]]

@@ -1,8 +1,8 @@
-"""Checkpoints on the disk: written whole or not at all, checked before they are read.
+"""Checkpoints on the disk: written completely or not at all, verified before they are read.
 
-A checkpoint is a folder `step-00000500` with one file per tracked thing and, written last, a
-`manifest.json` with the size and the SHA-256 of every other file. It is made under a temporary
-name, every file and folder flushed to the disk, and then renamed: a crash at any instant leaves
+A checkpoint is a folder `step-00000500` with one file per tracked object and, written last, a
+`manifest.json` with the size and the SHA-256 of every other file. It is written under a temporary
+name, every file and folder is flushed to the disk, and then renamed: a crash at any moment leaves
 the older checkpoints as they were and at most a temporary folder, which the next writer removes.
 """
 
@@ -28,19 +28,19 @@ from flatout_train.errors import CheckpointError
 FORMAT = "flatout.checkpoint/1"
 MANIFEST = "manifest.json"
 STALE_S = 3600.0
-"""A temporary folder of another machine that nothing was written to for this long is a leftover."""
+"""Seconds without a write after which a temporary folder of another machine is abandoned."""
 
 _NAME = re.compile(r"step-(\d{8,})(?:-(\d+))?")
 _TEMPORARY = re.compile(r"\.step-\d{8,}\.(?P<host>.+)\.(?P<pid>\d+)\.(?P<token>[0-9a-f]{8})\.tmp")
 _mine: set[str] = set()
-"""Tokens of the temporary folders that this very process writes: process numbers come again."""
+"""Tokens of this process's own temporary folders: process IDs are reused."""
 
 Files = dict[str, dict[str, Any]]
 """Name inside the folder -> size in bytes and SHA-256."""
 
 
 class Entry(NamedTuple):
-    """A finished checkpoint: after how many steps, which one of that step, and where."""
+    """A finished checkpoint: its step, its number among those of that step (from 1), its path."""
 
     step: int
     time: int
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 
 class BrokenError(Exception):
-    """A checkpoint that cannot be used; the message says what is wrong with it."""
+    """A checkpoint is damaged; the message says how."""
 
 
 class Hashing:
@@ -62,7 +62,7 @@ class Hashing:
         self._hash.update(data)
         try:
             self._file.write(data)
-        except OSError as error:  # torch.save would raise something of its own instead
+        except OSError as error:  # torch.save would raise an error of its own instead
             self.error = error
             raise
         written = memoryview(data).nbytes
@@ -77,13 +77,13 @@ class Hashing:
 
 
 class Disk:
-    """Everything that changes the disk goes through here, so that a test can crash in between."""
+    """All operations that change the disk, so that a test can crash between any two."""
 
     def make_folder(self, path: Path) -> None:
         path.mkdir()
 
     def write(self, path: Path, fill: Callable[[Hashing], object]) -> dict[str, Any]:
-        """Write a new file with `fill` and flush it to the disk; its size and checksum."""
+        """Write a new file with `fill` and flush it to the disk; returns its size and checksum."""
         with path.open("xb") as raw:
             file = Hashing(raw)
             try:
@@ -97,7 +97,7 @@ class Disk:
         return file.entry()
 
     def flush_folder(self, path: Path) -> None:
-        """Make the names in a folder safe; where the system cannot (Windows), it needs not."""
+        """Flush the names in a folder to the disk; neither possible nor needed on Windows."""
         if sys.platform == "win32":
             return
         handle = os.open(path, os.O_RDONLY)
@@ -121,17 +121,17 @@ class Folder:
         self.disk = disk or Disk()
 
     def entries(self) -> list[Entry]:
-        """The finished checkpoints, good or broken, the newest first."""
+        """The finished checkpoints, intact or broken, the newest first."""
         try:
             paths = [Path(entry.path) for entry in os.scandir(self.path) if entry.is_dir()]
         except FileNotFoundError:
             return []
-        found = [(path, _NAME.fullmatch(path.name)) for path in paths]
-        entries = [Entry(int(name[1]), int(name[2] or 1), path) for path, name in found if name]
+        matches = [(path, _NAME.fullmatch(path.name)) for path in paths]
+        entries = [Entry(int(name[1]), int(name[2] or 1), path) for path, name in matches if name]
         return sorted(entries, reverse=True)
 
     def begin(self, step: int) -> Path:
-        """A new temporary folder for this step's checkpoint; leftovers of dead writers go."""
+        """A new temporary folder for this step's checkpoint; removes those of dead writers."""
         self.path.mkdir(parents=True, exist_ok=True)
         self.clean()
         temporary = self._temporary(step)
@@ -144,7 +144,7 @@ class Folder:
         _forget(temporary)
 
     def finish(self, temporary: Path, step: int, facts: dict[str, Any], files: Files) -> Entry:
-        """Write the manifest, make all of it safe, and give the folder its name."""
+        """Write the manifest, flush everything to the disk, and give the folder its final name."""
         manifest = {"format": FORMAT, "step": step, "date": _now(), **facts, "files": files}
         manifest["checksum"] = _checksum(manifest)
         text = json.dumps(manifest, indent=1).encode()
@@ -160,28 +160,28 @@ class Folder:
         return Entry(step, times, self.path / name)
 
     def prune(self, keep: int, newest: Entry, broken: Collection[Path] = ()) -> None:
-        """Remove the checkpoints before `newest` but those of the last `keep` steps.
+        """Remove the checkpoints before `newest`, except those of the last `keep` steps.
 
-        `broken` ones do not count among those kept, and what flatout did not write stays.
+        `broken` checkpoints do not count towards `keep`; folders not written by flatout stay.
         """
-        kept: set[int] = set()
+        kept_steps: set[int] = set()
         for entry in self.entries():
             if entry > newest:
                 continue
-            if len(kept) < keep and entry.step not in kept and entry.path not in broken:
-                kept.add(entry.step)
+            if len(kept_steps) < keep and entry.step not in kept_steps and entry.path not in broken:
+                kept_steps.add(entry.step)
             elif _is_ours(entry.path):
                 self._remove(entry)
 
     def clean(self) -> None:
-        """Remove the temporary folders of writers that live no more."""
+        """Remove the temporary folders of writers that are no longer running."""
         for entry in os.scandir(self.path):
             match = _TEMPORARY.fullmatch(entry.name)
             if match and entry.is_dir() and _is_dead(Path(entry.path), match):
                 self.disk.remove(Path(entry.path))
 
     def _remove(self, entry: Entry) -> None:
-        """Take the checkpoint's name away first: a crash must not leave half of one."""
+        """Rename the checkpoint, then remove it: a crash must not leave half of one."""
         temporary = self._temporary(entry.step)
         self.disk.rename(entry.path, temporary)
         self.disk.flush_folder(self.path)
@@ -200,7 +200,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise BrokenError(f"it has no {MANIFEST}") from None
     except ValueError:
-        raise BrokenError(f"its {MANIFEST} is not whole") from None
+        raise BrokenError(f"its {MANIFEST} is incomplete") from None
     name = str(manifest.get("format", "")) if isinstance(manifest, dict) else ""
     if name != FORMAT and re.fullmatch(r"flatout\.checkpoint/\d+", name):
         raise CheckpointError(
@@ -208,12 +208,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
             "install that version to read it"
         )
     if name != FORMAT or manifest.pop("checksum", None) != _checksum(manifest):
-        raise BrokenError(f"its {MANIFEST} is not as it was written")
+        raise BrokenError(f"its {MANIFEST} was changed")
     return dict(manifest)
 
 
 def verify(path: Path, name: str, entry: dict[str, Any]) -> None:
-    """Read a file of a checkpoint through; `BrokenError` where it is not as it was written."""
+    """Check size and checksum of a file of a checkpoint; `BrokenError` where they differ."""
     try:
         size = (path / name).stat().st_size
         if size != entry["size"]:
@@ -255,7 +255,7 @@ def _forget(temporary: Path) -> None:
 
 
 def _is_dead(path: Path, name: re.Match[str]) -> bool:
-    """Whether the writer of this temporary folder is gone; in doubt it lives."""
+    """Whether the writer of this temporary folder has ended; False in case of doubt."""
     if name["host"] == _host() and sys.platform != "win32":
         pid = int(name["pid"])
         if pid == os.getpid():
@@ -265,10 +265,10 @@ def _is_dead(path: Path, name: re.Match[str]) -> bool:
         except ProcessLookupError:
             return True
         except OSError:
-            pass  # it lives, and belongs to another user
+            pass  # it is running, and belongs to another user
     newest = 0.0
     with contextlib.suppress(OSError):
-        newest = max(item.stat().st_mtime for item in (path, *path.rglob("*")))
+        newest = max(file.stat().st_mtime for file in (path, *path.rglob("*")))
     return 0.0 < newest < time.time() - STALE_S
 
 

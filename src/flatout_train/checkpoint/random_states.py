@@ -31,7 +31,7 @@ def capture() -> _Nest:
 
 
 def restore(states: _Nest) -> None:
-    """Put the states back that `capture` took; those of devices that are not here are left out.
+    """Restore the states of `capture`; those of missing devices are ignored.
 
     With fewer devices than at capture the first ones are restored; with more, the rest stay.
     """
@@ -51,7 +51,7 @@ def restore(states: _Nest) -> None:
 
 def _without_arrays(numpy: Any, value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _without_arrays(numpy, item) for key, item in value.items()}
+        return {key: _without_arrays(numpy, element) for key, element in value.items()}
     if isinstance(value, numpy.ndarray):
         return {"array": value.tolist(), "dtype": value.dtype.str}
     return value.item() if isinstance(value, numpy.generic) else value
@@ -61,5 +61,5 @@ def _with_arrays(numpy: Any, value: Any) -> Any:
     if isinstance(value, dict) and value.keys() == {"array", "dtype"}:
         return numpy.array(value["array"], dtype=value["dtype"])
     if isinstance(value, dict):
-        return {key: _with_arrays(numpy, item) for key, item in value.items()}
+        return {key: _with_arrays(numpy, element) for key, element in value.items()}
     return value

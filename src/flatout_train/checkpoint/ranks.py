@@ -1,4 +1,4 @@
-"""What the processes of a distributed training agree on about checkpoints."""
+"""How the processes of a distributed training run agree about checkpoints."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from flatout_train.errors import CheckpointError
 _Value = TypeVar("_Value")
 
 EAGER_S = 0.5
-"""About how often the ranks compare notes, in seconds."""
+"""Approximate seconds between two exchanges of the ranks."""
 
 
 class Ranks:
-    """The ranks of this training; one rank where torch.distributed is not in use.
+    """The ranks of this training run; a single rank where torch.distributed is not in use.
 
-    Made on every rank at the same point: it opens two groups on the CPU (gloo), one for the
-    thread that writes and one for the training loop, so that neither is in the other's way.
+    Created on every rank at the same point: it opens two groups on the CPU (gloo), one for the
+    thread that writes and one for the training loop, so that neither blocks the other.
     """
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Ranks:
         return values
 
     def together(self, act: Callable[[], _Value], group: Any = None) -> list[_Value]:
-        """What `act` returns on each rank; where it fails on one, an error on all of them."""
+        """What `act` returns on each rank; where it fails on one, all of them raise an error."""
         value, failed = None, None
         try:
             value = act()
@@ -58,7 +58,7 @@ class Ranks:
         return [value for value, _ in outcomes]
 
     def from_first(self, act: Callable[[], _Value], group: Any = None) -> _Value:
-        """What `act` returns on rank 0, on every rank; it is called there alone."""
+        """What `act` returns on rank 0, where alone it is called; every rank gets it."""
         values = self.together(lambda: act() if self.rank == 0 else None, group)
         value: Any = values[0]
         return value  # type: ignore[no-any-return]
@@ -68,10 +68,10 @@ class Ranks:
 
 
 class Agreement:
-    """Lets all ranks act at the same step on what only some of them know (a signal, the clock).
+    """Lets all ranks act at the same step on facts that only some of them have (a signal, a clock).
 
-    Every few steps each rank starts an all-reduce of what it knows and reads the one before, which
-    is long done: nothing waits. How many steps that is, about `EAGER_S`, is agreed on as well.
+    Every few steps each rank starts an all-reduce of its facts and reads the previous result, which
+    has long arrived: nothing waits. The interval, about `EAGER_S`, is agreed in the same way.
     """
 
     def __init__(self, group: Any) -> None:
@@ -83,16 +83,16 @@ class Agreement:
         """The step at which to call `meet` again, on all ranks."""
 
     def meet(self, done: int, *facts: int) -> list[int]:
-        """Tell `facts` (the largest of all ranks counts); returns those of the last meeting."""
-        told = [0] * len(facts)
+        """Send `facts` (their maximum over all ranks counts); returns the previous maxima."""
+        maxima = [0] * len(facts)
         if self._under_way is not None:
             work, last = self._under_way
             work.wait()
-            *told, self._apart = last.tolist()
+            *maxima, self._apart = last.tolist()
         note = torch.tensor([*facts, self._wanted(done)])
         self._under_way = dist.all_reduce(note, dist.ReduceOp.MAX, self._group, True), note
         self.next_at = done + self._apart
-        return told
+        return maxima
 
     def _wanted(self, done: int) -> int:
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Find the newest good checkpoint, and read the states in it."""
+"""Finding the newest intact checkpoint, and reading its states."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flatout_train.checkpoint.tracked import fit
 from flatout_train.errors import CheckpointError
 
 RANDOM_STATES = "random-states"
-"""File name of the random states; no tracked thing can have it."""
+"""File name of the random states; no tracked object can have it."""
 
 
 class Found(NamedTuple):
-    """The newest good checkpoint, and the newer ones that are broken."""
+    """The newest intact checkpoint, and the newer ones that are broken."""
 
     entry: Entry
     manifest: dict[str, Any]
@@ -26,60 +26,60 @@ class Found(NamedTuple):
 
 
 def newest(folder: Folder, ranks: Ranks) -> Found | None:
-    """The newest checkpoint whose files are all as they were written; None: there is none.
+    """The newest checkpoint whose files are all intact; None: there is no checkpoint.
 
-    Every rank calls it and checks its part of the files. Broken ones are passed over with a
-    warning that names them; where all are broken, `CheckpointError`.
+    Every rank calls it and checks its share of the files. Broken checkpoints are skipped with a
+    warning that names them; CheckpointError where all are broken.
     """
     listed = ranks.from_first(lambda: entries(folder))
     broken: list[Path] = []
     for entry in listed:
-        manifest, problem = _look(entry, ranks)
-        problems = [each for each in ranks.gather(problem) if each is not None]
-        for each in problems:
-            if isinstance(each, CheckpointError):
-                raise each
+        manifest, own_problem = _look(entry, ranks)
+        problems = [problem for problem in ranks.gather(own_problem) if problem is not None]
+        for problem in problems:
+            if isinstance(problem, CheckpointError):
+                raise problem
         if not problems:
             return Found(entry, manifest, broken)
         broken.append(entry.path)
         if ranks.rank == 0:
-            message = f"the checkpoint {entry.path} is broken and passed over: {problems[0]}"
+            message = f"the checkpoint {entry.path} is broken and was skipped: {problems[0]}"
             warnings.warn(message, stacklevel=4)
     if broken:
         raise CheckpointError(
             f"none of the {len(broken)} checkpoints in {folder.path} can be read "
-            f"(newest: {problems[0]}): move them away to start anew, or give another folder"
+            f"(newest: {problems[0]}): move them away to start afresh, or pass another folder"
         )
     return None
 
 
-def read_all(found: Found, rank: int, current: dict[str, Any]) -> dict[str, Any]:
-    """The saved states of the things whose states `current` holds, with keys named as there."""
-    held = found.manifest["tracked"]
+def read_all(source: Found, rank: int, current: dict[str, Any]) -> dict[str, Any]:
+    """The saved states of the objects in `current`, with the keys of their current states."""
+    held = source.manifest["tracked"]
     if missing := [name for name in current if name not in held]:
         raise CheckpointError(
-            f"{found.entry.path} holds no {missing[0]} (it holds {', '.join(held)}): resume "
+            f"{source.entry.path} holds no {missing[0]} (it holds {', '.join(held)}): resume "
             "with a Checkpoint that does not track it, and save with one that does"
         )
     if left := [name for name in held if name not in current]:
-        message = f"{left[0]} in {found.entry.path} is not tracked here, and not loaded"
+        message = f"{left[0]} in {source.entry.path} is not tracked and was not loaded"
         warnings.warn(message, stacklevel=7)
-    return {name: fit(read(found, name, rank), state) for name, state in current.items()}
+    return {name: fit(read(source, name, rank), state) for name, state in current.items()}
 
 
-def read(found: Found, name: str, rank: int) -> Any:
-    """The state in the file of this rank, or, where it has none, in that of rank 0."""
-    path = found.entry.path / (own_file(found, name, rank) or f"{name}.pt")
+def read(source: Found, name: str, rank: int) -> Any:
+    """The state in this rank's file or, where there is none, in that of rank 0."""
+    path = source.entry.path / (own_file(source, name, rank) or f"{name}.pt")
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise CheckpointError(f"{path} cannot be loaded: {error}") from error
 
 
-def own_file(found: Found, name: str, rank: int) -> str | None:
-    """The file that this very rank wrote; None: it wrote none."""
+def own_file(source: Found, name: str, rank: int) -> str | None:
+    """The file that this rank wrote; None: it wrote none."""
     file = f"{file_name(name, rank)}.pt"
-    return file if file in found.manifest["files"] else None
+    return file if file in source.manifest["files"] else None
 
 
 def file_name(name: str, rank: int) -> str:
@@ -92,7 +92,7 @@ def entries(folder: Folder) -> list[Entry]:
         return folder.entries()
     except OSError as error:
         raise CheckpointError(
-            f"{folder.path} cannot be read ({error.strerror}): give a folder that this user may "
+            f"{folder.path} cannot be read ({error.strerror}): pass a folder that this user may "
             "read and write"
         ) from error
 
@@ -110,6 +110,6 @@ def _look(
     except (BrokenError, CheckpointError) as problem:
         return {}, problem
     except OSError as error:
-        cure = "give this user the right to read it"
+        cure = "give this user permission to read it"
         path = error.filename or entry.path
         return {}, CheckpointError(f"{path} cannot be read ({error.strerror}): {cure}")

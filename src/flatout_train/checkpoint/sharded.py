@@ -1,8 +1,8 @@
 """Sharded tensors (FSDP2, tensor parallelism: DTensor) through torch.distributed.checkpoint.
 
-Each rank writes its part, and any number of ranks reads it back: DCP finds the parts that overlap.
-Of DCP's files only tensors are read, and its index with an unpickler that knows nothing but DCP's
-own records: DCP itself would run whatever code an index names.
+Each rank writes its part, and any number of ranks can read it back: DCP finds the overlapping
+parts. Of DCP's files only tensors are read, and its index with an unpickler that accepts only DCP's
+own records: DCP itself would run any code that an index names.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _RECORDS = {
     "pathlib": ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"),
     "pathlib._local": ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath"),
 }
-"""Module -> what DCP's index may name of it; and torch's dtypes."""
+"""Module -> names that DCP's index may contain, beside torch's dtypes."""
 
 
 def save(shards: dict[str, Tensor], path: Path, ranks: Ranks) -> list[Files]:
     """Write this rank's parts under `path`; every rank calls it, and it fails on all or none.
 
-    Returns what each rank wrote.
+    Returns size and checksum of each rank's files. Raises CheckpointError or OSError.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
@@ -74,23 +74,25 @@ def _entries(path: Path, rank: int) -> Files:
 def load(
     states: dict[str, Any], currents: dict[str, Any], things: list[Tracked], path: Path, group: Any
 ) -> dict[str, Any]:
-    """The states with their sharded tensors: sharded as those of this program are, or whole.
+    """The states with their sharded tensors: sharded as in this program, or as full tensors.
 
-    `currents` are the states that the things have now. Every rank calls it.
+    `currents` are the current states of the tracked objects. Every rank calls it.
     """
     shapes: dict[str, Tensor] = {}
-    for one in things:
-        _targets(states[one.name], currents[one.name], _params(one), shapes)
+    for tracked in things:
+        _targets(states[tracked.name], currents[tracked.name], _params(tracked), shapes)
     if shapes:
         _read(shapes, path / FOLDER, group)
     return {
-        one.name: _filled(states[one.name], currents[one.name], _params(one), shapes)
-        for one in things
+        tracked.name: _filled(
+            states[tracked.name], currents[tracked.name], _params(tracked), shapes
+        )
+        for tracked in things
     }
 
 
 def fill(state: Any, shards: dict[str, Tensor]) -> Any:
-    """A staged state with its sharded tensors in their places."""
+    """A staged state with its sharded tensors inserted."""
     return _filled(state, None, [], shards)
 
 
@@ -114,13 +116,13 @@ def _read(targets: dict[str, Tensor], path: Path, group: Any) -> None:
 
 
 class _Index(pickle.Unpickler):
-    """Reads DCP's index, and refuses whatever else a file may hold."""
+    """Reads DCP's index, and rejects anything else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        found = super().find_class(module, name) if self._is_known(module, name) else None
-        if found is None:
-            raise pickle.UnpicklingError(f"{module}.{name} has no place in an index of tensors")
-        return found
+        record = super().find_class(module, name) if self._is_known(module, name) else None
+        if record is None:
+            raise pickle.UnpicklingError(f"{module}.{name} does not belong in an index of tensors")
+        return record
 
     @staticmethod
     def _is_known(module: str, name: str) -> bool:
@@ -128,32 +130,35 @@ class _Index(pickle.Unpickler):
         return dtype or name in _RECORDS.get(module, ())
 
 
-def _params(one: Tracked) -> list[Tensor]:
-    optimizer = one.optimizer()
+def _params(tracked: Tracked) -> list[Tensor]:
+    optimizer = tracked.optimizer()
     groups = optimizer.param_groups if optimizer is not None else []
     return [param for group in groups for param in group["params"]]
 
 
-def _targets(saved: Any, current: Any, params: list[Tensor], found: dict[str, Tensor]) -> None:
-    """For each sharded tensor in a saved state a tensor to read it into."""
+def _targets(saved: Any, current: Any, params: list[Tensor], targets: dict[str, Tensor]) -> None:
+    """Add to `targets`, for each sharded tensor in a saved state, a tensor to read it into."""
     if isinstance(saved, dict) and MARK in saved:
         shape = torch.Size(saved["shape"])
         like = isinstance(current, Tensor) and current.shape == shape
         dtype = saved["dtype"]
         target = torch.empty_like(current, dtype=dtype) if like else torch.empty(shape, dtype=dtype)
-        found[saved[MARK]] = target
+        targets[saved[MARK]] = target
         return
-    for item, now in _pairs(saved, current, params):
-        _targets(item, now, params, found)
+    for value, current_value in _pairs(saved, current, params):
+        _targets(value, current_value, params, targets)
 
 
-def _filled(saved: Any, current: Any, params: list[Tensor], found: dict[str, Tensor]) -> Any:
+def _filled(saved: Any, current: Any, params: list[Tensor], tensors: dict[str, Tensor]) -> Any:
     if isinstance(saved, dict) and MARK in saved:
-        return found[saved[MARK]]
+        return tensors[saved[MARK]]
     if isinstance(saved, Tensor):
         matches = is_sharded(current) and current.shape == saved.shape
         return _sharded_like(saved, current) if matches else saved
-    values = [_filled(item, now, params, found) for item, now in _pairs(saved, current, params)]
+    values = [
+        _filled(value, current_value, params, tensors)
+        for value, current_value in _pairs(saved, current, params)
+    ]
     if isinstance(saved, dict):
         filled = type(saved)(zip(saved, values, strict=True))
         if hasattr(saved, "__dict__"):
@@ -163,13 +168,13 @@ def _filled(saved: Any, current: Any, params: list[Tensor], found: dict[str, Ten
 
 
 def _pairs(saved: Any, current: Any, params: list[Tensor]) -> list[tuple[Any, Any]]:
-    """The items of a saved nest, each with what stands in its place now.
+    """The values of a saved nest, each with its current counterpart.
 
-    A new optimizer has no state yet; there the parameter tells how its state is sharded.
+    A new optimizer has no state yet; then the parameter shows how its state is sharded.
     """
     if isinstance(saved, dict):
         now = current if isinstance(current, Mapping) else {}
-        pairs = {key: (item, now.get(key)) for key, item in saved.items()}
+        pairs = {key: (value, now.get(key)) for key, value in saved.items()}
         if {"state", "param_groups"} <= saved.keys() and not now.get("state") and params:
             numbers = [number for group in saved["param_groups"] for number in group["params"]]
             alike = dict(zip(numbers, params, strict=False))
@@ -180,21 +185,23 @@ def _pairs(saved: Any, current: Any, params: list[Tensor]) -> list[tuple[Any, An
             pairs["state"] = saved["state"], as_now
         return list(pairs.values())
     if type(saved) in (list, tuple):
-        items = current if isinstance(current, (list, tuple)) else []
-        return [(item, items[i] if i < len(items) else None) for i, item in enumerate(saved)]
+        elements = current if isinstance(current, (list, tuple)) else []
+        return [
+            (value, elements[i] if i < len(elements) else None) for i, value in enumerate(saved)
+        ]
     return []
 
 
-def _sharded_like(whole: Tensor, like: Any) -> Tensor:
-    """The part of a whole tensor that this rank holds."""
+def _sharded_like(full: Tensor, like: Any) -> Tensor:
+    """The part of a full tensor that this rank holds, sharded like `like`."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     sizes, offsets = compute_local_shape_and_global_offset(
         like.shape, like.device_mesh, like.placements
     )
-    part = whole
+    part = full
     for dim, (offset, size) in enumerate(zip(offsets, sizes, strict=True)):
         part = part.narrow(dim, offset, size)
     local = part.to(like.to_local().device, copy=True)
-    made: Tensor = type(like)(local.contiguous(), like._spec, requires_grad=False)
-    return made
+    sharded: Tensor = type(like)(local.contiguous(), like._spec, requires_grad=False)
+    return sharded

@@ -1,7 +1,7 @@
-"""States copied to host memory, and only what can be read back safely.
+"""States copied to host memory, restricted to what can be read back safely.
 
 `torch.load(weights_only=True)` runs no code from the file. It reads tensors, numbers, strings and
-plain nests of them; anything else is refused here, when it is saved, not when it is needed.
+plain nests of them; anything else is rejected here, when it is saved, not when it is needed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch import Tensor
 from flatout_train.errors import CheckpointError
 
 DEEPEST = 100
-"""Levels of nesting; more is a nest that holds itself."""
+"""Levels of nesting; a deeper nest is taken to contain itself."""
 
 MARK = "flatout.sharded"
-"""Key of the dict that stands in a state for a sharded tensor; its value is the tensor's place."""
+"""Key of the dict that replaces a sharded tensor in a state; its value is the tensor's place."""
 
 _LARGEST_INT_BITS = 2000  # the reader takes integers of up to 255 bytes
 _ATOMS = frozenset({float, complex, str, bytes, bool, type(None), torch.Size, torch.dtype})
@@ -28,16 +28,16 @@ _CURES = {
     "tuple": "store a plain tuple or dict of its fields",
     "dict": "store dict(...) of it",
     "set": "store a set or a sorted list of it",
-    "deque": "store list(...) of it and make the deque again in load_state_dict",
+    "deque": "store list(...) of it and build the deque in load_state_dict",
     "Enum": "store its .value or .name",
     "ndarray": "store torch.from_numpy(...) of it",
     "generic": "store .item() of it",
-    "function": "leave it out of state_dict and set it again in load_state_dict",
+    "function": "omit it from state_dict and set it in load_state_dict",
 }
 
 
 class Staging:
-    """Host memory for the copies of one checkpoint, used again for the next one.
+    """Host memory for the copies of one checkpoint, reused for the next one.
 
     On CUDA the copies go to pinned memory and are only started here: the device makes them before
     the next update of the weights, and `finish` waits for them, in the thread that writes.
@@ -45,17 +45,17 @@ class Staging:
 
     def __init__(self) -> None:
         self.shards: dict[str, Tensor] = {}
-        """Place of a sharded tensor (DTensor) -> one like it with this rank's part on the host."""
+        """Place of a sharded tensor (DTensor) -> its copy with this rank's part on the host."""
         self._buffers: dict[str, tuple[Any, Tensor]] = {}
         self._used: dict[str, tuple[Any, Tensor]] = {}
         self._shared: dict[Any, tuple[Tensor, Tensor]] = {}
-        """Place in memory -> what lies there and its copy. A tensor that a `state_dict` made for
-        the occasion stays until all is copied: the next one may else lie where it lay."""
+        """Address and form -> the tensor there and its copy. Tensors that a `state_dict` creates
+        stay alive until all are copied: otherwise the next one may get the same address."""
         self._devices: set[torch.device] = set()
         self._events: list[Any] = []
 
     def begin(self) -> None:
-        """Forget the copies of the last checkpoint; their memory is used again."""
+        """Discard the copies of the last checkpoint; their memory is reused."""
         self.shards, self._buffers, self._used = {}, self._used, {}
         self._shared, self._devices, self._events = {}, set(), []
 
@@ -63,32 +63,32 @@ class Staging:
     def copy(self, value: Any, where: str) -> Any:
         """A nest of host tensors and plain values; `CheckpointError` where it cannot be stored.
 
-        `where` names the value: `optimizer`. The copies are valid until the next `begin`. For a
-        sharded tensor there is a dict with the key `MARK`, and the copy in `shards`.
+        `where` is the value's name, such as `optimizer`. The copies are valid until the next
+        `begin`. A sharded tensor becomes a dict with the key `MARK`, and its copy is in `shards`.
         """
         return self._copy(value, where, 0)
 
     def started(self) -> None:
-        """All copies of this checkpoint were started."""
+        """Note that all copies of this checkpoint are queued."""
         self._shared = {}
         for device in self._devices:
             self._events.append(getattr(torch, device.type).current_stream(device).record_event())
 
     def finish(self) -> None:
-        """Wait until the copies are made."""
+        """Wait until the copies are complete."""
         for event in self._events:
             event.synchronize()
 
     def _copy(self, value: Any, where: str, depth: int) -> Any:
         kind = type(value)
         if kind in _ATOMS:
-            if kind is bytes and not value:  # torch's reader knows no empty ones
+            if kind is bytes and not value:  # torch's reader does not support empty bytes
                 raise _refusal(where, "is empty bytes", "store None")
             return value
         if isinstance(value, Tensor):
             return self._tensor(value, where)
         if depth > DEEPEST:
-            raise _refusal(where, "holds itself, or is nested too deeply", "store a flat copy")
+            raise _refusal(where, "contains itself, or is nested too deeply", "store a flat copy")
         if kind is int:
             if value.bit_length() > _LARGEST_INT_BITS:
                 raise _refusal(where, "is too large an integer", "store str(...) of it")
@@ -97,21 +97,21 @@ class Staging:
             return kind(self._items(value, where, depth))
         if kind is OrderedDict:
             copied = OrderedDict(self._items(value, where, depth))
-            for name, item in vars(value).items():  # a module's _metadata
-                vars(copied)[name] = self._copy(item, f"{where}.{name}", depth + 1)
+            for name, element in vars(value).items():  # a module's _metadata
+                vars(copied)[name] = self._copy(element, f"{where}.{name}", depth + 1)
             return copied
         if kind is list or kind is tuple:
             return kind(
-                self._copy(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)
+                self._copy(element, f"{where}[{i}]", depth + 1) for i, element in enumerate(value)
             )
         if kind is set:
-            return {_key(item, where) for item in value}
+            return {_key(element, where) for element in value}
         return _other(value, where)
 
     def _items(self, value: dict[Any, Any], where: str, depth: int) -> dict[Any, Any]:
         return {
-            _key(key, where): self._copy(item, f"{where}[{key!r}]", depth + 1)
-            for key, item in value.items()
+            _key(key, where): self._copy(element, f"{where}[{key!r}]", depth + 1)
+            for key, element in value.items()
         }
 
     def _tensor(self, tensor: Tensor, where: str) -> Any:
@@ -126,7 +126,7 @@ class Staging:
         tensor = tensor.detach()
         form = (tensor.device, tensor.shape, tensor.stride(), tensor.dtype)
         key = (tensor.data_ptr(), form)
-        if tensor.numel() and key in self._shared:  # tied weights: once in the file
+        if tensor.numel() and key in self._shared:  # tied weights: stored once
             return self._shared[key][1]
         old = self._buffers.pop(where, None)
         pinned = tensor.device.type == "cuda" and tensor.numel() > 0
@@ -143,7 +143,7 @@ class Staging:
 
 
 def is_sharded(value: Any) -> bool:
-    """Whether this is a DTensor, told without importing torch.distributed.tensor."""
+    """Whether this is a DTensor, without importing torch.distributed.tensor."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(value, module.DTensor)
 
@@ -151,7 +151,7 @@ def is_sharded(value: Any) -> bool:
 def _key(key: Any, where: str) -> Any:
     """A key of a dict or a member of a set."""
     if type(key) is tuple:
-        return tuple(_key(item, where) for item in key)
+        return tuple(_key(element, where) for element in key)
     if (type(key) in _ATOMS and (key or type(key) is not bytes)) or (
         type(key) is int and key.bit_length() <= _LARGEST_INT_BITS
     ):
@@ -168,7 +168,7 @@ def _check_class(tensor: Tensor, where: str) -> None:
 
 
 def _other(value: Any, where: str) -> Any:
-    """What is no plain value: NumPy's numbers that Python's hold exactly, and what is refused."""
+    """Other values: NumPy scalars that Python represents exactly; the rest is rejected."""
     if isinstance(value, torch.device | torch.layout):
         return value
     if numpy := sys.modules.get("numpy"):

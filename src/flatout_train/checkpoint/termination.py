@@ -1,18 +1,18 @@
 """SIGTERM becomes: finish the step, save, then end as SIGTERM would have ended the process.
 
-Schedulers send SIGTERM and, after a grace time, SIGKILL: Slurm at the time limit and on
-preemption, Kubernetes when a pod is evicted, clouds when a spot instance is taken back. The handler
-only notes the signal, since a state in the middle of a step is none to go on from. `Checkpoint`
-asks after each step, saves, and calls `done`: that calls the handler that was there before, or
-raises `SystemExit(143)` where there was none. Ctrl-C is left alone.
+Schedulers send SIGTERM and, after a grace period, SIGKILL: Slurm at the time limit and on
+preemption, Kubernetes when a pod is evicted, clouds when a spot instance is reclaimed. The handler
+only notes the signal, since training cannot resume from the middle of a step. `Checkpoint` checks
+after each step, saves, and calls `done`: that calls the previous handler, or raises
+`SystemExit(143)` where there was none. Ctrl-C is left alone.
 
-- Another SIGTERM does what it did before. Within `REPEAT_S` it counts as the same one: under
-  Slurm a rank gets one from Slurm and one that `torchrun` passes on.
-- Where the step takes longer than the grace time, or no further step comes, the signal does what
-  it did before: a program must not be deaf to it. A save that has begun is never cut short.
-- Under Slurm (`--signal=USR1@120`) SIGUSR1 saves and the training goes on, where the program has
+- Another SIGTERM goes to the previous handler. Within `REPEAT_S` it counts as the same one: under
+  Slurm a rank gets one from Slurm and one that `torchrun` forwards.
+- Where the step takes longer than the grace period, or no further step ends, the signal goes to the
+  previous handler: a program must not ignore it. A save that has begun is never interrupted.
+- Under Slurm (`--signal=USR1@120`) SIGUSR1 saves and training continues, where the program has
   no handler of its own for it: Slurm's SIGTERM comes later. On Windows, SIGBREAK is like SIGTERM.
-- Processes that this one forks (loader workers) have the handlers of before.
+- Processes that this one forks (loader workers) have the previous handlers.
 """
 
 from __future__ import annotations
@@ -29,40 +29,41 @@ from types import FrameType
 from typing import Any
 
 SAVE, END = 1, 2
-"""What a signal asks for: a checkpoint; a checkpoint, and then the end."""
+"""What a signal requests: a checkpoint; a checkpoint, and then the end of the process."""
 
 REPEAT_S = 3.0
+"""Seconds within which another signal counts as the same one."""
 _STUCK_S = 2.0
-"""So long after the grace time the main thread may take to see the signal."""
+"""Seconds after the grace period that the main thread may take to handle the signal."""
 
 
 class Watch:
-    """Whether a signal asks one Checkpoint to save; signals are watched until `close`.
+    """Whether a signal requests one Checkpoint to save; signals are watched until `close`.
 
-    `grace`: seconds from the signal to the next step's end after which it is not waited for.
-    Made in the main thread: elsewhere Python lets no one watch signals, and a warning says so.
+    `grace`: most seconds to wait for the end of the current step after the signal. Create it in the
+    main thread: elsewhere Python allows no signal handlers, and a warning says so.
     """
 
     def __init__(self, grace: float) -> None:
-        self.asked = 0
+        self.request = 0
         """0, SAVE or END."""
         self.saving = False
         self.grace = grace
         _signals.add(self)
 
     def ask(self) -> None:
-        """Another rank was asked to end: so is this process."""
+        """Request the end of this process, since another rank was requested to end."""
         _signals.ask(signal.SIGTERM)
 
     def done(self) -> None:
-        """What was asked for is safe. Ends the process once all Checkpoints say so."""
-        ending, self.asked, self.saving = self.asked == END, 0, False
+        """Note that the requested checkpoint is safe; ends the process once all Checkpoints are."""
+        ending, self.request, self.saving = self.request == END, 0, False
         if ending:
             _signals.end_if_all_saved()
 
     def close(self) -> None:
-        """Watch no longer; with the last one closed, the handlers of before are put back."""
-        self.asked = 0
+        """Stop watching; when the last watch is closed, the previous handlers are restored."""
+        self.request = 0
         _signals.remove(self)
 
 
@@ -72,15 +73,18 @@ class _Signals:
     def __init__(self) -> None:
         self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
         self._before: dict[int, Any] = {}
-        """Signal -> the handler that was there before."""
+        """Signal -> its previous handler."""
         self._signal = 0
-        """The signal that asked for the end; 0: none has."""
+        """The signal that requested the end; 0: none."""
         self._since = 0.0
         self._overdue = False
 
     def add(self, watch: Watch) -> None:
         if threading.current_thread() is not threading.main_thread():
-            message = "SIGTERM will not save: this Checkpoint was not made in the main thread"
+            message = (
+                "SIGTERM will not save: this Checkpoint was not created in the main thread. "
+                "Create it there"
+            )
             warnings.warn(message, stacklevel=4)
             return
         self._watches.add(watch)
@@ -99,10 +103,10 @@ class _Signals:
     def ask(self, number: int) -> None:
         self._signal, self._since = self._signal or number, time.monotonic()
         for watch in self._watches:
-            watch.asked = END
+            watch.request = END
 
     def end_if_all_saved(self) -> None:
-        if any(watch.asked == END for watch in self._watches):
+        if any(watch.request == END for watch in self._watches):
             return
         before = self._before.get(self._signal, signal.SIG_DFL)
         if callable(before):
@@ -111,7 +115,7 @@ class _Signals:
             number = self._signal
             self._put_back()
             raise SystemExit(128 + number)
-        else:  # an exit ends the main thread only from within
+        else:  # SystemExit ends the process only from the main thread
             self._overdue = True
             os.kill(os.getpid(), self._signal)
             time.sleep(_STUCK_S)
@@ -127,13 +131,13 @@ class _Signals:
             self._as_before(number, frame)
         elif number == getattr(signal, "SIGUSR1", None):
             for watch in self._watches:
-                watch.asked = watch.asked or SAVE
+                watch.request = watch.request or SAVE
         elif self._overdue or (self._signal and time.monotonic() - self._since > REPEAT_S):
             self._as_before(number, frame)
         elif not self._signal:
             self.ask(number)
-            # No threading.Thread: this may have interrupted one being started, with its lock held.
-            _thread.start_new_thread(self._wait, (max(each.grace for each in self._watches),))
+            # Not threading.Thread: this may have interrupted the start of one, with its lock held.
+            _thread.start_new_thread(self._wait, (max(watch.grace for watch in self._watches),))
 
     def _as_before(self, number: int, frame: FrameType | None) -> None:
         before = self._before.get(number, signal.SIG_DFL)
@@ -144,26 +148,26 @@ class _Signals:
         signal.raise_signal(number)
 
     def _wait(self, grace: float) -> None:
-        """In a thread: pass the signal on where no step has ended within the grace time."""
+        """In a thread: forward the signal where no step has ended within the grace period."""
         time.sleep(grace)
         if not self._waiting():
             return
         self._overdue = True
         os.kill(os.getpid(), self._signal)
         if not callable(self._before.get(self._signal)):
-            time.sleep(_STUCK_S)  # the main thread is in a call that sees no signals
+            time.sleep(_STUCK_S)  # the main thread may be in a call that blocks signal handling
             if self._waiting():
                 os._exit(128 + self._signal)
 
     def _waiting(self) -> bool:
         watches = list(self._watches)
-        return any(each.asked == END for each in watches) and not any(
-            each.saving for each in watches
+        return any(watch.request == END for watch in watches) and not any(
+            watch.saving for watch in watches
         )
 
     def _put_back(self) -> None:
         for number, handler in list(self._before.items()):
-            if signal.getsignal(number) == self._handle:  # else another one was put on top
+            if signal.getsignal(number) == self._handle:  # else a newer handler was installed
                 signal.signal(number, handler)
                 del self._before[number]
 

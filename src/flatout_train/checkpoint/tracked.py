@@ -1,4 +1,4 @@
-"""What a checkpoint holds: the tracked things, their states, and loading all of them or none."""
+"""What a checkpoint holds: the tracked objects, their states, and loading all of them or none."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from flatout_train.errors import CheckpointError, UsageError
 
 LISTED = 5
-"""Differences that an error names."""
+"""Most differences that an error lists."""
 
 _WRAPPERS = frozenset({"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 
 
 class Tracked:
-    """One thing of which a checkpoint holds the state."""
+    """One object whose state a checkpoint holds; UsageError where it has none."""
 
     def __init__(self, name: str, thing: Any) -> None:
         _check(name, thing)
@@ -43,15 +43,15 @@ class Tracked:
             self.thing.load_state_dict(state)
 
     def optimizer(self) -> torch.optim.Optimizer | None:
-        """The optimizer that this thing is or has."""
-        for found in (self.thing, getattr(self.thing, "optimizer", None)):
-            if isinstance(found, torch.optim.Optimizer):
-                return found
+        """The optimizer that this object is or has; None: neither."""
+        for candidate in (self.thing, getattr(self.thing, "optimizer", None)):
+            if isinstance(candidate, torch.optim.Optimizer):
+                return candidate
         return None
 
 
 def unwrapped(thing: Any) -> Any:
-    """A model without what DDP, DataParallel and torch.compile put around it."""
+    """A model without the wrappers of DDP, DataParallel and torch.compile."""
     parallel = nn.parallel.DistributedDataParallel, nn.DataParallel
     while isinstance(thing, nn.Module):
         if isinstance(thing, parallel):
@@ -64,9 +64,9 @@ def unwrapped(thing: Any) -> Any:
 
 
 def fit(saved: Any, current: Any) -> Any:
-    """The saved state with its keys named as in the current one, where only wrappers differ.
+    """The saved state with its keys renamed to the current ones, where only wrappers differ.
 
-    `module.` (DDP), `_orig_mod.` (torch.compile) and the like are taken out or put in.
+    `module.` (DDP), `_orig_mod.` (torch.compile) and the like are removed or inserted.
     """
     if type(saved) not in (dict, OrderedDict) or not isinstance(current, Mapping):
         return saved
@@ -74,11 +74,11 @@ def fit(saved: Any, current: Any) -> Any:
     if names is None:
         return saved
     fitted = type(saved)((new, fit(saved[old], current[new])) for old, new in names.items())
-    for name, kept in vars(saved).items() if isinstance(saved, OrderedDict) else ():
+    for name, metadata in vars(saved).items() if isinstance(saved, OrderedDict) else ():
         meta = getattr(current, name, None)
-        renamed = _same_names(kept, meta) if isinstance(meta, dict) else None
-        known = renamed or {key: key for key in kept}
-        vars(fitted)[name] = OrderedDict((new, kept[old]) for old, new in known.items())
+        renamed = _same_names(metadata, meta) if isinstance(meta, dict) else None
+        known = renamed or {key: key for key in metadata}
+        vars(fitted)[name] = OrderedDict((new, metadata[old]) for old, new in known.items())
     return fitted
 
 
@@ -89,55 +89,59 @@ def differences(saved: Any, current: Any) -> list[str]:
     if not _names_tensors(current):
         shared = [key for key in current if key in saved]
         return [text for key in shared for text in differences(saved[key], current[key])]
-    found = [
+    differing = [
         f"{key} {_shape(current[key])} is missing in it" for key in current if key not in saved
     ]
-    found += [f"{key} {_shape(saved[key])} is only in it" for key in saved if key not in current]
+    differing += [
+        f"{key} {_shape(saved[key])} is only in it" for key in saved if key not in current
+    ]
     for key in current:
         old, new = saved.get(key), current[key]
         if isinstance(old, Tensor) and isinstance(new, Tensor) and old.shape != new.shape:
-            found.append(f"{key} is {_shape(old)} in it and {_shape(new)} here")
-    return found
+            differing.append(f"{key} is {_shape(old)} in it and {_shape(new)} here")
+    return differing
 
 
-def mismatch(name: str, path: Any, found: list[str], error: Exception | None) -> CheckpointError:
+def mismatch(
+    name: str, path: Any, differing: list[str], error: Exception | None
+) -> CheckpointError:
     """The error for a state that does not fit."""
-    listed = "; ".join(found[:LISTED]) or str(error)
-    more = f"; and {len(found) - LISTED} more" if len(found) > LISTED else ""
+    listed = "; ".join(differing[:LISTED]) or str(error)
+    more = f"; and {len(differing) - LISTED} more" if len(differing) > LISTED else ""
     return CheckpointError(
         f"{name} in {path} does not fit the {name} of this program: {listed}{more}. Build it as it "
-        "was when the checkpoint was written, or give Checkpoint another folder to start anew. "
+        "was when the checkpoint was written, or pass Checkpoint another folder to start afresh. "
         "Nothing was loaded."
     )
 
 
 def load_all(states: dict[str, Any], things: list[Tracked]) -> tuple[str, Exception] | None:
-    """Load every state; where one fails, its name and what it raised, and the rest is not tried."""
-    for one in things:
+    """Load every state, up to the first that fails; returns its name and error, else None."""
+    for tracked in things:
         try:
-            one.load(states[one.name])
+            tracked.load(states[tracked.name])
         except Exception as error:
-            return one.name, error
+            return tracked.name, error
     return None
 
 
 def put_back(before: dict[str, Any], things: list[Tracked]) -> None:
-    """Load the states again that were there before a load that failed."""
-    for one in things:
-        with contextlib.suppress(Exception):  # the first error is the one to tell
-            one.load(before[one.name])
+    """Restore the states from before a load that failed."""
+    for tracked in things:
+        with contextlib.suppress(Exception):  # the first error is the one to report
+            tracked.load(before[tracked.name])
 
 
 def _check(name: str, thing: Any) -> None:
     if not name.isidentifier():
-        raise UsageError(f"{name!r} cannot name a file: track it under a plain Python name")
+        raise UsageError(f"{name!r} cannot name a file: use a plain Python identifier")
     if isinstance(thing, torch.Generator):
         return
     for method in ("state_dict", "load_state_dict"):
         if not callable(getattr(thing, method, None)):
             raise UsageError(
-                f"{name}={type(thing).__name__} has no {method}(): track things that have "
-                "state_dict and load_state_dict (a DataLoader has none; flatout.loader has)"
+                f"{name}={type(thing).__name__} has no {method}(): track objects with state_dict "
+                "and load_state_dict (a DataLoader has neither, a flatout.loader has both)"
             )
 
 

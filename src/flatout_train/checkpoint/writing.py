@@ -1,4 +1,4 @@
-"""Write one staged checkpoint, all ranks together; and the thread that does it."""
+"""Writing one staged checkpoint, on all ranks together, and the thread that does it."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Staged:
     facts: dict[str, Any]
     """For the manifest."""
     ready: Callable[[], None]
-    """Waits until the copies are made."""
+    """Waits until the copies are complete."""
     error: Exception | None = None
-    """Why there is nothing to write: all ranks must hear of it."""
+    """Why there is nothing to write; it must reach all ranks."""
 
     def check(self) -> None:
         if self.error is not None:
@@ -54,11 +54,14 @@ class Staged:
 def write(
     staged: Staged, folder: Folder, ranks: Ranks, keep: int, broken: Collection[Path]
 ) -> Entry:
-    """Write, publish, and remove the older ones: every rank calls it, with its part."""
+    """Write and publish a checkpoint, then remove older ones; every rank calls it with its part.
+
+    Raises CheckpointError where it cannot be written; the older checkpoints stay then.
+    """
     group = ranks.writing
 
     def finish() -> Entry:
-        merged = {name: entry for each in files for name, entry in each.items()}
+        merged = {name: entry for part in files for name, entry in part.items()}
         assert path is not None
         return folder.finish(path, staged.step, staged.facts, merged)
 
@@ -94,7 +97,9 @@ def _prune(folder: Folder, keep: int, newest: Entry, broken: Collection[Path]) -
 def _write_states(staged: Staged, folder: Folder, temporary: Path) -> Files:
     staged.ready()
     if not temporary.is_dir():
-        raise CheckpointError(f"{folder.path} is not the same folder on all machines: share it")
+        raise CheckpointError(
+            f"{folder.path} is not the same folder on all machines: pass a shared folder"
+        )
     files: Files = {}
     for name, state in staged.states.items():
         fill = functools.partial(torch.save, state)
@@ -103,8 +108,8 @@ def _write_states(staged: Staged, folder: Folder, temporary: Path) -> Files:
 
 
 def cannot_write(folder: Folder, error: OSError) -> CheckpointError:
-    """The error that names the folder and the cure."""
-    cure = _CURES.get(error.errno or 0, "see that the disk is there and in order")
+    """The error with the folder, the cause and the fix."""
+    cure = _CURES.get(error.errno or 0, "check that the disk is mounted and works")
     return CheckpointError(
         f"the checkpoint could not be written to {folder.path} ({error.strerror or error}): "
         f"{cure}. The older checkpoints are as they were."
@@ -112,9 +117,9 @@ def cannot_write(folder: Folder, error: OSError) -> CheckpointError:
 
 
 class Background:
-    """One thing at a time done in a thread; what it raised is raised where it is asked for.
+    """Runs one function at a time in a thread; `wait` raises its exception.
 
-    The thread is no daemon: a program that ends waits until its last checkpoint is written.
+    It is not a daemon thread: a program that ends waits until its last checkpoint is written.
     """
 
     def __init__(self) -> None:
@@ -122,13 +127,13 @@ class Background:
         self.error: BaseException | None = None
 
     def start(self, act: Callable[[], object]) -> None:
-        """Do `act` once what was started before is done."""
+        """Run `act` once the previous function is done."""
         self.wait()
         self._thread = threading.Thread(target=self._run, args=(act,), name="flatout-checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Until nothing is under way; raises what the last one raised, once."""
+        """Wait for the function that is running; raises its exception, once."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -141,5 +146,5 @@ class Background:
             act()
         except BaseException as error:
             self.error = error
-            if not threading.main_thread().is_alive():  # nobody is left to ask
+            if not threading.main_thread().is_alive():  # nobody is left to call wait()
                 warnings.warn(f"the last checkpoint is missing: {error}", stacklevel=1)

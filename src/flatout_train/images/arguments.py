@@ -1,4 +1,4 @@
-"""What `image_loader` was given, checked and made into what it works with."""
+"""The arguments of `image_loader`, checked and converted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flatout_train.loader.sampling import IndexOrder, world
 
 @dataclass(frozen=True)
 class Settings:
-    """The pictures, their order, what is done to each; and how."""
+    """The pictures, their order, the operations on each, and how they are loaded."""
 
     pictures: Pictures
     order: IndexOrder
@@ -30,7 +30,7 @@ class Settings:
     cache: str | bool
     decoder: str
     replace: bool
-    """A corrupt picture gives way to another; else it is left out."""
+    """Whether a corrupt picture is replaced by another; else it is dropped."""
     prefetch: int
 
 
@@ -55,7 +55,7 @@ def settings(
     dtype: torch.dtype,
     prefetch: int,
 ) -> Settings:
-    """Arguments of `image_loader` made into settings; UsageError for those that cannot be."""
+    """Settings from the arguments of `image_loader`; UsageError for invalid ones."""
     _check(batch_size, workers, prefetch, dtype)
     cuts = augmenting.choose(augment, size, resize, train, color_jitter)
     pictures = image_folder.find(folder, labels, classes)
@@ -65,7 +65,7 @@ def settings(
     if order.batches(world()) == 0:
         raise UsageError(
             f"image_loader: {len(pictures)} pictures are fewer than one batch of {batch_size} for "
-            f"each of {world().size} processes; give a smaller batch_size, or drop_last=False."
+            f"each of {world().size} processes; pass a smaller batch_size, or drop_last=False."
         )
     normalise = Normalise(mean, std, target, dtype)
     number = workers if isinstance(workers, int) else None

@@ -1,10 +1,10 @@
-"""How a picture becomes size x size: which region, mirrored or not, in which colours.
+"""How a picture becomes size x size: crop, flip and colours.
 
 The random numbers of a batch are drawn at once from the batch's own seed, before a picture is
-opened: batches do not depend on workers, decoders or caches. Regions are torchvision's
-`RandomResizedCrop` and `Resize` + `CenterCrop`; resizing is bilinear with antialiasing, as both
-do. On the CPU each picture is resized by torch's uint8 kernel; a batch that lies on a device is cut
-and resized there at once, as two products with matrices of filter weights.
+opened: batches do not depend on workers, decoders or caches. Regions are those of torchvision's
+`RandomResizedCrop` and `Resize` + `CenterCrop`; resizing is bilinear with antialiasing, as in both.
+On the CPU each picture is resized by torch's uint8 kernel; a batch on a device is cropped and
+resized there at once, as two products with matrices of filter weights.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from flatout_train.errors import UsageError
 from flatout_train.images.decoding import Box, Picture
 
 ATTEMPTS = 10
-"""Regions that are tried before the whole width or height is taken, as in torchvision."""
+"""Regions tried before the full width or height is used, as in torchvision."""
 AREA = (0.08, 1.0)
 RATIO = (3 / 4, 4 / 3)
 LONGEST = 3
-"""Of a picture that is longer than this many times its width, only the middle is resized whole."""
+"""Of a picture longer than this multiple of its width, only the middle is resized."""
 GAP = 2
-"""Evaluation decodes to this many times the size at least: scaled decoding cannot be told then from
-full decoding. Training decodes to the size itself."""
+"""Evaluation decodes to at least this multiple of the size, where scaled decoding is
+indistinguishable from full decoding. Training decodes to the size itself."""
 _FLIP = 2 * ATTEMPTS + 2
 _COLOUR = _FLIP + 1
 DRAWS = _COLOUR + 3
-"""Random numbers per picture: area and ratio of each attempt, place, flip, three colours."""
+"""Random numbers per picture: area and ratio of each attempt, position, flip, three colours."""
 
 Augment = str | Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """Which region of a picture is taken, to which size, and how it is changed."""
+    """Which region of a picture is cropped, to which size, and how it is augmented."""
 
     size: int
     resize: int
-    """Length of the shorter side before the centre is cut out, where the region is not random."""
+    """Length of the shorter side before the centre crop, where the region is not random."""
     random: bool
     flip: bool
     colours: tuple[float, float, float] | None
-    """Largest change of brightness, contrast and saturation."""
+    """Maximum change of brightness, contrast and saturation."""
     call: Callable[[Tensor], Tensor] | None
 
     def draw(self, count: int, seed: int) -> Tensor:
@@ -71,7 +71,7 @@ class Cuts:
 def choose(
     augment: Augment, size: int, resize: int | None, train: bool, jitter: float | Sequence[float]
 ) -> Cuts:
-    """The cuts for what the user asked; UsageError where it cannot be."""
+    """The cuts for these arguments; UsageError where one is invalid."""
     if size < 1:
         raise UsageError(f"image_loader: size={size} must be at least 1 pixel.")
     shorter = round(size * 256 / 224) if resize is None else resize
@@ -97,7 +97,7 @@ def _colours(jitter: float | Sequence[float]) -> tuple[float, float, float] | No
 
 
 def random_box(width: int, height: int, draws: Sequence[float]) -> Box:
-    """A region of 8% to 100% of the area and of ratio 3/4 to 4/3, as `RandomResizedCrop`."""
+    """A region with 8% to 100% of the area and ratio 3/4 to 4/3, as in `RandomResizedCrop`."""
     low, high = math.log(RATIO[0]), math.log(RATIO[1])
     for attempt in range(ATTEMPTS):
         area = width * height * (AREA[0] + (AREA[1] - AREA[0]) * draws[2 * attempt])
@@ -128,7 +128,7 @@ def centre(picture: Picture, cuts: Cuts) -> Tensor:
     width, height = picture.width, picture.height
     box = None
     longest = LONGEST * min(width, height)
-    if max(width, height) > longest:  # 1 x 10000 pixels would be 256 x 2,560,000 in between
+    if max(width, height) > longest:  # 1 x 10000 pixels would become 256 x 2,560,000 first
         w, h = min(width, longest), min(height, longest)
         box, width, height = ((width - w) // 2, (height - h) // 2, w, h), w, h
     pixels = picture.region(box, GAP * cuts.resize / min(width, height))
@@ -145,7 +145,7 @@ def resized(pixels: Tensor, height: int, width: int) -> Tensor:
     if pixels.shape[0] == height and pixels.shape[1] == width:
         return pixels
     images = pixels.contiguous().permute(2, 0, 1)[None]
-    if pixels.device.type != "cpu":  # torch's kernel for uint8 is the CPU's alone
+    if pixels.device.type != "cpu":  # torch has a uint8 kernel for the CPU only
         images = images.float()
     done = functional.interpolate(images, (height, width), mode="bilinear", antialias=True)
     if done.dtype != torch.uint8:
@@ -154,17 +154,17 @@ def resized(pixels: Tensor, height: int, width: int) -> Tensor:
 
 
 def cut_on_canvas(canvas: Tensor, size: int, box: Box, flip: bool) -> Tensor:
-    """A region of a canvas, uint8 [h, w, 3] -> [size, size, 3], as `cut_together` does it."""
+    """A region of a canvas, uint8 [h, w, 3] -> [size, size, 3], as `cut_together` computes it."""
     left, top, width, height = box
     done = resized(canvas[top : top + height, left : left + width], size, size)
     return done.flip(1) if flip else done
 
 
 def cut_together(canvases: Tensor, size: int, boxes: Tensor, flips: Tensor) -> Tensor:
-    """Regions of a batch that lies on a device, at once.
+    """Regions of a batch on a device, all at once.
 
     canvases uint8 [n, h, w, 3]; boxes int64 [n, 4] (left, top, width, height); flips bool [n]; all
-    on one device. Returns [n, 3, size, size] in [0, 255], rounded, of the dtype computed in.
+    on one device. Returns [n, 3, size, size] in [0, 255], rounded; float32 on the CPU, or float16.
     """
     dtype = torch.float32 if canvases.device.type == "cpu" else torch.float16
     across = _filter(boxes[:, 0], boxes[:, 2], canvases.shape[2], size)
@@ -176,7 +176,7 @@ def cut_together(canvases: Tensor, size: int, boxes: Tensor, flips: Tensor) -> T
 
 
 def _filter(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
-    """Weights with which pixels of a side go into those of a region: float32 [n, size, side]."""
+    """Interpolation weights from the pixels of a side to those of a region: [n, size, side]."""
     scale = (length / size)[:, None, None]
     support = scale.clamp(min=1)
     at = torch.arange(size, device=start.device)[None, :, None] + 0.5
@@ -189,10 +189,10 @@ def _filter(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
 
 
 def recolour(images: Tensor, cuts: Cuts, draws: Tensor) -> Tensor:
-    """Other brightness, contrast and saturation per picture: float [n, 3, h, w] in [0, 255].
+    """Jitter brightness, contrast and saturation per picture: float [n, 3, h, w] in [0, 255].
 
     Factors are uniform in [1 - change, 1 + change] as in torchvision's `ColorJitter`; the order of
-    the three, which that draws for each call, is drawn once per batch.
+    the three, which torchvision draws for each call, is drawn once per batch.
     """
     if cuts.colours is None:
         return images
@@ -235,14 +235,14 @@ class Normalise:
         return self.by_rows(images) if images.device.type == "cpu" else self.at_once(images)
 
     def by_rows(self, images: Tensor) -> Tensor:
-        """As rows of width * 3 numbers: over an innermost dimension of 3 the CPU is slow."""
+        """As rows of width * 3 numbers: an innermost dimension of 3 is slow on the CPU."""
         n, _, height, width = images.shape
         rows = images.permute(0, 2, 3, 1).reshape(n, height, width * 3).float()
         done = torch.addcmul(self._offset.repeat(width), rows, self._factor.repeat(width))
         return done.to(self._dtype).view(n, height, width, 3).permute(0, 3, 1, 2)
 
     def at_once(self, images: Tensor) -> Tensor:
-        """In one kernel, which converts on the way in and out."""
+        """In one kernel, which also converts input and output dtypes."""
         out = torch.empty(
             images.shape,
             dtype=self._dtype,

@@ -1,9 +1,9 @@
-"""Pictures kept in memory from the first epoch on: decoded, or as their files.
+"""Pictures cached in memory from the first epoch on: decoded, or as encoded files.
 
-Decoded pictures are kept on *canvases*: each whole picture squeezed to one common height and
-width, so that a data set is one tensor of a size known beforehand, and any region can still be cut
-out. A canvas is as large as the pictures are, at most twice the size that the model sees; where
-that does not fit, 256/224 of it. What fits nowhere is not kept.
+Decoded pictures are stored on *canvases*: each whole picture resized to one common height and
+width, so that a data set is one tensor of a size known beforehand, and any region can still be
+cropped. A canvas is as large as the pictures are, at most twice the model's input size; where that
+does not fit, 256/224 of it. What fits nowhere is not cached.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from flatout_train.images.augmenting import Cuts
 from flatout_train.loader.caching import device_memory
 
 HOST_SHARE = 0.5
-"""Of the host memory that this process may still take."""
+"""Share of the host memory that this process may still take."""
 DEVICE_SHARE = 0.25
-"""Of the free device memory: the model may not be there yet."""
+"""Share of the free device memory: the model may not be allocated yet."""
 LARGE, SMALL = 2.0, 256 / 224
-"""Sides of a canvas, in sizes of what the model sees."""
+"""Sides of a canvas, as multiples of the model's input size."""
 KINDS = ("auto", "device", "host", "files")
 
 Side = tuple[int, int]
@@ -36,76 +36,77 @@ Side = tuple[int, int]
 
 @dataclass(frozen=True)
 class Plan:
-    """What is kept, where: "device" or "host" (canvases), "files" (as they are) or "none"."""
+    """What is cached and where: "device" or "host" (canvases), "files" (encoded) or "none"."""
 
     kind: str
     canvas: Side | None
-    """Pictures go through canvases of this height and width; None: straight to what is cut."""
+    """Height and width of canvases to resize pictures to; None: they are cropped directly."""
     reason: str
 
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes that may be used; None where that cannot be known."""
+    """Bytes that may be used; None: unknown."""
 
     host: int | None
     device: int | None
 
 
 def plan(
-    asked: str | bool,
+    cache: str | bool,
     count: int,
     sizes: Sequence[Side],
     mean_file: float,
     room: Room,
     through: Side | None = None,
 ) -> Plan:
-    """What to keep of `count` pictures: on one of these canvases, largest first, or the files.
+    """What to cache of `count` pictures: one of the canvases `sizes`, largest first, or the files.
 
-    `through`: pictures go through this canvas though it be kept nowhere.
+    `mean_file`: bytes. `through`: pictures are resized to this canvas even if none is cached.
+    Raises UsageError for an unknown `cache`.
     """
-    if asked is not False and asked not in KINDS:
+    if cache is not False and cache not in KINDS:
         raise UsageError(
-            f"image_loader: cache={asked!r} must be 'auto', 'device', 'host', 'files' or False."
+            f"image_loader: cache={cache!r} must be 'auto', 'device', 'host', 'files' or False."
         )
-    if asked is False:
-        return Plan("none", through, "as asked")
-    for kind, space in (("device", room.device), ("host", room.host)):
-        fitting = [side for side in sizes if _fits(count * side[0] * side[1] * 3, space)]
-        if sizes and (asked == kind or (asked == "auto" and fitting)):
+    if cache is False:
+        return Plan("none", through, "requested")
+    for kind, room_bytes in (("device", room.device), ("host", room.host)):
+        fitting = [side for side in sizes if _fits(count * side[0] * side[1] * 3, room_bytes)]
+        if sizes and (cache == kind or (cache == "auto" and fitting)):
             side = (fitting or sizes[-1:])[0]
-            return Plan(kind, side, _told(kind, count, side, space))
+            return Plan(kind, side, _kept_note(kind, count, side, room_bytes))
     files = int(count * mean_file)
-    if asked == "files" or (asked == "auto" and _fits(files, room.host)):
+    if cache == "files" or (cache == "auto" and _fits(files, room.host)):
         return Plan("files", through, f"the files, {_bytes(files)} together, in host memory")
     return Plan("none", through, _why_not(count, sizes, files, room))
 
 
 def canvases(cuts: Cuts, sides: Sequence[Side]) -> list[Side]:
-    """The canvases that would serve, largest first."""
+    """The suitable canvases, largest first."""
     if not cuts.random:
         return [(cuts.size, cuts.size)]
-    if not sides:  # none of those tried could be read
+    if not sides:  # no sampled picture could be read
         return []
     tallest, widest = max(h for h, _ in sides), max(w for _, w in sides)
     limits = [math.ceil(cuts.size * factor) for factor in (LARGE, SMALL)]
-    found = [(min(tallest, limit), min(widest, limit)) for limit in limits]
-    return found[:1] if found[0] == found[1] else found
+    sizes = [(min(tallest, limit), min(widest, limit)) for limit in limits]
+    return sizes[:1] if sizes[0] == sizes[1] else sizes
 
 
 def _fits(size: int, room: int | None) -> bool:
     return room is not None and size <= room
 
 
-def _told(kind: str, count: int, side: Side, space: int | None) -> str:
+def _kept_note(kind: str, count: int, side: Side, room_bytes: int | None) -> str:
     size = _bytes(count * side[0] * side[1] * 3)
-    of = "" if space is None else f" of {_bytes(space)} that may be used"
+    of = "" if room_bytes is None else f" of {_bytes(room_bytes)} that may be used"
     return f"decoded, {side[1]} x {side[0]} pixels each: {size}{of} in {kind} memory"
 
 
 def _why_not(count: int, sizes: Sequence[Side], files: int, room: Room) -> str:
     if room.host is None:
-        return "how much memory is available cannot be told on this system; cache='host' keeps all"
+        return "the available memory is unknown on this system; cache='host' caches all"
     decoded = [f"{_bytes(count * h * w * 3)} decoded" for h, w in sizes[-1:]]
     needed = " and ".join([*decoded, f"{_bytes(files)} of files"])
     return f"{needed} do not fit in the {_bytes(room.host)} that may be used"
@@ -120,7 +121,7 @@ def _bytes(size: float) -> str:
 
 
 def room(device: torch.device) -> Room:
-    """What may be used now, less what other caches of this process will still fill."""
+    """Memory that may be used now, less what other caches of this process will still fill."""
     host = spare_memory()
     if host is not None:
         waiting = sum(cache.unfilled() for cache in list(_caches))
@@ -136,31 +137,31 @@ class Canvases:
         self.on_device = device.type != "cpu"
         self.pixels = torch.empty(count, *side, 3, dtype=torch.uint8, device=device)
         self.sizes: list[Side | None] = [None] * count
-        """Height and width of each picture before it was squeezed; None: not there yet."""
+        """Height and width of each picture before resizing; None: not cached yet."""
         _caches.add(self)
 
     def get(self, index: int) -> Side | None:
-        """Size of the picture if its canvas is there."""
+        """Height and width of the picture; None: its canvas is not cached yet."""
         return self.sizes[index]
 
     def put(self, index: int, canvas: Tensor, size: Side) -> None:
         self.pixels[index].copy_(canvas)
-        self.sizes[index] = size  # last: from now on other threads read it
+        self.sizes[index] = size  # last: from now on other threads may read it
 
     def put_together(self, indices: Sequence[int], batch: Tensor, sizes: Sequence[Side]) -> None:
-        """Canvases of a batch that lies on the device already."""
+        """Store the canvases of a batch that is on the device already."""
         self.pixels.index_copy_(0, torch.tensor(indices).to(batch.device), batch)
         for index, size in zip(indices, sizes, strict=True):
             self.sizes[index] = size
 
     def unfilled(self) -> int:
-        """Bytes that are still to be written, which the system does not count as used yet."""
-        each = self.pixels[0].numel() if len(self.pixels) else 0
-        return 0 if self.on_device else each * self.sizes.count(None)
+        """Bytes that will still be written, which the system does not count as used yet."""
+        canvas_bytes = self.pixels[0].numel() if len(self.pixels) else 0
+        return 0 if self.on_device else canvas_bytes * self.sizes.count(None)
 
 
 class Files:
-    """The files' bytes, up to `limit` of them: their sizes were estimated from a few."""
+    """The files' content, up to `limit` bytes: their total size is only an estimate."""
 
     on_device = False
 
@@ -184,4 +185,4 @@ class Files:
 
 
 _caches: weakref.WeakSet[Canvases | Files] = weakref.WeakSet()
-"""Those in use: what they will still fill is not available to another."""
+"""Caches in use: memory that they will still fill is not available to others."""

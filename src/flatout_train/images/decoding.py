@@ -1,10 +1,10 @@
-"""From a picture's file to pixels on the CPU: the fastest decoder that is installed.
+"""From a picture's file to pixels on the CPU, by the fastest installed decoder.
 
-Plain JPEG files (8 bits, grey or colour, upright) go to the decoder that is fastest on this
-machine: simplejpeg, PyTurboJPEG, TorchCodec, torchvision, OpenCV or Pillow, of those installed.
-Where it can, it decodes to the smallest scale that still has the pixels that are needed, which
-skips most of the work on large photographs. Everything else goes to Pillow: PNG, WebP, TIFF, GIF
-(first frame), CMYK, 16 bits (scaled to 8), and pictures that their EXIF tag turns.
+Plain JPEG files (8 bits, grey or colour, upright) are decoded by the fastest installed one of
+simplejpeg, PyTurboJPEG, TorchCodec, torchvision, OpenCV and Pillow. Where the decoder supports it,
+it decodes at the smallest scale that still has the needed pixels, which skips most of the work on
+large photographs. Pillow decodes everything else: PNG, WebP, TIFF, GIF (first frame), CMYK, 16 bits
+(scaled to 8), and pictures with an EXIF rotation.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ Box = tuple[int, int, int, int]
 """Left, top, width, height, in pixels of the upright picture."""
 Decode = Callable[[bytes, Header, float], Tensor]
 MAX_PIXELS = 178_956_970
-"""More is taken for a decompression bomb, as in Pillow: 0.5 GB of pixels."""
+"""Larger pictures count as decompression bombs, as in Pillow: 0.5 GB of pixels."""
 MARGIN = 1.2
-"""How many times faster than one of higher rank a decoder must be to be chosen: a choice by a hair
-would differ from run to run, and decoders round differently when they scale."""
+"""Factor by which a decoder must be faster than one of higher rank to be chosen: with a narrow lead
+the choice would vary from run to run, and decoders round differently when they scale."""
 
 
 class CorruptError(Exception):
@@ -58,7 +58,7 @@ class Decoder:
 
 
 def open_picture(data: bytes, decoder: Decoder | None) -> Picture:
-    """The picture in `data`, CorruptError where it is none; `decoder` None: Pillow decodes all."""
+    """The picture in `data`; CorruptError where it is none. `decoder` None: Pillow decodes all."""
     if not data:
         raise CorruptError("the file is empty")
     header = jpeg_header.read(data)
@@ -66,7 +66,7 @@ def open_picture(data: bytes, decoder: Decoder | None) -> Picture:
         return PillowPicture(data)
     if header.width * header.height > MAX_PIXELS:
         raise CorruptError(
-            f"{header.width} x {header.height} pixels: taken for a decompression bomb"
+            f"{header.width} x {header.height} pixels: too large, may be a decompression bomb"
         )
     if not header.complete:
         raise CorruptError("the JPEG file is truncated: it has no end-of-image marker")
@@ -76,7 +76,7 @@ def open_picture(data: bytes, decoder: Decoder | None) -> Picture:
 
 
 class PlainPicture:
-    """A plain JPEG file, for a decoder that gives all pixels at some scale."""
+    """A plain JPEG file, for a decoder that returns the full picture at some scale."""
 
     def __init__(self, data: bytes, header: Header, decoder: Decoder) -> None:
         self.width, self.height = header.width, header.height
@@ -93,24 +93,24 @@ class PlainPicture:
 
 
 class PillowPicture:
-    """Any picture that Pillow reads, turned upright, in RGB."""
+    """Any picture that Pillow reads, rotated upright, in RGB."""
 
     def __init__(self, data: bytes) -> None:
         image = _pillow()
         try:
             self._image = image.open(io.BytesIO(data))
         except image.UnidentifiedImageError:
-            raise CorruptError("not a picture, or of a format that Pillow does not know") from None
+            raise CorruptError("not a picture, or in a format unknown to Pillow") from None
         width, height = self._image.size
         self._orientation = _orientation(self._image)
         if width * height > MAX_PIXELS:
-            raise CorruptError(f"{width} x {height} pixels: taken for a decompression bomb")
+            raise CorruptError(f"{width} x {height} pixels: too large, may be a decompression bomb")
         turned = self._orientation in (5, 6, 7, 8)
         self.width, self.height = (height, width) if turned else (width, height)
 
     def region(self, box: Box | None, scale: float) -> Tensor:
         image = self._image
-        if (by := _eighths(scale)) > 1:  # for JPEG files alone it does something
+        if (by := _eighths(scale)) > 1:  # only effective for JPEG files
             image.draft(None, (max(1, image.width // by), max(1, image.height // by)))
         if self._orientation != 1:
             image = importlib.import_module("PIL.ImageOps").exif_transpose(image)
@@ -123,7 +123,7 @@ class PillowPicture:
 
 
 def scaled(box: Box, x: float, y: float) -> Box:
-    """The edges (left, top, right, bottom) of `box` in a picture of x and y times the size."""
+    """The edges (left, top, right, bottom) of `box` in a picture scaled by x and y."""
     left, top, width, height = box
     first, upper = math.floor(left * x + 1e-6), math.floor(top * y + 1e-6)
     right, lower = math.ceil((left + width) * x - 1e-6), math.ceil((top + height) * y - 1e-6)
@@ -133,14 +133,14 @@ def scaled(box: Box, x: float, y: float) -> Box:
 def _orientation(image: Any) -> int:
     """The EXIF tag, 1 to 8; 1 (upright) where it is missing or cannot be read."""
     try:
-        found = image.getexif().get(0x0112, 1)
-    except Exception:  # a broken tag; pixels that are broken show when they are decoded
+        orientation = image.getexif().get(0x0112, 1)
+    except Exception:  # a broken tag; broken pixels show in decoding
         return 1
-    return found if found in range(1, 9) else 1
+    return orientation if orientation in range(1, 9) else 1
 
 
 def _rgb(image: Any) -> Any:
-    """In RGB; 16 bits become 8 by dropping the lower ones, where Pillow would cut off at 255."""
+    """In RGB; 16 bits become 8 by dropping the low byte, where Pillow would clip at 255."""
     if image.mode.startswith("I"):
         pixels = torch.frombuffer(bytearray(image.convert("I").tobytes()), dtype=torch.int32)
         high = (pixels >> 8).clamp_(0, 255).to(torch.uint8)
@@ -160,43 +160,45 @@ def _pillow() -> Any:
 
 
 def candidates() -> list[Decoder]:
-    """The decoders installed here that work, highest rank first; Pillow, if it is there, last."""
-    made = ((name, _made(make)) for name, make in _MAKERS.items())
-    return [Decoder(name, decode) for name, decode in made if decode is not None]
+    """The installed decoders that work, highest rank first; Pillow, if installed, last."""
+    decoders = ((name, _decode_if_usable(make)) for name, make in _MAKERS.items())
+    return [Decoder(name, decode) for name, decode in decoders if decode is not None]
 
 
-def _made(make: Callable[[], Decode]) -> Decode | None:
+def _decode_if_usable(make: Callable[[], Decode]) -> Decode | None:
     try:
         return make()
-    except Exception:  # a package that is broken here (torchvision: RuntimeError) is not there
+    except Exception:  # a broken package (torchvision: RuntimeError) counts as not installed
         return None
 
 
 def choose(name: str, samples: Sequence[bytes]) -> tuple[Decoder, str]:
-    """The decoder of that name, or for "auto" the fastest on these plain JPEG files, and why.
+    """The decoder of that name, or for "auto" the fastest on these plain JPEG files; and why.
 
-    UsageError where it is not installed, or none is.
+    Raises UsageError where it is not installed, or no decoder is.
     """
-    found = candidates()
-    if not found:
+    decoders = candidates()
+    if not decoders:
         raise UsageError("image_loader needs a decoder: pip install pillow")
     if name != "auto":
-        for decoder in found:
+        for decoder in decoders:
             if decoder.name == name:
-                return decoder, "as asked"
-        known = ", ".join(decoder.name for decoder in found)
-        raise UsageError(f"image_loader: decoder={name!r} is not installed here; there is {known}.")
+                return decoder, "requested"
+        known = ", ".join(decoder.name for decoder in decoders)
+        raise UsageError(
+            f"image_loader: decoder={name!r} is not installed; pass 'auto' or one of: {known}."
+        )
     if not samples:
-        return found[-1], "the pictures tried are no plain JPEG files"
-    if len(found) == 1:
-        return found[0], "no other decoder is installed"
-    rates = {decoder.name: rate(decoder, samples) for decoder in found}
-    best = found[0]
-    for decoder in found[1:]:
+        return decoders[-1], "the sampled pictures are not plain JPEG files"
+    if len(decoders) == 1:
+        return decoders[0], "no other decoder is installed"
+    rates = {decoder.name: rate(decoder, samples) for decoder in decoders}
+    best = decoders[0]
+    for decoder in decoders[1:]:
         if rates[decoder.name] > rates[best.name] * MARGIN:
             best = decoder
-    told = ", ".join(f"{name} {each:.0f}" for name, each in rates.items())
-    return best, f"pictures per second and thread, on {len(samples)} of yours: {told}"
+    speeds = ", ".join(f"{name} {speed:.0f}" for name, speed in rates.items())
+    return best, f"pictures per second and thread, on {len(samples)} of yours: {speeds}"
 
 
 def rate(decoder: Decoder, samples: Sequence[bytes]) -> float:
@@ -209,7 +211,7 @@ def rate(decoder: Decoder, samples: Sequence[bytes]) -> float:
             for data, header in plain:
                 decoder.decode(data, header, 1.0)
             best = min(best, time.perf_counter() - begin)
-    except Exception:  # a corrupt sample, or a decoder that cannot: not the one to choose
+    except Exception:  # a corrupt sample, or a decoder that does not support it
         return 0.0
     return len(plain) / best
 
@@ -218,7 +220,7 @@ def _simplejpeg() -> Decode:
     decode_jpeg = importlib.import_module("simplejpeg").decode_jpeg
 
     def decode(data: bytes, header: Header, scale: float) -> Tensor:
-        by = _eighths(scale)  # it knows 7/8 to 1/8 too, but is slow at those
+        by = _eighths(scale)  # it supports 7/8 to 1/8 too, but slowly
         least = {"min_height": -(-header.height // by), "min_width": -(-header.width // by)}
         return torch.from_numpy(decode_jpeg(data, "RGB", **least))
 
@@ -282,7 +284,7 @@ def _by_pillow() -> Decode:
 
 
 def _eighths(scale: float) -> int:
-    """The largest of 8, 4, 2, 1 by which a side may be divided to keep `scale`."""
+    """The largest divisor of a side (8, 4, 2 or 1) that still gives at least `scale`."""
     return next(divisor for divisor in (8, 4, 2, 1) if divisor == 1 or scale * divisor <= 1)
 
 
@@ -294,4 +296,4 @@ _MAKERS: dict[str, Callable[[], Decode]] = {
     "opencv": _opencv,
     "pillow": _by_pillow,
 }
-"""Highest rank first: those that scale while decoding stand before those that do not."""
+"""Highest rank first: decoders that scale while decoding come before those that do not."""

@@ -1,4 +1,4 @@
-"""JPEG files to pixels on the GPU: nvJPEG by TorchCodec or torchvision, or NVIDIA DALI.
+"""From JPEG files to pixels on the GPU: nvJPEG by TorchCodec or torchvision, or NVIDIA DALI.
 
 nvJPEG and DALI use the JPEG engine of GPUs that have one (A100, H100, H200 ...), else the GPU's
 cores and the host's. Whole batches are decoded in one call.
@@ -20,9 +20,9 @@ from flatout_agent.limits import usable_cores
 from flatout_train.images.decoding import Box
 
 AT_ONCE = 2**30
-"""Bytes of decoded pixels in one call: large photographs are decoded in parts of a batch."""
+"""Most bytes of decoded pixels per call: batches of large photographs are decoded in parts."""
 TRIED = 64
-"""Files in the batch by which the rate is measured."""
+"""Files in the batch on which the rate is measured."""
 
 DecodeTogether = Callable[[list[Tensor]], list[Tensor]]
 """Files as uint8 [bytes] on the host -> uint8 [3, height, width] each on the device, in order."""
@@ -30,14 +30,14 @@ DecodeTogether = Callable[[list[Tensor]], list[Tensor]]
 
 @dataclass(frozen=True)
 class DeviceDecoder:
-    """Decodes plain JPEG files together; raises for all where one of them is corrupt."""
+    """Decodes plain JPEG files together; raises an error for all where one of them is corrupt."""
 
     name: str
     decode: DecodeTogether
 
 
 class DecodedPicture:
-    """A picture that is decoded already, uint8 [3, height, width]."""
+    """A decoded picture, uint8 [3, height, width]."""
 
     def __init__(self, pixels: Tensor) -> None:
         self._pixels = pixels
@@ -52,14 +52,16 @@ class DecodedPicture:
 
 
 def candidates(device: torch.device, batch_size: int) -> list[DeviceDecoder]:
-    """The decoders installed here that work with this device."""
+    """The installed decoders that work with this device."""
     if device.type != "cuda":
         return []
-    made = ((name, _made(make, device, batch_size)) for name, make in _MAKERS.items())
-    return [DeviceDecoder(name, decode) for name, decode in made if decode is not None]
+    decoders = (
+        (name, _decode_if_usable(make, device, batch_size)) for name, make in _MAKERS.items()
+    )
+    return [DeviceDecoder(name, decode) for name, decode in decoders if decode is not None]
 
 
-def _made(make: Callable[..., DecodeTogether], device: Any, batch_size: int) -> Any:
+def _decode_if_usable(make: Callable[..., DecodeTogether], device: Any, batch_size: int) -> Any:
     try:
         return make(device, batch_size)
     except Exception:  # not installed, or built without CUDA, or for another torch
@@ -67,7 +69,7 @@ def _made(make: Callable[..., DecodeTogether], device: Any, batch_size: int) -> 
 
 
 def rate(decoder: DeviceDecoder, samples: Sequence[bytes], wait: Callable[[], None]) -> float:
-    """Pictures per second, the best of three batches; 0 where it fails. `wait`: for the device."""
+    """Pictures per second, the best of several batches; 0 where it fails. `wait` synchronises."""
     if not samples:
         return 0.0
     files = [
@@ -88,15 +90,15 @@ def rate(decoder: DeviceDecoder, samples: Sequence[bytes], wait: Callable[[], No
 
 def parts(pixels: Sequence[int], limit: int = AT_ONCE) -> list[range]:
     """Consecutive parts of a batch with at most `limit` bytes of pixels each, or one picture."""
-    found, begin, size = [], 0, 0
+    ranges, begin, size = [], 0, 0
     for place, count in enumerate(pixels):
         if size and size + 3 * count > limit:
-            found.append(range(begin, place))
+            ranges.append(range(begin, place))
             begin, size = place, 0
         size += 3 * count
     if begin < len(pixels):
-        found.append(range(begin, len(pixels)))
-    return found
+        ranges.append(range(begin, len(pixels)))
+    return ranges
 
 
 def _torchcodec(device: torch.device, batch_size: int) -> DecodeTogether:
@@ -111,7 +113,7 @@ def _torchvision(device: torch.device, batch_size: int) -> DecodeTogether:
 
 
 def _after_others(device: torch.device, decode: Callable[..., Any]) -> DecodeTogether:
-    """They decode on a stream of their own into memory that work queued here may still read."""
+    """Synchronise first: the libraries write on their own stream to memory still in use here."""
 
     def together(files: list[Tensor]) -> list[Tensor]:
         torch.cuda.current_stream(device).synchronize()
@@ -121,7 +123,7 @@ def _after_others(device: torch.device, decode: Callable[..., Any]) -> DecodeTog
 
 
 class Dali:
-    """A DALI pipeline that decodes what it is fed; device None: on the host, by DALI's own."""
+    """A DALI pipeline that decodes the files it is fed; device None: on the host."""
 
     def __init__(self, device: torch.device | None, batch_size: int) -> None:
         self._feed = importlib.import_module("nvidia.dali.plugin.pytorch").feed_ndarray
@@ -131,7 +133,7 @@ class Dali:
     def __call__(self, files: list[Tensor]) -> list[Tensor]:
         if self._pipe is None:
             self._pipe = self._built()
-        pipe, self._pipe = self._pipe, None  # one that has failed is of no use any more
+        pipe, self._pipe = self._pipe, None  # a failed pipeline cannot be used again
         pixels = []
         for begin in range(0, len(files), self._batch_size):
             arrays = [file.numpy() for file in files[begin : begin + self._batch_size]]
@@ -161,7 +163,7 @@ class Dali:
         return pipe
 
     def _taken(self, decoded: Any) -> Tensor:
-        """A copy in torch's memory: DALI uses its own again for the next batch."""
+        """A copy in torch's memory: DALI reuses its own for the next batch."""
         device = self._device or torch.device("cpu")
         pixels = torch.empty(tuple(decoded.shape()), dtype=torch.uint8, device=device)
         stream = None if self._device is None else torch.cuda.current_stream(device)

@@ -1,4 +1,4 @@
-"""A batch of read pictures to normalised images on the device."""
+"""From a batch of read pictures to normalised images on the device."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from flatout_train.images import augmenting
 from flatout_train.images.augmenting import Cuts, Normalise
 from flatout_train.images.decoding import open_picture
 from flatout_train.images.device_decoding import DecodedPicture, DeviceDecoder, parts
-from flatout_train.images.reading import Item, Reader, box_on_canvas, told
+from flatout_train.images.reading import Item, Reader, box_on_canvas, error_line
 from flatout_train.out_of_memory import is_out_of_memory
 
 
 @dataclass
 class Read:
-    """A batch as the workers leave it."""
+    """A batch after reading."""
 
     items: list[Item | None]
     slots: Tensor
@@ -27,7 +27,7 @@ class Read:
 
 
 class Finisher:
-    """Decodes (where the device does that), cuts, colours and normalises a batch on its device."""
+    """Decodes (where the device can), crops, recolours and normalises a batch on its device."""
 
     def __init__(
         self,
@@ -41,23 +41,23 @@ class Finisher:
         self.decoder = decoder
 
     def finish(self, read: Read) -> tuple[Tensor, Tensor] | None:
-        """Images [n, 3, size, size], labels int64 [n]; None: every picture was left out.
+        """Images [n, 3, size, size], labels int64 [n]; None: every picture was skipped.
 
-        The images are normalised, but for a function of the user's: that gets uint8, and runs where
-        its random numbers are in the program's order, in `last`.
+        The images are normalised, unless there is a user's function: it takes uint8 images, and
+        runs in `last`, where it draws its random numbers in the program's order.
         """
         decoded = self._decoded(read)
-        kept = [place for place, item in enumerate(read.items) if item is not None]
-        if not kept:
+        readable = [place for place, item in enumerate(read.items) if item is not None]
+        if not readable:
             return None
         items = [item for item in read.items if item is not None]
         indices = [item.index for item in items]
-        draws = read.draws if len(kept) == len(read.items) else read.draws[kept]
+        draws = read.draws if len(readable) == len(read.items) else read.draws[readable]
         if self.reader.canvases is not None and self.reader.canvases.on_device:
-            self._keep(read, kept, items, decoded)
+            self._keep(read, readable, items, decoded)
             images = self._from_canvases(items, draws)
         else:
-            images = self._from_slots(read, kept, decoded)
+            images = self._from_slots(read, readable, decoded)
         labels = self.reader.pictures.labels[indices].to(self.device, non_blocking=True)
         if self.cuts.colours is not None:
             images = augmenting.recolour(images.float(), self.cuts, draws)
@@ -68,45 +68,45 @@ class Finisher:
         return self.normalise(images), labels
 
     def last(self, images: Tensor) -> Tensor:
-        """The user's function, if there is one, and then what `finish` has left to do."""
+        """Apply the user's function, if any, and the normalisation that `finish` omitted for it."""
         if self.cuts.call is None:
             return images
         return self.normalise(self.cuts.call(images))
 
     def _decoded(self, read: Read) -> dict[int, Tensor]:
-        """Place in the batch -> pixels, uint8 [3, h, w], of what the device decodes."""
+        """Place in the batch -> pixels, uint8 [3, h, w], of pictures that the device decodes."""
         places = [
             place for place, item in enumerate(read.items) if item and item.encoded is not None
         ]
         if not places or self.decoder is None:
             return {}
-        found: dict[int, Tensor] = {}
+        pixels_by_place: dict[int, Tensor] = {}
         sizes = [size[0] * size[1] for size in (_item(read, place).size for place in places)]
         for part in parts(sizes):
-            here = [places[number] for number in part]
+            part_places = [places[number] for number in part]
             try:
-                pixels = self.decoder.decode([_file(read, place) for place in here])
-                found.update(zip(here, pixels, strict=True))
+                pixels = self.decoder.decode([_file(read, place) for place in part_places])
+                pixels_by_place.update(zip(part_places, pixels, strict=True))
             except Exception as error:
                 _raise_trouble(error)
-                for place in here:  # the device cannot decode one of them: which?
-                    self._alone(read, place, found)
-        return found
+                for place in part_places:  # one cannot be decoded: find out which
+                    self._alone(read, place, pixels_by_place)
+        return pixels_by_place
 
-    def _alone(self, read: Read, place: int, found: dict[int, Tensor]) -> None:
-        """Decode one picture, or the one that comes in its place."""
+    def _alone(self, read: Read, place: int, pixels_by_place: dict[int, Tensor]) -> None:
+        """Decode one picture, or its replacement."""
         while (item := read.items[place]) is not None and item.encoded is not None:
-            pixels = self._one(item)
+            pixels = self._decoded_alone(item)
             if pixels is not None:
-                found[place] = pixels
+                pixels_by_place[place] = pixels
                 return
             draws = read.draws[place].tolist()
             read.items[place] = self.reader.read(item.index, draws, read.slots[place])
 
-    def _one(self, item: Item) -> Tensor | None:
-        """Its pixels; None: it is skipped, since the host cannot decode it either.
+    def _decoded_alone(self, item: Item) -> Tensor | None:
+        """The picture's pixels; None: it is skipped, since the host cannot decode it either.
 
-        nvJPEG knows fewer kinds of JPEG (of chroma sampling, of coding) than a decoder on the host.
+        nvJPEG supports fewer JPEG variants (chroma subsampling, coding) than decoders on the host.
         """
         assert self.decoder is not None and item.encoded is not None
         try:
@@ -117,38 +117,40 @@ class Finisher:
             picture = open_picture(item.encoded.numpy().tobytes(), self.reader.decoder)
             pixels = picture.region(None, 1.0).permute(2, 0, 1)
         except Exception as error:
-            self.reader.skip(item.index, told(error))
+            self.reader.skip(item.index, error_line(error))
             return None
         return pixels.to(self.device)
 
-    def _from_slots(self, read: Read, kept: list[int], decoded: dict[int, Tensor]) -> Tensor:
-        """uint8 [n, 3, size, size], channels last."""
+    def _from_slots(self, read: Read, readable: list[int], decoded: dict[int, Tensor]) -> Tensor:
+        """Images from the slots and the decoded pixels: uint8 [n, 3, size, size], channels last."""
         count = len(read.items)
-        if len(decoded) == len(kept) and self.cuts.random:
-            return self._cut_decoded(kept, decoded, read.draws)
+        if len(decoded) == len(readable) and self.cuts.random:
+            return self._cut_decoded(readable, decoded, read.draws)
         batch = read.slots[:count].to(self.device, non_blocking=True)
         for place, pixels in decoded.items():
             draws = read.draws[place].tolist()
             batch[place] = augmenting.cut(DecodedPicture(pixels), self.cuts, draws)
-        if len(kept) < count:
-            batch = batch[torch.tensor(kept).to(self.device)]
+        if len(readable) < count:
+            batch = batch[torch.tensor(readable).to(self.device)]
         return batch.permute(0, 3, 1, 2)
 
-    def _cut_decoded(self, kept: list[int], decoded: dict[int, Tensor], draws: Tensor) -> Tensor:
-        """All regions at once, [n, 3, size, size]: each stands in the corner of a common canvas."""
+    def _cut_decoded(
+        self, readable: list[int], decoded: dict[int, Tensor], draws: Tensor
+    ) -> Tensor:
+        """All regions at once, [n, 3, size, size]: each in the corner of a common canvas."""
         boxes, flips = [], []
-        for place in kept:
+        for place in readable:
             row = draws[place].tolist()
             pixels = decoded[place]
             boxes.append(augmenting.random_box(pixels.shape[2], pixels.shape[1], row))
             flips.append(self.cuts.flips(row))
         done = []
         tallest, widest = max(box[3] for box in boxes), max(box[2] for box in boxes)
-        for part in parts([3 * tallest * widest] * len(kept)):
+        for part in parts([3 * tallest * widest] * len(readable)):
             pad = torch.empty(len(part), tallest, widest, 3, dtype=torch.uint8, device=self.device)
             for row_of_pad, number in enumerate(part):
                 left, top, width, height = boxes[number]
-                region = decoded[kept[number]][:, top : top + height, left : left + width]
+                region = decoded[readable[number]][:, top : top + height, left : left + width]
                 pad[row_of_pad, :height, :width] = region.permute(1, 2, 0)
             corners = torch.tensor([(0, 0, *boxes[number][2:]) for number in part])
             flipped = torch.tensor([flips[number] for number in part])
@@ -163,14 +165,14 @@ class Finisher:
     def _keep(
         self,
         read: Read,
-        kept: list[int],
+        readable: list[int],
         items: Sequence[Item],
         decoded: dict[int, Tensor],
     ) -> None:
-        """Put canvases that are new onto the device's tensor."""
+        """Copy new canvases to the device's tensor."""
         canvases = self.reader.canvases
         assert canvases is not None
-        fresh = [(place, item) for place, item in zip(kept, items, strict=True) if item.fresh]
+        fresh = [(place, item) for place, item in zip(readable, items, strict=True) if item.fresh]
         if not fresh:
             return
         batch = read.slots[: len(read.items)].to(self.device, non_blocking=True)
@@ -189,7 +191,7 @@ class Finisher:
         )
 
     def _from_canvases(self, items: Sequence[Item], draws: Tensor) -> Tensor:
-        """[n, 3, size, size] cut from the device's tensor."""
+        """Images [n, 3, size, size] cropped from the device's tensor."""
         canvases = self.reader.canvases
         assert canvases is not None
         indices = torch.tensor([item.index for item in items]).to(self.device, non_blocking=True)
@@ -209,9 +211,9 @@ class Finisher:
 
 
 def _raise_trouble(error: Exception) -> None:
-    """Raise it again where it is the device's, not the picture's.
+    """Raise the error again where the device caused it, not the picture.
 
-    torchvision wraps whatever happens in a RuntimeError: only the text tells.
+    torchvision raises RuntimeError for everything: only the text distinguishes them.
     """
     if is_out_of_memory(error) or "CUDA error" in str(error):
         raise error

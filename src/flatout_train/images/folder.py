@@ -17,7 +17,7 @@ from flatout_train.errors import UsageError
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 )
-"""What is a picture in a class folder: ImageFolder's list, and GIF (its first frame)."""
+"""Suffixes of pictures in a class folder: ImageFolder's list, and GIF (its first frame)."""
 _SOME = 5
 
 Labels = str | os.PathLike[str] | Mapping[str, int | str]
@@ -32,7 +32,7 @@ class Pictures:
     labels: Tensor
     classes: list[str]
     left_out: int = 0
-    """Files in the class folders that are no pictures by their suffix."""
+    """Number of files in the class folders that are not pictures by their suffix."""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -41,7 +41,7 @@ class Pictures:
         return self.folder / self.names[index]
 
     def digest(self) -> int:
-        """Checksum of names and labels: whether two runs see the same pictures."""
+        """Checksum (CRC-32) of names and labels: equal if two runs see the same pictures."""
         names = "\0".join(self.names).encode("utf-8", "surrogateescape")
         labels = " ".join(map(str, self.labels.tolist())).encode()
         return zlib.crc32(labels, zlib.crc32(names))
@@ -52,16 +52,16 @@ def find(
     labels: Labels | None = None,
     classes: Sequence[str] | None = None,
 ) -> Pictures:
-    """The pictures of `folder`; UsageError where it holds none, or classes without any.
+    """The pictures of `folder`; UsageError where it has none, or a class without any.
 
-    Without `labels`, each folder in it is a class and all pictures below that belong to it, at any
-    depth; names that begin with a dot are passed over. `labels` is a mapping, or a CSV file, from
-    the picture's name below `folder` to its label. `classes` fixes the classes and their order.
+    Without `labels`, each folder in it is a class with all pictures below that folder, at any
+    depth; names that begin with a dot are ignored. `labels` is a mapping, or a CSV file, from a
+    picture's name below `folder` to its label. `classes` fixes the classes and their order.
     """
     root = Path(folder)
     if not root.is_dir():
         there = "is a file" if root.exists() else "does not exist"
-        raise UsageError(f"image_loader: {root} {there}; give the folder that holds the pictures.")
+        raise UsageError(f"image_loader: {root} {there}; pass the folder that holds the pictures.")
     if labels is None:
         return _by_class_folder(root, classes)
     if isinstance(labels, Mapping):
@@ -70,31 +70,31 @@ def find(
 
 
 def _by_class_folder(root: Path, classes: Sequence[str] | None) -> Pictures:
-    found = sorted(entry.name for entry in root.iterdir() if _is_class(entry))
+    found_classes = sorted(entry.name for entry in root.iterdir() if _is_class(entry))
     if classes is None:
-        chosen = found
+        chosen = found_classes
         if not chosen:
             raise UsageError(_no_classes(root))
     else:
-        chosen = _checked(classes, found, f"{root} has folders")
+        chosen = _checked(classes, found_classes, f"{root} has folders")
     names: list[str] = []
     counts: list[int] = []
     others = 0
     for name in chosen:
-        files, other = _files(root, name) if name in found else ([], 0)
+        files, other = _files(root, name) if name in found_classes else ([], 0)
         names += files
         counts.append(len(files))
         others += other
     if not names:
         raise UsageError(
-            f"image_loader: no pictures below {root} (looked for {', '.join(sorted(SUFFIXES))}); "
-            "give the folder whose sub-folders hold them."
+            f"image_loader: no pictures below {root} (searched for {', '.join(sorted(SUFFIXES))}); "
+            "pass the folder whose sub-folders hold them."
         )
     empty = [name for name, count in zip(chosen, counts, strict=True) if not count]
     if empty and classes is None:
         raise UsageError(
             f"image_loader: no pictures in the class folders {_some(empty)} of {root}; remove "
-            "them, or name the classes that are meant with classes=[...]."
+            "them, or list the intended classes with classes=[...]."
         )
     labels = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor(counts))
     return Pictures(root, names, labels, chosen, others)
@@ -107,27 +107,27 @@ def _is_class(entry: Path) -> bool:
 def _no_classes(root: Path) -> str:
     if any(entry.suffix.lower() in SUFFIXES for entry in root.iterdir()):
         return (
-            f"image_loader: the pictures lie in {root} itself, which tells no classes; move them "
-            "to one folder per class, or give labels={name: label} or labels='labels.csv'."
+            f"image_loader: the pictures are in {root} itself, without classes; move them to one "
+            "folder per class, or pass labels={name: label} or labels='labels.csv'."
         )
     return (
-        f"image_loader: {root} has no folders; it needs one folder of pictures per class, or "
-        "labels=."
+        f"image_loader: {root} has no folders; pass a folder with one folder of pictures per "
+        "class, or labels=."
     )
 
 
 def _files(root: Path, name: str) -> tuple[list[str], int]:
-    """The pictures of one class, sorted, named from `root`; how many other files lie there."""
+    """The pictures of one class, sorted, relative to `root`, and the number of other files."""
     pictures: list[str] = []
     others = 0
-    seen: set[str] = set()
+    visited: set[str] = set()
     for place, folders, files in os.walk(root / name, followlinks=True):
         real = str(Path(place).resolve())
         folders[:] = [folder for folder in folders if not folder.startswith(".")]
-        if real in seen:  # links that go round in a circle
+        if real in visited:  # a cycle of links
             folders.clear()
             continue
-        seen.add(real)
+        visited.add(real)
         below = Path(place).relative_to(root).as_posix()
         for file in files:
             if file.startswith("."):
@@ -147,32 +147,41 @@ def _by_labels(
 ) -> Pictures:
     rows = [(str(name), label) for name, label in pairs]
     if not rows:
-        raise UsageError(f"image_loader: {source} names no pictures; give name and label of each.")
+        raise UsageError(f"image_loader: {source} lists no pictures; pass name and label of each.")
     numbers = all(isinstance(label, int) for _, label in rows)
     kinds = {label for _, label in rows}
-    found = [str(kind) for kind in (sorted(kinds) if numbers else sorted(map(str, kinds)))]
-    chosen = found if classes is None else _checked(classes, found, f"{source} has labels")
+    found_classes = [str(kind) for kind in (sorted(kinds) if numbers else sorted(map(str, kinds)))]
+    chosen = (
+        found_classes
+        if classes is None
+        else _checked(classes, found_classes, f"{source} has labels")
+    )
     index = {name: place for place, name in enumerate(chosen)}
     labels = torch.tensor([index[str(label)] for _, label in rows])
     if not (root / rows[0][0]).exists() and not any((root / name).exists() for name, _ in rows):
         raise UsageError(
-            f"image_loader: none of the pictures that {source} names is in {root} (the first is "
-            f"{rows[0][0]!r}); names are read from that folder."
+            f"image_loader: none of the pictures in {source} is in {root} (the first is "
+            f"{rows[0][0]!r}); names must be relative to that folder."
         )
     return Pictures(root, [name for name, _ in rows], labels, chosen)
 
 
 def _rows(path: Path) -> Iterator[tuple[str, int | str]]:
-    """Name and label of each row of a CSV file; labels that are all whole numbers are numbers."""
+    """Name and label of each row of a CSV file; labels become int where all are whole numbers."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = [row for row in csv.reader(file) if row]
     except OSError as error:
-        raise UsageError(f"image_loader: labels={str(path)!r} cannot be read: {error}.") from error
+        raise UsageError(
+            f"image_loader: labels={str(path)!r} cannot be read: {error}; pass a readable CSV file."
+        ) from error
     name, label, rows = _columns(path, rows)
     short = [place for place, row in enumerate(rows, 1) if len(row) <= max(name, label)]
     if short:
-        raise UsageError(f"image_loader: row {short[0]} of {path} has too few columns.")
+        raise UsageError(
+            f"image_loader: row {short[0]} of {path} has too few columns; each row needs a name "
+            "and a label."
+        )
     texts = [row[label].strip() for row in rows]
     numbers = all(text.removeprefix("-").isdecimal() for text in texts)
     for row, text in zip(rows, texts, strict=True):
@@ -180,25 +189,27 @@ def _rows(path: Path) -> Iterator[tuple[str, int | str]]:
 
 
 def _columns(path: Path, rows: list[list[str]]) -> tuple[int, int, list[list[str]]]:
-    """Where name and label stand, and the rows without the heading."""
+    """The columns of name and label, and the rows without the heading."""
     heading = [text.strip().lower() for text in rows[0]] if rows else []
     if "path" in heading and "label" in heading:
         return heading.index("path"), heading.index("label"), rows[1:]
     if all(len(row) == 2 for row in rows):
         return 0, 1, rows
     raise UsageError(
-        f"image_loader: {path} must have two columns, the picture's name and its label, or a first "
+        f"image_loader: {path} needs two columns, the picture's name and its label, or a first "
         "row that names the columns `path` and `label`."
     )
 
 
-def _checked(classes: Sequence[str], found: Sequence[str], where: str) -> list[str]:
+def _checked(classes: Sequence[str], found_classes: Sequence[str], where: str) -> list[str]:
     chosen = [str(name) for name in classes]
     if len(set(chosen)) != len(chosen) or not chosen:
-        raise UsageError("image_loader: classes= must name each class once, and at least one.")
-    strange = sorted(set(found) - set(chosen))
-    if strange:
-        raise UsageError(f"image_loader: {where} {_some(strange)} that classes= does not name.")
+        raise UsageError("image_loader: classes= must list one or more classes, each once.")
+    unknown = sorted(set(found_classes) - set(chosen))
+    if unknown:
+        raise UsageError(
+            f"image_loader: {where} {_some(unknown)}, which classes= does not list; add them to it."
+        )
     return chosen
 
 

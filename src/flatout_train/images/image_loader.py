@@ -1,39 +1,40 @@
-"""`image_loader()`: pictures from a folder to the device, decoded, cut, normalised, in time.
+"""`image_loader()`: pictures from a folder to the device: decoded, cropped, normalised.
 
-Arguments of `image_loader(folder, batch_size, ...)` in full:
+All arguments of `image_loader(folder, batch_size, ...)`:
 
 folder: holds one folder per class with the pictures below it (as torchvision's `ImageFolder`).
-batch_size: pictures of one batch of this process.
-size: side of the images in pixels; pictures are brought to size x size.
-train: shuffle, augment, and give batches of one shape. False: in order, resized and centre-cropped,
-    every picture once.
+batch_size: pictures per batch of this process.
+size: side of the images in pixels; every image is size x size.
+train: shuffle, augment, and yield batches of one shape. False: in order, resized and
+    centre-cropped, every picture once.
 device: "auto" is `flatout.device()`.
-workers: threads that read and decode; "auto" one per core that this process may use. Decoders
-    release Python's lock, so that threads decode side by side and share caches and batches.
-seed: of the order and of all random numbers in augmenting: same seed, same batches, whatever the
-    number of workers, the decoder on the CPU, or what is cached already.
-augment: "auto": when training a random resized crop and flip, else none. "flip": centre crop,
+workers: threads that read and decode; "auto" is one per core available to this process. Decoders
+    release the GIL, so threads decode in parallel and share caches and batches.
+seed: seed of the order and of all random augmentation: the same seed gives the same batches,
+    whatever the number of workers, the decoder on the CPU, or the content of the cache.
+augment: "auto": in training a random resized crop and flip, else none. "flip": centre crop,
     flipped at random. "none". Or a function from the uint8 batch [n, 3, size, size] on the device
     to one of n images in [0, 255], called after cropping ("auto"), in the program's own thread.
-color_jitter: largest change of brightness, contrast and saturation, in [0, 1], as in torchvision's
-    `ColorJitter`; one number or three. Where it is asked for, it is done also with train=False.
-cache: "auto": keep the decoded pictures in device or host memory, or the files in host memory,
-    where they fit (`notes["cache"]` says what and why). "device", "host", "files": that. False:
-    keep nothing. Kept pictures are at most twice `size` (256/224 where that does not fit).
-decoder: "auto", or the name of one: see `notes["decoder"]`.
+color_jitter: maximum change of brightness, contrast and saturation, in [0, 1], as in torchvision's
+    `ColorJitter`; one number or three. If passed, it also applies with train=False.
+cache: "auto": cache the decoded pictures in device or host memory, or the files in host memory,
+    where they fit (`notes["cache"]` says which and why). "device", "host", "files": cache there.
+    False: no cache. Cached pictures are at most twice `size` (256/224 where that does not fit).
+decoder: "auto", or the name of a decoder: see `notes["decoder"]`.
 labels: a mapping, or a CSV file, from a picture's name below `folder` to its label (see
-    `image_folder.find`); None: the class folders.
-classes: the class names in order, as another loader's `classes`: for a validation folder in which
-    some class has no pictures.
-drop_last: leave out the last batch when it is short; None: when training.
-resize: length of the shorter side before the centre crop; None: size * 256 / 224.
-mean, std: of each channel, of pixels in [0, 1]; those of ImageNet.
-dtype: of the images.
-prefetch: batches that are prepared ahead.
+    `flatout_train.images.folder.find`); None: the class folders.
+classes: the class names in order, such as another loader's `classes`: for a validation folder in
+    which a class has no pictures.
+drop_last: drop the last batch of an epoch when it is short; None: only in training.
+resize: length of the shorter side before the centre crop, in pixels; None: size * 256 / 224.
+mean, std: per channel, for pixels in [0, 1]; by default those of ImageNet.
+dtype: dtype of the images.
+prefetch: batches that are prepared ahead of time.
 
-What is corrupt (truncated, empty, not a picture, unreadable, a decompression bomb) is skipped and
-named in `skipped`; a warning at the end of the epoch tells how many were new. When training, the
-next good picture takes its place: the shape of batches is constant. Else the batch is shorter.
+Corrupt files (truncated, empty, not a picture, unreadable, a decompression bomb) are skipped and
+listed in `skipped`; a warning at the end of the epoch gives the number of new ones. In training the
+next intact picture takes the place of a corrupt one, so batches keep their shape; otherwise the
+batch is shorter.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ VERSION = 1
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 _SLACK = 1.25
-"""Files are kept up to this many times the size that was estimated."""
+"""Files are cached up to this multiple of their estimated size."""
 
 
 def image_loader(
@@ -88,82 +89,88 @@ def image_loader(
     dtype: torch.dtype = torch.float32,
     prefetch: int = 2,
 ) -> ImageLoader:
-    """Batches of pictures, on the device when they are asked for.
+    """Batches of pictures, already on the device.
 
-    Yields (images, labels): images of `dtype` [n, 3, size, size], normalised, channels last in
-    memory; labels int64 [n], indices into `.classes`. Iterate it once for each epoch; the next pass
-    is the next epoch. `state_dict()` and `load_state_dict()` resume at the exact picture. Where
-    `torch.distributed` is initialised each rank gets its share of every epoch, equally many
-    batches. The module `flatout_train.images.image_loader` says what each argument is.
+    Yields (images, labels): images of `dtype` [n, 3, size, size], normalised, in channels-last
+    memory format; labels int64 [n], indices into `.classes`. Iterate it once per epoch; the next
+    pass is the next epoch. `state_dict()` and `load_state_dict()` resume at the exact picture.
+    Where `torch.distributed` is initialised, each rank gets its share of every epoch, in the same
+    number of batches. The module `flatout_train.images.image_loader` documents the arguments.
 
-    Raises UsageError for arguments that cannot be, for a folder without pictures or classes, and
-    where more than half of the pictures tried cannot be read.
+    Raises UsageError for invalid arguments, for a folder without pictures or classes, and where
+    more than half of the pictures tried cannot be read.
     """
     return ImageLoader(settings(**locals()))
 
 
 class ImageLoader:
-    """What `flatout.image_loader` returns. `len()`: batches of one epoch, for this rank.
+    """Result of `flatout.image_loader`. `len()`: batches per epoch, for this rank.
 
     `classes`: names; `class_to_index`: name -> label. `skipped`: the pictures that could not be
     read, with `path` and `reason`; its `len()` counts all of them. `notes` says what was chosen and
     why: "decoder", "cache", "augment", "workers", "pictures".
     """
 
-    def __init__(self, given: Settings) -> None:
-        self.pictures, self.device = given.pictures, given.device
-        self.classes = list(given.pictures.classes)
+    def __init__(self, settings: Settings) -> None:
+        self.pictures, self.device = settings.pictures, settings.device
+        self.classes = list(settings.pictures.classes)
         self.class_to_index = {name: index for index, name in enumerate(self.classes)}
-        self._given, self._order, self._cuts = given, given.order, given.cuts
+        self._settings, self._order, self._cuts = settings, settings.order, settings.cuts
         cores = max(1, usable_cores() // local_processes())
-        self._workers = cores if given.workers is None else given.workers
+        self._workers = cores if settings.workers is None else settings.workers
         self._probe = probe(
-            self.pictures, given.decoder, self.device, self._order.batch_size, max(1, self._workers)
+            self.pictures,
+            settings.decoder,
+            self.device,
+            self._order.batch_size,
+            max(1, self._workers),
         )
         self.notes: dict[str, str] = {
             "augment": str(self._cuts),
             "workers": f"{self._workers} threads"
-            + (f", one for each usable core ({cores})" if given.workers is None else ""),
+            + (f", one for each usable core ({cores})" if settings.workers is None else ""),
             "pictures": f"{len(self.pictures)} in {len(self.classes)} classes"
-            + (f"; {n} other files left out" if (n := self.pictures.left_out) else ""),
+            + (f"; {n} other files ignored" if (n := self.pictures.left_out) else ""),
         }
         self._digest = self.pictures.digest()
         self._epoch, self._position = 0, 0
         self._fresh = True
-        """The next pass is of `_epoch`, from `_position` on; else one of `_epoch` has begun."""
+        """Whether the next pass is of `_epoch`, from `_position` on; else a pass has begun."""
         self._passes = 0
         self._reported = 0
-        self._pipeline = self._made(image_cache.canvases(self._cuts, self._probe.sides), None)
+        self._pipeline = self._make_pipeline(
+            image_cache.canvases(self._cuts, self._probe.sides), None
+        )
 
-    def _made(self, sizes: Sequence[Side], through: Side | None) -> Pipeline:
-        """The pipeline for these canvases, of which memory decides."""
-        found: Probe = self._probe
+    def _make_pipeline(self, sizes: Sequence[Side], through: Side | None) -> Pipeline:
+        """The pipeline for the largest of these canvases that fits into memory."""
+        probe: Probe = self._probe
         count, room = len(self.pictures), image_cache.room(self.device)
-        asked = self._given.cache
-        if asked == "device" and self.device.type == "cpu":
-            asked = "host"
-        chosen = image_cache.plan(asked, count, sizes, found.mean_file, room, through)
+        cache = self._settings.cache
+        if cache == "device" and self.device.type == "cpu":
+            cache = "host"
+        chosen = image_cache.plan(cache, count, sizes, probe.mean_file, room, through)
         place = self.device if chosen.kind == "device" else torch.device("cpu")
-        kept = chosen.canvas if chosen.kind in ("device", "host") else None
-        limit = count * found.mean_file * _SLACK
+        side = chosen.canvas if chosen.kind in ("device", "host") else None
+        limit = count * probe.mean_file * _SLACK
         reader = Reader(
             self.pictures,
             self._cuts,
-            decoder=found.decoder,
-            decodes_on_device=found.device_decoder is not None and chosen.kind != "host",
+            decoder=probe.decoder,
+            decodes_on_device=probe.device_decoder is not None and chosen.kind != "host",
             canvas=chosen.canvas,
-            canvases=Canvases(count, kept, place) if kept else None,
+            canvases=Canvases(count, side, place) if side else None,
             files=Files(limit) if chosen.kind == "files" else None,
-            replace=self._given.replace,
+            replace=self._settings.replace,
         )
-        finisher = Finisher(reader, self.device, self._given.normalise, found.device_decoder)
+        finisher = Finisher(reader, self.device, self._settings.normalise, probe.device_decoder)
         self.notes["cache"] = chosen.reason if chosen.kind != "none" else f"no: {chosen.reason}"
-        self.notes["decoder"] = found.reason
-        return Pipeline(reader, finisher, self._workers, self._given.prefetch)
+        self.notes["decoder"] = probe.reason
+        return Pipeline(reader, finisher, self._workers, self._settings.prefetch)
 
     @property
     def skipped(self) -> Skipped:
-        """Pictures that could not be read: iterate for path and reason, `len()` for how many."""
+        """Pictures that could not be read: iterate for path and reason; `len()` counts all."""
         return self._pipeline.reader.skipped
 
     def __len__(self) -> int:
@@ -175,10 +182,10 @@ class ImageLoader:
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next pass be of this epoch, from its start.
+        """Make the next pass start this epoch.
 
-        Of the epoch that a loaded state is in the middle of, it goes on from there: a loop that
-        calls `set_epoch(epoch)` before each pass resumes as it is.
+        If a loaded state is in the middle of this epoch, the pass resumes there: a loop that calls
+        `set_epoch(epoch)` before each pass resumes without a change.
         """
         if not (self._fresh and epoch == self._epoch):
             self._go_to(epoch, 0)
@@ -197,39 +204,39 @@ class ImageLoader:
         for batch, end in self._pipeline.run(requests):
             if number != self._passes:
                 raise UsageError(
-                    "this pass ended when the image_loader began another or was given another "
-                    "position: make a second loader for a second pass at the same time."
+                    "this pass ended when the image_loader began another pass or its position was "
+                    "changed: create a second loader for concurrent passes."
                 )
             self._position = end
             if not self._order.left(end, ranks):
                 self._go_to(epoch + 1, 0)
                 number = self._passes
             yield batch
-        if number == self._passes and self._epoch == epoch:  # the last ones were all left out
+        if number == self._passes and self._epoch == epoch:  # the last pictures were all skipped
             self._go_to(epoch + 1, 0)
         self._pipeline.reader.check()
         self._report()
 
     def _go_to(self, epoch: int, position: int) -> None:
         self._epoch, self._position, self._fresh = epoch, position, True
-        self._passes += 1  # one that is under way ends
+        self._passes += 1  # ends the current pass
 
     def _report(self) -> None:
-        """One warning for the pictures that were found corrupt since the last one."""
+        """Warn of the pictures that were found corrupt since the last warning."""
         skipped = self.skipped
         new, self._reported = len(skipped) - self._reported, len(skipped)
         if new:
             named = skipped.named[-new:] if new <= len(skipped.named) else skipped.named
             warnings.warn(
                 f"image_loader: {new} pictures of {self.pictures.folder} cannot be read and were "
-                f"skipped in this epoch, such as {skipped.told(named)}; .skipped names them",
+                f"skipped in this epoch, such as {skipped.summary(named)}; .skipped lists them",
                 stacklevel=3,
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the batches handed out; to be loaded by any number of ranks.
+        """The position after the batches that were yielded; any number of ranks can load it.
 
-        Numbers, strings, lists and dicts alone. The same on every rank.
+        Only numbers, strings, lists and dicts. The same on every rank.
         """
         decoder, canvas = self._probe.device_decoder, self._pipeline.reader.canvas
         return {
@@ -242,32 +249,32 @@ class ImageLoader:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the very next batch after those that `state` counts, as if without a break.
+        """Resume with the batch that follows those of `state`, as if without interruption.
 
         Raises UsageError where it is the state of other pictures, or of another order or seed.
         """
         if state.get("version") != VERSION:
             raise UsageError(
                 f"the image_loader's state has version {state.get('version')!r}, this flatout "
-                f"reads {VERSION}: load it with the flatout that wrote it."
+                f"reads {VERSION}: load it with the version of flatout that wrote it."
             )
         for name, ours in self._identity().items():
             if ours != state["order"].get(name):
                 raise UsageError(
-                    f"the image_loader's state is of another order: {name} was "
-                    f"{state['order'].get(name)!r}, now it is {ours!r}. Make the loader with the "
-                    f"folder ({self.pictures.folder}) and arguments it had."
+                    f"the image_loader's state belongs to another order: {name} was "
+                    f"{state['order'].get(name)!r}, now it is {ours!r}. Create the loader with the "
+                    f"same folder (now {self.pictures.folder}) and arguments."
                 )
         self._resolve(state["canvas"])
-        if (here := self.state_dict()["decoder"]) != state["decoder"]:
+        if (decoder := self.state_dict()["decoder"]) != state["decoder"]:
             self.notes["resume"] = (
-                f"decoded by {state['decoder']} then and by {here} now: pixels differ, on a GPU "
-                f"also by more than 1 or 2 where colours change (nvJPEG does not smooth chroma)"
+                f"decoded by {state['decoder']} before and by {decoder} now: pixels differ, on a "
+                "GPU by more than 1 or 2 levels at colour edges (nvJPEG does not smooth chroma)"
             )
         self._go_to(int(state["epoch"]), int(state["position"]))
 
     def _identity(self) -> dict[str, Any]:
-        """What has to be the same for a position to mean the same."""
+        """What must be equal for a position to have the same meaning."""
         return {
             "pictures": len(self.pictures),
             "names_and_labels": self._digest,
@@ -276,13 +283,13 @@ class ImageLoader:
         }
 
     def _resolve(self, canvas: Sequence[int] | None) -> None:
-        """Take over the resolution in which a saved run kept its pictures: it shows in them."""
+        """Adopt the resolution in which a saved run cached its pictures: it affects the pixels."""
         side = (canvas[0], canvas[1]) if canvas else None
         if self._cuts.random and side != self._pipeline.reader.canvas:
             self._pipeline.close()
-            self._pipeline = self._made([side] if side else [], side)
+            self._pipeline = self._make_pipeline([side] if side else [], side)
 
     def close(self) -> None:
-        """End the threads; the loader cannot be iterated any more."""
+        """Stop the threads; the loader cannot be iterated any more."""
         self._passes += 1
         self._pipeline.close()

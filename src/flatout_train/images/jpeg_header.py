@@ -1,4 +1,4 @@
-"""What a JPEG file says of itself: size, colours, orientation, and where its pixels begin."""
+"""The header of a JPEG file: size, components, orientation, and where its pixels begin."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ class Header:
     bits: int
     orientation: int
     complete: bool
-    """The end-of-image marker is there: the file was not cut short."""
+    """The file has an end-of-image marker: it is not truncated."""
 
     @property
     def plain(self) -> bool:
-        """Grey or colour in 8 bits, upright: what every decoder reads the same way."""
+        """Grey or colour in 8 bits, upright: read in the same way by every decoder."""
         return self.components in (1, 3) and self.bits == 8 and self.orientation == 1
 
 
 def read(data: bytes) -> Header | None:
-    """The header; None where `data` is no JPEG file, or ends before its size is told."""
+    """The header; None where `data` is not a JPEG file, or ends before its size."""
     if data[:2] != b"\xff\xd8":
         return None
     frame: tuple[int, int, int, int] | None = None
     orientation, place = 1, 2
-    while (found := _marker(data, place)) is not None:
-        marker, place = found
+    while (segment := _marker(data, place)) is not None:
+        marker, place = segment
         if marker in _ALONE:
             continue
         length = int.from_bytes(data[place : place + 2], "big")
@@ -62,7 +62,7 @@ def _marker(data: bytes, place: int) -> tuple[int, int] | None:
     """The next marker at `place` and where its segment begins; None: there is none."""
     if place >= len(data) or data[place] != 0xFF:
         return None
-    while place < len(data) and data[place] == 0xFF:  # fill bytes may stand before it
+    while place < len(data) and data[place] == 0xFF:  # fill bytes may precede it
         place += 1
     return (data[place], place + 1) if place < len(data) else None
 

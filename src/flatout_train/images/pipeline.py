@@ -1,4 +1,4 @@
-"""Batches of pictures under way: read by threads, finished on the device while that computes."""
+"""Batches of pictures in flight: read by threads, finished on the device while it computes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from flatout_train.images.reading import Item, Reader
 from flatout_train.loader.sampling import Request
 
 TOGETHER = 8
-"""Most pictures that a thread takes at once: handing over costs as much as a small picture."""
+"""Most pictures per task of a thread: submitting a task costs as much as a small picture."""
 
 Batch = tuple[Tensor, Tensor]
 Work = Callable[[], Batch | None]
 
 
 class Lane(Protocol):
-    """Where batches are finished: started early, taken over when they are asked for."""
+    """Where batches are finished: started early, taken when they are needed."""
 
     def start(self, work: Work) -> Any: ...
     def take(self, started: Any) -> Batch | None: ...
@@ -31,7 +31,7 @@ class Lane(Protocol):
 
 
 class Here:
-    """In the program's own thread, when the batch is asked for."""
+    """In the program's own thread, when the batch is needed."""
 
     def start(self, work: Work) -> Work:
         return work
@@ -44,7 +44,7 @@ class Here:
 
 
 class Aside:
-    """In a thread and on a CUDA stream of their own, beside the training step."""
+    """In a separate thread and on a side stream, concurrently with the training step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -72,7 +72,7 @@ class Aside:
 
 
 class Pipeline:
-    """Reads and finishes batches, `ahead` of them before they are asked for."""
+    """Reads and finishes batches, `ahead` of them ahead of time."""
 
     def __init__(self, reader: Reader, finisher: Finisher, workers: int, ahead: int) -> None:
         self.reader, self.finisher = reader, finisher
@@ -84,9 +84,7 @@ class Pipeline:
         self._lane: Lane = Aside(finisher.device) if cuda and ahead else Here()
 
     def run(self, requests: Iterable[Request]) -> Iterator[tuple[Batch, int]]:
-        """Batches and the position in the epoch after each; those without any picture are passed
-        over.
-        """
+        """Batches with the position in the epoch after each; empty batches are skipped."""
         coming = iter(requests)
         under_way: deque[tuple[Any, list[Future[None]], int]] = deque()
         try:
@@ -125,12 +123,12 @@ class Pipeline:
                 return self.finisher.finish(read)
 
             return self._lane.start(work), [], request.end
-        each = max(1, min(TOGETHER, count // (2 * self._workers)))
+        share = max(1, min(TOGETHER, count // (2 * self._workers)))
         futures = [
             self._pool.submit(
-                self._read, indices, rows, read, range(begin, min(count, begin + each))
+                self._read, indices, rows, read, range(begin, min(count, begin + share))
             )
-            for begin in range(0, count, each)
+            for begin in range(0, count, share)
         ]
 
         def finish() -> Batch | None:
@@ -153,11 +151,11 @@ def _pool(workers: int) -> ThreadPoolExecutor:
 
 
 def _alone(threads: int) -> None:
-    """A worker computes by itself: a team of threads for each would crowd the cores.
+    """Make a worker single-threaded: a pool of threads for each would oversubscribe the cores.
 
-    torch lets threads that begin later have the number that was set last, in whichever thread. So
-    `threads`, the program's own number, is set once more, in a thread that does nothing else. A
-    thread takes that number when it first needs it: here before its own is set, not after.
+    In torch, threads that start later inherit the number that was set last, in any thread. So
+    `threads`, the program's own number, is set again, in a thread that does nothing else. A thread
+    inherits the number when it first needs it: here before its own is set, not after.
     """
     torch.get_num_threads()
     torch.set_num_threads(1)

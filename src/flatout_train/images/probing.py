@@ -1,4 +1,4 @@
-"""A look at a few of the user's pictures: how large they are, and which decoder is fastest."""
+"""Sampling a few of the user's pictures: how large they are, and which decoder is fastest."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ from flatout_train.images.device_decoding import DeviceDecoder
 from flatout_train.images.folder import Pictures
 
 READ, WEIGHED = 16, 256
-"""Pictures that are read, and whose files' sizes are taken."""
+"""Pictures that are read, and pictures whose file size is read."""
 MEASURED_PIXELS = 4_000_000
-"""By how many pixels decoders are measured: some 0.1 s in all."""
+"""Pixels on which decoders are timed: about 0.1 s in all."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a few pictures, evenly spread over the folder, told."""
+    """Facts of a few pictures, evenly spread over the folder."""
 
     sides: list[Side]
     """Height and width of each."""
     mean_file: float
-    """Bytes."""
+    """Mean file size in bytes."""
     decoder: Decoder
     device_decoder: DeviceDecoder | None
     reason: str
-    """Why these decoders."""
+    """Why these decoders were chosen."""
 
 
 def probe(
-    pictures: Pictures, asked: str, device: torch.device, batch_size: int, workers: int
+    pictures: Pictures, choice: str, device: torch.device, batch_size: int, workers: int
 ) -> Probe:
-    """Look at some of the pictures; UsageError where the decoder asked for is not there."""
+    """Sample some of the pictures; UsageError where the requested decoder is not installed."""
     samples = [data for place in _spread(len(pictures), READ) if (data := _read(pictures, place))]
     sides = [side for data in samples if (side := _side(data)) is not None]
     sizes = [size for place in _spread(len(pictures), WEIGHED) if (size := _weigh(pictures, place))]
     measured = _measured(samples)
     together = device_decoding.candidates(device, batch_size)
-    chosen = next((decoder for decoder in together if decoder.name == asked), None)
-    decoder, reason = decoding.choose("auto" if chosen else asked, measured)
+    chosen = next((decoder for decoder in together if decoder.name == choice), None)
+    decoder, reason = decoding.choose("auto" if chosen else choice, measured)
     if chosen is not None:
-        reason = f"{chosen.name}: as asked"
-    elif asked == "auto" and together:
+        reason = f"{chosen.name}: requested"
+    elif choice == "auto" and together:
         chosen, reason = _compared(together, decoder, measured, device, workers, reason)
     else:
         reason = f"{decoder.name}: {reason}"
@@ -63,16 +63,18 @@ def _compared(
     workers: int,
     reason: str,
 ) -> tuple[DeviceDecoder | None, str]:
-    """The fastest on the device, or None where all threads on the host are faster."""
+    """The fastest device decoder, or None where the host's threads together are faster; and why."""
     wait = torch.get_device_module(device).synchronize
-    rates = {one.name: device_decoding.rate(one, measured, wait) for one in together}
-    best = max(together, key=lambda one: rates[one.name])
+    rates = {
+        candidate.name: device_decoding.rate(candidate, measured, wait) for candidate in together
+    }
+    best = max(together, key=lambda candidate: rates[candidate.name])
     host = decoding.rate(decoder, measured) * workers
-    told = ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
-    told = f"pictures per second: {told}, {decoder.name} in {workers} threads {host:.0f}"
+    speeds = ", ".join(f"{name} {rate:.0f}" for name, rate in rates.items())
+    speeds = f"pictures per second: {speeds}, {decoder.name} in {workers} threads {host:.0f}"
     if rates[best.name] > host / MARGIN and rates[best.name] > 0:
-        return best, f"{best.name}: {told}"
-    return None, f"{decoder.name}: {told}"
+        return best, f"{best.name}: {speeds}"
+    return None, f"{decoder.name}: {speeds}"
 
 
 def _spread(count: int, most: int) -> list[int]:
@@ -83,7 +85,7 @@ def _spread(count: int, most: int) -> list[int]:
 def _read(pictures: Pictures, place: int) -> bytes:
     try:
         return pictures.path(place).read_bytes()
-    except OSError:  # the reader will say so when its turn comes
+    except OSError:  # the reader reports it in its turn
         return b""
 
 
@@ -97,7 +99,7 @@ def _weigh(pictures: Pictures, place: int) -> int:
 def _side(data: bytes) -> Side | None:
     try:
         picture = decoding.open_picture(data, None)
-    except UsageError:  # no Pillow: JPEG files tell it themselves
+    except UsageError:  # no Pillow: only the size of JPEG files can be read
         header = jpeg_header.read(data)
         return (header.height, header.width) if header else None
     except Exception:
@@ -106,15 +108,15 @@ def _side(data: bytes) -> Side | None:
 
 
 def _measured(samples: list[bytes]) -> list[bytes]:
-    """Plain JPEG files among the samples, some 4 million pixels in all."""
-    found: list[bytes] = []
+    """Plain JPEG files among the samples, about 4 million pixels in all."""
+    plain: list[bytes] = []
     pixels = 0
     for data in samples:
         header = jpeg_header.read(data)
         if header is None or not header.plain or not header.complete:
             continue
-        if found and pixels + header.width * header.height > MEASURED_PIXELS:
+        if plain and pixels + header.width * header.height > MEASURED_PIXELS:
             break
-        found.append(data)
+        plain.append(data)
         pixels += header.width * header.height
-    return found
+    return plain

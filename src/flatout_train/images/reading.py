@@ -1,4 +1,4 @@
-"""One picture after another from the disk or the cache, in workers; what is corrupt is skipped."""
+"""Reading single pictures from the disk or the cache, in threads; corrupt ones are skipped."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from flatout_train.images.decoding import (
 from flatout_train.images.folder import Pictures
 
 NAMED = 1000
-"""Skipped pictures that are kept by name; the others are counted."""
+"""Skipped pictures that are listed by name; further ones are only counted."""
 ENOUGH = 32
-"""Pictures tried before a majority of corrupt ones is an error."""
+"""Pictures tried before a majority of corrupt ones raises an error."""
 _SHOWN = 3
 _NOT_THE_FILE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
@@ -43,7 +43,7 @@ class SkippedImage:
 
 
 class Skipped:
-    """Pictures that were left out: `len()` counts all, iterating gives the first thousand."""
+    """Skipped pictures: `len()` counts all, iterating yields the first thousand."""
 
     def __init__(self) -> None:
         self.named: list[SkippedImage] = []
@@ -65,30 +65,30 @@ class Skipped:
                 self.named.append(SkippedImage(path, reason))
             self._indices.add(index)
 
-    def told(self, names: Sequence[SkippedImage]) -> str:
-        return "; ".join(f"{one.path} ({one.reason})" for one in names[:_SHOWN])
+    def summary(self, names: Sequence[SkippedImage]) -> str:
+        return "; ".join(f"{image.path} ({image.reason})" for image in names[:_SHOWN])
 
 
 @dataclass(slots=True)
 class Item:
-    """What became of one place of a batch."""
+    """The picture at one place of a batch."""
 
     index: int
-    """Of the picture that is there."""
+    """Index of the picture."""
     size: Side
     """Height and width of the picture."""
     encoded: Tensor | None = None
-    """The file, uint8 [bytes], where a device is to decode it; None: pixels are in the slot, or on
-    the device's canvas."""
+    """The file, uint8 [bytes], where a device will decode it; None: its pixels are in the slot, or
+    on the device's canvas."""
     fresh: bool = True
     """False: the picture's canvas is on the device already."""
 
 
 class Reader:
-    """Reads pictures into slots of a batch; called by many threads at once.
+    """Reads pictures into slots of a batch; called by many threads concurrently.
 
-    A picture that is corrupt gives way to the next good one by index (`replace`), which so often is
-    of the same class, or to none.
+    A corrupt picture is replaced by the next intact one by index (`replace`), which is often of the
+    same class, or by none.
     """
 
     def __init__(
@@ -112,19 +112,19 @@ class Reader:
 
     @property
     def slot_shape(self) -> Side:
-        """Height and width of what `read` puts into a slot."""
+        """Height and width of a slot that `read` fills."""
         if self.canvas and self.canvases and self.canvases.on_device:
             return self.canvas
         return self.cuts.size, self.cuts.size
 
     def read(self, index: int, draws: Sequence[float], slot: Tensor) -> Item | None:
-        """Picture `index`, or the one in its place, into `slot` uint8 [h, w, 3]; None: left out."""
+        """Read picture `index`, or its replacement, into `slot` uint8 [h, w, 3]; None: skipped."""
         count = len(self.pictures)
         for distance in range(count if self.replace else 1):
             at = (index + distance) % count
             if at in self.skipped:
                 continue
-            item = self._one(at, draws, slot)
+            item = self._read_or_skip(at, draws, slot)
             if item is not None:
                 return item
         if self.replace:
@@ -137,7 +137,7 @@ class Reader:
         return self._read_once.count(1)
 
     def skip(self, index: int, reason: str) -> None:
-        """Leave this picture out from now on; UsageError once most are left out."""
+        """Skip this picture from now on; UsageError once most are skipped."""
         self.skipped.add(index, self.pictures.path(index), reason)
         if len(self.skipped) + self.good >= min(ENOUGH, len(self.pictures)):
             self.check()
@@ -152,10 +152,10 @@ class Reader:
         return UsageError(
             f"image_loader: {len(self.skipped)} of the first {tried} pictures of "
             f"{self.pictures.folder} cannot be read, such as "
-            f"{self.skipped.told(self.skipped.named)}; put the files in order."
+            f"{self.skipped.summary(self.skipped.named)}; repair or remove these files."
         )
 
-    def _one(self, at: int, draws: Sequence[float], slot: Tensor) -> Item | None:
+    def _read_or_skip(self, at: int, draws: Sequence[float], slot: Tensor) -> Item | None:
         try:
             item = self._read(at, draws, slot)
         except (UsageError, MemoryError, torch.OutOfMemoryError):
@@ -166,8 +166,8 @@ class Reader:
             reason = error.strerror or str(error)
         except CorruptError as error:
             reason = str(error)
-        except Exception as error:  # decoders raise what they like
-            reason = told(error)
+        except Exception as error:  # decoders raise errors of any class
+            reason = error_line(error)
         else:
             self._read_once[at] = 1
             return item
@@ -210,7 +210,7 @@ class Reader:
         return data
 
     def _squeezed(self, picture: Picture, canvas: Side) -> Tensor:
-        """The whole picture on a canvas, uint8 [h, w, 3]; what is not cut at random is final."""
+        """The whole picture on a canvas, uint8 [h, w, 3]; cropped already if not at random."""
         if not self.cuts.random:
             return augmenting.centre(picture, self.cuts)
         scale = max(canvas[0] / picture.height, canvas[1] / picture.width)
@@ -224,18 +224,18 @@ class Reader:
         return augmenting.cut_on_canvas(canvas, self.cuts.size, box, flip)
 
 
-def told(error: Exception) -> str:
-    """What a decoder raised, in one line."""
+def error_line(error: Exception) -> str:
+    """A decoder's error as one line."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def for_device(header: jpeg_header.Header) -> bool:
-    """Whether a device is to decode it; what is odd or broken is for the CPU, which says why."""
+    """Whether a device can decode it; the CPU decodes unusual files and reports broken ones."""
     return header.plain and header.complete and header.width * header.height <= MAX_PIXELS
 
 
 def box_on_canvas(size: Side, canvas: Side, draws: Sequence[float]) -> Box:
-    """The region that is cut out of a picture of that size, where it lies on the canvas."""
+    """The random region of a picture of that size, in coordinates of its canvas."""
     box = augmenting.random_box(size[1], size[0], draws)
     left, top, right, bottom = scaled(box, canvas[1] / size[1], canvas[0] / size[0])
     return left, top, right - left, bottom - top

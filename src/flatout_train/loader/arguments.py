@@ -1,4 +1,4 @@
-"""What `loader()` was given, checked: each error names the argument and what to do about it."""
+"""The arguments of `loader()`, checked: each error names the argument and the fix."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from flatout_train.errors import UsageError
 from flatout_train.loader.fetching import Collate
 
 PINNED_FOR = frozenset({"cuda", "xpu"})
-"""Devices that read page-locked memory by themselves."""
+"""Device types that copy from page-locked memory asynchronously."""
 PREFETCH = 2
-"""What `prefetch` is where the program does not say."""
+"""The default of `prefetch`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """The arguments of `flatout.loader`, as they hold."""
+    """The arguments of `flatout.loader`, with "auto" and the plan resolved."""
 
     dataset: Any
     batch_size: int
@@ -41,7 +41,7 @@ class Settings:
 
     @property
     def stream(self) -> bool:
-        """The data set gives samples one after another, not by index."""
+        """Whether the data set is iterable, without an index."""
         return isinstance(self.dataset, IterableDataset) or not hasattr(self.dataset, "__getitem__")
 
 
@@ -55,11 +55,11 @@ def settings(
     plan: Any,
     **rest: Any,
 ) -> Settings:
-    """Settings from the arguments and the plan. Raises UsageError for what cannot be."""
+    """Settings from the arguments and the plan. Raises UsageError for invalid arguments."""
     planned = {} if plan is None else _planned(plan)
     workers = planned.get("workers", workers) if workers == "auto" else workers
     target = _target(device)
-    found = Settings(
+    result = Settings(
         dataset=dataset,
         batch_size=batch_size,
         device=target,
@@ -68,10 +68,10 @@ def settings(
         pin=target.type in PINNED_FOR and bool(planned.get("pin_memory", True)),
         **rest,
     )
-    _check_numbers(found)
-    _check_dataset(found)
-    _check_combinations(found)
-    return found
+    _check_numbers(result)
+    _check_dataset(result)
+    _check_combinations(result)
+    return result
 
 
 def _planned(plan: Any) -> dict[str, Any]:
@@ -84,7 +84,10 @@ def _target(device: torch.device | str) -> torch.device:
     try:
         target = torch.device(device)
     except RuntimeError as error:
-        raise UsageError(f"device={device!r} is no device: {str(error).splitlines()[0]}") from error
+        raise UsageError(
+            f"device={device!r} is not a device ({str(error).splitlines()[0]}): pass 'auto', or a "
+            "name such as 'cuda:0'"
+        ) from error
     if target.index is None and target.type in (*PINNED_FOR, "mps"):
         return torch.device(target.type, _index(target))
     return target
@@ -98,72 +101,75 @@ def _index(target: torch.device) -> int:
     except (AssertionError, RuntimeError) as error:
         first = str(error).strip().splitlines()[:1]
         raise UsageError(
-            f"device={target.type!r} cannot be used here: {''.join(first)}. device='auto' takes "
-            "what works"
+            f"device={target.type!r} cannot be used: {''.join(first)}. Pass device='auto' for a "
+            "device that works"
         ) from error
 
 
-def _check_numbers(given: Settings) -> None:
+def _check_numbers(settings: Settings) -> None:
     for name, least in (("batch_size", 1), ("prefetch", 0)):
-        value = getattr(given, name)
+        value = getattr(settings, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UsageError(f"{name} is {value!r}: give a whole number of at least {least}")
-    workers = given.workers
+            raise UsageError(f"{name} is {value!r}: pass a whole number of at least {least}")
+    workers = settings.workers
     counted = isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0
     if workers != "auto" and not counted:
-        raise UsageError(f"workers is {workers!r}: give 'auto' or a number of processes, 0 or more")
-    if given.cache not in ("auto", "host", "device") and given.cache is not False:
-        raise UsageError(f"cache is {given.cache!r}: give 'auto', 'host', 'device' or False")
-    if isinstance(given.seed, bool) or not isinstance(given.seed, int):
-        raise UsageError(f"seed is {given.seed!r}: give a whole number")
+        raise UsageError(f"workers is {workers!r}: pass 'auto' or a number of processes, 0 or more")
+    if settings.cache not in ("auto", "host", "device") and settings.cache is not False:
+        raise UsageError(f"cache is {settings.cache!r}: pass 'auto', 'host', 'device' or False")
+    if isinstance(settings.seed, bool) or not isinstance(settings.seed, int):
+        raise UsageError(f"seed is {settings.seed!r}: pass a whole number")
 
 
-def _check_dataset(given: Settings) -> None:
-    dataset = given.dataset
+def _check_dataset(settings: Settings) -> None:
+    dataset = settings.dataset
     if isinstance(dataset, DataLoader):
         raise UsageError("the data set is a DataLoader: pass the data set itself, loader.dataset")
     if hasattr(dataset, "__next__"):
         raise UsageError(
-            f"{type(dataset).__name__} is an iterator, which can be read once: pass a list, a "
-            "tensor, or an IterableDataset whose __iter__ begins anew"
+            f"{type(dataset).__name__} is an iterator, which can be read only once: pass a list, a "
+            "tensor, or an IterableDataset whose __iter__ starts again"
         )
-    if given.stream:
+    if settings.stream:
         if not hasattr(dataset, "__iter__"):
             raise UsageError(
-                f"{type(dataset).__name__} is no data set: it has neither __getitem__ nor __iter__"
+                f"{type(dataset).__name__} is not a data set: add __getitem__ and __len__, or "
+                "__iter__"
             )
         return
-    if given.sampler is not None and not hasattr(dataset, "__len__"):
+    if settings.sampler is not None and not hasattr(dataset, "__len__"):
         return
     try:
         samples = len(dataset)
     except TypeError as error:
         raise UsageError(
-            f"the data set {type(dataset).__name__} has no length: give it a __len__, or make it "
-            "an IterableDataset"
+            f"the data set {type(dataset).__name__} has no length: add a __len__, or make it an "
+            "IterableDataset"
         ) from error
     if not samples:
-        raise UsageError(f"the data set {type(dataset).__name__} is empty: it has no samples")
+        raise UsageError(f"the data set {type(dataset).__name__} is empty: pass one with samples")
 
 
-def _check_combinations(given: Settings) -> None:
-    chosen = [name for name in ("shuffle", "sampler", "lengths") if _is_set(getattr(given, name))]
-    if given.stream and chosen:
+def _check_combinations(settings: Settings) -> None:
+    chosen = [
+        name for name in ("shuffle", "sampler", "lengths") if _is_set(getattr(settings, name))
+    ]
+    if settings.stream and chosen:
         raise UsageError(
-            f"{chosen[0]} is for data sets with an index: an iterable data set gives its samples "
-            "in its own order"
+            f"{chosen[0]} needs a data set with an index, but an iterable data set has its own "
+            f"order: leave {chosen[0]} out"
         )
-    if given.sampler is not None and len(chosen) > 1:
+    if settings.sampler is not None and len(chosen) > 1:
         other = next(name for name in chosen if name != "sampler")
-        raise UsageError(f"sampler and {other} exclude each other: both choose the order")
-    if given.cache in ("host", "device"):
-        against = "an iterable data set" if given.stream else None
+        raise UsageError(f"sampler and {other} both choose the order: pass only one of them")
+    if settings.cache in ("host", "device"):
+        against = "an iterable data set" if settings.stream else None
         for name in ("collate", "lengths", "sampler"):
-            if _is_set(getattr(given, name)):
+            if _is_set(getattr(settings, name)):
                 against = against or f"{name}="
         if against is not None:
             raise UsageError(
-                f"cache={given.cache!r} is for samples that torch's default collate stacks by "
+                f"cache={settings.cache!r} is for samples that torch's default collate stacks by "
                 f"index, not for {against}: leave cache at 'auto'"
             )
 

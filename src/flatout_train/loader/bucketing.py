@@ -15,21 +15,21 @@ from flatout_train.errors import UsageError
 from flatout_train.loader.seeding import seeded
 
 STEPS_SORTED_TOGETHER = 50
-"""More would waste less on padding, fewer keep the batches of an epoch more at random."""
+"""Steps sorted by length together: more waste less on padding, fewer keep batches more random."""
 LABELS = frozenset({"labels", "label_ids", "target", "targets"})
 IGNORED = -100
-"""What torch's cross-entropy leaves out, as a target."""
+"""The target that torch's cross entropy ignores."""
 
 
 def order(
     lengths: Tensor, group: int, generator: torch.Generator, shuffle: bool, drop_last: bool
 ) -> Tensor:
-    """The samples 0 ... n - 1 so that each `group` of them in turn has similar lengths; int64 [n].
+    """The samples 0 ... n - 1, ordered such that each `group` has similar lengths; int64 [n].
 
-    Shuffled: a random order is cut into pieces of 50 groups, each piece sorted by length and cut
-    into groups, and the groups shuffled. Where n is no multiple of `group`, the rest comes last:
-    with `drop_last`, which drops it, a random one; else it is of similar length as well. Not
-    shuffled: the longest first, so that what does not fit in memory shows at once.
+    Shuffled: a random order is cut into pieces of 50 groups, each piece is sorted by length and cut
+    into groups, and the groups are shuffled. Where n is not a multiple of `group`, the remainder
+    comes last: a random one with `drop_last`, which drops it, else also of similar length. Not
+    shuffled: the longest first, so that a batch that does not fit in memory shows at once.
     """
     samples = len(lengths)
     if not shuffle:
@@ -58,7 +58,7 @@ def _sorted(piece: Tensor, lengths: Tensor) -> Tensor:
 
 
 def padding_share(lengths: Tensor, ordered: Tensor, batch_size: int) -> float:
-    """The share of the elements that is padding when `ordered` is cut into batches; 0 to 1."""
+    """The fraction of elements that is padding when `ordered` is cut into batches, 0 to 1."""
     sizes = lengths[ordered]
     full = len(sizes) // batch_size * batch_size
     padded = int(sizes[:full].view(-1, batch_size).amax(1).sum()) * batch_size if full else 0
@@ -70,35 +70,38 @@ def padding_share(lengths: Tensor, ordered: Tensor, batch_size: int) -> float:
 def measured(
     dataset: Any, samples: int, lengths: Sequence[int] | Tensor | Callable[[Any], int]
 ) -> Tensor:
-    """Each sample's length, int64 [samples]: as given, or by reading every sample once."""
+    """Each sample's length, int64 [samples]: as passed, or by reading every sample once.
+
+    Raises UsageError where there are too few or too many, or one is no whole number from 0.
+    """
     if callable(lengths):
         with seeded(0):
-            found = [lengths(dataset[index]) for index in range(samples)]
+            values = [lengths(dataset[index]) for index in range(samples)]
     else:
-        found = lengths.tolist() if hasattr(lengths, "tolist") else list(lengths)
-    if len(found) != samples:
+        values = lengths.tolist() if hasattr(lengths, "tolist") else list(lengths)
+    if len(values) != samples:
         raise UsageError(
-            f"lengths has {len(found)} entries for {samples} samples: give one for each sample"
+            f"lengths has {len(values)} entries for {samples} samples: pass one per sample"
         )
     try:
-        known = torch.tensor([int(length) for length in found], dtype=torch.int64)
+        sizes = torch.tensor([int(length) for length in values], dtype=torch.int64)
     except (TypeError, ValueError) as error:
         raise UsageError(f"lengths must be whole numbers: {error}") from error
-    if samples and int(known.min()) < 0:
-        index = int(known.argmin())
-        raise UsageError(f"lengths[{index}] is {int(known[index])}: a length is 0 or more")
-    return known
+    if samples and int(sizes.min()) < 0:
+        index = int(sizes.argmin())
+        raise UsageError(f"lengths[{index}] is {int(sizes[index])}: lengths must be 0 or more")
+    return sizes
 
 
 @dataclasses.dataclass(frozen=True)
 class Pad:
     """Collate that pads 1-d samples of different length at the end, to the longest in the batch.
 
-    A sample is a 1-d tensor, array or list of numbers, or a dict, tuple or NamedTuple of such and
-    of what torch's `default_collate` takes. `[length]` becomes `[batch, longest]`, filled up with
-    `value`; with `ignored` where it is a target: under a dict's key `labels`, `label_ids`,
-    `target` or `targets`, or the second of a pair. `attention_mask` (int64, 1 where there is a
-    token) is made for dicts that hold `input_ids` and no mask yet.
+    A sample is a 1-d tensor, array or list of numbers, or a dict, tuple or NamedTuple of these and
+    of what torch's `default_collate` accepts. `[length]` becomes `[batch, longest]`, padded with
+    `value`, or with `ignored` for targets: under a dict's key `labels`, `label_ids`, `target` or
+    `targets`, or the second of a pair. `attention_mask` (int64, 1 where there is a token) is added
+    to dicts with `input_ids` but no mask.
     """
 
     value: float = 0
@@ -138,5 +141,5 @@ class Pad:
 
 def _is_sequence(value: Any) -> bool:
     if isinstance(value, list):
-        return all(isinstance(item, int | float) for item in value)
+        return all(isinstance(element, int | float) for element in value)
     return getattr(value, "ndim", None) == 1 and hasattr(value, "dtype")

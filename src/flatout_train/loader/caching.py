@@ -1,4 +1,4 @@
-"""Data sets held as whole tensors: batches by indexing, with no Python per sample."""
+"""Data sets held as whole tensors: batches by indexing, with no Python code per sample."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from flatout_train.errors import UsageError
 from flatout_train.loader.seeding import drawn_since
 
 HOST_SHARE = 0.5
-"""Of the memory that is free, at most this much for a cache that was not asked for by name."""
+"""Largest share of the free host memory for a cache that was not requested explicitly."""
 DEVICE_SHARE = 0.25
-"""The model, its gradients and activations are often not there yet when the loader begins."""
+"""The same for device memory: the model and its activations may not be allocated yet."""
 
 
 class Columns:
@@ -36,18 +36,18 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows that can be drawn."""
+        """Size of all selectable rows in bytes."""
         return sum(len(self) * row_bytes(tensor) for tensor in self.tensors)
 
     def to(self, device: torch.device) -> Columns:
-        """All rows that can be drawn, on `device`."""
+        """All selectable rows, on `device`."""
         return Columns(nests.change(self.nest, lambda tensor: self._all(tensor).to(device)))
 
     def _all(self, tensor: Tensor) -> Tensor:
         return tensor if self.rows is None else tensor.index_select(0, self.rows.to(tensor.device))
 
     def take(self, indices: Tensor, pin: bool = False) -> Any:
-        """The batch of these samples, as new tensors; `pin`: in page-locked memory."""
+        """The batch of these samples, as new tensors; `pin`: in page-locked host memory."""
         wanted = indices if self.rows is None else self.rows[indices]
         if self.device.type == "cpu":
             return nests.change(self.nest, lambda tensor: _rows(tensor, wanted, pin))
@@ -70,10 +70,10 @@ def row_bytes(tensor: Tensor) -> int:
 
 
 def columns_of(dataset: Any) -> Columns | None:
-    """A data set that is tensors already: TensorDataset, a Subset of one, tensors, arrays.
+    """A data set that consists of tensors: TensorDataset, a Subset of one, tensors, arrays.
 
-    A tensor or array is one sample per row; a tuple or dict of them is samples of several parts.
-    Raises UsageError where the parts have different lengths.
+    A tensor or array has one sample per row; in a tuple or dict of them, samples have several
+    parts. None: it does not consist of tensors. Raises UsageError where parts differ in length.
     """
     if type(dataset) is Subset:
         inner = columns_of(dataset.dataset)
@@ -105,20 +105,26 @@ def _tensor(value: Any) -> Tensor:
         tensor = value.detach()
     else:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a read-only array: it is only read
+            warnings.simplefilter("ignore")  # of a read-only array: it is never written to
             try:
                 tensor = torch.as_tensor(value)
             except TypeError as error:
-                raise UsageError(f"an array of {value.dtype} cannot become a tensor") from error
+                raise UsageError(
+                    f"an array of {value.dtype} cannot become a tensor: convert it to a numeric "
+                    "type that torch supports"
+                ) from error
     if tensor.dim() == 0:
-        raise UsageError("a data set of one number has no samples: its first dimension is missing")
+        raise UsageError("the data set is 0-d: pass a tensor or array with one sample per row")
     return tensor
 
 
 def _even(columns: Columns) -> Columns:
     lengths = [len(tensor) for tensor in columns.tensors]
     if len(set(lengths)) > 1:
-        raise UsageError(f"the parts of the data set have different numbers of samples: {lengths}")
+        raise UsageError(
+            f"the parts of the data set have different numbers of samples ({lengths}): make them "
+            "equally long"
+        )
     return columns
 
 
@@ -129,7 +135,7 @@ class SampleCache:
     """
 
     def __init__(self, batch: Any, samples: int, shared: bool) -> None:
-        """`batch`: one that was loaded, for its tensors' types and shapes."""
+        """`batch`: any batch of the data set, for its tensors' types and shapes."""
         self.columns = Columns(nests.change(batch, lambda part: _room(part, samples, shared)))
         self._filled = torch.zeros(samples, dtype=torch.bool)
         self._trouble = torch.zeros(1, dtype=torch.uint8)
@@ -143,19 +149,19 @@ class SampleCache:
 
     @property
     def holds(self) -> bool:
-        """False once a sample turned out to be random, or of another shape."""
+        """Whether the cache is valid: False once a sample is random, or of another shape."""
         return not self._trouble.item()
 
     @property
     def trouble(self) -> str | None:
-        """Why the cache is of no use; None: it is."""
-        found = int(self._trouble.item())
-        return (None, "a sample draws random numbers", "samples differ in shape or type")[found]
+        """Why the cache is invalid; None: it is valid."""
+        code = int(self._trouble.item())
+        return (None, "a sample draws random numbers", "samples differ in shape or type")[code]
 
     def batch(
         self, numbers: list[int], seed: int, load: Callable[[list[int]], Any], own: list[Any]
     ) -> Any:
-        """These samples from the cache; what it lacks is loaded, and kept.
+        """These samples from the cache; missing ones are loaded and stored.
 
         The random generators were seeded with `seed` just before; `own` are the data set's.
         """
@@ -173,7 +179,7 @@ class SampleCache:
         return self.columns.take(wanted) if self.holds else load(numbers)
 
     def put(self, numbers: Tensor, batch: Any) -> bool:
-        """Keep these samples. Returns False where they do not look like the others."""
+        """Store these samples. Returns False where types or shapes differ from the others'."""
         parts = list(nests.tensors(batch))
         for part, column in zip(parts, self.columns.tensors, strict=False):
             if part.dtype != column.dtype or part.shape[1:] != column.shape[1:]:
@@ -190,7 +196,7 @@ def _room(part: Tensor, samples: int, shared: bool) -> Tensor:
     shape = (samples, *part.shape[1:])
     if not shared:
         return torch.empty(shape, dtype=part.dtype)
-    # Not share_memory_(), which would write all of it at once: pages come as they are filled.
+    # Not share_memory_(), which would write all of it: pages are allocated as they are filled.
     size = max(1, samples * row_bytes(part))
     storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]
     room: Tensor = torch.empty(0, dtype=part.dtype)
@@ -198,7 +204,7 @@ def _room(part: Tensor, samples: int, shared: bool) -> Tensor:
 
 
 def cacheable(batch: Any) -> str | None:
-    """Why a batch cannot be a row of columns; None: it is tensors on the CPU alone."""
+    """Why samples of this batch cannot be cached; None: it consists of tensors on the CPU."""
     parts = nests.leaves(batch, lambda value: not (isinstance(value, _HOLDERS) and value))
     return next((reason for reason in map(_not_a_row, parts) if reason is not None), None)
 
@@ -211,8 +217,8 @@ def _not_a_row(part: Any) -> str | None:
         plain = part.device.type == "cpu" and part.layout is torch.strided and part.dim()
         return None if plain else f"a batch holds a tensor on {part.device}, {part.layout}"
     if isinstance(part, _HOLDERS):
-        return "a batch holds nothing"
-    return f"a batch holds {type(part).__name__}, not tensors alone"
+        return "a batch holds an empty container"
+    return f"a batch holds {type(part).__name__}, not only tensors"
 
 
 def sample_bytes(batch: Any) -> int:
@@ -221,7 +227,7 @@ def sample_bytes(batch: Any) -> int:
 
 
 def shared_memory() -> int | None:
-    """Bytes free where shared memory lies; None: there is no such limit."""
+    """Free bytes of shared memory, for this process; None: there is no such limit."""
     if sys.platform != "linux":
         return None
     try:
@@ -231,7 +237,7 @@ def shared_memory() -> int | None:
 
 
 def device_memory(device: torch.device) -> int | None:
-    """Bytes free on a CUDA device; None: not known."""
+    """Free bytes on a CUDA device; None: unknown."""
     if device.type != "cuda":
         return None
     return int(torch.cuda.mem_get_info(device)[0])

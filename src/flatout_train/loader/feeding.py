@@ -1,4 +1,4 @@
-"""torch's DataLoader, asked for one batch at a time, with as many workers as loading needs."""
+"""torch's DataLoader, fetching one batch per request, with as many workers as loading needs."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from flatout_train.errors import UsageError
 from flatout_train.loader.fetching import Parcel, Probe, unpacked
 
 CHEAP_S = {True: 0.001, False: 0.002}
-"""With an accelerator or without: what loads in less is had faster here than from a worker."""
+"""Seconds, with and without accelerator: batches that load faster come no faster from a worker."""
 FASTEST_STEP_S = {True: 0.002, False: 0.010}
-"""With an accelerator or without: batches are to be there this often."""
+"""Seconds per batch to aim for, with and without accelerator."""
 START_S = {"fork": 0.2}
 START_OTHERWISE_S = 5.0
-"""Starting workers; where they are not forked they import torch and the script first."""
+"""Seconds to start workers; unless they are forked they import torch and the script first."""
 START_FAILURES = (OSError, RuntimeError, ValueError, TypeError, AttributeError, pickle.PickleError)
 DIED = (
-    "flatout.loader: the worker was ended from outside. Most often the machine ran out of memory "
-    "(fewer workers=, a smaller prefetch=), /dev/shm is too small for the batches under way "
-    "(docker run --shm-size), or a library crashed (workers=0 shows where)"
+    "flatout.loader: the worker process died. Most often the machine ran out of memory (pass fewer "
+    "workers= or a smaller prefetch=), /dev/shm is too small for the batches in flight (docker run "
+    "--shm-size), or a library crashed (workers=0 shows where)"
 )
 
 
 class Requests(Sampler[Any]):
-    """Hands the DataLoader its requests, and remembers those that were not answered yet."""
+    """Yields requests to the DataLoader, and remembers those that are not answered yet."""
 
     def __init__(self, length: Callable[[], int]) -> None:
         self.pending: deque[Any] = deque()
@@ -45,12 +45,12 @@ class Requests(Sampler[Any]):
         self._rest: Iterator[Any] = iter(())
 
     def begin(self, requests: Iterable[Any]) -> None:
-        """Go on with these."""
+        """Continue with these requests; pending ones are dropped."""
         self._rest = iter(requests)
         self.pending.clear()
 
     def again(self) -> None:
-        """Those that are under way have to be asked for once more."""
+        """Repeat the pending requests, before the remaining ones."""
         self.begin(itertools.chain(list(self.pending), self._rest))
 
     def __iter__(self) -> Iterator[Any]:
@@ -63,7 +63,7 @@ class Requests(Sampler[Any]):
 
 
 class Feed(DataLoader[Parcel]):
-    """One fetcher's DataLoader. Its workers keep no state, so they stay for as long as it lives."""
+    """One fetcher's DataLoader. Its workers keep no state, so they live as long as it does."""
 
     def __init__(
         self,
@@ -80,27 +80,27 @@ class Feed(DataLoader[Parcel]):
             sampler=self.requests,
             collate_fn=unpacked,
             pin_memory=pin,
-            generator=torch.Generator(),  # or each epoch would draw from the global one
+            generator=torch.Generator(),  # otherwise each epoch would draw from the global one
         )
         self.failure: str | None = None
         self.prefetch = max(1, prefetch)
         self._quiet = False
-        self._seen: list[tuple[str, Any]] | None = None
+        self._dataset_state: list[tuple[str, Any]] | None = None
         self._owner: Callable[[], Any] = lambda: None
 
     def belongs_to(self, loader: Any) -> None:
-        """The Loader whose position is this feed's."""
+        """Set the Loader whose position this feed reports."""
         self._owner = weakref.ref(loader)
 
     def state_dict(self) -> dict[str, Any]:
-        """The Loader's. Under `flatout run` it says: the number of workers is chosen already."""
+        """The Loader's state. Under `flatout run` it marks the number of workers as chosen."""
         owner = self._owner()
         return {} if owner is None else owner.state_dict()
 
     def set_workers(self, workers: int, quiet: bool = False) -> None:
-        """End the workers there are; begin the next pass with this many.
+        """Stop the current workers; start the next pass with this many.
 
-        `quiet`: more than there are cores are meant, since they wait most of the time.
+        `quiet`: suppress torch's warning of more workers than cores: they wait most of the time.
         """
         self.close()
         self._quiet = quiet
@@ -112,26 +112,28 @@ class Feed(DataLoader[Parcel]):
         )
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         vars(self)["_iterator"] = None
-        self._seen = None
+        self._dataset_state = None
 
     def finished(self) -> None:
-        """End the workers; the data set is to stay as it is from now on."""
+        """Stop the workers, and note the data set's state: it must not change from now on."""
         self.remember()
-        seen = self._seen
+        state = self._dataset_state
         self.close()
-        self._seen = seen
+        self._dataset_state = state
 
     def renew(self) -> bool:
-        """End workers that hold an older state of the data set. Returns whether it has changed."""
-        stale = self._seen is not None and self._seen != reachable.state(self._of_user())
+        """Stop workers that hold an older state of the data set. Returns whether it has changed."""
+        stale = self._dataset_state is not None and self._dataset_state != reachable.state(
+            self._of_user()
+        )
         if stale:
             self.close()
         return stale
 
     def start(self) -> Iterator[Parcel]:
-        """The answers to the requests, in their order; without workers where none can start."""
+        """The answers to the requests, in order; loaded without workers where none can start."""
         try:
             batches = self._begun()
         except START_FAILURES as error:
@@ -146,9 +148,9 @@ class Feed(DataLoader[Parcel]):
         return self._answers(batches)
 
     def remember(self, anew: bool = False) -> None:
-        """Note the data set's state: once it is another, what was loaded before is of no use."""
-        if self._seen is None or anew:
-            self._seen = reachable.state(self._of_user())
+        """Note the data set's state: when it changes, samples loaded before become invalid."""
+        if self._dataset_state is None or anew:
+            self._dataset_state = reachable.state(self._of_user())
 
     def _begun(self) -> Iterator[Parcel]:
         with warnings.catch_warnings():
@@ -161,12 +163,12 @@ class Feed(DataLoader[Parcel]):
         return fetcher.dataset
 
     def _explained(self, error: Exception) -> Exception:
-        """For a worker that died torch's error with the cure; any other error as it is."""
-        if isinstance(error, OSError | EOFError):  # perhaps it died while its batch was fetched
+        """For a worker that died, torch's error with advice; any other error unchanged."""
+        if isinstance(error, OSError | EOFError):  # it may have died while its batch was fetched
             try:
                 dead = self._dead()
-            except RuntimeError as told:  # by torch's handler of SIGCHLD
-                error = told
+            except RuntimeError as death:  # by torch's handler of SIGCHLD
+                error = death
             else:
                 pids = ", ".join(map(str, dead))
                 text = f"DataLoader worker (pid(s) {pids}) exited unexpectedly"
@@ -176,10 +178,10 @@ class Feed(DataLoader[Parcel]):
         return error
 
     def _end(self) -> None:
-        """End the workers now, not when the error is forgotten that holds on to them.
+        """Stop the workers now, not when the error that references them is freed.
 
-        Until then torch would raise a worker's death once more, anywhere; and another worker
-        started meanwhile would inherit the iterator and print that it cannot end its workers.
+        Until then torch would raise a worker's death again, anywhere; and another worker started
+        meanwhile would inherit the iterator and print that it cannot stop its workers.
         """
         getattr(self._iterator, "_shutdown_workers", lambda: None)()
         self.close()
@@ -197,11 +199,11 @@ class Feed(DataLoader[Parcel]):
             except StopIteration:
                 return
             except Exception as error:
-                told = self._explained(error)
+                explained = self._explained(error)
                 self._end()
-                if told is error:
+                if explained is error:
                     raise
-                raise told from error
+                raise explained from error
             if parcel.problem is not None:
                 self._end()
                 raise UsageError(parcel.problem)
@@ -213,33 +215,33 @@ def _is_death(error: BaseException) -> bool:
 
 
 def start_method() -> str:
-    """How Python starts workers here."""
+    """Python's start method for worker processes."""
     return worker_safety.start_method()
 
 
 def never(feed: Feed, method: str) -> str | None:
-    """Why this process can have no workers at all, even where they were asked for."""
+    """Why this process cannot have workers, even if they were requested; None: it can."""
     if multiprocessing.current_process().daemon:
-        return "this process is a daemon, which Python allows no children"
+        return "this process is a daemon, which may not have child processes"
     return worker_safety.cannot_be_spawned(feed) if method != "fork" else None
 
 
 def better_not(feed: Feed, method: str) -> str | None:
-    """What the data set or the collate holds that a worker could not load with."""
+    """What the data set or the collate holds that does not work in a worker; None: nothing."""
     fetcher: Any = feed.dataset
     parts = SimpleNamespace(dataset=fetcher.dataset, collate_fn=fetcher.collate)
     return worker_safety.held_by_data(parts, method)
 
 
 def too_small(feed: Feed, batch_size: int) -> str | None:
-    """Why shared memory may not hold the batches of one worker, as large as a guess says."""
+    """Why shared memory may not hold the batches of one worker, by an estimate; None: it does."""
     fetcher: Any = feed.dataset
     parts = SimpleNamespace(dataset=fetcher.dataset, batch_size=batch_size, batch_sampler=None)
     return worker_safety.too_little_shared_memory(parts, feed.prefetch + 1)
 
 
 def cores() -> int:
-    """Cores for this process, of those that the machine's training processes share."""
+    """Cores for this process: its share of those that the machine's training processes use."""
     return max(1, usable_cores() // local_processes())
 
 
@@ -252,21 +254,21 @@ def enough(
     under_way: int = 0,
     free: int | None = None,
 ) -> tuple[int, str]:
-    """How many workers, and why, for batches that cost what `probe` says.
+    """The number of workers, and why, for batches that cost what `probe` measured.
 
     `share`: cores; `under_way`: bytes of shared memory that one worker's batches take; `free`:
-    bytes that there are, None: no limit. On an accelerator all cores but one may load; on a CPU
+    bytes available, None: no limit. With an accelerator all cores but one may load; on a CPU
     training needs most of them. Samples that wait for a disk or a network use less than a core.
     """
     cost = f"a batch takes {probe.seconds * 1e3:.1f} ms to load"
     if probe.seconds < CHEAP_S[accelerated]:
-        return 0, f"{cost}: no worker is faster"
+        return 0, f"{cost}: a worker would not be faster"
     if probe.seconds * batches < START_S.get(method, START_OTHERWISE_S):
-        return 0, f"{cost}, an epoch has {batches}: starting workers would not pay"
+        return 0, f"{cost}, an epoch has {batches}: starting workers would not pay off"
     if share < 2 and probe.busy > 0.5:
         return 0, f"{cost}, but there is one core: a worker would take it from training"
     spare = share - 1 if accelerated else max(1, share // 4)
-    waits = probe.busy < 0.5  # else it may as well have waited for a core
+    waits = probe.busy < 0.5  # otherwise it may have waited for a core
     most = max(1, int(spare / max(probe.busy, 0.125))) if waits else spare
     workers = min(most, math.ceil(probe.seconds / FASTEST_STEP_S[accelerated]))
     if free is not None and workers * under_way > free:

@@ -1,4 +1,4 @@
-"""Loading one batch, in a worker or in the training process: the same batch in both."""
+"""Loading one batch, in a worker or in the training process, with the same result."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from flatout_train.loader.seeding import drawn_since, seed_for, seeded
 
 Collate = Callable[[list[Any]], Any]
 DRAWN = 4
-"""Samples that are drawn twice to see what they cost and whether they are the same each time."""
+"""Samples that are loaded twice to measure their cost and check that they stay the same."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What loading the first batch showed."""
+    """Measurements of loading the first batch."""
 
     seconds: float
-    """For one batch."""
+    """Time for one batch."""
     busy: float
-    """The share of that time in which a core was used; the rest was waiting for data."""
+    """Fraction of that time in which a core was used; the rest was waiting for data."""
     random: str | None
-    """Why a sample may be another when it is loaded again; None: it is the same."""
+    """Why a sample may differ when it is loaded again; None: it does not."""
 
 
 @dataclass
 class Parcel:
-    """A batch on its way from where it was loaded; the batch first, for those who look inside."""
+    """A batch on its way from where it was loaded."""
 
     batch: Any
     probe: Probe | None = None
     worker: int = 0
     state: Any = None
-    """The iterable data set's own state after this batch, where it keeps one."""
+    """The iterable data set's own state after this batch, where it has one."""
     empty: bool = False
     last: bool = False
     problem: str | None = None
-    """In place of a batch: what the caller did wrong."""
+    """Instead of a batch: the message of a UsageError."""
 
     def pin_memory(self) -> Parcel:
         """Called by torch's DataLoader where the device reads pinned memory."""
@@ -59,7 +59,7 @@ class Parcel:
 def pinned(leaf: Any) -> Any:
     """The tensor, or the object that can pin itself, in page-locked memory.
 
-    What is on a device already stays there: torch refuses to pin it.
+    What is on a device already is returned unchanged: torch cannot pin it.
     """
     device = getattr(getattr(leaf, "data", leaf), "device", None)  # `data`: of a PackedSequence
     if not hasattr(leaf, "pin_memory") or getattr(device, "type", "cpu") != "cpu":
@@ -107,14 +107,14 @@ class Fetcher(Dataset[Parcel]):
     def _sample(self, number: Any) -> Any:
         try:
             return self.dataset[number]
-        except StopIteration as error:  # would look like the end of the epoch
+        except StopIteration as error:  # it would look like the end of the epoch
             raise RuntimeError(f"dataset[{number}] raised StopIteration") from error
         except Exception as error:
             error.add_note(f"flatout.loader: raised by dataset[{number}]")
             raise
 
     def _generators(self) -> list[Any]:
-        """Random generators that the data set holds; looked for once in each process."""
+        """Random generators in the data set; searched once in each process."""
         if self._own is None:
             self._own = generators_of(self.dataset, self.collate)
         return self._own
@@ -136,38 +136,41 @@ class Fetcher(Dataset[Parcel]):
         return Parcel(batch, Probe(seconds, min(1.0, busy / max(seconds, 1e-9)), random))
 
     def _random(self, numbers: list[int], seed: int) -> str | None:
-        """Draw each twice, under two seeds: numbers drawn show even where the result is equal."""
+        """Why samples are random; None: they are not. Loads each twice, under two seeds.
+
+        Draws of random numbers are detected even where the results are equal.
+        """
         own, reason = self._generators(), None
         for number in numbers:
-            found = []
+            samples = []
             for again in range(2):
                 with seeded(seed_for(seed, again), own):
-                    found.append(self._samples([number])[0])
+                    samples.append(self._samples([number])[0])
                     if drawn_since(seed_for(seed, again), own) and reason is None:
                         reason = f"dataset[{number}] draws random numbers"
-            if reason is None and not same(*found):
-                reason = f"dataset[{number}] was another sample when it was read again"
+            if reason is None and not same(*samples):
+                reason = f"dataset[{number}] returned another sample when it was read again"
         return reason
 
 
 def generators_of(dataset: Any, collate: Any) -> list[Any]:
-    """Random generators that the data set or the collate function holds."""
+    """Random generators in the data set or the collate function."""
     return worker_safety.random_generators(SimpleNamespace(dataset=dataset, collate_fn=collate))
 
 
-def same(one: Any, other: Any) -> bool:
-    """Whether two samples are equal bit for bit."""
-    if type(one) is not type(other):
+def same(first: Any, second: Any) -> bool:
+    """Whether two samples are bit-identical."""
+    if type(first) is not type(second):
         return False
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    if hasattr(one, "tobytes") and hasattr(one, "dtype"):
-        return bool(one.shape == other.shape and one.tobytes() == other.tobytes())
-    return bool(one == other)
+    if isinstance(first, torch.Tensor):
+        return first.dtype == second.dtype and torch.equal(first, second)
+    if isinstance(first, Mapping):
+        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    if hasattr(first, "tobytes") and hasattr(first, "dtype"):
+        return bool(first.shape == second.shape and first.tobytes() == second.tobytes())
+    return bool(first == second)
 
 
 def collated(samples: list[Any], collate: Collate | None) -> Any:
@@ -177,9 +180,7 @@ def collated(samples: list[Any], collate: Collate | None) -> Any:
             return collate(samples)
         except Exception as error:
             shown = "; ".join(describe(sample) for sample in samples[:3])
-            error.add_note(
-                f"flatout.loader: raised by the collate, given {len(samples)} samples: {shown}"
-            )
+            error.add_note(f"flatout.loader: raised by collate for {len(samples)} samples: {shown}")
             raise
     try:
         return default_collate(samples)
@@ -188,17 +189,17 @@ def collated(samples: list[Any], collate: Collate | None) -> Any:
         other = next((text for text in map(describe, samples) if text != first), None)
         if other is None:
             raise UsageError(
-                f"samples like {first} cannot be stacked ({error}): let the data set return "
-                "tensors or numbers, or pass collate="
+                f"samples like {first} cannot be stacked ({error}): return tensors or numbers "
+                "from the data set, or pass collate="
             ) from error
         raise UsageError(
-            f"samples of one batch differ: {first} and {other}. Make them alike in the data set, "
-            "pass lengths= to pad 1-d samples, or pass a collate= of your own"
+            f"samples of one batch differ: {first} and {other}. Give them one shape and type in "
+            "the data set, pass lengths= to pad 1-d samples, or pass your own collate="
         ) from error
 
 
 def describe(sample: Any) -> str:
-    """What a sample is made of: types and shapes."""
+    """The structure of a sample: types and shapes."""
     if isinstance(sample, Mapping):
         return "{" + ", ".join(f"{key!r}: {describe(sample[key])}" for key in sample) + "}"
     if isinstance(sample, tuple | list) and len(sample) <= 8:

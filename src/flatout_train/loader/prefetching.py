@@ -1,4 +1,4 @@
-"""Batches on their way to the device, while the device still computes on those before."""
+"""Copying batches to the device while it still computes on earlier ones."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Mark = TypeVar("Mark")
 
 
 class Copier(Protocol):
-    """How a batch gets to the device: started early, taken over when it is needed."""
+    """How a batch is copied to the device: started early, finished when it is needed."""
 
     depth: int
-    """Most batches under way."""
+    """Most batches in flight."""
 
     def start(self, batch: Any) -> Any: ...
     def finish(self, started: Any) -> Any: ...
 
 
 class Plainly:
-    """For devices without streams: batches are moved when they are asked for."""
+    """For devices without streams: batches are copied when they are needed."""
 
     depth = 0
 
@@ -41,7 +41,7 @@ class Plainly:
 
 
 class BatchesAside:
-    """Copies from pinned memory on a stream of their own, on CUDA, ROCm and XPU."""
+    """Copies from pinned memory on a side stream, on CUDA, ROCm and XPU."""
 
     def __init__(self, device: torch.device, depth: int) -> None:
         self.depth = depth
@@ -58,27 +58,27 @@ class BatchesAside:
         return nests.change(copied, lambda leaf: self._taken(leaf, stream), moves_itself)
 
     def _copied(self, leaf: Any) -> Any:
-        if not _told_of_streams(leaf):
+        if not _records_streams(leaf):
             return leaf
         if not isinstance(leaf, torch.Tensor):
             return to_device(leaf, self._device)
         if leaf.device == self._device:
             return leaf
-        # Not by Tensor.to: under `flatout run` the device-prefetch boost would copy it once more.
+        # Not by Tensor.to: under `flatout run` the device-prefetch boost would copy it again.
         return torch.empty_like(leaf, device=self._device).copy_(leaf, non_blocking=True)
 
     def _taken(self, leaf: Any, stream: Any) -> Any:
-        """On the stream that uses it: also what could not be copied aside."""
-        if not _told_of_streams(leaf):
+        """The leaf on the stream that uses it; copies what could not use the side stream."""
+        if not _records_streams(leaf):
             return to_device(leaf, self._device)
         return _record(leaf, self._device, stream)
 
 
-def _told_of_streams(leaf: Any) -> bool:
-    """Whether the allocator can be told which streams use its memory (`record_stream`).
+def _records_streams(leaf: Any) -> bool:
+    """Whether the streams that use its memory can be recorded (`record_stream`).
 
-    What moves itself and hides its tensors (Hugging Face's `BatchEncoding`), and sparse and nested
-    tensors, cannot: copied aside, their memory would be used again while it is still read.
+    Objects that hide their tensors (Hugging Face's `BatchEncoding`), and sparse and nested tensors,
+    do not support it: on a side stream, their memory would be reused while it is still read.
     """
     if isinstance(leaf, torch.Tensor):
         return leaf.layout is torch.strided
@@ -86,7 +86,7 @@ def _told_of_streams(leaf: Any) -> bool:
 
 
 def _record(leaf: Any, device: torch.device, stream: Any) -> Any:
-    """The memory belongs to the side stream: the allocator must know who uses it as well."""
+    """Record the stream: the memory belongs to the side stream, and the allocator must know."""
     if isinstance(leaf, torch.Tensor):
         if leaf.device == device:
             leaf.record_stream(stream)
@@ -99,17 +99,17 @@ def _record(leaf: Any, device: torch.device, stream: Any) -> Any:
 
 
 def copier(device: torch.device, depth: int) -> Copier:
-    """The way to `device`, with at most `depth` batches under way where it can copy aside."""
+    """The copier to `device`, with at most `depth` batches in flight where it has streams."""
     if device.type in ("cuda", "xpu") and depth:
         return BatchesAside(device, depth)
     return Plainly(device)
 
 
 class Ahead(Generic[Mark]):
-    """Batches on the device, up to `copier.depth` of them fetched before they are asked for.
+    """Batches on the device, up to `copier.depth` of them fetched ahead of time.
 
-    Each call fetches two at most, so that the first batch is not kept back until all of them are
-    there. An error in fetching is raised when its batch is asked for, after those before it.
+    Each call fetches at most two, so that the first batch is not delayed until all of them have
+    arrived. An error in fetching is raised in its batch's turn, after the batches before it.
     """
 
     def __init__(self, batches: Iterator[tuple[Any, Mark]], copier: Copier) -> None:

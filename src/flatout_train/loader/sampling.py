@@ -1,4 +1,4 @@
-"""Which samples make the next batch: a function of (seed, epoch, position), so it can be resumed.
+"""The samples of the next batch: a function of (seed, epoch, position), so it can be resumed.
 
 A position counts samples of the epoch over all ranks, in the epoch's order. Each step takes
 `batch_size x world size` samples from there, and rank r gets every world-size-th of them from the
@@ -22,23 +22,23 @@ from flatout_train.loader import bucketing
 from flatout_train.loader.seeding import seed_for, seeded
 
 DRAWN_TOGETHER = 1024
-"""Indices that a sampler of the user's draws under one seed."""
+"""Indices that a user's sampler draws under one seed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One batch to be loaded: all that a worker must know of it."""
+    """One batch to load: everything that a worker needs to know."""
 
     indices: list[int] | Tensor
     seed: int
     end: int
-    """Position in the epoch once this batch was handed out."""
+    """Position in the epoch after this batch."""
     probe: bool = False
 
 
 @dataclass(frozen=True)
 class World:
-    """Which of the processes that train together this one is."""
+    """The rank of this process, and the number of processes that train together."""
 
     rank: int = 0
     size: int = 1
@@ -60,21 +60,21 @@ class Order(Protocol):
     def requests(self, epoch: int, position: int, group: int, world: World) -> Iterator[Request]:
         """The batches of `epoch` from `position` on, for one rank.
 
-        `group`: samples of one step over all ranks when the epoch began; a run that is resumed
-        with another number of ranks goes on in the same order.
+        `group`: samples per step over all ranks when the epoch began; a run that resumes with
+        another number of ranks continues in the same order.
         """
 
     def batches(self, world: World) -> int:
-        """Batches of one epoch for one rank."""
+        """Batches per epoch for one rank."""
 
     def left(self, position: int, world: World) -> bool:
         """Whether there is another batch after `position`."""
 
     def padding(self, world: World) -> int:
-        """Samples that are handed out twice, so that all ranks get equally many."""
+        """Samples that are yielded twice, so that all ranks get equally many."""
 
     def identity(self) -> dict[str, Any]:
-        """What has to be the same for a position to mean the same."""
+        """What must be equal for a position to have the same meaning."""
 
 
 class _Order:
@@ -96,7 +96,7 @@ class _Order:
 
 
 class IndexOrder(_Order):
-    """0 ... samples - 1: as they come, shuffled, or in batches of similar length."""
+    """The indices 0 ... samples - 1: in order, shuffled, or in batches of similar length."""
 
     def __init__(
         self,
@@ -112,12 +112,12 @@ class IndexOrder(_Order):
         self.shuffle, self.seed, self.lengths = shuffle, seed, lengths
 
     def identity(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"shuffle": self.shuffle, "sampler": None, "lengths": None}
+        identity: dict[str, Any] = {"shuffle": self.shuffle, "sampler": None, "lengths": None}
         if self.lengths is not None:
-            found["lengths"] = fingerprint(self.lengths)
+            identity["lengths"] = fingerprint(self.lengths)
             if self.shuffle:  # which samples come last depends on it
-                found["drop_last"] = self.drop_last
-        return found
+                identity["drop_last"] = self.drop_last
+        return identity
 
     def epoch(self, epoch: int, group: int) -> Tensor:
         """All samples in the order of this epoch, int64 [samples]."""
@@ -142,11 +142,11 @@ class IndexOrder(_Order):
 
 
 class SamplerOrder(_Order):
-    """The indices that a sampler of the user's draws.
+    """The indices that a user's sampler draws.
 
-    All random numbers that it draws from the global generators, and from a `generator` of its own,
+    All random numbers that it draws from the global generators, and from its own `generator`,
     follow from (seed, epoch). Every rank draws the same indices and takes its share, but a sampler
-    that knows its rank (`DistributedSampler`) is left to hand out that rank's.
+    that knows its rank (`DistributedSampler`) yields that rank's indices itself.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class SamplerOrder(_Order):
     def _skip(self, drawn: Iterator[Any], count: int) -> None:
         if sum(1 for _ in itertools.islice(drawn, count)) < count:
             raise UsageError(
-                f"the sampler gave fewer than the {count} indices that were handed out before: "
+                f"the sampler yielded fewer than the {count} indices that were used before: "
                 "resume with the same sampler and data set"
             )
 
@@ -207,11 +207,11 @@ def _length(sampler: Iterable[Any]) -> int:
         return len(sampler)  # type: ignore[arg-type]
     except TypeError as error:
         raise UsageError(
-            f"the sampler {type(sampler).__name__} has no length: give it a __len__, or pass an "
+            f"the sampler {type(sampler).__name__} has no length: add a __len__, or pass an "
             "IterableDataset that yields the samples themselves"
         ) from error
 
 
 def fingerprint(lengths: Tensor) -> str:
-    """A short name of a list of lengths: a resumed run must be given the same."""
+    """A short hash of a list of lengths: a resumed run must have the same list."""
     return hashlib.blake2b(array("q", lengths.tolist()), digest_size=8).hexdigest()

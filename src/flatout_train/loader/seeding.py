@@ -1,9 +1,8 @@
-"""Random numbers that follow from what is loaded, not from who loads it.
+"""Random numbers that depend on what is loaded, not on the process that loads it.
 
-Each batch is loaded under a seed of its own, made of (seed, epoch, position, rank): Python's,
-NumPy's and torch's global generators and those that the data set holds start from it. So
-augmentation gives the same batch in whichever worker, with any number of workers, and in a run that
-was resumed.
+Each batch is loaded under its own seed, derived from (seed, epoch, position, rank): Python's,
+NumPy's and torch's global generators and those in the data set start from it. So augmentation gives
+the same batch in any worker, with any number of workers, and in a resumed run.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from torch.utils.data import get_worker_info
 
 
 def seed_for(*parts: int | str) -> int:
-    """A 63-bit seed that is another for any other parts."""
+    """A 63-bit seed, a hash of the parts."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
 @contextlib.contextmanager
 def seeded(seed: int, own: Sequence[Any] = ()) -> Iterator[None]:
-    """Seed the global generators and those in `own`; the global ones are put back at the end.
+    """Seed the global generators and those in `own`; the global ones are restored at the end.
 
-    Not in a loader worker, whose global generators serve nothing else.
+    In a loader worker, whose global generators have no other use, they are not restored.
     """
     if get_worker_info() is not None:
         seed_all(seed, own)
@@ -57,11 +56,11 @@ def seed_all(seed: int, own: Sequence[Any] = ()) -> None:
     if numpy is not None:
         numpy.seed([seed & 0xFFFFFFFF, seed >> 32])
     for number, generator in enumerate(own):
-        _seed_one(generator, seed_for(seed, number))
+        _seed(generator, seed_for(seed, number))
 
 
 def drawn_since(seed: int, own: Sequence[Any] = ()) -> bool:
-    """Whether any random number was drawn since `seed_all(seed, own)`; seeds anew."""
+    """Whether any random number was drawn since `seed_all(seed, own)`; reseeds."""
     now = _next_numbers(own)
     seed_all(seed, own)
     first = _next_numbers(own)
@@ -76,10 +75,10 @@ def numpy_random() -> Any:
 
 def _next_numbers(own: Sequence[Any]) -> list[Any]:
     numpy = numpy_random()
-    found = [random.random(), _next_of(torch.default_generator)]
+    numbers = [random.random(), _next_of(torch.default_generator)]
     if numpy is not None:
-        found.append(numpy.random())
-    return found + [_next_of(generator) for generator in own]
+        numbers.append(numpy.random())
+    return numbers + [_next_of(generator) for generator in own]
 
 
 def _next_of(generator: Any) -> Any:
@@ -89,7 +88,7 @@ def _next_of(generator: Any) -> Any:
     return generator.random()
 
 
-def _seed_one(generator: Any, seed: int) -> None:
+def _seed(generator: Any, seed: int) -> None:
     if isinstance(generator, torch.Generator):
         generator.manual_seed(seed)
     elif hasattr(generator, "bit_generator"):

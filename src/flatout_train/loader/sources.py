@@ -1,4 +1,4 @@
-"""Where a loader's batches come from: whole tensors, samples one by one, or a stream."""
+"""The sources of a loader's batches: whole tensors, single samples, or a stream."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from flatout_train.loader.feeding import Feed
 from flatout_train.loader.fetching import Fetcher, Parcel
 from flatout_train.loader.sampling import IndexOrder, Order, Request, World
 
-CHANGED = "the data set was changed since"
+CHANGED = "the data set has changed since"
 Mark = dict[str, Any]
-"""How far an epoch has come: numbers, strings, lists and tensors alone, to be saved."""
+"""A position in an epoch, to be saved: only numbers, strings, lists and tensors."""
 
 
 class Source(Protocol):
@@ -28,15 +28,15 @@ class Source(Protocol):
 
     @property
     def feed(self) -> Feed | None:
-        """The DataLoader that loads, where one does."""
+        """The DataLoader that loads the batches; None: there is none."""
 
     def batches(self, epoch: int, mark: Mark | None, world: World) -> Iterator[tuple[Any, Mark]]:
-        """The batches of `epoch` after `mark`, each with the mark that comes after it."""
+        """The batches of `epoch` after `mark`, each with the mark after it."""
 
     def length(self, world: World) -> int: ...
     def left(self, mark: Mark, world: World) -> bool: ...
     def identity(self) -> dict[str, Any]:
-        """What has to be the same for a mark to mean the same."""
+        """What must be equal for a mark to have the same meaning."""
 
 
 class _Indexed:
@@ -59,13 +59,14 @@ class _Indexed:
     ) -> tuple[Iterator[Request], int]:
         if not self.order.batches(world):
             raise UsageError(
-                f"drop_last leaves nothing: {self.order.samples} samples make no batch of "
-                f"{self.settings.batch_size} for {world.size} processes"
+                f"drop_last leaves no batch: {self.order.samples} samples are fewer than "
+                f"{self.settings.batch_size} for each of {world.size} processes. Pass a smaller "
+                "batch_size, or drop_last=False"
             )
         if world.size > 1:
             twice = self.order.padding(world)
             self.notes["distributed"] = (
-                f"rank {world.rank} of {world.size}; {twice} samples come twice in an epoch"
+                f"rank {world.rank} of {world.size}; {twice} samples come twice per epoch"
             )
         group = self.settings.batch_size * world.size
         position = 0
@@ -83,24 +84,24 @@ class ColumnSource(_Indexed):
         self, settings: Settings, notes: dict[str, str], order: Order, columns: Columns
     ) -> None:
         super().__init__(settings, notes, order)
-        self._given = columns
+        self._original = columns
         self._columns: Columns | None = None
         self._versions: list[int] = []
-        self.notes["workers"] = "0: the data set is tensors in memory, batches are rows of them"
+        self.notes["workers"] = "0: the data set consists of tensors in memory"
 
     def batches(self, epoch: int, mark: Mark | None, world: World) -> Iterator[tuple[Any, Mark]]:
         versions = [
-            0 if tensor.is_inference() else tensor._version for tensor in self._given.tensors
+            0 if tensor.is_inference() else tensor._version for tensor in self._original.tensors
         ]
         if self._columns is None or versions != self._versions:
-            self._columns, self._versions = None, versions  # the old copy goes first
-            self._columns, self.notes["cache"] = placed(self._given, self.settings)
+            self._columns, self._versions = None, versions  # frees the old copy first
+            self._columns, self.notes["cache"] = placed(self._original, self.settings)
         requests, group = self.requests(epoch, mark, world)
         return rows(self._columns, requests, group, self.settings.pin)
 
 
 def placed(columns: Columns, settings: Settings) -> tuple[Columns, str]:
-    """The columns where they are best kept, and why there."""
+    """The columns on the device that suits best, and why; UsageError where they do not fit."""
     device, cache = settings.device, settings.cache
     size = f"{columns.nbytes / 1e6:.1f} MB"
     if columns.device == device:
@@ -109,10 +110,10 @@ def placed(columns: Columns, settings: Settings) -> tuple[Columns, str]:
     if cache == "device":
         if free is not None and columns.nbytes > 0.9 * free:
             raise UsageError(
-                f"cache='device': the data set has {size}, {device} has {free / 1e6:.1f} MB free: "
-                "pass cache='auto'"
+                f"cache='device': the data set has {size}, but {device} has only "
+                f"{free / 1e6:.1f} MB free: pass cache='auto'"
             )
-        return columns.to(device), f"{size} on {device}, as asked"
+        return columns.to(device), f"{size} on {device}: requested"
     if cache == "auto" and free is not None and columns.nbytes <= caching.DEVICE_SHARE * free:
         return columns.to(device), f"{size} on {device}, which has {free / 1e6:.0f} MB free"
     return columns, f"{size} in host memory"
@@ -128,7 +129,7 @@ def rows(
 
 
 def _as_list(request: Request) -> Request:
-    """A tensor would travel to the worker through a file of its own."""
+    """The request with indices as a list: a tensor would be sent to the worker by its own file."""
     indices = request.indices
     if isinstance(indices, torch.Tensor):
         return dataclasses.replace(request, indices=indices.tolist())
@@ -136,14 +137,14 @@ def _as_list(request: Request) -> Request:
 
 
 class SampleSource(_Indexed):
-    """A map-style data set, loaded sample by sample; kept in memory where that helps and holds."""
+    """A map-style data set, loaded sample by sample; cached where that is faster and possible."""
 
     def __init__(self, settings: Settings, notes: dict[str, str], order: Order) -> None:
         super().__init__(settings, notes, order)
         self.fetcher = Fetcher(settings.dataset, settings.collate)
         self.feed: Feed = Feed(
             self.fetcher,
-            lambda: order.batches(World()),  # not self: a loader let go of ends its workers
+            lambda: order.batches(World()),  # not self: a deleted loader must end its workers
             pin=settings.pin,
             prefetch=settings.prefetch,
         )
@@ -153,20 +154,20 @@ class SampleSource(_Indexed):
         self._begin_workers()
 
     def _begin_workers(self) -> None:
-        """One worker finds out what loading costs: a forked one inherits no file opened here."""
-        asked = self.settings.workers
-        if asked == 0:
-            self.notes["workers"] = "0: as asked"
+        """Start one worker to measure loading: a forked one inherits no file opened here."""
+        workers = self.settings.workers
+        if workers == 0:
+            self.notes["workers"] = "0: requested"
             return
         reason = feeding.never(self.feed, self._method)
-        if reason is None and asked == "auto":
+        if reason is None and workers == "auto":
             reason = feeding.better_not(self.feed, self._method)
         if reason is not None:
             self.notes["workers"] = f"0: {reason}"
             return
-        if asked != "auto":
-            self.notes["workers"] = f"{asked}: as asked"
-            self.feed.set_workers(int(asked))
+        if workers != "auto":
+            self.notes["workers"] = f"{workers}: requested"
+            self.feed.set_workers(int(workers))
         elif self._method == "fork" and feeding.cores() > 1 and not self._shared_memory_lacks():
             self.feed.set_workers(1)
 
@@ -199,20 +200,20 @@ class SampleSource(_Indexed):
             request = pending.popleft()
             if parcel.probe is not None and self._settle(parcel, request):
                 self.feed.requests.again()
-                del parcels  # its workers end with it
+                del parcels  # this stops its workers
                 parcels = self.feed.start()
             if self.feed.failure is not None:
                 self.notes["workers"] = self.feed.failure
             filling = self.fetcher.cache is not None and not self.feed.num_workers
             if filling:
-                self.feed.remember(anew=True)  # loading may have written to it: a counter
+                self.feed.remember(anew=True)  # loading may have changed it, such as a counter
             yield parcel.batch, {"position": request.end, "group": group}
             if filling and self.feed.renew():
                 self._forget(CHANGED)
         self._keep_whole()
 
     def _settle(self, parcel: Parcel, request: Request) -> bool:
-        """Choose workers and cache by what the first batch showed; True: begin anew with them."""
+        """Choose workers and cache from the first batch's cost; True: restart with them."""
         self._probed = True
         before = self.feed.num_workers
         if self._undecided:
@@ -231,7 +232,7 @@ class SampleSource(_Indexed):
 
     def _workers(self, parcel: Parcel) -> tuple[int, str]:
         assert parcel.probe is not None
-        held = feeding.better_not(self.feed, self._method)  # a file that loading here has opened
+        held = feeding.better_not(self.feed, self._method)  # such as a file that loading opened
         if held is not None and not self.feed.num_workers:
             return 0, held
         batch = caching.sample_bytes(parcel.batch) * self.settings.batch_size
@@ -246,22 +247,22 @@ class SampleSource(_Indexed):
         )
 
     def _cache(self, parcel: Parcel, workers: int) -> SampleCache | None:
-        asked = self.settings.cache
-        if asked is False:
+        cache = self.settings.cache
+        if cache is False:
             return None
         reason = self._why_not_cached(parcel, workers)
         if reason is None:
             self.notes["cache"] = "filled as samples are loaded"
             return SampleCache(parcel.batch, self.order.samples, workers > 0)
-        if asked != "auto":
-            raise UsageError(f"cache={asked!r}: {reason}: pass cache='auto' or False")
+        if cache != "auto":
+            raise UsageError(f"cache={cache!r}: {reason}: pass cache='auto' or False")
         self.notes["cache"] = f"no: {reason}"
         return None
 
     def _why_not_cached(self, parcel: Parcel, workers: int) -> str | None:
         assert parcel.probe is not None
         if self.settings.collate is not None or not isinstance(self.order, IndexOrder):
-            return "a collate, lengths or a sampler of your own was given"
+            return "collate, lengths or sampler was passed"
         if parcel.probe.random is not None:
             return parcel.probe.random
         reason = caching.cacheable(parcel.batch)
@@ -272,12 +273,12 @@ class SampleSource(_Indexed):
         size = caching.sample_bytes(parcel.batch) * self.order.samples
         free = spare_memory()
         if free is None:
-            return "free memory is not known on this system" if self._auto_cache else None
+            return "free memory is unknown on this system" if self._auto_cache else None
         share = caching.HOST_SHARE if self._auto_cache else 0.9
         room = [free, *([caching.shared_memory()] if workers else [])]
         least = min(value for value in room if value is not None)
         if size > share * least:
-            return f"{size / 1e6:.0f} MB for {least / 1e6:.0f} MB that are free"
+            return f"{size / 1e6:.0f} MB do not fit into {least / 1e6:.0f} MB of free memory"
         return None
 
     @property
@@ -289,7 +290,7 @@ class SampleSource(_Indexed):
         return self.settings.cache == "auto"
 
     def _keep_whole(self) -> None:
-        """Once all samples are there: no workers and no data set any more."""
+        """Once all samples are cached, use neither workers nor the data set any more."""
         cache = self.fetcher.cache
         if cache is None:
             return

@@ -1,4 +1,4 @@
-"""Iterable data sets: batches as they come, resumed by the data set's own state or by reading."""
+"""Iterable data sets: batches in order, resumed by the data set's own state or by reading again."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from flatout_train.loader.sources import Mark
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
-    """The next batch of an iterable data set, from the worker that is asked."""
+    """A request to a worker for the next batch of an iterable data set."""
 
     pass_: int
-    """Another number: begin the data set anew."""
+    """Number of the pass; a new number restarts the data set."""
     seed: int
-    """Of the epoch; batch and worker are added to it."""
+    """Seed of the epoch; worker and batch number are mixed in."""
     epoch: int
     read: tuple[int, ...] = ()
-    """Batches that each worker handed out before this pass of a resumed run."""
+    """Batches that each worker had yielded before a resumed run continues."""
     states: tuple[Any, ...] = ()
-    """The data set's own states, in each worker, after those."""
+    """The data set's own state in each worker after those batches."""
     idle: bool = False
-    """Asks for nothing: so that the next request goes to the worker whose turn it is."""
+    """A request for nothing, so that the next one goes to the worker whose turn it is."""
 
 
 class StreamFetcher(Dataset[Parcel]):
@@ -115,7 +115,7 @@ def _keeps_state(value: Any) -> bool:
 
 
 class StreamSource:
-    """An iterable data set. Position: how many batches each worker handed out."""
+    """An iterable data set. Its position is the number of batches yielded by each worker."""
 
     def __init__(self, settings: Settings, notes: dict[str, str]) -> None:
         self.settings, self.notes = settings, notes
@@ -129,24 +129,24 @@ class StreamSource:
         self._begin_workers()
 
     def _begin_workers(self) -> None:
-        asked, method = self.settings.workers, feeding.start_method()
-        if asked == 0:
-            self.notes["workers"] = "0: as asked"
+        workers, method = self.settings.workers, feeding.start_method()
+        if workers == 0:
+            self.notes["workers"] = "0: requested"
             return
         reason = feeding.never(self.feed, method)
-        if asked == "auto" and reason is None:
+        if workers == "auto" and reason is None:
             reason = feeding.better_not(self.feed, method)
             reason = reason or feeding.too_small(self.feed, self.settings.batch_size)
             if reason is None and feeding.cores() < 2:
                 reason = "there is one core: a worker would take it from training"
         if reason is not None:
             self.notes["workers"] = f"0: {reason}"
-        elif asked == "auto":
+        elif workers == "auto":
             self.notes["workers"] = "1: it reads the iterable data set in order"
             self.feed.set_workers(1)
         else:
-            self.notes["workers"] = f"{asked}: as asked; the data set must share itself out"
-            self.feed.set_workers(int(asked))
+            self.notes["workers"] = f"{workers}: requested; the data set must split itself"
+            self.feed.set_workers(int(workers))
 
     def length(self, world: World) -> int:
         return _stream_length(self.settings)
@@ -159,13 +159,14 @@ class StreamSource:
 
     def batches(self, epoch: int, mark: Mark | None, world: World) -> Iterator[tuple[Any, Mark]]:
         if world.size > 1:
-            self.notes["distributed"] = "the iterable data set must share itself out among ranks"
+            self.notes["distributed"] = "the iterable data set must split itself among ranks"
         self.feed.renew()
         workers = max(1, self.feed.num_workers)
         if mark is not None and len(mark["read"]) != workers:
             raise UsageError(
-                f"the state is of {len(mark['read'])} workers, now there are {workers}: each "
-                f"reads its own part of an iterable data set. Pass workers={len(mark['read'])}"
+                f"the state was saved with {len(mark['read'])} workers, now there are {workers}: "
+                "each reads its own part of an iterable data set. Pass "
+                f"workers={len(mark['read'])}"
             )
         self._pass += 1
         return self._read(epoch, mark, workers, world)
@@ -177,9 +178,11 @@ class StreamSource:
         states = [None] * workers if mark is None else list(mark["states"])
         turn = 0 if mark is None else mark["turn"]
         if mark is not None and any(read):
-            kept = any(state is not None for state in states)
-            how = "by the data set's own state" if kept else "by reading again what came before"
-            self.notes["resume"] = f"{sum(read)} batches passed over {how}"
+            has_state = any(state is not None for state in states)
+            how = (
+                "by the data set's own state" if has_state else "by reading again what came before"
+            )
+            self.notes["resume"] = f"{sum(read)} batches skipped {how}"
         seed = seed_for(self.settings.seed, "stream", epoch, world.rank)
         request = StreamRequest(self._pass, seed, epoch)
         idle = dataclasses.replace(request, idle=True)
@@ -210,7 +213,7 @@ def _stream_length(settings: Settings) -> int:
         kind = type(settings.dataset).__name__
         raise TypeError(
             f"the iterable data set {kind} has no length, so the loader has none: count the "
-            "batches as they come, or give the data set a __len__"
+            "batches as they come, or add a __len__ to the data set"
         ) from None
     size = settings.batch_size
     return samples // size if settings.drop_last else -(-samples // size)

@@ -1,4 +1,4 @@
-"""The device's memory: what it is used for, giving it back, its limit, its history, its leaks.
+"""The device's memory: usage by category, freeing it, limiting it, its history, its leaks.
 
     import flatout
 
@@ -7,8 +7,8 @@
         for _ in range(3):
             step(batch)
 
-Works for CUDA and ROCm, XPU, MPS and the CPU, with what each of them counts; a figure that a kind
-of device does not keep is None.
+Works for CUDA and ROCm, XPU, MPS and the CPU, with the counters of each; a figure that a device
+type does not provide is None.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ def report(
     """How the memory of `device` is used now, in bytes; `print()` shows it as a table.
 
     Args:
-        device: None is the one that `flatout.device()` finds, or the step's.
-        model, optimizer: sort the memory into parameters, gradients, optimizer state, buffers and
-            the rest. A storage that several tensors share counts once.
-        step: a `flatout.train_step`, in place of both; its averaged weights are counted too.
+        device: None is the device of the model or step, or without them `flatout.device()`.
+        model, optimizer: break the memory down into parameters, gradients, optimizer state, buffers
+            and the rest. A storage that several tensors share counts once.
+        step: a `flatout.train_step`, instead of both; its averaged weights are counted too.
 
     Raises:
-        UsageError: for a kind of device that keeps no counters.
+        UsageError: for a device type without memory counters.
 
     On the CPU, `allocated` is the resident memory of this process, `free` and `total` are those of
     the container where it has a limit, else of the machine. Does not wait for the device.
@@ -74,16 +74,17 @@ def report(
 
 
 def free(device: Device = None) -> int | None:
-    """Collect garbage and return unused memory to the device; how many bytes it got back.
+    """Collect garbage and return unused memory to the device.
 
     Args:
-        device: None is the one that `flatout.device()` finds.
+        device: None is `flatout.device()`.
 
     Returns:
-        Bytes, 0 or more; None where they cannot be counted (the CPU outside of Linux).
+        Bytes returned, 0 or more; None where they cannot be counted (the CPU outside Linux).
 
-    Takes 0.1 s and more, and the next steps are slower, since they ask the device for memory again:
-    between two phases of a program, never in each step. Tensors in use are not touched.
+    Takes 0.1 s or more, and the next steps are slower, since they must allocate memory from the
+    device again: call it between two phases of a program, never in each step. Tensors in use are
+    not touched.
     """
     target = _device(device)
     before = _held(target)
@@ -93,44 +94,45 @@ def free(device: Device = None) -> int | None:
 
 
 def limit(fraction: float, device: Device = None) -> None:
-    """Let this process take at most this share of the device's memory.
+    """Limit this process to a fraction of the device's memory.
 
     Args:
-        fraction: of the total, more than 0 and at most 1; on MPS of what Metal recommends.
-        device: None is the one that `flatout.device()` finds.
+        fraction: of the total memory, above 0 and at most 1; on MPS of Metal's recommended maximum.
+        device: None is `flatout.device()`.
 
     Raises:
-        UsageError: for another fraction, and on the CPU, where torch has no such limit.
+        UsageError: for an invalid fraction, and on the CPU, where torch has no such limit.
 
-    Beyond it, torch raises `torch.OutOfMemoryError`, which `flatout.train_step` answers by
-    splitting the batch. What is in use already stays.
+    Beyond the limit torch raises `torch.OutOfMemoryError`, which `flatout.train_step` handles by
+    splitting the batch. Memory that is already in use is not affected.
     """
     if not 0 < fraction <= 1:
-        raise UsageError(f"fraction must be more than 0 and at most 1, not {fraction}")
+        raise UsageError(f"fraction={fraction}: pass a number above 0 and at most 1")
     memory_counters.bound(_device(device), fraction)
 
 
 @contextmanager
 def history(path: str | Path, device: Device = None) -> Iterator[History]:
-    """Record every allocation inside of the `with` block; write a snapshot and a drawing of it.
+    """Record every allocation within the `with` block; write a snapshot and a chart of it.
 
     Args:
-        path: where to, without a suffix: `<path>.html` is the drawing, a page that needs nothing
-            else; the snapshot is `<path>.pickle` on CUDA and XPU (it opens in PyTorch's viewer,
+        path: the output path without a suffix: `<path>.html` is the chart, a self-contained page;
+            the snapshot is `<path>.pickle` on CUDA and XPU (it opens in PyTorch's viewer,
             pytorch.org/memory_viz), `<path>.json` on the CPU.
-        device: None is the one that `flatout.device()` finds.
+        device: None is `flatout.device()`.
 
     Yields:
         A History with the paths `snapshot` and `drawing`; after the block also `peak` in bytes and
-        `largest`, what was in use at the peak by the line of the program that allocated it.
+        `largest`, the memory in use at the peak by the program's line that allocated it.
 
     Raises:
-        UsageError: where one of the files exists (nothing is written over), where the folder does
-            not, and on MPS, for which torch keeps no history.
+        UsageError: where one of the files exists (nothing is overwritten), where the folder does
+            not exist, and on MPS, for which torch records no history.
 
-    The drawing shows memory over time, by the part of the step that allocated it, and the largest
-    at the peak, with file and line. Written also when the block ends by an exception, such as
-    `torch.OutOfMemoryError`. A few steps are enough; steps are slower while it records.
+    The chart shows memory over time, by the part of the step that allocated it, and the largest
+    allocations at the peak, with file and line. It is written even when the block ends with an
+    exception, such as `torch.OutOfMemoryError`. A few steps are enough; steps are slower while it
+    records.
     """
     with memory_history.record(Path(path), _device(device)) as recorded:
         yield recorded
@@ -146,24 +148,24 @@ def leaks(device: Device = None, *, every: int = 1) -> LeakCheck:
         print(check.growth())
 
     Args:
-        device: None is the one that `flatout.device()` finds.
+        device: None is `flatout.device()`.
         every: steps between two measurements.
 
     Returns:
-        A LeakCheck: `check()` once per step, at the same point; `growth()` tells bytes per step,
-        over how many steps, whether that is surely more than noise, and which kinds of tensors
-        became more (those that Python can see; what is saved for a backward is not among them,
-        the tensors that keep it are).
+        A LeakCheck: call `check()` once per step, at the same point; `growth()` returns bytes per
+        step, the number of steps compared, whether the growth is significant, and the kinds of
+        tensors that increased in number (those that Python can see: not tensors saved for a
+        backward pass, but the tensors that keep them alive).
 
     Raises:
         UsageError: `every` is below 1, or this device's memory cannot be read.
 
-    The first measurements are left out, and growth that stops is none. At least 11 measurements
-    are needed. On the CPU it is what the process holds of the C library's heap; where that cannot
-    be read, its resident memory, in which small leaks need more steps to show.
+    The first measurements are discarded, and growth that stops does not count. At least 11
+    measurements are needed. On the CPU the memory in use is the process's C heap; where that cannot
+    be read, its resident memory, in which small leaks take more steps to show.
     """
     if every < 1:
-        raise UsageError(f"every must be at least 1, not {every}")
+        raise UsageError(f"every={every}: pass 1 or more steps between two measurements")
     target = _device(device)
     if memory_counters.live(target) is None:
         raise UsageError(f"the memory in use on {target} cannot be read on this system")

@@ -1,4 +1,4 @@
-"""The memory counters of each kind of device, as torch or the system keeps them; None: unknown."""
+"""The memory counters of each device type, from torch or the system; None: unknown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flatout_train.errors import UsageError
 
 @dataclass(frozen=True)
 class Counters:
-    """Bytes of one device; None: not known here."""
+    """Memory of one device in bytes; None: unknown."""
 
     allocated: int | None = None
     reserved: int | None = None
@@ -27,11 +27,11 @@ class Counters:
     free: int | None = None
     total: int | None = None
     split: int | None = None
-    """Free bytes inside of reserved blocks that are in use elsewhere: they cannot be given back."""
+    """Free bytes within reserved blocks that are partly in use: they cannot be returned."""
 
 
 def read(device: torch.device) -> Counters:
-    """What is counted for this device now; no synchronisation."""
+    """The current counters of this device; does not synchronise."""
     if device.type in ("cuda", "xpu"):
         return _allocator(getattr(torch, device.type), device)
     if device.type == "mps":
@@ -42,13 +42,16 @@ def read(device: torch.device) -> Counters:
         )
     if device.type == "cpu":
         return _process()
-    raise UsageError(f"flatout.memory knows cuda, xpu, mps and cpu; not {device.type}")
+    raise UsageError(
+        f"flatout.memory cannot read the memory of {device.type}: pass a cuda, xpu, mps or cpu "
+        "device"
+    )
 
 
 def live(device: torch.device) -> int | None:
-    """Bytes in use now, cheap enough for each step."""
+    """Bytes in use now; cheap enough to call in each step."""
     if device.type == "cuda":
-        return memory_counters.allocated_bytes(torch, device)
+        return memory_counters.allocated_bytes(device)
     if device.type == "xpu":
         return int(torch.xpu.memory_allocated(device))
     if device.type == "cpu" and _malloc_counts():
@@ -57,14 +60,14 @@ def live(device: torch.device) -> int | None:
 
 
 def name(device: torch.device) -> str:
-    """The device as people call it."""
+    """A human-readable name of the device."""
     if device.type in ("cuda", "xpu"):
         return f"{device} ({getattr(torch, device.type).get_device_name(device)})"
     return "this process on the CPU" if device.type == "cpu" else str(device)
 
 
 def give_back(device: torch.device) -> None:
-    """Collect garbage, then return what the allocator holds unused to the system."""
+    """Collect garbage, then return the allocator's unused memory to the device or system."""
     gc.collect()
     if device.type in ("cuda", "xpu", "mps"):
         getattr(torch, device.type).empty_cache()
@@ -75,7 +78,7 @@ def give_back(device: torch.device) -> None:
 
 
 def bound(device: torch.device, fraction: float) -> None:
-    """Let the allocator take no more than this share of the device."""
+    """Limit the allocator to this share of the device; UsageError where torch cannot."""
     if device.type == "cpu":
         raise UsageError(
             "PyTorch cannot limit its memory on the CPU: start the program under a limit, "
@@ -102,7 +105,7 @@ class _Mallinfo2(ctypes.Structure):
 
 @functools.cache
 def _mallinfo2() -> Callable[[], Any] | None:
-    """What the C library tells of its heap (glibc 2.33 or newer); None: it has no such call."""
+    """The C library's heap statistics (glibc 2.33 or newer); None: it has no such call."""
     if sys.platform != "linux":
         return None
     call = getattr(ctypes.CDLL(None), "mallinfo2", None)
@@ -113,15 +116,15 @@ def _mallinfo2() -> Callable[[], Any] | None:
 
 
 def _in_malloc() -> int:
-    """Bytes that the program holds of the C library's heap, to the byte."""
+    """Bytes allocated from the C library's heap, exactly."""
     call = _mallinfo2()
-    found = call() if call is not None else _Mallinfo2()
-    return int(found.uordblks + found.hblkhd)
+    info = call() if call is not None else _Mallinfo2()
+    return int(info.uordblks + info.hblkhd)
 
 
 @functools.cache
 def _malloc_counts() -> bool:
-    """Whether tensors lie in that heap: not with another allocator in its place (LD_PRELOAD)."""
+    """Whether tensors are in that heap: not with a replaced allocator (LD_PRELOAD)."""
     if _mallinfo2() is None:
         return False
     before = _in_malloc()
@@ -148,7 +151,7 @@ def _allocator(module: Any, device: torch.device) -> Counters:
 
 
 def _process() -> Counters:
-    """Resident memory of this process, its peak, and what the machine or the container has left."""
+    """Resident memory of this process, its peak, and what is free in the machine or container."""
     sizes = (limits.meminfo().get("MemTotal"), limits.memory_limit())
     total = min((size for size in sizes if size is not None), default=None)
     free = limits.available_memory()

@@ -1,4 +1,4 @@
-"""The drawing of a memory history: one page, with an SVG and a table, that needs nothing else."""
+"""The chart of a memory history: one self-contained page with an SVG and a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LABELS = {"before": "in use before", "other": "elsewhere"}
 _WIDTH, _HEIGHT = 920, 360
 _LEFT, _TOP, _RIGHT, _BOTTOM = 80, 16, 36, 40
 _BINS = 460
-"""Points along the time axis; of each stretch the moment with most bytes is drawn."""
+"""Bins along the time axis; of each, the moment with most bytes is drawn."""
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;
 color:#1a1a1a;background:#fff}
@@ -39,7 +39,7 @@ code{font:13px ui-monospace,monospace;overflow-wrap:anywhere}
 
 
 def page(timeline: Timeline, device: str) -> str:
-    """The whole page as text."""
+    """The page as HTML text."""
     title = f"Memory of {html.escape(device)} over time"
     return "\n".join(
         [
@@ -113,20 +113,20 @@ def _drawing(timeline: Timeline) -> str:
 
 
 def _thinned(moments: Sequence[Moment], end: float) -> list[Moment]:
-    """At most one moment per stretch of time, the one with most bytes, and the last."""
+    """At most one moment per bin, the one with most bytes, and the last moment."""
     best: dict[int, Moment] = {}
     for moment in moments:
         place = int(moment.seconds / end * _BINS)
         if place not in best or moment.total > best[place].total:
             best[place] = moment
-    found = list(best.values())
-    if found[-1] is not moments[-1]:
-        found.append(moments[-1])
-    return found
+    thinned = list(best.values())
+    if thinned[-1] is not moments[-1]:
+        thinned.append(moments[-1])
+    return thinned
 
 
 def _steps(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Memory stays what it is until it changes: horizontal, then vertical."""
+    """The points of a step function: memory is constant until it changes."""
     drawn = points[:1]
     for before, now in itertools.pairwise(points):
         drawn += [(now[0], before[1]), now]
@@ -138,7 +138,7 @@ def _path(points: Iterable[tuple[float, float]]) -> str:
 
 
 def _ticks(most: int) -> list[int]:
-    """Four or so round levels up to `most` bytes."""
+    """About four round levels up to `most` bytes."""
     unit = 1024 ** max(0, int(math.log(most, 1024))) if most >= 1024 else 1
     rough = most / unit / 4
     power = 10 ** math.floor(math.log10(rough)) if rough > 0 else 1

@@ -1,4 +1,4 @@
-"""Memory that grows from step to step: how fast, how surely, and what it is made of."""
+"""Memory that grows from step to step: how fast, how significantly, and by which tensors."""
 
 from __future__ import annotations
 
@@ -15,41 +15,43 @@ from flatout_train.memory import counters as memory_counters
 from flatout_train.memory.reporting import live_tensors, size
 
 _WARM_UP = 3
-"""Measurements that are left out: caches and the optimizer's state are made in the first steps."""
+"""Discarded measurements: caches and the optimizer's state are created in the first steps."""
 _FEWEST = 8
 _MOST = 256
-"""Measurements kept: beyond it every other one is dropped."""
+"""Most measurements kept: beyond that every other one is dropped."""
 _SURE = 3.0
-"""Standard deviations of Kendall's rank statistic: chance reaches it once in 700 checks."""
+"""Standard deviations of Kendall's rank statistic: chance exceeds it once in 700 checks."""
 
 Kind = tuple[tuple[int, ...], torch.dtype, str, bool]
 
 
 @dataclass(frozen=True)
 class Grown:
-    """Tensors of one kind of which there are more than there were."""
+    """Tensors of one kind whose number has increased."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: str
     with_graph: bool
-    """They have a grad_fn: each keeps alive what was saved for its backward."""
+    """They have a grad_fn: each keeps alive the tensors saved for its backward pass."""
     count: int
+    """Additional tensors of this kind."""
     bytes: int
+    """Their size in all."""
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What a leak check found between its first and its last measurement."""
+    """The result of a leak check between its first and its last measurement."""
 
     steps: int
-    """Steps that were compared; 0: not enough measurements yet."""
+    """Number of steps compared; 0: not enough measurements yet."""
     bytes_per_step: float
-    """The median slope of all pairs of measurements (Theil-Sen)."""
+    """Median slope of all pairs of measurements (Theil-Sen)."""
     leaks: bool
-    """Whether the growth goes on, surely: more than noise, and not only in the beginning."""
+    """Whether the growth is significant and continues after the first steps."""
     kinds: tuple[Grown, ...]
-    """Tensors that Python can see, most bytes first."""
+    """Kinds of tensors that Python can see and that increased, most bytes first."""
 
     def __str__(self) -> str:
         if not self.steps:
@@ -64,12 +66,12 @@ class Growth:
             graph = ", with graph" if kind.with_graph else ""
             lines.append(f"  {kind.count:+6d} tensors {what}{graph}: {size(kind.bytes)}")
         if any(kind.with_graph for kind in self.kinds):
-            lines.append("  a tensor kept with its graph keeps all activations: use .detach()")
+            lines.append("  a tensor stored with its graph keeps all activations: use .detach()")
         return "\n".join(lines)
 
 
 class LeakCheck:
-    """Compares the memory in use at the same point of each step; made by `leaks()`."""
+    """Compares the memory in use at the same point of each step; created by `leaks()`."""
 
     def __init__(self, device: torch.device, every: int) -> None:
         self._device, self._every = device, every
@@ -80,7 +82,7 @@ class LeakCheck:
         self._before: Counter[Kind] | None = None
 
     def check(self) -> None:
-        """Call it once per step, always at the same point; microseconds, no synchronisation."""
+        """Call once per step, at the same point; takes microseconds and does not synchronise."""
         self._calls += 1
         if self._calls % (self._every * self._stride):
             return
@@ -98,7 +100,7 @@ class LeakCheck:
             self._stride *= 2
 
     def growth(self) -> Growth:
-        """What was found so far; looks through all live tensors, so not for each step."""
+        """The result so far; searches all live tensors, so do not call it in each step."""
         if self._before is None or len(self._points) < _FEWEST:
             return Growth(0, 0.0, False, ())
         late = self._points[len(self._points) // 3 :]
@@ -110,7 +112,7 @@ class LeakCheck:
 
 
 def _trend(points: list[tuple[int, int]]) -> tuple[float, bool]:
-    """Theil-Sen slope, and whether Kendall's test (with ties) is sure that it is none by chance."""
+    """Theil-Sen slope, and whether Kendall's test (with ties) finds it significant."""
     pairs = list(itertools.combinations(points, 2))
     slope = statistics.median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs)
     score = sum((b[1] > a[1]) - (b[1] < a[1]) for a, b in pairs)
@@ -128,8 +130,8 @@ def _census() -> Counter[Kind]:
     """Live tensors that Python can see, counted by kind."""
     counted: Counter[Kind] = Counter()
     gc.collect()
-    for item in live_tensors():
-        kind = (tuple(item.shape), item.dtype, str(item.device), item.grad_fn is not None)
+    for tensor in live_tensors():
+        kind = (tuple(tensor.shape), tensor.dtype, str(tensor.device), tensor.grad_fn is not None)
         counted[kind] += 1
     return counted
 

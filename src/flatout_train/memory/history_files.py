@@ -17,32 +17,32 @@ from flatout_train.memory import reporting as memory_report
 from flatout_train.memory.timeline import Allocation, Timeline
 
 _ENTRIES = 1_000_000
-"""Events kept on a GPU, the newest; each is a few hundred bytes of host memory."""
+"""Events kept on a GPU, the newest; each takes a few hundred bytes of host memory."""
 _TORCHS = ("torch/", "flatout_agent/", "flatout_train/", "flatout/")
 
 
 @dataclass
 class History:
-    """Where the record is written; what it says, once the block has ended."""
+    """Where the record is written; once the block has ended, also its peak."""
 
     snapshot: Path
     drawing: Path
     peak: int = 0
-    """Most bytes in use at once, counting what was in use before and was freed inside."""
+    """Most bytes in use at once, including those allocated before and freed within the block."""
     largest: list[tuple[int, str, int]] = field(default_factory=list)
     """Bytes, place (file:line) and number of allocations in use at the peak, most bytes first."""
 
 
 @contextmanager
 def record(path: Path, device: torch.device) -> Iterator[History]:
-    """Record inside of the block, then write both files."""
+    """Record within the block, then write both files; UsageError where they cannot be written."""
     suffix = ".json" if device.type == "cpu" else ".pickle"
     history = History(_beside(path, suffix), _beside(path, ".html"))
     for file in (history.snapshot, history.drawing):
         if file.exists():
-            raise UsageError(f"{file} exists and is not written over: name another, or delete it")
+            raise UsageError(f"{file} already exists: pass another path, or delete it")
     if not path.parent.is_dir():
-        raise UsageError(f"the folder {path.parent} does not exist")
+        raise UsageError(f"the folder {path.parent} does not exist: create it first")
     begin = _on_cpu if device.type == "cpu" else _on_device
     end = begin(history, device)
     try:
@@ -60,11 +60,11 @@ def _beside(path: Path, suffix: str) -> Path:
 
 
 End = Callable[[], Timeline]
-"""Stops the record, writes the snapshot, and tells what was in use when."""
+"""Stops recording, writes the snapshot, and returns the memory in use over time."""
 
 
 def _on_cpu(history: History, device: torch.device) -> End:
-    """By torch.profiler, whose event tree knows operator and Python frames of each allocation."""
+    """By torch.profiler, whose event tree has operator and Python frames of each allocation."""
     activity = torch.profiler.ProfilerActivity.CPU
     profiler = torch.profiler.profile(activities=[activity], profile_memory=True, with_stack=True)
     held = memory_report.held_by_tensors(device)
@@ -75,10 +75,10 @@ def _on_cpu(history: History, device: torch.device) -> End:
         results = profiler.profiler.kineto_results if profiler.profiler is not None else None
         events = results.experimental_event_tree() if results is not None else []
         moments = sorted(_memory_events(events), key=lambda event: event.start_time_ns)
-        found, freed = _paired(map(_cpu_moment, moments))
+        allocations, freed = _paired(map(_cpu_moment, moments))
         before = max(freed, held)
-        _write_json(history.snapshot, found, before)
-        return Timeline(found, before)
+        _write_json(history.snapshot, allocations, before)
+        return Timeline(allocations, before)
 
     return end
 
@@ -132,7 +132,7 @@ def _cpu_moment(event: Any) -> _Moment:
 def _name(event: Any) -> str:
     try:
         return str(event.name)
-    except UnicodeDecodeError:  # torch cuts some names of C functions inside of a character
+    except UnicodeDecodeError:  # torch truncates some names of C functions within a character
         return ""
 
 
@@ -140,7 +140,10 @@ def _on_device(history: History, device: torch.device) -> End:
     """By the caching allocator's own history, as PyTorch's viewer reads it."""
     recorder: Any = getattr(getattr(torch, device.type), "memory", None)
     if not hasattr(recorder, "_record_memory_history"):
-        raise UsageError(f"torch {torch.__version__} keeps no memory history for {device.type}")
+        raise UsageError(
+            f"torch {torch.__version__} records no memory history for {device.type}: use a CUDA, "
+            "XPU or CPU device"
+        )
     held = recorder.memory_allocated(device)
     recorder._record_memory_history(
         enabled="all", context="alloc", stacks="python", max_entries=_ENTRIES
@@ -165,7 +168,7 @@ def from_snapshot(snapshot: dict[str, Any], index: int, held: int) -> Timeline:
 
 
 _ACTIONS = {"alloc": 1, "free_requested": -1}
-"""What counts as in use: until the program let go of it."""
+"""Memory counts as in use until the program frees it, even if the allocator waits."""
 
 
 def _device_moment(entry: dict[str, Any]) -> _Moment:
@@ -180,25 +183,25 @@ def _device_moment(entry: dict[str, Any]) -> _Moment:
 
 
 def _paired(moments: Iterable[_Moment]) -> tuple[list[Allocation], int]:
-    """Allocations with their ends, and the bytes that were in use before and were freed inside."""
-    found: list[Allocation] = []
+    """Allocations with their ends, and the bytes allocated before and freed within the record."""
+    allocations: list[Allocation] = []
     live: dict[int, Allocation] = {}
     before = 0
     for moment in moments:
         if moment.size > 0:
             allocation = Allocation(moment.seconds, None, moment.size, moment.part, moment.place)
             live[moment.address] = allocation
-            found.append(allocation)
+            allocations.append(allocation)
         elif moment.address in live:
             live.pop(moment.address).end = moment.seconds
         else:
             before -= moment.size
-            found.append(Allocation(None, moment.seconds, -moment.size, "before", "(before)"))
-    return found, before
+            allocations.append(Allocation(None, moment.seconds, -moment.size, "before", "(before)"))
+    return allocations, before
 
 
 def _part(names: Iterable[str]) -> str:
-    """The part of the step, by what stands on the stack, innermost first."""
+    """The part of the step, from the names on the stack, innermost first."""
     part = "other"
     for name in names:
         file = name.replace("\\", "/")
@@ -212,7 +215,7 @@ def _part(names: Iterable[str]) -> str:
 
 
 def _place(frames: list[tuple[str, int]]) -> str:
-    """`file:line` of the innermost frame that is the program's own; else of the innermost."""
+    """`file:line` of the program's innermost frame; of the innermost frame if it has none."""
     for file, line in frames:
         plain = file.replace("\\", "/")
         if not plain.startswith(("<", *_TORCHS)) and not any(f"/{t}" in plain for t in _TORCHS):

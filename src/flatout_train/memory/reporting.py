@@ -16,12 +16,12 @@ from flatout_train.memory import counters as memory_counters
 
 @dataclass(frozen=True)
 class Report:
-    """A device's memory at one moment, in bytes; None: not known for this kind of device.
+    """A device's memory at one moment, in bytes; None: unknown for this device type.
 
-    `categories` maps "parameters", "gradients", "optimizer state", "buffers" and, where a step
-    with an average was given, "averaged weights" to their bytes; "other" is the rest of
-    `allocated`: activations, batches, workspaces, on the CPU also Python and its libraries. It is
-    empty where neither model, optimizer nor step was given.
+    `categories` maps "parameters", "gradients", "optimizer state", "buffers" and, for a step with
+    an average, "averaged weights" to bytes; "other" is the rest of `allocated`: activations,
+    batches, workspaces, on the CPU also Python and its libraries. It is empty where neither model,
+    optimizer nor step was passed.
     """
 
     device: torch.device
@@ -29,15 +29,15 @@ class Report:
     allocated: int | None
     """In use by tensors; on the CPU: resident memory of this process."""
     reserved: int | None
-    """Taken from the device by torch's allocator."""
+    """Reserved from the device by torch's allocator."""
     peak: int | None
-    """Most that was in use so far: of tensors, on the CPU of this process."""
+    """Peak of `allocated` so far."""
     free: int | None
-    """What the device, the machine or the container has left for anyone."""
+    """Free on the device; on the CPU: in the container or the machine."""
     total: int | None
-    """On MPS: what Metal recommends as the most."""
+    """On MPS: Metal's recommended maximum."""
     fragmentation: float | None
-    """Share of `reserved` that is free but lies in split blocks, 0 to 1."""
+    """Share of `reserved` that is free but in split blocks, 0 to 1."""
     categories: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ def make(
     optimizer: torch.optim.Optimizer | None,
     average: nn.Module | None,
 ) -> Report:
-    """Read the counters of `device` and sort what is known."""
+    """The report of `device`, by category as far as model, optimizer and average are known."""
     counters = memory_counters.read(device)
     fragmentation = None
     if counters.split is not None and counters.reserved:
@@ -86,19 +86,19 @@ def held_by_tensors(device: torch.device) -> int:
 
 
 def live_tensors() -> list[Tensor]:
-    """All tensors that Python can see, but those with which the compiler only traces."""
+    """All tensors that Python can see, except the compiler's fake tensors."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some lazy objects warn when they are looked at
+        warnings.simplefilter("ignore")  # some lazy objects warn when they are inspected
         return [
-            item
-            for item in gc.get_objects()
-            if issubclass(type(item), Tensor)
-            and not type(item).__module__.startswith("torch._subclasses")
+            value
+            for value in gc.get_objects()
+            if issubclass(type(value), Tensor)
+            and not type(value).__module__.startswith("torch._subclasses")
         ]
 
 
 def size(count: int | None) -> str:
-    """Bytes as people read them."""
+    """A human-readable size, such as 1.5 GiB."""
     if count is None:
         return "unknown"
     amount = float(count)
@@ -122,19 +122,19 @@ def _categories(
     for group in optimizer.param_groups if optimizer is not None else ():
         parameters += group["params"]
     state = optimizer.state.values() if optimizer is not None else ()
-    seen: set[int] = set()
-    found = {
-        "parameters": _bytes(parameters, device, seen),
-        "gradients": _bytes((p.grad for p in parameters if p.grad is not None), device, seen),
-        "optimizer state": _bytes(_tensors(state), device, seen),
-        "buffers": _bytes(model.buffers() if model is not None else (), device, seen),
+    counted: set[int] = set()
+    categories = {
+        "parameters": _bytes(parameters, device, counted),
+        "gradients": _bytes((p.grad for p in parameters if p.grad is not None), device, counted),
+        "optimizer state": _bytes(_tensors(state), device, counted),
+        "buffers": _bytes(model.buffers() if model is not None else (), device, counted),
     }
     if average is not None:
         held = (*average.parameters(), *average.buffers())
-        found["averaged weights"] = _bytes(held, device, seen)
-    if allocated is not None and allocated >= sum(found.values()):
-        found["other"] = allocated - sum(found.values())
-    return found
+        categories["averaged weights"] = _bytes(held, device, counted)
+    if allocated is not None and allocated >= sum(categories.values()):
+        categories["other"] = allocated - sum(categories.values())
+    return categories
 
 
 def _tensors(states: Iterable[Any]) -> Iterator[Tensor]:
@@ -143,15 +143,15 @@ def _tensors(states: Iterable[Any]) -> Iterator[Tensor]:
         yield from (value for value in values if isinstance(value, Tensor))
 
 
-def _bytes(tensors: Iterable[Tensor], device: torch.device, seen: set[int]) -> int:
-    """Bytes of the storages on `device` that were not counted yet: shared weights count once."""
+def _bytes(tensors: Iterable[Tensor], device: torch.device, counted: set[int]) -> int:
+    """Bytes of storages on `device` that are not in `counted`; adds them: each counts once."""
     total = 0
     for tensor in tensors:
         if not _on(tensor, device) or tensor.layout is not torch.strided:
             continue
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in seen:
-            seen.add(storage.data_ptr())
+        if storage.data_ptr() not in counted:
+            counted.add(storage.data_ptr())
             total += storage.nbytes()
     return total
 

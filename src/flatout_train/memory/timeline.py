@@ -1,4 +1,4 @@
-"""Allocations over time, added up by the part of the step that made them."""
+"""Allocations over time, summed by the part of the step that made them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 PARTS = ("before", "forward", "backward", "optimizer", "other")
-"""Parts of a step, as they are drawn from below; before: in use when the record began."""
+"""Parts of a step, from the bottom of the chart up; before: in use when recording began."""
 
 
 @dataclass
 class Allocation:
-    """Bytes in use between two moments, in seconds; None: from before, to after the record."""
+    """`size` bytes in use from `start` to `end`, in seconds; None: before, or after, recording."""
 
     start: float | None
     end: float | None
@@ -33,7 +33,7 @@ class Moment:
 
 
 class Timeline:
-    """What was in use when. `before`: bytes in use when the record began, as far as known."""
+    """Memory in use over time. `before`: bytes in use when recording began, as far as known."""
 
     def __init__(self, allocations: list[Allocation], before: int) -> None:
         self.allocations = allocations
@@ -47,21 +47,21 @@ class Timeline:
 
     @property
     def peak_at(self) -> float | None:
-        """When that was, in seconds since the first event; None: nothing happened."""
+        """Time of the peak in seconds since the first event; None: there were no events."""
         return self._top.seconds if self._top is not None else None
 
     def largest(self, count: int = 20) -> list[tuple[int, str, int]]:
-        """Bytes, place and number of what was in use at the peak, most bytes first."""
+        """Bytes, place (file:line) and number of allocations at the peak, most bytes first."""
         if self._top is None:
             return []
         origin, peak_at = self._origin(), self._top.seconds
-        found: dict[str, list[int]] = defaultdict(list)
+        sizes_by_place: dict[str, list[int]] = defaultdict(list)
         for allocation in self.allocations:
             start = 0.0 if allocation.start is None else allocation.start - origin
             end = None if allocation.end is None else allocation.end - origin
             if start <= peak_at and (end is None or end > peak_at):
-                found[allocation.place].append(allocation.size)
-        rows = [(sum(sizes), place, len(sizes)) for place, sizes in found.items()]
+                sizes_by_place[allocation.place].append(allocation.size)
+        rows = [(sum(sizes), place, len(sizes)) for place, sizes in sizes_by_place.items()]
         return sorted(rows, reverse=True)[:count]
 
     def _origin(self) -> float:
@@ -77,11 +77,11 @@ class Timeline:
         return sorted(events, key=lambda event: event[0])
 
     def _added_up(self, before: int) -> list[Moment]:
-        now = dict.fromkeys(PARTS, 0)
-        now["before"] = before
+        in_use = dict.fromkeys(PARTS, 0)
+        in_use["before"] = before
         moments = []
         origin = self._origin()
         for when, change, part in self._events():
-            now[part] += change
-            moments.append(Moment(when - origin, tuple(now.values())))
+            in_use[part] += change
+            moments.append(Moment(when - origin, tuple(in_use.values())))
         return moments

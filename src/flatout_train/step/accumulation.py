@@ -1,9 +1,9 @@
 """Gradients of several batches that add up to exactly that of one large batch.
 
-Every loss is the mean over what its batch weighs (samples, tokens), so the mean over all batches
-weighs each by that: gradient = sum of w g / sum of w. What all weigh together is known only after
-the last one. Until then each counts relative to a nominal weight, so that a scaled fp16 loss keeps
-its size, and one factor at the end puts it right; where all weigh the same, that factor is 1.
+Every loss is a mean over the batch's weight w (samples, tokens), so the mean over all batches is
+weighted by it: gradient = sum of w g / sum of w. The total weight is known only after the last
+batch. Until then each batch counts relative to a nominal weight, so that a scaled fp16 loss keeps
+its magnitude, and one factor at the end corrects it; with equal weights that factor is 1.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from flatout_train.step.ranks import Ranks
 from flatout_train.step.splitting import batch_size
 
 IGNORED = -100
-"""The target that torch's losses leave out (`ignore_index`)."""
+"""The target that torch's losses ignore (`ignore_index`)."""
 
 Weight = float | Tensor
 
 
 def weigher(weigh: str | Callable[[Any], Any]) -> Callable[[Any], Weight] | None:
-    """How much a batch weighs; None: its loss is a sum, sums just add up."""
+    """The function batch -> weight; None: losses are sums, which simply add up."""
     if weigh == "sum":
         return None
     if weigh == "samples":
@@ -36,28 +36,28 @@ def weigher(weigh: str | Callable[[Any], Any]) -> Callable[[Any], Weight] | None
 
 
 def tokens(batch: Any) -> Weight:
-    """The number of targets that are not -100; on an accelerator it stays there."""
+    """The number of targets that are not -100; on an accelerator, a 0-d tensor on the device."""
     return _number((_targets(batch) != IGNORED).sum())
 
 
 def _targets(batch: Any) -> Tensor:
-    found: Any = None
+    targets: Any = None
     if isinstance(batch, Mapping):
-        found = batch.get("labels")
+        targets = batch.get("labels")
     elif isinstance(batch, (tuple, list)) and len(batch) == 2:
-        found = batch[1]
+        targets = batch[1]
     else:
-        found = getattr(batch, "labels", None)
-    if not isinstance(found, Tensor):
+        targets = getattr(batch, "labels", None)
+    if not isinstance(targets, Tensor):
         raise UsageError(
             'weigh="tokens" counts batch["labels"], or the target of a pair (input, target); this '
-            "batch has neither: pass weigh=a function that counts its tokens"
+            "batch has neither: pass as weigh a function that counts its tokens"
         )
-    return found
+    return targets
 
 
 def _number(weight: Any) -> Weight:
-    """A plain number wherever that needs no wait for a device."""
+    """A plain number where that needs no wait for a device, else a 0-d tensor."""
     if isinstance(weight, Tensor):
         if weight.numel() != 1:
             raise UsageError(
@@ -74,7 +74,7 @@ def _number(weight: Any) -> Weight:
 
 
 class Group:
-    """The batches that make one optimizer step."""
+    """The batches of one optimizer step."""
 
     def __init__(
         self,
@@ -85,56 +85,56 @@ class Group:
     ) -> None:
         self.every, self.ranks, self.device = every, ranks, device
         self.alone = every == 1 and ranks is None
-        """One batch of one process makes the step."""
+        """One batch of one process makes a step."""
         self.weigh = weigher(weigh)
         self.nominal: float | None = None
-        """What a batch is taken to weigh: as the first one did. Kept from group to group."""
+        """The assumed weight of a batch: that of the first one. Kept from group to group."""
         self.clear()
 
     def clear(self) -> None:
         """Begin a new group."""
         self.batches: list[tuple[Any, int]] = []
-        """Those in the gradient, and in how many parts: for doing them again when memory runs
+        """Batches in the gradient, and their numbers of parts: to repeat them if memory runs
         out."""
         self.base: list[Tensor | None] | None = None
-        """Gradients that came from a saved state, of batches that are gone."""
+        """Gradients from a saved state, of batches that are no longer available."""
         self.weight: Weight = 0.0
         self.loss: Weight = 0.0
         """Weighted sum of the losses."""
         self.count = 0
 
     def weights(self, parts: list[Any]) -> list[Weight]:
-        """What each part weighs."""
+        """The weight of each part."""
         if self.weigh is None:
             return [1.0] * len(parts)
         return [self.weigh(part) for part in parts]
 
     def factors(self, weights: list[Weight]) -> list[Weight]:
-        """What to multiply each part's loss with before its backward pass."""
+        """The factor of each part's loss in its backward pass."""
         if self.weigh is None:
             return [1.0] * len(weights)
         if self.alone:
-            together = added(weights)
-            return [divided(weight, together) for weight in weights]
+            total = added(weights)
+            return [divided(weight, total) for weight in weights]
         if self.nominal is None:
             self.nominal = self._nominal(added(weights))
         share = self.nominal * self.every
         return [weight / share for weight in weights]
 
     def _nominal(self, weight: Weight) -> float:
-        """Waits for the device, at the first call ever."""
+        """The nominal weight, that of the first batch; waits for the device, once."""
         first = float(weight)
         first = first if first > 0 else 1.0
-        # Ranks average their gradients: all must count relative to the same weight.
+        # Ranks average their gradients, so all must use the same nominal weight.
         return first if self.ranks is None else self.ranks.largest(first, self.device)
 
     def add(self, batch: Any, parts: int, loss: Tensor, weights: list[Weight]) -> None:
-        """A batch is in the gradient now, in so many parts; `loss` is its weighted mean."""
+        """Add a batch that is in the gradient, in `parts` parts; `loss` is its weighted mean."""
         weight = 1.0 if self.weigh is None else added(weights)
         self.weight = self.weight + weight
         self.loss = self.loss + weighted(loss, weight)
         if self.ranks is not None:
-            self.batches.clear()  # with ranks nothing is done again, but FSDP2's last one
+            self.batches.clear()  # with ranks only FSDP2's last batch is ever repeated
         self.batches.append((batch, parts))
         self.count += 1
 
@@ -144,7 +144,7 @@ class Group:
         return mean if isinstance(mean, Tensor) else torch.tensor(mean, device=self.device)
 
     def correction(self) -> Weight | None:
-        """What the gradient is still to be multiplied with; None: nothing."""
+        """The factor that the gradient must still be multiplied by; None: 1."""
         world = 1 if self.ranks is None else self.ranks.world
         if self.weigh is None:
             return None if world == 1 else float(world)  # ranks average, sums add up
@@ -157,7 +157,7 @@ class Group:
 
 
 def added(weights: list[Weight]) -> Weight:
-    """Their sum."""
+    """The sum of the weights."""
     total = weights[0]
     for weight in weights[1:]:
         total = total + weight
@@ -165,16 +165,16 @@ def added(weights: list[Weight]) -> Weight:
 
 
 def weighted(loss: Tensor, weight: Weight) -> Weight:
-    """`loss * weight`, and 0 for no weight: the mean over nothing is NaN."""
+    """`loss * weight`; 0 where the weight is 0: the mean of no elements is NaN."""
     if isinstance(weight, Tensor):
         return torch.where(weight > 0, loss * weight, torch.zeros_like(loss))
     return loss * weight if weight else 0.0
 
 
-def divided(value: Weight, by: Weight) -> Weight:
-    """`value / by`, and 0 where nothing was weighed."""
-    if isinstance(by, Tensor):
-        return torch.where(by > 0, value / by, torch.zeros_like(by))
+def divided(value: Weight, divisor: Weight) -> Weight:
+    """`value / divisor`; 0 where the divisor, a weight, is 0."""
+    if isinstance(divisor, Tensor):
+        return torch.where(divisor > 0, value / divisor, torch.zeros_like(divisor))
     if isinstance(value, Tensor):
-        return value / by if by else torch.zeros_like(value)
-    return value / by if by else 0.0
+        return value / divisor if divisor else torch.zeros_like(value)
+    return value / divisor if divisor else 0.0

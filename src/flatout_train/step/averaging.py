@@ -16,21 +16,21 @@ from flatout_train.errors import UsageError
 from flatout_train.step import ranks
 
 Group = tuple[list[Tensor], list[Tensor]]
-"""Tensors of one kind of an average, and those of its model."""
+"""Tensors of one dtype and device of an average, and those of its model."""
 
 
 class Average(AveragedModel):
-    """torch's own, but for how it is updated: nothing waits for the device.
+    """torch's AveragedModel with another update: nothing waits for the device.
 
     `AveragedModel.update_parameters` copies its counter to the device at each update, which waits
-    for it, and the buffers one by one. The numbers are the same to the last bit.
+    for it, and the buffers one by one. The results are bit-identical.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         super().__init__(model)
         self._decay = decay
         self._pairs: _Pairs | None = None
-        # On the host by name: `torch.set_default_device` holds here as well.
+        # "cpu" explicitly: `torch.set_default_device` would apply otherwise.
         self.n_averaged = torch.zeros((), dtype=torch.long, device="cpu")
 
     @torch.no_grad()
@@ -41,10 +41,10 @@ class Average(AveragedModel):
 
     @torch.no_grad()
     def move(self, model: nn.Module) -> bool:
-        """What the device does of an update that is not the first; `count()` is what the host does.
+        """The device's part of an update that is not the first; `count()` is the host's part.
 
-        False, and nothing is done, where average and model are on different devices. So a recorded
-        step can hold it: whatever it finds on the host is the same in each step.
+        Returns False, and does nothing, where average and model are on different devices. So it can
+        be part of a recorded step: what it reads on the host is the same in each step.
         """
         pairs = self._pairs_with(model)
         if pairs.apart:
@@ -57,7 +57,7 @@ class Average(AveragedModel):
         return self._counter().item() == 0
 
     def count(self) -> None:
-        """Count an update."""
+        """Increment the number of updates."""
         self._counter().add_(1)
 
     def _counter(self) -> Tensor:
@@ -88,15 +88,15 @@ class Average(AveragedModel):
             average.copy_(average * self._decay + value * (1 - self._decay))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the pairs: a copy or pickle has no need of the model that it came from."""
+        """Without the pairs: a copy or pickle does not need the model that it came from."""
         return {**vars(self), "_pairs": None}
 
 
 class _Pairs:
-    """The tensors of an average and of its model, in groups that torch takes in one launch.
+    """The tensors of an average and of its model, in groups that torch updates in one launch.
 
-    To find them takes the host longer than all else in an update, so they are kept while each
-    stands where it stood: in its module, at its address.
+    Collecting them takes the host longer than the rest of an update, so they are cached while each
+    tensor stays in its module and at its address.
     """
 
     def __init__(self, average: nn.Module, model: nn.Module) -> None:
@@ -104,7 +104,7 @@ class _Pairs:
         self.buffers = _grouped(average.buffers(), model.buffers())
         groups = self.weights + self.buffers
         self.apart = any(old[0].device != new[0].device for old, new in groups)
-        """Some are on another device than the model's."""
+        """Whether some are on another device than the model's."""
         self._model = _watched(model, self)
         places: list[dict[str, Any]] = [
             held
@@ -113,9 +113,9 @@ class _Pairs:
         ]
         self._places = [held for held in places if held]
         self._empty = [held for held in places if not held]
-        self._held = self._found()
+        self._held = self._holders()
         self._tensors = list(chain.from_iterable(chain(*self.weights, *self.buffers)))
-        # Of others there may be no address to tell whether they moved.
+        # Other tensors may have no address that shows whether they moved.
         self._tell = all(
             type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
             for tensor in self._tensors
@@ -123,22 +123,22 @@ class _Pairs:
         self._addresses = self._now() if self._tell else []
 
     def hold(self, model: nn.Module) -> bool:
-        """Whether they still are those of the average and of this model."""
+        """Whether these are still the tensors of the average and of this model."""
         if not self._tell or self._model() is not model or self._now() != self._addresses:
             return False
-        found = self._found()
+        holders = self._holders()
         return (
-            len(found) == len(self._held)
-            and all(map(operator.is_, found, self._held))
+            len(holders) == len(self._held)
+            and all(map(operator.is_, holders, self._held))
             and not any(self._empty)
         )
 
     def let_go(self) -> None:
-        """Keep nothing of the model: whoever holds on to the average need not hold on to it."""
+        """Drop all references to the model: an average must not keep it alive."""
         self.weights, self.buffers = [], []
         self._places, self._empty, self._held, self._tensors = [], [], [], []
 
-    def _found(self) -> list[Any]:
+    def _holders(self) -> list[Any]:
         return list(chain.from_iterable(map(dict.values, self._places)))
 
     def _now(self) -> list[int]:
@@ -146,23 +146,23 @@ class _Pairs:
 
 
 def _watched(model: nn.Module, pairs: _Pairs) -> weakref.ref[nn.Module]:
-    """A reference to the model; when it is gone, the pairs let go of what it held."""
+    """A weak reference to the model; when the model is gone, the pairs drop its tensors."""
     reference = weakref.ref(pairs)
 
     def gone(_: Any) -> None:
-        found = reference()
-        if found is not None:
-            found.let_go()
+        pairs = reference()
+        if pairs is not None:
+            pairs.let_go()
 
     return weakref.ref(model, gone)
 
 
-def _grouped(ones: Iterable[Tensor], others: Iterable[Tensor]) -> list[Group]:
+def _grouped(averages: Iterable[Tensor], values: Iterable[Tensor]) -> list[Group]:
     kinds: dict[Any, Group] = {}
-    for one, other in zip(ones, others, strict=True):
-        firsts, seconds = kinds.setdefault((one.dtype, one.device, other.device), ([], []))
-        firsts.append(one)
-        seconds.append(other)
+    for average, value in zip(averages, values, strict=True):
+        firsts, seconds = kinds.setdefault((average.dtype, average.device, value.device), ([], []))
+        firsts.append(average)
+        seconds.append(value)
     return list(kinds.values())
 
 
@@ -173,13 +173,16 @@ def _on_one_device(group: Group) -> Group:
 
 
 def average_of(model: nn.Module, bare: nn.Module, decay: float | None) -> Average | None:
-    """The average of a model without its wrappers. Raises UsageError where it cannot be copied."""
+    """The average of a model without its wrappers; None: `decay` is None.
+
+    Raises UsageError where the model cannot be copied.
+    """
     if decay is None:
         return None
-    found = ranks.of(model)
-    if found is not None and not found.can_reduce:
+    ranks_of_model = ranks.of(model)
+    if ranks_of_model is not None and not ranks_of_model.can_reduce:
         raise UsageError(
             f"ema={decay} averages a copy of the model, and torch cannot copy one that fully_shard "
-            "has sharded: leave ema out, or average the saved weights"
+            "has sharded: pass ema=None, or average the saved weights"
         )
     return Average(bare, decay)

@@ -1,4 +1,4 @@
-"""Find the largest batch that fits, and the one that trains most samples a second."""
+"""Find the largest batch size that fits, and the one with the highest throughput."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ if TYPE_CHECKING:
     from flatout_train.step.train_step import TrainStep
 
 REPEATS = 5
-"""Timed runs of a size; their median counts."""
+"""Timed runs per size, of which the median is taken."""
 RUN_S = 0.02
-"""A run is as many steps as last about this long."""
+"""Approximate duration of a run, in seconds: it has as many steps as fit."""
 GAIN = 1.03
-"""A size is better when it is faster by this much: less is noise."""
+"""A size counts as faster from this ratio of rates on: less is noise."""
 PATIENCE = 2
-"""So many doublings in a row without a gain end the timing."""
+"""This many doublings in a row without a gain end the timing."""
 HOST_SHARE = 0.7
-"""Of the host's available memory so much may be asked for."""
+"""The largest share of the host's available memory that a size may take."""
 
 
 @dataclass(frozen=True)
 class BatchSize:
-    """What was found; sizes are samples of one call of the step (and of one rank)."""
+    """Result of `find_batch_size`; sizes are samples per call of the step (and per rank)."""
 
     largest: int
-    """The largest size that fitted without being split; see `find_batch_size` for where it ends."""
+    """The largest size that fitted without a split, within the limits of `find_batch_size`."""
     fastest: int
-    """The size with the most samples a second."""
+    """The size with the highest rate."""
     samples_per_s: dict[int, float]
-    """Rate of each size that was timed, ascending by size."""
+    """Samples per second for each size that was timed, ascending by size."""
 
 
 def find_batch_size(
@@ -51,35 +51,35 @@ def find_batch_size(
     start: int = 1,
     limit: int | None = None,
 ) -> BatchSize:
-    """The largest batch that fits into memory, and the fastest, found by running real steps.
+    """The largest batch size that fits into memory, and the fastest, found by running real steps.
 
     `make_batch(n)` returns a batch of `n` samples as `step` takes it, on the step's device. From
     `start` on the size is doubled until a step (forward, backward, optimizer) does not fit, or
-    `limit` is reached; bisection then finds the largest. Sizes are timed with a warm-up, as the
+    `limit` is reached; bisection then finds the largest. Sizes are timed after a warm-up, as the
     median of several runs, until two doublings in a row gain less than 3 %. On the CPU the search
-    ends there too, since its memory does not end before the machine swaps; on every device it ends
-    before a size that would take more than 70 % of the host memory that is available, as far as the
-    growth so far tells (not measured on Windows). Steps run as the step was made, but not as one
-    CUDA graph; recompilation for new sizes is not timed.
+    ends there too, since its memory is exhausted only when the machine swaps. On every device it
+    ends before a size that would take more than 70 % of the available host memory, extrapolated
+    from the growth so far (not measured on Windows). Steps run as the step was built, but not as
+    one CUDA graph; recompilation for new sizes is not timed.
 
-    Nothing is left behind, also when `make_batch` or the model raises: weights, optimizer,
-    scheduler, EMA, random states, histories and counters are what they were (kept in host memory
-    meanwhile), gradients are None, and what was allocated is free again. The ranks of a
+    Nothing is left behind, even when `make_batch` or the model raises: weights, optimizer,
+    scheduler, EMA, random states, histories and counters are restored (from copies in host
+    memory), gradients are None, and allocated memory is freed. The ranks of a
     DistributedDataParallel model call it together and get the same sizes: what fits on all of them,
     and the rate of the slowest.
 
-    Batch normalisation over single vectors needs start=2: it cannot train on one.
+    Batch normalisation over single vectors needs start=2: it cannot train on one sample.
 
-    Raises UsageError for a wrong `start` or `limit`, in the middle of a group of accumulation, and
-    for FSDP, whose layers communicate; torch.OutOfMemoryError where not even one sample fits.
+    Raises UsageError for an invalid `start` or `limit`, within an accumulation group, and for
+    FSDP, whose layers communicate; torch.OutOfMemoryError where not even one sample fits.
     """
     if start < 1 or (limit is not None and limit < start):
         raise UsageError(
-            f"start={start} and limit={limit}: sizes are 1 or more, and limit is not below start"
+            f"start={start} and limit={limit}: start must be at least 1, and limit at least start"
         )
     if step.pending:
         raise UsageError(
-            f"the step is in the middle of a group of accumulation ({step.pending} calls so far): "
+            f"the step is in the middle of an accumulation group ({step.pending} calls so far): "
             "call step.flush() first, or search before training"
         )
     with without_trace(step) as ranks:
@@ -87,7 +87,7 @@ def find_batch_size(
 
 
 class _Search:
-    """One search; with several ranks, each takes the same turns."""
+    """One search; with several ranks, each takes the same decisions."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class _Search:
         self.rates: dict[int, float] = {}
         self.without_gain = 0
         self.failure: Exception | None = None
-        self.taken: list[int] = []
+        self.peaks: list[int] = []
         """Host memory at the peak of the last sizes, in bytes."""
 
     def run(self) -> BatchSize:
@@ -124,7 +124,7 @@ class _Search:
         return BatchSize(largest, fastest, dict(sorted(self.rates.items())))
 
     def _grow(self) -> tuple[int, int | None]:
-        """The largest doubled size that fits (0: none), and the smallest found not to fit."""
+        """The largest doubled size that fits (0: none), and the one that does not (or None)."""
         largest, size = 0, self.start
         while self._fits(size):
             largest = size
@@ -137,7 +137,7 @@ class _Search:
         return largest, size
 
     def _fits(self, size: int) -> bool:
-        """Whether a whole step of this size goes through, on all ranks."""
+        """Whether a whole step of this size succeeds, on all ranks."""
         failure: Exception | None = None
         with HostPeak() as peak:
             try:
@@ -150,7 +150,7 @@ class _Search:
                 if not _is_of_memory(error, self.step.device):
                     raise
                 failure = error
-        self.taken = [*self.taken[-1:], peak.bytes]
+        self.peaks = [*self.peaks[-1:], peak.bytes]
         batch = None
         if failure is not None:
             let_go(failure, self.step.device)
@@ -182,27 +182,27 @@ class _Search:
 
     def _wait(self) -> None:
         device = self.step.device
-        if device.type == "mps":  # there is one, and it is not asked which
+        if device.type == "mps":  # there is only one, and synchronize takes no argument
             torch.mps.synchronize()
         elif device.type != "cpu":
             torch.get_device_module(device).synchronize(device)
 
-    def _on_all(self, here: bool) -> bool:
+    def _on_all(self, success: bool) -> bool:
         if self.ranks is None:
-            return here
-        return bool(self.ranks.largest(0.0 if here else 1.0, self.step.device) == 0.0)
+            return success
+        return bool(self.ranks.largest(0.0 if success else 1.0, self.step.device) == 0.0)
 
     def _host_would_fill(self) -> bool:
-        """Whether twice the size may take more host memory than there is."""
+        """Whether twice the size may take more host memory than is available."""
         available = spare_memory()
-        now = self.taken[-1]
-        grown = now - self.taken[0] if len(self.taken) > 1 else now
+        now = self.peaks[-1]
+        grown = now - self.peaks[0] if len(self.peaks) > 1 else now
         fits = available is None or now + 2 * max(grown, 0) < HOST_SHARE * available
         return not self._on_all(fits)
 
 
 def _is_of_memory(error: BaseException, device: torch.device) -> bool:
-    """Out of memory, or what the optimizer's step made of it: the state is put back anyway."""
+    """Whether memory ran out, also within the optimizer's step: all state is restored anyway."""
     cause = error.__cause__
     return is_out_of_memory(error, device) or (
         cause is not None and is_out_of_memory(cause, device)

@@ -1,4 +1,4 @@
-"""What a step will do on this machine: each choice made once, with its reason and the way back."""
+"""What a step will do on this machine: each choice, made once, with its reason and its undo."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flatout_train.step.update import let_round
 
 @dataclass
 class Choices:
-    """The words that were asked for; then what became of them."""
+    """The requested options, and what was chosen for each."""
 
     precision: str
     compile: str | bool
@@ -39,7 +39,10 @@ class Choices:
     _unfuse: Callable[[], None] | None = None
 
     def follow(self, path: str | Path | None) -> None:
-        """Let a plan decide what was left to "auto", and do what it does at the start."""
+        """Let a plan decide what was left at "auto", and apply its process-wide settings.
+
+        Raises UsageError for a plan that cannot be read.
+        """
         if path is None:
             if self.precision == "fp32" and self.compile is False:
                 self.unfused = 'precision="fp32" with compile=False keeps each bit'
@@ -47,34 +50,34 @@ class Choices:
             return
         plan = plans.read(path)
         for name in ("precision", "compile", "layout", "graph"):
-            found = getattr(plan, name)
-            if found is not None and getattr(self, name) == "auto":
-                setattr(self, name, found)
-        self.unfused = None if plan.fused else "the plan has it so"
+            value = getattr(plan, name)
+            if value is not None and getattr(self, name) == "auto":
+                setattr(self, name, value)
+        self.unfused = None if plan.fused else "the plan says so"
         started = plans.begin(plan)
         self.undos.append(started)
         unused = dict(plan.ignored) | started.declined
-        told = "; ".join(f"{name}: {reason}" for name, reason in unused.items())
-        self.notes["plan"] = f"{path} (not used: {told})" if told else str(path)
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in unused.items())
+        self.notes["plan"] = f"{path} (not used: {reasons})" if reasons else str(path)
 
     def begin_settings(self, model: nn.Module, device: torch.device) -> None:
-        """What a process is told once, where no plan decides.
+        """Process-wide settings, where no plan decides them.
 
-        On the CPU freed memory is kept for the next step. On CUDA cuDNN measures which kernels are
-        fastest for each shape of a convolution, unless each bit is to stay.
+        On the CPU, freed memory is kept for the next step. On CUDA, cuDNN times which kernel is
+        fastest for each convolution shape, unless results must stay bit-identical.
         """
         if "plan" in self.notes:
             return
         if device.type == "cpu":
             self._begin("allocator", "glibc keeps freed memory")
-        elif device.type == "cuda" and self.unfused is None and convolutions(torch, model):
-            self._begin("cudnn-benchmark", "the fastest for each shape are measured")
+        elif device.type == "cuda" and self.unfused is None and convolutions(model):
+            self._begin("cudnn-benchmark", "cuDNN times the kernels for each shape")
 
-    def _begin(self, boost: str, done: str) -> None:
+    def _begin(self, boost: str, effect: str) -> None:
         started = plans.begin(plans.StepPlan(starts=((boost, {}),)))
         self.undos.append(started)
         reason = started.declined.get(boost)
-        self.notes[boost] = f"as it is: {reason}" if reason else done
+        self.notes[boost] = f"unchanged: {reason}" if reason else effect
 
     def place(self, model: nn.Module) -> Layout:
         """The memory layout."""
@@ -90,7 +93,7 @@ class Choices:
         return chosen
 
     def fuse(self, optimizer: torch.optim.Optimizer) -> None:
-        """The optimizer's kernel."""
+        """Switch the optimizer to its fastest kernel, unless results must stay bit-identical."""
         if self.unfused is not None:
             self.notes["optimizer"] = f"as written: {self.unfused}"
             return
@@ -100,7 +103,7 @@ class Choices:
         self.undos += [undo, let_round(optimizer)]
 
     def unfuse(self, reason: str) -> None:
-        """Give the optimizer its own kernel back, before its first step."""
+        """Restore the optimizer's own kernel, before its first step."""
         if self._unfuse is not None:
             self._unfuse()
             self._unfuse, self.notes["optimizer"] = None, f"as written: {reason}"
@@ -108,7 +111,7 @@ class Choices:
     def compiled(
         self, model: nn.Module, call: Callable[[Any], Tensor], device: torch.device
     ) -> compiling.Compiled:
-        """The call, compiled, its logits in chunks where that was asked for."""
+        """The call, compiled, with its logits in chunks where that was requested."""
         chunked_head.check(self.logits)
         chosen = compiling.choose(self.compile, model, call, device, self.accumulate)
         self.undos.append(chosen.undo)
@@ -118,6 +121,6 @@ class Choices:
         return replace(chosen, call=logits.call)
 
     def undo(self) -> None:
-        """Give back what was set, the last first."""
+        """Undo everything, the last change first."""
         while self.undos:
             self.undos.pop()()

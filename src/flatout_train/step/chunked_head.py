@@ -1,7 +1,7 @@
 """`logits="chunked"`: a model's head and cross entropy in chunks, so that no logits are stored.
 
-Within a step the head, a linear layer with many outputs, returns `DeferredLogits`, which cross
-entropy computes chunk by chunk, and everything else as the layer would have.
+Within a step the head, a linear layer with many outputs, returns `DeferredLogits`. Cross entropy
+computes them chunk by chunk; any other use computes them as the layer would have.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from flatout_train.step.loss_region import SMALLEST
 LossCall = Callable[[Any], Tensor]
 NAMES = ("stored", "chunked")
 GUARDED_CALLS = 2
-"""Calls in which an error leads back to stored logits: those before a step is recorded."""
+"""Calls in which an error falls back to stored logits: those before a step is recorded."""
 _EVERY_MODULE = nn.modules.module
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def check(asked: str) -> None:
-    """Raises UsageError for a word that is not known."""
-    if asked not in NAMES:
-        raise UsageError(f'logits={asked!r} is not known: it is "stored" or "chunked"')
+def check(logits: str) -> None:
+    """Raises UsageError for an unknown value."""
+    if logits not in NAMES:
+        raise UsageError(f'logits={logits!r} is unknown: use "stored" or "chunked"')
 
 
 class Logits:
@@ -40,18 +40,18 @@ class Logits:
 
     def __init__(
         self,
-        asked: str,
+        choice: str,
         model: nn.Module,
         call: LossCall,
         how: str,
     ) -> None:
-        """how: what is compiled: "whole", "blocks" or "no"."""
+        """`how`: what is compiled: "whole", "blocks" or "no"."""
         self.call = call
         self._model, self._own = model, call
         self._stored = "as written"
-        """Why they are stored; empty: they are not."""
+        """Why the logits are stored; empty: they are not."""
         self._undo: Callable[[], None] = lambda: None
-        if asked == "stored":
+        if choice == "stored":
             return
         self._inside = False
         self._guarded_calls = GUARDED_CALLS
@@ -75,7 +75,7 @@ class Logits:
         return f"chunked: {self._used or 'not called yet'}"
 
     def undo(self) -> None:
-        """Leave the head as it was."""
+        """Restore the head."""
         self._undo()
 
     def _layer(self, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,10 +102,10 @@ class Logits:
         self._used = f"{self._name} and loss, {-(-rows // step)} chunks of {step} rows"
 
     def _guarded(self, batch: Any) -> Tensor:
-        """The loss of a batch; the first times also where a program cannot do without logits."""
+        """The loss of a batch; the first calls fall back to stored logits after an error."""
         if not self._guarded_calls or self._stored:
             return self._deferred(batch)
-        restore = forward_state.keep(torch, [self._model])
+        restore = forward_state.keep([self._model])
         try:
             loss = self._deferred(batch)
             self._guarded_calls -= 1
@@ -115,7 +115,7 @@ class Logits:
                 raise
             failure = first_line(error)
         restore()
-        loss = self._own(batch)  # where it fails, too, the error is the program's own
+        loss = self._own(batch)  # if this fails too, the error is the program's own
         self._stored = failure
         return loss
 
@@ -134,26 +134,27 @@ class Logits:
 
 
 def head(model: nn.Module) -> tuple[str, nn.Linear | None]:
-    """The layer that makes the logits: of linear ones outside repeated blocks the widest, the last.
+    """Name and module of the layer that computes the logits; None: the model has none.
 
-    One that is not wider than its input is none.
+    It is the widest linear layer outside repeated blocks, the last one of equal width. A layer that
+    is not wider than its input does not count.
     """
     blocks = compiling.repeated_blocks(model)
     inside = {id(part) for group in blocks for block in group for part in block.modules()}
-    found: tuple[str, nn.Linear | None] = "", None
+    widest: tuple[str, nn.Linear | None] = "", None
     for name, module in model.named_modules():
         if not isinstance(module, nn.Linear) or id(module) in inside:
             continue
-        widest = 0 if found[1] is None else found[1].out_features
-        if module.out_features >= max(widest, module.in_features + 1):
-            found = name or "the model", module
-    return found
+        width = 0 if widest[1] is None else widest[1].out_features
+        if module.out_features >= max(width, module.in_features + 1):
+            widest = name or "the model", module
+    return widest
 
 
 def _cannot(model: nn.Module, how: str) -> str | None:
     """Why this model's head stays as it is."""
     if how == "whole":
-        return 'the compiler has head and loss in one graph: compile="blocks" leaves them'
+        return 'head and loss are compiled into one graph; compile="blocks" leaves them apart'
     if ranks.of(model) is not None:
         return "other ranks train the same model"
     for module in model.modules():
@@ -176,21 +177,21 @@ def _unfit(layer: nn.Linear, rows: Any) -> str | None:
     tensors = [rows, layer._parameters.get("weight")]
     if layer._parameters.get("bias") is not None:
         tensors.append(layer._parameters["bias"])
-    if not all(map(_is_ordinary, tensors)) or len({item.device for item in tensors}) > 1:
+    if not all(map(_is_ordinary, tensors)) or len({tensor.device for tensor in tensors}) > 1:
         return "the head's weight or input is not an ordinary tensor"
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return "the head is traced"
-    if not torch.is_grad_enabled() or not any(item.requires_grad for item in tensors):
-        return "no gradient is wanted"
+    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
+        return "no gradient is needed"
     if not _have_one_dtype(tensors):
         return "the head's input and weight differ in dtype"
     if rows.dim() < 2 or rows.shape[-1] != layer.weight.shape[1]:
-        return "the head's input is no table of rows"
+        return "the head's input has the wrong shape"
     if packing() is not None:
         return packing()
     count = rows.shape[:-1].numel() * len(layer.weight)
     if count < SMALLEST:
-        return f"{count:,} logits are few (below {SMALLEST:,})"
+        return f"{count:,} logits are too few (below {SMALLEST:,})"
     return None
 
 
@@ -206,7 +207,7 @@ def _is_ordinary(tensor: Any) -> bool:
 
 
 def _have_one_dtype(tensors: list[Tensor]) -> bool:
-    """Or autocast gives them one."""
+    """Whether they have one dtype, or autocast gives them one."""
     kinds, device = {tensor.dtype for tensor in tensors}, tensors[0].device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.float64 not in kinds
@@ -214,7 +215,7 @@ def _have_one_dtype(tensors: list[Tensor]) -> bool:
 
 
 class _Compiled:
-    """The slope of a chunk in one kernel; where the compiler fails, as it is."""
+    """The slope of a chunk in one compiled kernel; as written where the compiler fails."""
 
     def __init__(self) -> None:
         self._code: Any = torch.compile(chunked_loss.slope_for_compiler)
@@ -224,8 +225,8 @@ class _Compiled:
     ) -> tuple[Tensor, Tensor]:
         if self._code is not None:
             try:
-                made: tuple[Tensor, Tensor] = self._code(logits, index, smoothing, wide)
-                return made
+                result: tuple[Tensor, Tensor] = self._code(logits, index, smoothing, wide)
+                return result
             except torch._dynamo.exc.TorchDynamoException:
                 self._code = None
         return chunked_loss.slope(logits, index, smoothing, wide)

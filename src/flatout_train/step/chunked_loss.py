@@ -1,8 +1,8 @@
-"""Cross entropy of a linear layer's output, some rows at a time: the logits are never stored whole.
+"""Cross entropy of a linear layer's output, chunk by chunk: the logits are never stored as a whole.
 
-The forward pass makes, for each chunk of rows, its logits, their losses and the gradient of the
-chunk's logits, and takes that at once to the gradients of the layer's input and weight. So beside
-those gradients there is only ever one chunk of logits. The backward pass scales them.
+For each chunk of rows the forward pass computes its logits, their losses and the gradient with
+respect to the chunk's logits, and from it at once the gradients of the layer's input and weight. So
+apart from those gradients only one chunk of logits exists at a time. The backward pass scales them.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from torch.nn import functional
 
 Slope = Callable[[Tensor, Tensor, float, torch.dtype], tuple[Tensor, Tensor]]
 """(logits of a chunk, targets (rows, 1), label smoothing, dtype to compute in) -> loss of each row
-(rows, 1) and its gradient by the logits, in their dtype."""
+(rows, 1) and its gradient with respect to the logits, in their dtype."""
 
 CHUNK_BYTES = 1 << 30
-"""Logits of one chunk in float32 at most: 4096 to 8192 rows of a usual vocabulary. With fewer rows,
-adding to the float32 gradient of the weight (8 bytes read and written per weight and chunk) would
-cost more than a tenth of the chunk's matrix products; more rows would only take memory."""
+"""Largest chunk, in bytes of its float32 logits: 4096 to 8192 rows of a usual vocabulary. With
+fewer rows, accumulating the float32 gradient of the weight (8 bytes read and written per weight and
+chunk) would cost more than a tenth of the chunk's matrix products; more rows only take memory."""
 CHUNKS = 8
-"""Chunks at least: a chunk's logits are then small beside what storing all of them takes."""
+"""Fewest chunks: a chunk's logits are then small compared with storing all of them."""
 FEWEST_ROWS = 128
-"""Of a chunk: below that matrix products leave a device idle."""
+"""Fewest rows of a chunk: smaller matrix products underuse a device."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """How the loss is computed, beside its tensors."""
+    """The parameters of the loss, apart from its tensors."""
 
     product: torch.dtype
-    """Of the logits, as the linear layer would have made them."""
+    """Dtype of the logits, as the linear layer would have computed them."""
     wide: torch.dtype
-    """Of all that is computed from them: float32, or float64 where the loss is."""
+    """Dtype of everything computed from them: float32, or float64 where the loss is."""
     result: torch.dtype
-    """Of the loss."""
+    """Dtype of the loss."""
     mean: bool
-    """Else the sum."""
+    """Reduction by mean; False: by sum."""
     ignore_index: int
     label_smoothing: float
     slope: Slope
@@ -65,7 +65,7 @@ def cross_entropy(
 
 
 def chunk_rows(rows: int, columns: int) -> int:
-    """Rows per chunk; chunks are of one size where a number of chunks nearby divides the rows."""
+    """Rows per chunk; chunks have equal sizes where a number of chunks nearby divides the rows."""
     most = max(FEWEST_ROWS, CHUNK_BYTES // (4 * columns))
     count = max(-(-rows // most), min(CHUNKS, rows // FEWEST_ROWS), 1)
     even = (chunks for chunks in range(count, 2 * count) if rows % chunks == 0)
@@ -75,7 +75,7 @@ def chunk_rows(rows: int, columns: int) -> int:
 def slope(
     logits: Tensor, index: Tensor, smoothing: float, wide: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Loss of each row and its gradient, which takes the place of the logits."""
+    """Loss of each row and its gradient, which overwrites the logits."""
     logs = torch.log_softmax(logits, 1, dtype=wide)
     own = logs.gather(1, index)
     losses = -own
@@ -91,21 +91,21 @@ def slope(
 def slope_for_compiler(
     logits: Tensor, index: Tensor, smoothing: float, wide: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """The same without writing to the logits, for one kernel that reads and writes them once."""
+    """`slope` without writing to the logits, for one kernel that reads and writes them once."""
     logs = torch.log_softmax(logits.to(wide), 1)
     own = logs.gather(1, index)
     losses = (smoothing - 1.0) * own - smoothing * logs.mean(1, keepdim=True)
     shares = logs.exp() - smoothing / logits.shape[1]
-    here = torch.arange(logits.shape[1], device=logits.device) == index
-    return losses, torch.where(here, shares - (1.0 - smoothing), shares).to(logits.dtype)
+    is_target = torch.arange(logits.shape[1], device=logits.device) == index
+    return losses, torch.where(is_target, shares - (1.0 - smoothing), shares).to(logits.dtype)
 
 
 class _Gradients:
-    """Of rows, weight and bias, summed up over chunks; of those that are asked for.
+    """Gradients of rows, weight and bias, summed over chunks; only those that are needed.
 
-    They lack the factor that comes with the backward pass, so that float16 holds them. Those of
-    weight and bias are float32 at least: a sum of rounded parts in 16 bits would lose up to three
-    bits more with each doubling of the chunks.
+    They lack the factor of the backward pass, so that float16 does not overflow. Those of weight
+    and bias are at least float32: a 16-bit sum of rounded parts would lose up to three more bits
+    with each doubling of the number of chunks.
     """
 
     def __init__(self, rows: Tensor, weight: Tensor, needed: Sequence[bool], wide: Any) -> None:
@@ -114,7 +114,7 @@ class _Gradients:
         self.bias = weight.new_zeros(len(weight), dtype=wide) if needed[2] else None
 
     def add(self, begin: int, slopes: Tensor, rows: Tensor, weight: Tensor, amount: Tensor) -> None:
-        """What the gradient of a chunk's logits gives, each row as often as it counts."""
+        """Add the contribution of a chunk's logits; `amount` is the weight of each row."""
         if self.rows is not None:
             part = self.rows[begin : begin + len(rows)]
             part.copy_(torch.mm(slopes, weight) * amount)
@@ -148,24 +148,35 @@ class _ChunkedLoss(torch.autograd.Function):
         if class_weight is not None:
             amount = torch.where(counted, class_weight.to(terms.wide)[index], 0.0)
         with _without_autocast(rows.device):
-            loss, made = _passed(ctx, rows, weight, bias, (index, amount, counted), terms)
+            loss, gradients = _passed(ctx, rows, weight, bias, (index, amount, counted), terms)
         total = amount.sum() if terms.mean else None
         ctx.terms = terms
         ctx.save_for_backward(
-            rows, weight, bias, target, class_weight, total, made.rows, made.weight, made.bias
+            rows,
+            weight,
+            bias,
+            target,
+            class_weight,
+            total,
+            gradients.rows,
+            gradients.weight,
+            gradients.bias,
         )
         return (loss if total is None else loss / total).to(terms.result)
 
     @staticmethod
     def backward(ctx: Any, of_loss: Tensor) -> Any:
         *inputs, total, of_rows, of_weight, of_bias = ctx.saved_tensors
-        if torch.is_grad_enabled():  # its own gradient is asked for
+        if torch.is_grad_enabled():  # double backward
             return (*_as_written(ctx, inputs, of_loss), None, None, None)
         factor = of_loss.to(ctx.terms.wide)
-        if total is not None:  # where nothing counts the loss is NaN, and yet the gradient is 0
+        if total is not None:  # with a total weight of 0 the loss is NaN, but the gradient is 0
             factor = torch.where(total == 0, 0.0, factor / total)
         pairs = zip((of_rows, of_weight, of_bias), inputs[:3], strict=True)
-        scaled = [None if item is None else _scaled(item, factor, of) for item, of in pairs]
+        scaled = [
+            None if gradient is None else _scaled(gradient, factor, source)
+            for gradient, source in pairs
+        ]
         return (*scaled, None, None, None)
 
 
@@ -181,27 +192,29 @@ def _passed(
     kind = terms.product
     rows, weight = rows.to(kind), weight.to(kind)
     bias = None if bias is None else bias.to(kind)
-    made = _Gradients(rows, weight, ctx.needs_input_grad, torch.promote_types(kind, torch.float32))
+    gradients = _Gradients(
+        rows, weight, ctx.needs_input_grad, torch.promote_types(kind, torch.float32)
+    )
     loss = torch.zeros((), dtype=terms.wide, device=rows.device)
     step = chunk_rows(len(rows), len(weight))
     for begin in range(0, len(rows), step):
         part = rows[begin : begin + step]
-        index, amount, counted = (item[begin : begin + step] for item in wanted)
+        index, amount, counted = (tensor[begin : begin + step] for tensor in wanted)
         logits = functional.linear(part, weight, bias)
         losses, slopes = terms.slope(logits, index, terms.label_smoothing, terms.wide)
         loss += torch.where(counted, losses * amount, 0.0).sum()
-        made.add(begin, slopes, part, weight, amount)
-    return loss, made
+        gradients.add(begin, slopes, part, weight, amount)
+    return loss, gradients
 
 
 def _scaled(gradient: Tensor, factor: Tensor, of: Tensor) -> Tensor:
-    """With the factor in its own dtype: a rounded one would be wrong for all alike."""
+    """The scaled gradient, with the factor in its own dtype: rounding it would bias all values."""
     scaled = torch.empty_like(gradient, dtype=of.dtype)
     return torch.mul(gradient, factor.view([1] * gradient.dim()), out=scaled)
 
 
 def _as_written(ctx: Any, inputs: Sequence[Any], of_loss: Tensor) -> list[Tensor | None]:
-    """The gradients as functions of everything, by way of stored logits."""
+    """The gradients as differentiable functions of all inputs, by way of stored logits."""
     terms: Terms = ctx.terms
     target, class_weight = inputs[3:]
     kind = terms.product
@@ -218,19 +231,19 @@ def _as_written(ctx: Any, inputs: Sequence[Any], of_loss: Tensor) -> list[Tensor
             label_smoothing=terms.label_smoothing,
         )
         needed = ctx.needs_input_grad[:3]
-        asked = [item for item, need in zip(own_inputs, needed, strict=True) if need]
+        sources = [tensor for tensor, need in zip(own_inputs, needed, strict=True) if need]
         gradients = iter(
-            torch.autograd.grad(loss, asked, of_loss.to(loss.dtype), create_graph=True)
+            torch.autograd.grad(loss, sources, of_loss.to(loss.dtype), create_graph=True)
         )
         return [next(gradients) if need else None for need in needed]
 
 
 def aliases(tensors: Sequence[Any]) -> list[Any]:
-    """Tensors to differentiate by that nothing else in the graph leads to.
+    """Views to differentiate with respect to, which no other path in the graph leads to.
 
-    The rows may come from the weight itself, where an embedding shares it.
+    The rows may depend on the weight itself, where an embedding shares it.
     """
-    return [None if item is None else item.view_as(item) for item in tensors]
+    return [None if tensor is None else tensor.view_as(tensor) for tensor in tensors]
 
 
 def _without_autocast(device: torch.device) -> contextlib.AbstractContextManager[Any]:

@@ -1,4 +1,4 @@
-"""torch.compile of the step's forward pass and loss: whole or block by block, with the way back."""
+"""torch.compile of the step's forward pass and loss, whole or block by block, and its undo."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from flatout_train.step.recomputation import is_cache
 
 LossCall = Callable[[Any], Tensor]
 MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
-"""torch.compile's own modes; each may be asked for in place of "whole"."""
+"""torch.compile's own modes; each may be requested in place of "whole"."""
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
-"""Modes that record CUDA graphs by themselves."""
+"""Modes that capture CUDA graphs themselves."""
 WITHOUT_GRAPHS = {"reduce-overhead": "default", "max-autotune": "max-autotune-no-cudagraphs"}
-"""What each of them does beside that."""
+"""The equivalent of each without CUDA graphs."""
 TUNED = "max-autotune-no-cudagraphs"
-"""What "tuned" compiles with: each kernel is the fastest of several that Inductor times."""
+"""The mode of "tuned": each kernel is the fastest of several that Inductor times."""
 SELDOM_PAYS = (
-    "on the CPU it gains up to 5 % a step and takes 10 to 20 s to start, which pays after hundreds "
-    "to thousands of steps: compile=True"
+    "on the CPU it saves at most 5 % of a step and takes 10 to 20 s to start, which pays off after "
+    "hundreds to thousands of steps; compile=True enables it"
 )
 FEWEST_BLOCKS = 3
 MOSTLY = 0.75
-"""Repeated blocks are compiled alone where they hold this share of the model's layers."""
+"""Only the repeated blocks are compiled where they hold this share of the model's layers."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """The call to make instead of the plain one, and how it came to be."""
+    """The call that replaces the plain one, and how it was chosen."""
 
     call: LossCall
     """batch -> 0-d loss"""
@@ -47,11 +47,11 @@ class Compiled:
     reason: str
     undo: Callable[[], None]
     note: Callable[[], str]
-    """How it went so far, in words."""
+    """The state of compilation so far, as text."""
 
 
 def choose(
-    asked: str | bool,
+    choice: str | bool,
     model: nn.Module,
     call: LossCall,
     device: torch.device,
@@ -60,38 +60,38 @@ def choose(
     """Compile `call` (batch -> 0-d loss), which runs `model` and the loss.
 
     "whole" (or True, or one of torch.compile's modes) makes one graph of model and loss. "blocks"
-    compiles the blocks that repeat, once for all of them, and cross entropy over many logits; the
-    rest runs as written: start-up is shorter. "auto" takes blocks where the model mostly consists
-    of them, else the whole; on the CPU, neither. "tuned" takes the same, on the CPU too, with
-    kernels chosen by timing them: the longest start-up. Where the compiler is missing or fails, the
-    call runs as written and the reason is told. Gradients that several calls add up (`accumulate`,
-    a batch that is split) rule out the modes that record CUDA graphs: then it is the mode without
-    them. Raises UsageError for a word that is not known.
+    compiles the repeated blocks, once for all of them, and cross entropy over many logits; the
+    rest runs as written, so start-up is shorter. "auto" is "blocks" where the model mostly consists
+    of repeated blocks, else "whole"; on the CPU, neither. "tuned" chooses in the same way, on the
+    CPU too, with autotuned kernels: the longest start-up. Where the compiler is missing or fails,
+    the call runs as written and `note` gives the reason. Gradients that accumulate over several
+    calls (`accumulate`, a batch that is split) rule out the modes that capture CUDA graphs: the
+    equivalent mode without them is used. Raises UsageError for an unknown value.
     """
     known = ("auto", "blocks", "whole", "tuned", *MODES)
-    if not isinstance(asked, bool) and asked not in known:
-        raise UsageError(f"compile={asked!r} is not known: it is {', '.join(known)}, True or False")
-    if asked is False:
-        return _as_written(call, "asked for")
-    if asked == "auto" and device.type == "cpu":
+    if not isinstance(choice, bool) and choice not in known:
+        raise UsageError(f"compile={choice!r} is unknown: use {', '.join(known)}, True or False")
+    if choice is False:
+        return _as_written(call, "requested")
+    if choice == "auto" and device.type == "cpu":
         return _as_written(call, SELDOM_PAYS)
-    reason = _cannot(model) or missing(torch, device.type)
+    reason = _cannot(model) or missing(device.type)
     if reason is not None:
         return _as_written(call, reason)
     blocks = repeated_blocks(model)
-    if asked == "blocks" and not blocks:
-        return _as_written(call, "the model has no blocks of one kind that repeat")
-    mode = TUNED if asked == "tuned" else asked if asked in MODES else "default"
-    if asked == "blocks" or (asked in ("auto", "tuned") and _mostly(model, blocks)):
-        return _blocks(call, blocks, mode, device)
-    return _whole(call, mode, device, list(model.parameters()), adds_up=accumulate > 1)
+    if choice == "blocks" and not blocks:
+        return _as_written(call, "the model has no repeated blocks")
+    mode = TUNED if choice == "tuned" else choice if choice in MODES else "default"
+    if choice == "blocks" or (choice in ("auto", "tuned") and _mostly(model, blocks)):
+        return _compile_blocks(call, blocks, mode, device)
+    return _compile_whole(call, mode, device, list(model.parameters()), adds_up=accumulate > 1)
 
 
 def repeated_blocks(model: nn.Module) -> list[list[nn.Module]]:
-    """Groups of at least three children of a ModuleList or Sequential that are alike.
+    """Groups of at least three equivalent children of a ModuleList or Sequential.
 
-    Alike: of one class, with parameters and buffers of the same names, shapes and dtypes. A group
-    inside a block of another group does not count.
+    Equivalent: of one class, with parameters and buffers of the same names, shapes and dtypes. A
+    group inside a block of another group does not count.
     """
     groups: list[list[nn.Module]] = []
     inside: set[int] = set()
@@ -101,19 +101,19 @@ def repeated_blocks(model: nn.Module) -> list[list[nn.Module]]:
         alike: dict[Any, list[nn.Module]] = {}
         for child in module.children():
             alike.setdefault(_kind(child), []).append(child)
-        found = [
+        repeated = [
             group
             for group in alike.values()
             if len(group) >= FEWEST_BLOCKS and any(True for _ in group[0].children())
         ]
-        groups += found
-        inside.update(id(part) for group in found for block in group for part in block.modules())
+        groups += repeated
+        inside.update(id(part) for group in repeated for block in group for part in block.modules())
     return groups
 
 
 def _kind(block: nn.Module) -> Any:
     tensors = [*block.named_parameters(), *block.named_buffers()]
-    return type(block), tuple((name, item.shape, item.dtype) for name, item in tensors)
+    return type(block), tuple((name, tensor.shape, tensor.dtype) for name, tensor in tensors)
 
 
 def _mostly(model: nn.Module, blocks: list[list[nn.Module]]) -> bool:
@@ -125,7 +125,7 @@ def _mostly(model: nn.Module, blocks: list[list[nn.Module]]) -> bool:
 def _cannot(model: nn.Module) -> str | None:
     if any(compiled_by_user(module) for module in model.modules()):
         return "the script compiles the model or a part of it itself"
-    return cannot(torch, model, model._call_impl)
+    return cannot(model, model._call_impl)
 
 
 def _nothing() -> None:
@@ -136,7 +136,7 @@ def _as_written(call: LossCall, reason: str) -> Compiled:
     return Compiled(call, "no", reason, _nothing, lambda: f"no: {reason}")
 
 
-def _whole(
+def _compile_whole(
     call: LossCall, mode: str, device: torch.device, parameters: list[nn.Parameter], adds_up: bool
 ) -> Compiled:
     def whole(batch: Any) -> Tensor:
@@ -148,8 +148,8 @@ def _whole(
     def compiled(batch: Any) -> Tensor:
         if attempts.given_up:
             return call(batch)
-        # A split batch: this run would free the gradients of the last, which it is to add to.
-        if code.graphs and any(each.grad is not None for each in parameters):
+        # A split batch: this run would free the gradients of the last one, which it must add to.
+        if code.graphs and any(parameter.grad is not None for parameter in parameters):
             code.leave_graphs()
         graphs = code.graphs
         if graphs:
@@ -165,13 +165,13 @@ def _whole(
     return Compiled(
         compiled,
         "whole",
-        reason + code.told,
+        reason + code.mode_note,
         attempts.close,
-        lambda: attempts.note("whole") + code.told,
+        lambda: attempts.note("whole") + code.mode_note,
     )
 
 
-def _blocks(
+def _compile_blocks(
     call: LossCall, groups: list[list[nn.Module]], mode: str, device: torch.device
 ) -> Compiled:
     codes = [_Code(_block, mode, device) for _ in groups]
@@ -224,22 +224,22 @@ def _block(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 def _layer(
     attempts: _Attempts, block: nn.Module, code: _Code, change: Callable[[Any], Any]
 ) -> Layer:
-    """For the block's own call: compiled in training, as written in evaluation.
+    """The layer around the block's own call: compiled in training, as written in evaluation.
 
-    `change` is for each argument of the compiled call.
+    `change` is applied to each argument of the compiled call.
     """
 
     def around(own: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             if attempts.given_up or not (block.training and torch.is_grad_enabled()):
                 return own(*args, **kwargs)
-            given = tuple(map(change, args))
-            named = {name: change(value) for name, value in kwargs.items()}
+            changed_args = tuple(map(change, args))
+            changed_kwargs = {name: change(value) for name, value in kwargs.items()}
             try:
                 if attempts.inside:
-                    return code(block, *given, **named)
+                    return code(block, *changed_args, **changed_kwargs)
                 # recomputed in the backward pass, or called beside the step
-                return attempts.run(code, block, *given, **named)
+                return attempts.run(code, block, *changed_args, **changed_kwargs)
             except attempts.errors as error:
                 attempts.give_up(error)
                 return own(*args, **kwargs)
@@ -254,10 +254,10 @@ def _unchanged(value: Any) -> Any:
 
 
 def _without_new_cache(value: Any) -> Any:
-    """None for a generation cache that holds nothing yet.
+    """None for a generation cache that is still empty.
 
-    Hugging Face models make one in training too. A block would write to it under its own number,
-    and torch compiles a function anew for each number that it reads, up to its limit of 8.
+    Hugging Face models create one in training too. A block would write to it under its own index,
+    and torch recompiles a function for each integer that it reads, up to its limit of 8.
     """
     if not is_cache(value):
         return value
@@ -268,7 +268,7 @@ def _without_new_cache(value: Any) -> Any:
 
 
 def _shares_keys(blocks: list[nn.Module]) -> bool:
-    """Some blocks read from the cache what others wrote in the same pass (Gemma 3n)."""
+    """Whether blocks read from the cache what others wrote in the same pass (Gemma 3n)."""
     parts = (part for block in blocks for part in block.modules())
     return any(getattr(part, "is_kv_shared_layer", False) is True for part in parts)
 
@@ -276,7 +276,7 @@ def _shares_keys(blocks: list[nn.Module]) -> bool:
 class _Code:
     """A function for the compiler, with a code object of its own.
 
-    Torch counts recompilations, and remembers what it gave up, by code object.
+    torch counts recompilations, and remembers which functions it gave up on, by code object.
     """
 
     def __init__(
@@ -284,9 +284,9 @@ class _Code:
     ) -> None:
         self.function, self.mode, self.device = function, mode, device
         self.graphs = device.type == "cuda" and mode in GRAPH_MODES
-        """It records CUDA graphs."""
-        self.told = ""
-        """What is not as it was asked for, in words."""
+        """It captures CUDA graphs."""
+        self.mode_note = ""
+        """How the mode differs from the requested one, as text; empty: it does not."""
         if adds_up and self.graphs:
             self.leave_graphs()
         else:
@@ -294,26 +294,28 @@ class _Code:
 
     def renew(self) -> None:
         """Forget what was compiled."""
-        found = self.function
-        code = found.__code__.replace()
-        fresh = types.FunctionType(code, found.__globals__, closure=found.__closure__)
+        function = self.function
+        code = function.__code__.replace()
+        fresh = types.FunctionType(code, function.__globals__, closure=function.__closure__)
         self.compiled = torch.compile(fresh, **self._settings())
 
     def _settings(self) -> dict[str, Any]:
         if self.device.type != "cpu":
             return {} if self.mode == "default" else {"mode": self.mode}
         options = torch._inductor.list_mode_options(self.mode)
-        # Inductor's own random numbers are slow on a CPU; these are also those of eager.
+        # Inductor's own random numbers are slow on a CPU; the fallback's equal those of eager mode.
         return {"options": {**options, "fallback_random": True}}
 
     def leave_graphs(self) -> None:
-        """Go on in the mode that does the same without CUDA graphs.
+        """Switch to the equivalent mode without CUDA graphs.
 
-        A run of theirs frees what the run before gave: also gradients that are to be added to. That
-        ends in an error, or in a gradient of the last run alone.
+        Each run of a graph frees the outputs of the previous run, including gradients that still
+        accumulate. That ends in an error, or in the gradient of the last run alone.
         """
-        asked, self.mode, self.graphs = self.mode, WITHOUT_GRAPHS[self.mode], False
-        self.told = f"; {self.mode} for {asked}: CUDA graphs write over gradients that add up"
+        graph_mode, self.mode, self.graphs = self.mode, WITHOUT_GRAPHS[self.mode], False
+        self.mode_note = (
+            f"; {self.mode} for {graph_mode}: CUDA graphs write over gradients that add up"
+        )
         self.renew()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -321,10 +323,10 @@ class _Code:
 
 
 class _Attempts(Attempts):
-    """Calls of compiled code; what the compiler cannot do runs as written."""
+    """Calls of compiled code; what the compiler cannot compile runs as written."""
 
     def __init__(self, codes: list[_Code]) -> None:
-        super().__init__(torch)
+        super().__init__()
         self.codes = codes
         self.calls = 0
         self.errors = torch._dynamo.exc.TorchDynamoException
@@ -336,18 +338,18 @@ class _Attempts(Attempts):
         self.lazy = hasattr(functorch, "force_non_lazy_backward_lowering")
 
     def give_up(self, error: BaseException) -> None:
-        """From now on as written. With errors suppressed, only those come here that must."""
+        """Run as written from now on. With errors suppressed, few errors get here."""
         self.given_up, self.failed = True, first_line(error)
 
     def step(self, compiled: LossCall, batch: Any) -> Tensor:
-        """`run` for the step's own call; an error of the caller's leaves nothing behind."""
+        """`run` for the step's own call; an error of the caller's is not held against the code."""
         known = self.failed
         try:
             return self.run(compiled, batch)  # type: ignore[no-any-return]
         except self.errors:
             raise
         except Exception as error:
-            # Tracing may have met the caller's own error, and the compiler given up on it for good.
+            # Tracing may have hit the caller's own error, and the compiler given up on it for good.
             if self.failed != known or not is_out_of_memory(error):
                 self.failed = known
                 for code in self.codes:
@@ -355,11 +357,11 @@ class _Attempts(Attempts):
             raise
 
     def run(self, compiled: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Make a call in which the compiler's errors do not come out."""
+        """Make a call in which the compiler's errors are suppressed."""
         counted = torch._dynamo.utils.counters["stats"]
         before = counted["unique_graphs"]
-        # What the compiler cannot do runs as written, without running twice what had begun; and
-        # it is to find out in the forward pass, since a backward pass cannot be left half way.
+        # What cannot be compiled runs as written, without running twice what had begun; and the
+        # compiler must find out in the forward pass, since a backward pass cannot be abandoned.
         torch._dynamo.config.suppress_errors = self.suppress
         if self.lazy:
             torch._functorch.config.force_non_lazy_backward_lowering = True
@@ -376,18 +378,18 @@ class _Attempts(Attempts):
         return output
 
     def note(self, how: str) -> str:
-        """How it went so far, in words."""
+        """The state of compilation so far, as text."""
         if self.given_up or (self.failed and not self.graphs_made):
             return f"no: the compiler failed: {self.failed}"
         if self.limit:
-            return f"{how}: recompiled until torch's limit, then as written: inputs vary too much"
+            return f"{how}: as written after torch's recompilation limit: inputs vary too much"
         if not self.calls:
             return f"{how}: not called yet"
         if not self.graphs_made:
             return "no: no graph was compiled"
         now = counters()
         recompiled, breaks = (max(0, b - a) for a, b in zip(self.before, now, strict=True))
-        told = (
+        summary = (
             f"{how}: {self.graphs_made} graphs, {recompiled} recompilations, {breaks} graph breaks"
         )
-        return f"{told}; a part failed: {self.failed}" if self.failed else told
+        return f"{summary}; a part failed: {self.failed}" if self.failed else summary

@@ -1,9 +1,9 @@
-"""The output of a language model's head before anybody has looked at it.
+"""The output of a language model's head, computed only when it is read.
 
-`DeferredLogits` stands for the output of a linear layer. It knows its shape and dtype, takes part
-in views, slices, transpositions and casts to a wider dtype, and cross entropy takes the layer's
-input and weight out of it. For everything else it computes what the layer would have returned, and
-from then on it is that tensor.
+`DeferredLogits` stands for the output of a linear layer. It knows its shape and dtype, supports
+views, slices, transpositions and casts to a wider dtype, and cross entropy reads the layer's input
+and weight from it. For everything else it computes what the layer would have returned, and from
+then on it is that tensor.
 """
 
 from __future__ import annotations
@@ -29,30 +29,44 @@ _cross_entropy = functional.cross_entropy
 
 _OF_SHAPE = {
     *map(getter, ("shape", "ndim", "dtype", "layout", "is_sparse", "is_nested", "is_quantized")),
-    Tensor.size, Tensor.dim, Tensor.ndimension, Tensor.numel, Tensor.nelement, Tensor.stride,
-    Tensor.is_contiguous, Tensor.element_size, Tensor.is_floating_point, Tensor.is_complex,
-    Tensor.__len__, torch.numel, torch.is_floating_point, torch.is_complex,
-}  # fmt: skip
+    Tensor.size,
+    Tensor.dim,
+    Tensor.ndimension,
+    Tensor.numel,
+    Tensor.nelement,
+    Tensor.stride,
+    Tensor.is_contiguous,
+    Tensor.element_size,
+    Tensor.is_floating_point,
+    Tensor.is_complex,
+    Tensor.__len__,
+    torch.numel,
+    torch.is_floating_point,
+    torch.is_complex,
+}
 _OF_PLACE = {*map(getter, ("device", "is_cuda", "is_cpu", "is_meta")), Tensor.get_device}
 _OF_GRAPH = {*map(getter, ("requires_grad", "grad_fn", "is_leaf", "output_nr"))}
 _OF_GRADIENT = {
-    getter("grad"), Tensor.register_hook, Tensor.retain_grad, torch.autograd.grad,
+    getter("grad"),
+    Tensor.register_hook,
+    Tensor.retain_grad,
+    torch.autograd.grad,
     torch.autograd.backward,
-}  # fmt: skip
+}
 
 
 @dataclass
 class Product:
-    """One call of the head, and all tensors that stand for its output or parts of it."""
+    """One call of the head, and all deferred tensors of its output or parts of it."""
 
     input: Tensor
     weight: Tensor
     bias: Tensor | None
     slope: chunked_loss.Slope = chunked_loss.slope
     refused: Callable[[str], None] = lambda reason: None
-    """Is told why the logits were computed after all."""
+    """Called with the reason when the logits are computed after all."""
     used: Callable[[int, int], None] = lambda rows, columns: None
-    """Is told of each loss that was computed without them."""
+    """Called with the rows and columns of each loss that is computed without them."""
     consumed: bool = False
     _members: list[weakref.ref[DeferredLogits]] = field(default_factory=list)
 
@@ -63,33 +77,38 @@ class Product:
         self._versions = self._written()
 
     def check(self) -> None:
-        """Input and weight are as they were when the head was called."""
+        """Raise UsageError where input or weight were written to since the head was called."""
         if self._written() != self._versions:
             raise UsageError(
-                'with logits="chunked" the input and the weight of the head must stay as they are '
-                'until the loss is computed: take logits="stored"'
+                'with logits="chunked" the input and the weight of the head must not be changed '
+                'before the loss is computed: pass logits="stored"'
             )
 
     def _written(self) -> list[int]:
         inputs = (self.input, self.weight, self.bias)
-        return [item._version for item in inputs if item is not None]
+        return [tensor._version for tensor in inputs if tensor is not None]
 
     def output(self) -> DeferredLogits:
-        """What the layer returns."""
+        """The deferred output of the layer."""
         shape = (*self.input.shape[:-1], len(self.weight))
         twin = torch.empty(shape, dtype=self.dtype, device="meta")
         return self.stand_in(Outline(twin, len(shape) - 1))
 
     def stand_in(self, outline: Outline, parent: DeferredLogits | None = None) -> DeferredLogits:
-        """A tensor with this outline, part of the graph like what it stands for."""
-        make: Callable[..., DeferredLogits] = _Made.apply
-        made = make(self.input, self.weight, self.bias, self, outline)
-        made.product, made.outline, made.parent, made.whole = self, outline, parent, None
-        self._members.append(weakref.ref(made))
-        return made
+        """A deferred tensor with this outline, in the graph like the tensor that it stands for."""
+        make: Callable[..., DeferredLogits] = _Deferral.apply
+        deferred = make(self.input, self.weight, self.bias, self, outline)
+        deferred.product, deferred.outline, deferred.parent, deferred.logits = (
+            self,
+            outline,
+            parent,
+            None,
+        )
+        self._members.append(weakref.ref(deferred))
+        return deferred
 
     def computed(self, *inputs: Tensor | None) -> Tensor:
-        """The layer's output, as it would have computed it; of other inputs, if given."""
+        """The layer's output as it would have computed it; from `inputs`, if given."""
         rows, weight, bias = inputs or (self.input, self.weight, self.bias)
         assert rows is not None and weight is not None
         with _as_outside(), self._as_then():
@@ -102,33 +121,33 @@ class Product:
         return torch.autocast(kind, self.dtype if self.autocast else None, enabled=self.autocast)
 
     def alive(self) -> list[DeferredLogits]:
-        """Those that are still held and not computed, parents first."""
+        """Deferred tensors that are still referenced and not computed, parents first."""
         members = (reference() for reference in self._members)
-        return [member for member in members if member is not None and member.whole is None]
+        return [member for member in members if member is not None and member.logits is None]
 
     def compute(self, reason: str) -> None:
-        """Make real tensors of all that are held: they may share memory, and be written to."""
+        """Compute all that are referenced: they may share memory, and be written to."""
         members = self.alive()
         if members:
             self.check()
             self.refused(reason)
         for member in members:
             if member.parent is None:
-                member.whole = self.computed()
+                member.logits = self.computed()
             else:
-                assert member.parent.whole is not None
+                assert member.parent.logits is not None
                 with _as_outside():
-                    member.whole = called(member.outline.calls[-1], member.parent.whole)
+                    member.logits = called(member.outline.calls[-1], member.parent.logits)
 
 
 class DeferredLogits(Tensor):
-    """See the module. Made by `Product`."""
+    """The stand-in that the module describes. Created by `Product`."""
 
     product: Product
     outline: Outline
     parent: DeferredLogits | None
-    whole: Tensor | None
-    """The logits, once they are computed."""
+    logits: Tensor | None
+    """The computed logits; None: not computed yet."""
 
     @classmethod
     def __torch_function__(
@@ -136,7 +155,7 @@ class DeferredLogits(Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         first = args[0] if args else kwargs.get("input")
-        if isinstance(first, DeferredLogits) and first.whole is None:
+        if isinstance(first, DeferredLogits) and first.logits is None:
             answer = _answer(first, func, args[1:], kwargs)
             if answer is not NotImplemented:
                 return answer
@@ -144,7 +163,7 @@ class DeferredLogits(Tensor):
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", name)
         args, kwargs = tree_map(
-            lambda item: _real(item, f"{name} needs them", func), (args, kwargs)
+            lambda value: _real(value, f"{name} needs them", func), (args, kwargs)
         )
         return func(*args, **kwargs)
 
@@ -152,30 +171,30 @@ class DeferredLogits(Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Calls from C++ that ask for values alone: the graph knows of `_Made`."""
+        """Calls from C++ that need values only: `_Deferral` is in the graph."""
 
-        def values(item: Any) -> Any:
-            is_ours = isinstance(item, DeferredLogits)
-            return _real(item, f"{func} needs them", func).detach() if is_ours else item
+        def values(value: Any) -> Any:
+            is_ours = isinstance(value, DeferredLogits)
+            return _real(value, f"{func} needs them", func).detach() if is_ours else value
 
         args, kwargs = tree_map(values, (args, kwargs or {}))
         return func(*args, **kwargs)
 
 
-def _real(item: Any, reason: str, func: Any) -> Any:
-    if not isinstance(item, DeferredLogits):
-        return item
-    if item.product.consumed and func in _OF_GRADIENT:
+def _real(value: Any, reason: str, func: Any) -> Any:
+    if not isinstance(value, DeferredLogits):
+        return value
+    if value.product.consumed and func in _OF_GRADIENT:
         raise UsageError(
-            'with logits="chunked" the gradient of the logits is not kept: take logits="stored"'
+            'with logits="chunked" the gradient of the logits is not stored: pass logits="stored"'
         )
-    if item.whole is None:
-        item.product.compute(reason)
-    return item.whole
+    if value.logits is None:
+        value.product.compute(reason)
+    return value.logits
 
 
 def _answer(logits: DeferredLogits, func: Any, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """What needs no values; NotImplemented where values are needed."""
+    """The result of a function that needs no values; NotImplemented where it needs them."""
     if func in _OF_SHAPE:
         return func(logits.outline.twin, *args, **named)
     if func in _OF_PLACE:
@@ -188,7 +207,7 @@ def _answer(logits: DeferredLogits, func: Any, args: tuple[Any, ...], named: dic
     if func is _cross_entropy or func is functional.cross_entropy:
         named = {name: value for name, value in named.items() if name != "input"}
         return _loss(logits, *args, **named)
-    if any(isinstance(item, Tensor) for item in (*args, *named.values())):
+    if any(isinstance(value, Tensor) for value in (*args, *named.values())):
         return NotImplemented
     outline = changed(logits.outline, (func, args, named), logits.product.input.device)
     if outline is None:
@@ -206,7 +225,7 @@ def _loss(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Any:
-    """Cross entropy of these logits without them, where it can be."""
+    """Cross entropy without computing the logits; NotImplemented where that is not supported."""
     outline, product = logits.outline, logits.product
     if size_average is not None or reduce is not None or reduction not in ("mean", "sum"):
         return NotImplemented
@@ -214,12 +233,9 @@ def _loss(
     classes = shape.pop(outline.classes)
     if outline.classes != 1 or not _are_indices(target, shape, product.input.device):
         return NotImplemented
-    if weight is not None and (
-        label_smoothing or type(weight) is not Tensor or weight.requires_grad
-        or weight.shape != (classes,) or weight.device != product.input.device
-    ):  # fmt: skip
-        return NotImplemented
     if not 0.0 <= label_smoothing <= 1.0:
+        return NotImplemented
+    if weight is not None and (label_smoothing or not _weighs(weight, classes, product.input)):
         return NotImplemented
     kind, dtype = product.input.device.type, outline.twin.dtype
     wide = torch.promote_types(dtype, torch.float32)
@@ -240,8 +256,8 @@ def _loss(
 
 @contextlib.contextmanager
 def _as_outside() -> Iterator[None]:
-    """As where the head was called: with gradients, and no hook takes what the graph saves."""
-    packed = packing() is not None  # where there are hooks, torch checks no versions
+    """The state in which the head was called: gradients enabled, no saved-tensor hooks."""
+    packed = packing() is not None  # with hooks, torch does not check versions
     ours: Any = torch.autograd.graph.saved_tensors_hooks(_itself, _itself)
     with torch.enable_grad(), ours if packed else contextlib.nullcontext():
         yield
@@ -252,14 +268,25 @@ def _itself(saved: Tensor) -> Tensor:
 
 
 def packing() -> str | None:
-    """Whether hooks take what the graph saves, in words; None: they do not.
+    """Why saved-tensor hooks are in force, as text; None: they are not.
 
-    Those of activation checkpointing compare it with what a second run outside of the step saves.
+    Those of activation checkpointing compare saved tensors with those of a recomputation outside
+    the step.
     """
     hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     if hooks is None:
-        return "this version of torch does not tell whether activations are checkpointed"
-    return None if hooks(True) is None else "activations are checkpointed or kept elsewhere here"
+        return "this version of torch does not show whether activations are checkpointed"
+    return None if hooks(True) is None else "activations are checkpointed or offloaded"
+
+
+def _weighs(weight: Any, classes: int, rows: Tensor) -> bool:
+    """Whether this is a plain weight of each class, beside the head's input."""
+    return (
+        type(weight) is Tensor
+        and not weight.requires_grad
+        and weight.shape == (classes,)
+        and weight.device == rows.device
+    )
 
 
 def _are_indices(target: Any, shape: list[int], device: torch.device) -> bool:
@@ -272,8 +299,8 @@ def _are_indices(target: Any, shape: list[int], device: torch.device) -> bool:
     )
 
 
-class _Made(torch.autograd.Function):
-    """The place of deferred logits in the graph, for whoever reaches them past `Product`."""
+class _Deferral(torch.autograd.Function):
+    """The graph node of deferred logits, for code that reaches them other than by `Product`."""
 
     @staticmethod
     def forward(
@@ -287,10 +314,10 @@ class _Made(torch.autograd.Function):
         ctx.save_for_backward(rows, weight, bias)
         ctx.calls, ctx.computed = outline.calls, product.computed
         twin = outline.twin
-        made: Tensor = Tensor._make_wrapper_subclass(
+        wrapper: Tensor = Tensor._make_wrapper_subclass(
             DeferredLogits, twin.shape, twin.stride(), dtype=twin.dtype, device=rows.device
         )
-        return made
+        return wrapper
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
@@ -301,6 +328,6 @@ class _Made(torch.autograd.Function):
             for call in ctx.calls:
                 output = called(call, output)
         needed = ctx.needs_input_grad[:3]
-        asked = [item for item, need in zip(inputs, needed, strict=True) if need]
-        made = iter(torch.autograd.grad(output, asked, gradient, create_graph=further))
-        return (*(next(made) if need else None for need in needed), None, None)
+        sources = [tensor for tensor, need in zip(inputs, needed, strict=True) if need]
+        gradients = iter(torch.autograd.grad(output, sources, gradient, create_graph=further))
+        return (*(next(gradients) if need else None for need in needed), None, None)

@@ -1,20 +1,20 @@
-"""Out of memory is not the end: the step is made to fit, and done again.
+"""Out of memory is not the end: the step is made to fit and repeated.
 
 A call that runs out of memory is undone, what it left behind is freed, and it is repeated in two
-parts, in four and so on: the same gradient within rounding, since each part's loss counts by its
-weight. Where `recompute` is "auto" and the model repeats blocks, the next calls that need a split
-are run split and with activation checkpointing in turn (see `recomputation`), each for a few real
-steps; the fastest per element of the batch is kept. Training goes on all the while.
+parts, in four and so on: the same gradient within rounding, since each part's loss is weighted.
+Where `recompute` is "auto" and the model has repeated blocks, the next calls that need a split
+run split and with activation checkpointing in turn (see `recomputation`), each for a few real
+steps; the fastest per element of the batch is kept. Training continues meanwhile.
 
-What is remembered is the load of one part (elements of the batch's tensors): the most that fitted,
-the least that did not. So a larger batch is split at once, a smaller one less or not at all, and
-what did not fit is not tried again in this process, unless it had fitted before: then something
-else took the memory, and it is repeated once as it is.
+The load of one part (elements of the batch's tensors) is remembered: the largest that fitted and
+the smallest that did not. So a larger batch is split at once, a smaller one less or not at all, and
+a load that did not fit is not tried again in this process, unless it had fitted before: then
+something else took the memory, and the call is repeated once unchanged.
 
-A repeated call starts from torch's random states as they were; Python's and NumPy's go on.
+A repeated call starts from the same torch random states; Python's and NumPy's are not restored.
 
-Splitting changes what depends on the batch as a whole: batch normalisation sees the parts, random
-numbers (dropout) fall otherwise. Recomputation changes neither.
+Splitting changes what depends on the batch as a whole: batch normalisation sees the parts, and
+random numbers (dropout) are drawn differently. Recomputation changes neither.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Attempt = Callable[[list[Any]], Tensor]
 class Fit:
     """Makes the steps of one model fit into memory, and remembers how.
 
-    Raises UsageError where `recompute` is True and the model repeats no blocks.
+    Raises UsageError where `recompute` is True and the model has no repeated blocks.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Fit:
         recompute: Literal["auto"] | bool | str = "auto",
     ) -> None:
         if recompute not in ("auto", True, False):
-            raise UsageError(f'recompute={recompute!r} is not known: it is "auto", True or False')
+            raise UsageError(f'recompute={recompute!r} is unknown: use "auto", True or False')
         self._model, self._device, self._recompute = model, device, recompute
         self._clock = Clock(device)
         self._plain = Way("all" if recompute is True else None)
@@ -62,17 +62,17 @@ class Fit:
         self._stop: Callable[[], None] = _nothing
         self._unsplit = False
         self.free: Callable[[], bool] = lambda: False
-        """Gives back memory that steps do not need, to be asked before anything is split; False:
-        there was none."""
+        """Frees memory that steps do not need; called before anything is split. False: there was
+        none."""
         self._enter(self._plain)
 
     def run(self, batch: Any, attempt: Attempt, undo: Callable[[], None]) -> Tensor:
-        """What `attempt([batch])` returns, or `attempt(parts)` where the batch does not fit whole.
+        """What `attempt([batch])` returns, or `attempt(parts)` where the whole batch does not fit.
 
-        `attempt` runs forward and backward of the parts and adds their weighted gradients up;
-        `undo` takes back what a failed attempt did to gradients and buffers. Other errors of
-        `attempt` pass through. Raises torch.OutOfMemoryError, from the error that the device gave,
-        where one sample does not fit or there is nothing to split. A step that several ranks share
+        `attempt` runs forward and backward passes of the parts and adds up their weighted
+        gradients; `undo` reverts what a failed attempt did to gradients and buffers. Other errors
+        of `attempt` pass through. Raises torch.OutOfMemoryError, chained to the device's error,
+        where one sample does not fit or the batch cannot be split. A step that several ranks share
         cannot be repeated by one of them: do not run it here.
         """
         load = _load(batch)
@@ -94,10 +94,10 @@ class Fit:
             undo()
             _set_random_states(self._device, random)
             if not memory:
-                way.given_up = _told(failure)
+                way.rejection = _error_line(failure)
             elif self.free():
-                pass  # once more as it is: how much fits without what was held is still unknown
-            elif repeated or share > way.most or self._unsplit:
+                pass  # repeat unchanged: what fits without the freed memory is still unknown
+            elif repeated or share > way.largest_fitting or self._unsplit:
                 self._too_large(failure, way, batch, parts, share)
             else:
                 repeated = True
@@ -105,7 +105,7 @@ class Fit:
 
     @contextlib.contextmanager
     def unsplit(self) -> Iterator[None]:
-        """In here nothing is split or learnt: what does not fit is undone and raised."""
+        """Within it nothing is split or remembered: what does not fit is undone and raised."""
         self._unsplit = True
         try:
             yield
@@ -113,29 +113,29 @@ class Fit:
             self._unsplit = False
 
     def close(self) -> None:
-        """Leave the model as it was: nothing is recomputed any more."""
+        """Restore the model: nothing is recomputed any more."""
         self._stop()
         self._stop, self._policy = _nothing, None
 
     @property
     def note(self) -> str:
-        """What is done to make the steps fit, and why, in words."""
-        if self._plain.least == math.inf:
+        """What is done to make the steps fit, and why, as text."""
+        if self._plain.smallest_failing == math.inf:
             return (
-                "recomputes every block: asked for" if self._plain.policy else "everything fitted"
+                "recomputes every block: requested" if self._plain.policy else "everything fitted"
             )
         if self._contest is None:
-            return f"{self._plain.told()}: it did not fit at once"
-        return f"{self._contest.told()}: it did not fit at once"
+            return f"{self._plain.describe()}: it did not fit at once"
+        return f"{self._contest.describe()}: it did not fit at once"
 
     def _choose(self, batch: Any, load: float) -> tuple[Way, int, float]:
         """The way for this batch, the number of parts, and the load of the largest part."""
         contest = self._contest
         if self._unsplit:
-            way = self._plain if contest is None or contest.kept is None else contest.kept
+            way = self._plain if contest is None or contest.fastest is None else contest.fastest
             self._enter(way)
             return way, 1, load
-        if load < self._plain.least:
+        if load < self._plain.smallest_failing:
             self._enter(self._plain)
             return self._plain, 1, load
         rows = _rows(batch)
@@ -146,7 +146,7 @@ class Fit:
                 return way, parts, way.share(load, rows, parts)
 
     def _enter(self, way: Way) -> bool:
-        """Switch recomputation to this way's; False where the model does not let it."""
+        """Switch recomputation to this way's policy; False where the model does not support it."""
         if way.policy == self._policy:
             return True
         self.close()
@@ -157,7 +157,7 @@ class Fit:
         except Exception as error:
             if way is self._plain:
                 raise
-            way.given_up = _told(error)
+            way.rejection = _error_line(error)
             return False
         self._policy = way.policy
         return True
@@ -166,34 +166,34 @@ class Fit:
         return recomputation.blocks_to_recompute(self._model)
 
     def _is_candidate(self, way: Way) -> bool:
-        """Its errors are not the user's until the way as written fails too."""
+        """Whether its errors may be its own: the user's show when the way as written fails too."""
         contest = self._contest
-        return contest is not None and contest.kept is None and way is not self._plain
+        return contest is not None and contest.fastest is None and way is not self._plain
 
     def _fitted(
         self, way: Way, parts: int, share: float, load: float, end: Callable[[], Seconds] | None
     ) -> None:
         if self._unsplit:
             return
-        way.most = max(way.most, share)
-        if load >= self._plain.least:
+        way.largest_fitting = max(way.largest_fitting, share)
+        if load >= self._plain.smallest_failing:
             way.last_parts = parts
-            if end is not None and self._contest is not None and self._contest.kept is None:
-                way.called(end(), load)
+            if end is not None and self._contest is not None and self._contest.fastest is None:
+                way.add_call(end(), load)
 
     def _too_large(self, error: Exception, way: Way, batch: Any, parts: int, share: float) -> None:
-        """Learn that a part was too large; raises where nothing is left to try."""
+        """Remember that a part was too large; raises where nothing is left to try."""
         if self._unsplit:
             raise error
-        way.least = min(way.least, share)
+        way.smallest_failing = min(way.smallest_failing, share)
         if self._contest is None and self._recompute == "auto" and self._blocks():
             policies: tuple[recomputation.Policy, ...] = ("selective", "alternate", "all")
             self._contest = Contest([self._plain, *(Way(policy) for policy in policies)])
         rows, contest = _rows(batch), self._contest
         if parts < rows:
             return
-        way.given_up = "one sample does not fit"
-        if contest is None or contest.kept is way or contest.current(_load(batch), rows) is None:
+        way.rejection = "one sample does not fit"
+        if contest is None or contest.fastest is way or contest.current(_load(batch), rows) is None:
             raise torch.OutOfMemoryError(_too_large(batch, rows, self._device)) from error
 
 
@@ -201,13 +201,13 @@ def _nothing() -> None:
     pass
 
 
-def _told(error: Exception) -> str:
+def _error_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return textwrap.shorten(f"{type(error).__name__}: {lines[0] if lines else ''}", 160)
 
 
 def _load(batch: Any) -> float:
-    """How large a batch is: the elements of all its tensors."""
+    """The size of a batch: the number of elements of all its tensors."""
     return float(sum(tensor.numel() for tensor in nests.tensors(batch)))
 
 
@@ -219,7 +219,7 @@ def _rows(batch: Any) -> int:
 
 
 def random_states(device: torch.device) -> list[Tensor]:
-    """The states of the CPU and of the device, read without waiting."""
+    """Random states of torch on the CPU and on the device, read without waiting."""
     states = [torch.get_rng_state()]
     if device.type == "mps":
         states.append(torch.mps.get_rng_state())
@@ -240,9 +240,9 @@ def _too_large(batch: Any, rows: int, device: torch.device) -> str:
     sample = split(batch, rows)[0] if rows > 1 else batch
     shapes = [f"{list(tensor.shape)} {tensor.dtype}" for tensor in nests.tensors(sample)]
     what = ", ".join(shapes[:4]) + (", ..." if len(shapes) > 4 else "")
-    whole = f"one sample of the batch's {rows}" if rows > 1 else "a batch that cannot be split"
+    subject = f"one sample of the batch's {rows}" if rows > 1 else "a batch that cannot be split"
     return (
-        f"{whole} ({what.replace('torch.', '')}) does not fit into the memory of {device} beside "
+        f"{subject} ({what.replace('torch.', '')}) does not fit into the memory of {device} beside "
         'the model. Smaller samples, recompute=True, precision="bf16" or an optimizer with less '
         "state need less"
     )

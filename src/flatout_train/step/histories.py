@@ -12,61 +12,61 @@ import torch
 from torch import Tensor
 
 KEEP = 10_000
-"""So many of the last values are kept."""
+"""Values that are kept, the latest."""
 BLOCK = 4
-"""Steps whose values travel to the host together."""
+"""Steps whose values are copied to the host together."""
 IN_FLIGHT = 3
-"""Blocks of them on their way at most: so far the host may run ahead of the device."""
+"""Most blocks being copied: this limits how far the host may run ahead of the device."""
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a training step has counted and measured, as far as the device has told."""
+    """A training step's counters and measurements, as far as they have arrived from the device."""
 
     steps: int
-    """Optimizer steps, those that were skipped among them."""
+    """Optimizer steps, including skipped ones."""
     calls: int
     """Calls of the step: `accumulate` of them make one optimizer step."""
     skipped: int
-    """Steps left out, since the loss or a gradient was NaN or Inf."""
+    """Steps skipped because the loss or a gradient was NaN or Inf."""
     splits: int
-    """Calls whose batch was split, since it did not fit into memory at once."""
+    """Calls whose batch was split because it did not fit into memory."""
     loss_scale: float | None
-    """What fp16 multiplies the loss with; None without a scaler."""
+    """The factor by which fp16 multiplies the loss; None without a scaler."""
     arrived: int
-    """The last step whose values are here. On the CPU: all of them."""
+    """The last step whose values have arrived. On the CPU it is the last step."""
     losses: tuple[float, ...]
-    """Loss of each optimizer step (of its calls the weighted mean), the last 10,000, oldest first;
+    """Loss of each optimizer step (the weighted mean of its calls), the last 10,000, oldest first;
     the last one is that of step `arrived`."""
     grad_norms: tuple[float, ...]
-    """Norm of each step's whole gradient before clipping, like `losses`. Empty where no norm was
-    computed: on the CPU without `clip_norm` (`clip_norm=math.inf` has it computed)."""
+    """L2 norm of each step's whole gradient before clipping, like `losses`. Empty where no norm was
+    computed: on the CPU without `clip_norm` (`clip_norm=math.inf` computes it)."""
 
 
 class Copies(Protocol):
-    """How values come from the device."""
+    """How values are copied from the device."""
 
     def start(self, values: Tensor) -> Callable[[bool], list[float] | None]:
-        """Start to fetch 1-d `values`; the returned `read(wait)` has them, or None: not yet."""
+        """Start to copy 1-d `values`; the returned `read(wait)` returns them, or None: not yet."""
 
 
 class PinnedCopies:
-    """Copies into pinned memory, each with an event that tells its arrival (CUDA, ROCm, XPU)."""
+    """Copies into pinned memory, each with an event that marks its completion (CUDA, ROCm, XPU)."""
 
     def __init__(self, device: torch.device) -> None:
         self._module: Any = torch.get_device_module(device)
 
     def start(self, values: Tensor) -> Callable[[bool], list[float] | None]:
-        # "cpu" by name: `torch.set_default_device` holds here as well
-        here = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
-        here.copy_(values, non_blocking=True)
+        # "cpu" explicitly: `torch.set_default_device` would apply otherwise
+        host = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
+        host.copy_(values, non_blocking=True)
         event = self._module.Event()
         event.record(self._module.current_stream(values.device))
 
         def read(wait: bool) -> list[float] | None:
             if wait:
                 event.synchronize()
-            return here.tolist() if wait or event.query() else None
+            return host.tolist() if wait or event.query() else None
 
         return read
 
@@ -85,7 +85,7 @@ class _Block:
     first: int
     width: int
     parts: list[Any] = field(default_factory=list)
-    """Norms of the single parameters at each step, still on the device; None where there are
+    """Norms of the parameters' gradients at each step, still on the device; None: there are
     none."""
     read: Callable[[bool], list[float] | None] | None = None
 
@@ -98,7 +98,7 @@ class Bad:
     loss: float
     norm: float | None
     parts: Tensor | None
-    """Norms of the gradients of the single parameters."""
+    """Gradient norm of each parameter, on the device."""
 
 
 class Histories:
@@ -118,7 +118,7 @@ class Histories:
         self._flying: deque[_Block] = deque()
 
     def note(self, step: int, loss: float, norm: float | None, scale: float | None) -> None:
-        """Values that the host has already."""
+        """Add the values of a step that are on the host already."""
         self.arrived = step
         self.losses.append(loss)
         if norm is not None:
@@ -126,9 +126,9 @@ class Histories:
         self.scale = scale
 
     def add(self, step: int, values: list[Tensor], parts: Tensor | None) -> None:
-        """Values on the device, 0-d each and never written to again: loss, norm, loss scale.
+        """Add values on the device, each 0-d and never overwritten: loss, norm, loss scale.
 
-        `parts` are the norms of the single parameters; they stay where they are.
+        `parts` are the gradient norms of the parameters; they stay on the device.
         """
         block = self._block
         if block is None or block.width != len(values):
@@ -141,23 +141,23 @@ class Histories:
             self._hold_back()
 
     def send(self) -> None:
-        """Start the way of what has collected."""
+        """Start to copy the collected values to the host."""
         if self._block is not None:
             self._block.read = self._copies.start(torch.stack(self._values))
             self._flying.append(self._block)
             self._values, self._block = [], None
 
     def _hold_back(self) -> None:
-        """Let the device catch up where the host is far ahead.
+        """Wait for the device where the host is far ahead.
 
-        A replay is one launch, and a device takes a thousand: batches would pile up on it, and a
-        step that is not finite would be heard of much later.
+        A replay is one launch, and a device queues a thousand: batches would pile up on it, and a
+        step that is not finite would be detected much later.
         """
         if len(self._flying) > IN_FLIGHT and self._flying[0].read is not None:
             self._flying[0].read(True)
 
     def take(self, wait: bool = False) -> list[Bad]:
-        """Take in what has arrived; returns the steps among it that were not finite."""
+        """Process what has arrived; returns the steps that were not finite."""
         bad: list[Bad] = []
         while self._flying:
             block = self._flying[0]
@@ -171,10 +171,10 @@ class Histories:
     def _taken(self, block: _Block, values: list[float]) -> list[Bad]:
         bad = []
         for place, parts in enumerate(block.parts):
-            row = values[place * block.width : (place + 1) * block.width]
-            loss = row[0]
-            norm = row[1] if block.width > 1 else None
-            scale = row[2] if block.width > 2 else None
+            step_values = values[place * block.width : (place + 1) * block.width]
+            loss = step_values[0]
+            norm = step_values[1] if block.width > 1 else None
+            scale = step_values[2] if block.width > 2 else None
             self.note(block.first + place, loss, norm, scale)
             if not math.isfinite(loss) or (norm is not None and not math.isfinite(norm)):
                 bad.append(Bad(block.first + place, loss, norm, parts))

@@ -1,4 +1,4 @@
-"""The most memory of the host that a piece of work took."""
+"""The peak of host memory that a piece of work took."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 class HostPeak:
-    """`with HostPeak() as peak: ...`, then `peak.bytes`: what was held at most beyond the begin.
+    """`with HostPeak() as peak: ...`, then `peak.bytes`: peak resident bytes above the start.
 
-    Linux counts this for every process and lets it be set back; on macOS the count goes on for the
-    life of the process, so only what is above its earlier peak is seen. 0 on Windows.
+    Linux counts the peak of every process and lets it be reset; on macOS it is never reset, so only
+    what exceeds the process's earlier peak is seen. 0 on Windows.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class HostPeak:
         self._begin = 0
 
     def __enter__(self) -> HostPeak:
-        give_back(torch.device("cpu"))  # what was freed and kept would hide what is taken now
+        give_back(torch.device("cpu"))  # freed memory that is kept would hide new allocations
         try:
             RESET.write_text("5")
         except OSError:  # another system, or a /proc that is read-only
@@ -45,7 +45,7 @@ class HostPeak:
 
 
 def _highest() -> int:
-    """The highest count of this process's resident bytes; 0: not known."""
+    """The peak resident bytes of this process; 0: unknown."""
     if sys.platform == "linux":
         return _from_status("VmHWM")
     return peak_resident_bytes() or 0
@@ -56,5 +56,5 @@ def _from_status(name: str) -> int:
         lines = STATUS.read_text().splitlines()
     except OSError:
         return 0
-    found = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
-    return int(found[0]) * 1024 if found else 0
+    counts = [line.split()[1] for line in lines if line.startswith(f"{name}:")]
+    return int(counts[0]) * 1024 if counts else 0

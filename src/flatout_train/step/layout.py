@@ -18,41 +18,41 @@ NAMES = ("auto", "channels_last", "contiguous")
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout that was chosen, and how to get there and back."""
+    """The chosen layout, how to apply it and how to undo it."""
 
     name: str
     """ "channels_last" or "contiguous" """
     reason: str
     place: Callable[[Any], Any]
-    """Batch -> batch in that layout; nests keep their types, what is in place is not copied."""
+    """Batch -> batch in that layout; nests keep their types; only other tensors are copied."""
     undo: Callable[[], None]
     around: Callable[[LossCall], LossCall]
-    """`around(call)` makes the call again in the usual layout where the model cannot take this."""
+    """`around(call)` repeats the call in the contiguous layout where the model rejects this one."""
     note: Callable[[], str]
-    """What holds now, and why."""
+    """The current layout, and why."""
 
 
-def choose(asked: str, model: nn.Module) -> Layout:
-    """The layout for this model. Raises UsageError for a word that is not known.
+def choose(layout: str, model: nn.Module) -> Layout:
+    """The layout for this model. Raises UsageError for an unknown value.
 
     "auto" is channels-last for models that convolve images or volumes. Only batches are converted:
-    weights keep their format (each convolution reorders its own, which is little beside the
-    activations), so that checkpoints, optimizer state and `safetensors`, which refuses other
-    formats, are as without it.
+    weights keep their format (each convolution reorders its own, which costs little compared with
+    the activations), so that checkpoints, optimizer state and `safetensors`, which refuses other
+    formats, are unaffected.
     """
-    if asked not in NAMES:
-        raise UsageError(f"layout={asked!r} is not known: it is one of {', '.join(NAMES)}")
-    if asked == "contiguous":
-        return _contiguous("asked for")
-    layers = channels_last.convolutions(torch, model)
+    if layout not in NAMES:
+        raise UsageError(f"layout={layout!r} is unknown: use one of {', '.join(NAMES)}")
+    if layout == "contiguous":
+        return _contiguous("requested")
+    layers = channels_last.convolutions(model)
     dimensions = {module.weight.dim() for module in layers}
     if not layers:
         return _contiguous("the model has no 2-d or 3-d convolution")
-    if asked == "auto":
+    if layout == "auto":
         if all(module.weight.dtype == torch.float64 for module in layers):
             return _contiguous("float64 convolutions have no channels-last kernels")
         if any(module.weight.device.type == "mps" for module in layers):
-            return _contiguous("Metal's convolutions take the usual layout")
+            return _contiguous("Metal's convolutions expect the contiguous layout")
     what = "images" if dimensions == {4} else "volumes" if dimensions == {5} else "images, volumes"
     placing = _Placing(model, dimensions, f"{len(layers)} convolutions of {what}")
     return Layout(
@@ -72,13 +72,13 @@ def _contiguous(reason: str) -> Layout:
 
 
 class _Placing(channels_last.ChannelsLast):
-    """Batches in channels-last, until the model turns out to need the usual layout."""
+    """Batches in channels-last, until the model turns out to need the contiguous layout."""
 
     def __init__(self, model: nn.Module, dimensions: set[int], reason: str) -> None:
-        super().__init__(torch, model, dimensions)
+        super().__init__(model, dimensions)
         self.reason = reason
         self.proven = False
-        """A call went through."""
+        """A call has succeeded."""
         self.stopped = False
 
     def place(self, batch: Any) -> Any:

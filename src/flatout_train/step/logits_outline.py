@@ -1,4 +1,4 @@
-"""What is known of logits that nobody has computed, and what views and casts make of it."""
+"""What is known of deferred logits, and what views and casts make of it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,38 @@ import torch
 from torch import Tensor
 
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-"""Function, and its arguments after the tensor."""
+"""A function, and its arguments after the tensor."""
 
 
 def getter(name: str) -> Any:
-    """What `__torch_function__` is told where this attribute of a tensor is read."""
+    """The function that `__torch_function__` gets when this attribute of a tensor is read."""
     return getattr(Tensor, name).__get__
 
 
 _RESHAPES = {
-    Tensor.view, Tensor.reshape, Tensor.flatten, Tensor.unflatten, Tensor.unsqueeze, Tensor.squeeze,
-    torch.reshape, torch.flatten, torch.unsqueeze, torch.squeeze,
-}  # fmt: skip
+    Tensor.view,
+    Tensor.reshape,
+    Tensor.flatten,
+    Tensor.unflatten,
+    Tensor.unsqueeze,
+    Tensor.squeeze,
+    torch.reshape,
+    torch.flatten,
+    torch.unsqueeze,
+    torch.squeeze,
+}
 _COPIES = {Tensor.contiguous, Tensor.clone, torch.clone, Tensor.float, Tensor.double}
 _MOVES = {
-    Tensor.transpose, Tensor.permute, Tensor.movedim, Tensor.swapaxes, torch.transpose,
-    torch.permute, torch.movedim, torch.swapaxes, getter("mT"),
-}  # fmt: skip
+    Tensor.transpose,
+    Tensor.permute,
+    Tensor.movedim,
+    Tensor.swapaxes,
+    torch.transpose,
+    torch.permute,
+    torch.movedim,
+    torch.swapaxes,
+    getter("mT"),
+}
 
 
 @dataclass(frozen=True)
@@ -34,54 +49,54 @@ class Outline:
     """What is known of logits without computing them."""
 
     twin: Tensor
-    """Of the same shape, strides and dtype, without memory."""
+    """A meta tensor of the same shape, strides and dtype, without memory."""
     classes: int
-    """The dimension that the head has made."""
+    """The dimension of the classes, which the head produces."""
     calls: tuple[Call, ...] = ()
-    """How they come from the head's output."""
+    """The calls that derive them from the head's output."""
     changes: tuple[Callable[[Tensor], Tensor], ...] = ()
-    """The same for the head's input: what happened to its leading dimensions."""
+    """The equivalent calls on the head's input: what happened to its leading dimensions."""
 
     def after(
         self, call: Call, twin: Tensor, change: Callable[[Tensor], Tensor] | None, classes: int
     ) -> Outline:
-        """After one call more, which changed the rows by `change`; None: it did not."""
+        """The outline after one more call; `change` is what it does to the rows (None: nothing)."""
         changes = self.changes if change is None else (*self.changes, change)
         return replace(self, twin=twin, classes=classes, calls=(*self.calls, call), changes=changes)
 
 
 def changed(outline: Outline, call: Call, device: torch.device) -> Outline | None:
-    """The outline after this call; None: it is not one that keeps rows together."""
+    """The outline after this call; None: the call does not keep rows together."""
     func, args, named = call
     twin, classes = outline.twin, outline.classes
     if func == Tensor.to:
         call = _cast(args, named, device) or call
         func = call[0]
     if func in _COPIES:
-        made = called(call, twin)
-        if torch.promote_types(made.dtype, twin.dtype) != made.dtype:
+        result = called(call, twin)
+        if torch.promote_types(result.dtype, twin.dtype) != result.dtype:
             return None
-        same = made is twin
-        return outline if same else outline.after(call, made, None, classes)
+        same = result is twin
+        return outline if same else outline.after(call, result, None, classes)
     if func in _MOVES:
         probe = torch.empty(tuple(range(1, twin.dim() + 1)), device="meta")
         place = list(called(call, probe).shape).index(classes + 1)
         return outline.after(call, called(call, twin), lambda rows: called(call, rows), place)
     if func in _RESHAPES:
-        made = called(call, twin)
-        if made.dtype != twin.dtype or not made.dim() or classes != twin.dim() - 1:
+        result = called(call, twin)
+        if result.dtype != twin.dtype or not result.dim() or classes != twin.dim() - 1:
             return None
-        if made.shape[-1] != twin.shape[-1]:
+        if result.shape[-1] != twin.shape[-1]:
             return None
-        lead = made.shape[:-1]
+        lead = result.shape[:-1]
         return outline.after(
-            call, made, lambda rows: rows.reshape(*lead, rows.shape[-1]), made.dim() - 1
+            call, result, lambda rows: rows.reshape(*lead, rows.shape[-1]), result.dim() - 1
         )
     return _sliced(outline, call) if func == Tensor.__getitem__ else None
 
 
 def _cast(args: tuple[Any, ...], named: dict[str, Any], device: torch.device) -> Call | None:
-    """`.to(...)` as `float` or `double`, where it is no more than that."""
+    """`.to(...)` as `float` or `double`, where it does no more than that; else None."""
     try:
         place, dtype, _, memory_format = torch._C._nn._parse_to(*args, **named)
     except (TypeError, RuntimeError):  # it also copies
@@ -93,30 +108,30 @@ def _cast(args: tuple[Any, ...], named: dict[str, Any], device: torch.device) ->
 
 
 def _sliced(outline: Outline, call: Call) -> Outline | None:
-    """Slices, numbers, None and `...` that leave the classes whole."""
+    """The outline after slices, integers, None and `...` that keep all classes; else None."""
     key = call[1][0] if isinstance(call[1][0], tuple) else (call[1][0],)
     plain = (int, type(None), type(...))
-    if not all(type(item) in plain or _is_slice(item) for item in key):
+    if not all(type(index) in plain or _is_slice(index) for index in key):
         return None
     dims = outline.twin.dim()
-    taken = sum(item is not None and item is not ... for item in key)
+    taken = sum(index is not None and index is not ... for index in key)
     if ... not in key:
         key = (*key, ...)
-    if sum(item is ... for item in key) != 1 or taken > dims:
+    if sum(index is ... for index in key) != 1 or taken > dims:
         return None
     spot = key.index(...)
     full = (*key[:spot], *[slice(None)] * (dims - taken), *key[spot + 1 :])
     dim = place = 0
-    for item in full:
-        if item is None:
+    for index in full:
+        if index is None:
             place += 1
             continue
         if dim == outline.classes:
-            if item != slice(None):
+            if index != slice(None):
                 return None
-            made = outline.twin[full]
-            return outline.after(call, made, lambda rows: rows[full], place)
-        dim, place = dim + 1, place + (not isinstance(item, int))
+            result = outline.twin[full]
+            return outline.after(call, result, lambda rows: rows[full], place)
+        dim, place = dim + 1, place + (not isinstance(index, int))
     return None
 
 
@@ -127,6 +142,6 @@ def _is_slice(item: Any) -> bool:
 
 
 def called(call: Call, tensor: Tensor) -> Any:
-    """What the call makes of this tensor."""
+    """The result of the call on this tensor."""
     func, args, named = call
     return func(tensor, *args, **{name: value for name, value in named.items() if name != "input"})

@@ -1,4 +1,4 @@
-"""From a batch to its loss: the three forms of `loss_fn`, told apart once, from its signature."""
+"""From a batch to its loss: the three forms of `loss_fn`, distinguished once, by its signature."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from flatout_train.errors import UsageError
 
 
 def build(model: nn.Module, loss_fn: Callable[..., Any] | None) -> Callable[[Any], Tensor]:
-    """The function `batch -> loss`: forward pass and loss, 0-d and with its graph.
+    """The function `batch -> loss`: forward pass and loss; the loss is 0-d, with its graph.
 
     `loss_fn(model, batch)` where its first parameter is called `model`; None: the `loss` of what
     `model(**batch)` returns; else `loss_fn(model(input), target)` of a pair `(input, target)`.
+    The function raises UsageError where a batch or a model output does not fit its form.
     """
     if loss_fn is None:
         return lambda batch: _own_loss(model, batch)
@@ -41,8 +42,8 @@ def takes_model(loss_fn: Callable[..., Any]) -> bool:
 def _own_loss(model: nn.Module, batch: Any) -> Tensor:
     if not hasattr(batch, "keys"):
         raise UsageError(
-            f"with loss_fn=None the model is called as model(**batch), so a batch is a dict; this "
-            f"one is a {type(batch).__name__}"
+            f"with loss_fn=None the model is called as model(**batch), so a batch must be a dict; "
+            f"this batch is a {type(batch).__name__}. Yield dicts, or pass loss_fn"
         )
     output = model(**batch)
     if isinstance(output, dict):
@@ -51,7 +52,7 @@ def _own_loss(model: nn.Module, batch: Any) -> Tensor:
         loss = output.loss
     else:
         raise UsageError(
-            f"with loss_fn=None the model returns its loss; this one returned a "
+            f"with loss_fn=None the model must return its loss; it returned a "
             f"{type(output).__name__}, which has no loss: pass loss_fn"
         )
     if loss is None:

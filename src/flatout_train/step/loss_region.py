@@ -1,8 +1,8 @@
-"""Cross entropy over many logits as a region of its own for the compiler, beside compiled blocks.
+"""Cross entropy over many logits, compiled as a region of its own beside compiled blocks.
 
-Blocks that are compiled one by one leave the loss as written. For a language model that is much of
-a step's traffic: logits in 16 bits are cast to float32, and written and read again several times;
-in one region they are read twice and their gradient is written once.
+Blocks that are compiled one by one leave the loss as written. For a language model the loss is much
+of a step's memory traffic: 16-bit logits are cast to float32, and written and read several times;
+in one compiled region they are read twice and their gradient is written once.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from flatout_agent.speedups.stand_in import StandIn, is_plain
 
 Loss = Callable[..., Tensor]
 SMALLEST = 1 << 21
-"""Logits: with fewer the loss is too little of a step for what compiling it takes."""
+"""Logits: with fewer, the loss is too small a part of a step to be worth compiling."""
 _as_written: Loss = functional.cross_entropy
 
 
 def cross_entropy(*args: Any, **kwargs: Any) -> Tensor:
-    """As torch computes it, for the compiler."""
+    """Cross entropy as torch computes it, as a function for the compiler."""
     return _as_written(*args, **kwargs)
 
 
 class LossRegion:
-    """While it is entered, `torch.nn.functional.cross_entropy` is `compiled` where that pays."""
+    """Within it, `torch.nn.functional.cross_entropy` is `compiled` where that pays."""
 
     def __init__(self, compiled: Loss) -> None:
         self.used = False
-        """Some loss was computed so."""
+        """Whether a loss was computed by the compiled function."""
 
         def chosen(input: Any, target: Any, *args: Any, **kwargs: Any) -> Tensor:
             if not _pays(input, target):
@@ -59,7 +59,7 @@ def _pays(logits: Any, target: Any) -> bool:
     return (
         isinstance(logits, Tensor)
         and isinstance(target, Tensor)
-        and is_plain(torch, logits, target)
+        and is_plain(logits, target)
         and logits.numel() >= SMALLEST
         and logits.requires_grad
         and torch.is_grad_enabled()

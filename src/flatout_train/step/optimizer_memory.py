@@ -1,4 +1,4 @@
-"""An optimizer's step that runs out of memory: done again where that is still possible."""
+"""An optimizer's step that runs out of memory: repeated where that is still possible."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from torch import Tensor
 from flatout_train.out_of_memory import is_out_of_memory, let_go
 
 _INCONSISTENT = (
-    "the optimizer ran out of memory in the middle of its step: some weights are of before it, "
-    "others of after. Load the last checkpoint, and use fused=True or foreach=False in the "
-    "optimizer, which need little memory beside its state"
+    "the optimizer ran out of memory in the middle of its step: some weights are updated, others "
+    "are not. Load the last checkpoint, and create the optimizer with fused=True or foreach=False, "
+    "which need little memory beyond its state"
 )
 _TOO_LARGE = (
-    "the optimizer's step does not fit into the memory of {device}; nothing of it was applied, "
-    "weights and state are of before it. An optimizer with less state (SGD without momentum, "
-    "Adafactor), bfloat16 weights or a smaller model need less"
+    "the optimizer's step does not fit into the memory of {device}; nothing of it was applied: "
+    "weights and state are as before the step. Use an optimizer with less state (SGD without "
+    "momentum, Adafactor), bfloat16 weights or a smaller model"
 )
 
 Mark = tuple[MutableMapping[str, Any], dict[str, tuple[Any, int]]]
-"""A dict of numbers and tensors, and what it held: each value, with a tensor's version."""
+"""A dict of numbers and tensors, and its earlier content: each value, with a tensor's version."""
 
 
 def step_optimizer(optimizer: torch.optim.Optimizer, take: Callable[[], object]) -> None:
-    """`take()`, which steps the optimizer; where memory runs out, some is freed and it tries again.
+    """Call `take()`, which steps the optimizer; where memory runs out, free some and call it again.
 
-    That is possible while nothing was applied: an optimizer takes memory for its state, in the
-    first step, and for temporaries. State that the failed call began is dropped, and the second try
-    is without `foreach`, whose temporaries are as large as all parameters; it stays without.
-    Whether anything was applied is told by the first parameter of each group, which every optimizer
-    of torch changes first.
+    That is possible while nothing was applied: an optimizer allocates memory for its state, in the
+    first step, and for temporaries. State that the failed call created is dropped, and the second
+    try, like all later steps, runs without `foreach`, whose temporaries are as large as all
+    parameters. Whether anything was applied shows in the first parameter of each group, which every
+    optimizer of torch changes first.
 
-    Raises RuntimeError, from the device's error, where weights or state had changed already, and
-    torch.OutOfMemoryError where the second try fails too, with nothing changed.
+    Raises RuntimeError, chained to the device's error, where weights or state had already changed,
+    and torch.OutOfMemoryError where the second try fails too, with nothing changed.
     """
     states, marks = len(optimizer.state), _marks(optimizer)
     try:
@@ -63,7 +63,7 @@ def step_optimizer(optimizer: torch.optim.Optimizer, take: Callable[[], object])
 
 
 def _marks(optimizer: torch.optim.Optimizer) -> list[Mark]:
-    """Of each group its numbers, and its first parameter that has a gradient, with its state."""
+    """For each group: its numbers, and its first parameter with a gradient, with its state."""
     marks: list[Mark] = []
     for group in optimizer.param_groups:
         marks.append(_mark(group))
@@ -85,11 +85,11 @@ def _mark(holder: MutableMapping[str, Any]) -> Mark:
 
 
 def _is_untouched(optimizer: torch.optim.Optimizer, states: int, marks: list[Mark]) -> bool:
-    """Whether nothing was applied; then state that was begun since is dropped."""
+    """Whether nothing was applied; if so, state that was created since is dropped."""
     if any(not _is_same(holder, before) for holder, before in marks):
         return False
     if any(len(_kinds(group["params"])) > 1 for group in optimizer.param_groups):
-        return False  # kinds are stepped one after the other, and the first parameter is of one
+        return False  # kinds are updated one after the other; the first parameter is of one kind
     for parameter in list(optimizer.state)[states:]:
         del optimizer.state[parameter]
     return True
@@ -106,7 +106,11 @@ def _is_same(holder: MutableMapping[str, Any], before: dict[str, tuple[Any, int]
 
 
 def _kinds(parameters: list[Tensor]) -> set[tuple[torch.device, torch.dtype]]:
-    return {(each.device, each.dtype) for each in parameters if each.grad is not None}
+    return {
+        (parameter.device, parameter.dtype)
+        for parameter in parameters
+        if parameter.grad is not None
+    }
 
 
 def _use_less(optimizer: torch.optim.Optimizer) -> None:

@@ -11,30 +11,32 @@ from flatout_agent.boost import Declined
 from flatout_agent.speedups.fused_updates import FusedUpdate, cannot, faster
 
 CHECKED_STEPS = 3
-"""Steps before which gradients and state are looked at; later ones look the same."""
+"""Steps before which gradients and state are checked; they do not change form afterwards."""
 
 
 def fuse(optimizer: torch.optim.Optimizer) -> tuple[str, Callable[[], None]]:
-    """Switch `optimizer` to its fused implementation; returns (reason, the way back).
+    """Switch `optimizer` to its fused implementation; returns (reason, undo).
 
-    Where torch has no fused kernel for these parameters on the CPU, `foreach` is taken (elsewhere
-    that is the default already). The update is the same formula: results differ in the last bits.
-    State that is there already stays and is put where the kernel wants it, also after
-    `load_state_dict`; `state_dict()` shows the flags that the optimizer was made with. An optimizer
-    made with `fused=` or `foreach=`, or of a class that is not torch.optim's own, is left alone.
+    Where torch has no fused kernel for these parameters on the CPU, `foreach` is used (elsewhere
+    that is the default already). The formula of the update is the same: results differ in the last
+    bits. Existing state stays and is moved to where the kernel needs it, also after
+    `load_state_dict`; `state_dict()` shows the flags that the optimizer was created with. An
+    optimizer created with `fused=` or `foreach=`, or of a class outside torch.optim, is left alone.
     """
-    reason = cannot(torch, optimizer)
+    reason = cannot(optimizer)
     if reason is not None:
         return f"as written: {reason}", _nothing
     try:
-        flag, kernel = faster(torch, optimizer)
+        flag, kernel = faster(optimizer)
     except Declined as declined:
         return f"as written: {declined}", _nothing
     switch = _StepSwitch(torch, optimizer, flag, kernel)
     switch.on()
     kind = type(optimizer).__name__
-    told = f"torch's {kernel}" if flag == "fused" else f"torch has no fused {kind} for this device"
-    return f"{flag}: {told}", switch.off
+    detail = (
+        f"torch's {kernel}" if flag == "fused" else f"torch has no fused {kind} for this device"
+    )
+    return f"{flag}: {detail}", switch.off
 
 
 def _nothing() -> None:
@@ -42,17 +44,17 @@ def _nothing() -> None:
 
 
 class _StepSwitch(FusedUpdate):
-    """The same for a step that makes the gradients itself.
+    """FusedUpdate for a step that computes the gradients itself.
 
-    Autograd gives a gradient the memory order of its parameter, so after the first steps there is
-    nothing left to look for: a look at each parameter costs a microsecond a step.
+    Autograd gives a gradient the memory format of its parameter, so after the first steps there is
+    nothing left to check: checking each parameter costs a microsecond a step.
     """
 
     AMP = "_step_supports_amp_scaling"
-    """GradScaler's own flag: such an optimizer takes the scale into its kernel, with no sync."""
+    """GradScaler's own flag: such an optimizer unscales inside its kernel, without a sync."""
 
     def __init__(self, torch: Any, optimizer: Any, flag: str, kernel: str) -> None:
-        super().__init__(torch, optimizer, flag, kernel)
+        super().__init__(optimizer, flag, kernel)
         self.sparse = False
         self.own_amp = getattr(optimizer, self.AMP, None)
 
@@ -77,7 +79,7 @@ class _StepSwitch(FusedUpdate):
             return None
         if any(grad.layout != torch.strided for grad in self._gradients()):
             self._restore()
-            self.sparse = True  # neither kernel takes them
+            self.sparse = True  # neither kernel supports sparse gradients
             return None
         self._set()
         return super()._before_step(optimizer, args, kwargs)

@@ -1,4 +1,4 @@
-"""From a batch to gradients: forward and backward pass, of the whole batch or of its parts."""
+"""From a batch to gradients: forward and backward passes of the whole batch or of its parts."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from flatout_train.step.splitting import batch_size, split
 class Passes:
     """Forward and backward passes of one model.
 
-    A pass that runs out of memory is done again by `Fit`, with less at a time. What the failed one
-    left behind goes first: its gradients, what it did to buffers. The earlier batches of an
-    unfinished group are then in no gradient any more, so they are done again as well. torch's
-    random numbers of the failed batch are drawn again, those of the earlier batches anew.
+    A pass that runs out of memory is repeated by `Fit`, with less at a time. What the failed pass
+    left behind is undone first: its gradients and its changes to buffers. The gradients of the
+    earlier batches of an unfinished group are lost with it, so those batches are repeated as well.
+    torch draws the same random numbers again for the failed batch, and new ones for the earlier
+    batches.
     """
 
     def __init__(
@@ -46,14 +47,15 @@ class Passes:
         self._weights: list[Weight] = []
         self._parts = 1
         self._redo = False
-        """The group's earlier batches are to be done again."""
+        """The group's earlier batches must be repeated."""
         self._light = False
+        """`Fit` is bypassed: memory has never run out, and the model draws no random numbers."""
         self._redoing = False
-        """That is under way, or has failed."""
+        """The repetition is under way, or has failed."""
         self.splits = 0
         """Calls whose batch was split."""
         self.checked = False
-        """The first loss was looked at."""
+        """The first loss was checked."""
 
     def single(self, batch: Any) -> Tensor:
         """The gradient of this batch alone; returns its loss, 0-d and detached."""
@@ -63,7 +65,7 @@ class Passes:
         return self._fitted(batch)
 
     def first(self, batch: Any) -> Tensor:
-        """The first call of all, `single` or `grouped`: does the model draw random numbers?"""
+        """The very first call, `single` or `grouped`: does the model draw random numbers?"""
         device = self._group.device
         before = random_states(device)
         loss = self.single(batch) if self._group.alone else self.grouped(batch)
@@ -72,10 +74,10 @@ class Passes:
         return loss
 
     def _fitted(self, batch: Any) -> Tensor:
-        """The pass, made to fit into memory.
+        """The loss of a pass that is made to fit into memory.
 
-        While memory has never run out, what `Fit` keeps for that case is not needed: it would only
-        see that each batch fits. Random states are, for models that draw from them.
+        While memory has never run out, `Fit` has nothing to do but note that each batch fits. It is
+        still needed for models that draw random numbers: it saves the random states.
         """
         if self._light:
             try:
@@ -94,7 +96,7 @@ class Passes:
         return loss
 
     def recordable(self, batch: Any) -> Tensor:
-        """Like `single`, without what the host would have to decide."""
+        """Like `single`, without any decision on the host."""
         self._gradients.clear()
         if not self._buffers.none:
             self._buffers.keep()
@@ -114,14 +116,14 @@ class Passes:
         elif group.every == 1:
             loss = self._ranked(batch, ranks)
         else:
-            # All ranks must communicate alike, so none may do a batch again by itself.
+            # All ranks must communicate alike, so none may repeat a batch by itself.
             with ranks.context(group.count + 1 == group.every):
                 loss = self._attempt([batch])
         group.add(batch, self._parts, loss, self._weights)
         return loss
 
     def synchronise(self) -> None:
-        """At the end of a short group with ranks: what the last backward pass would have done."""
+        """End an incomplete group: communicate what its last backward pass would have."""
         group, ranks = self._group, self._group.ranks
         if ranks is None:
             return
@@ -135,7 +137,7 @@ class Passes:
                 self._backward(self._forward(batch), 0.0, batch)
 
     def _ranked(self, batch: Any, ranks: Ranks) -> Tensor:
-        """One batch of each rank makes the step: what they weigh is known before the end."""
+        """One batch per rank makes the step: their total weight is known before the end."""
         group = self._group
         self._weights = group.weights([batch])
         waited = None
@@ -163,34 +165,34 @@ class Passes:
         return self._weighted(parts, self._weights)
 
     def _do_again(self) -> None:
-        """The earlier batches of the group, each in as many parts as it was done in."""
-        too_much, self._redoing = self._redoing, True
+        """Repeat the earlier batches of the group, each in as many parts as before."""
+        failed_before, self._redoing = self._redoing, True
         for batch, count in self._group.batches:
-            if too_much:  # a moment ago they did not fit like that
+            if failed_before:  # they did not fit in that many parts
                 count = max(count, min(self._parts, batch_size(batch)))
             pieces = [batch] if count == 1 else split(batch, count)
             self._weighted(pieces, self._group.weights(pieces))
         self._redo = self._redoing = False
 
     def _weighted(self, parts: list[Any], weights: list[Weight]) -> Tensor:
-        """Backward passes of all parts; returns their mean loss, or the sum of sums."""
+        """Backward passes of all parts; returns their mean loss, or the total of loss sums."""
         group = self._group
-        together: Weight = 0.0
+        total: Weight = 0.0
         for part, weight, factor in zip(parts, weights, group.factors(weights), strict=True):
             loss = self._forward(part)
-            # What weighs nothing has no gradient; its own may be NaN, the mean over nothing.
+            # A part of weight 0 adds no gradient: its loss may be NaN, the mean of no elements.
             if isinstance(factor, Tensor) or factor or group.ranks is not None:
                 self._backward(loss, factor, part)
             loss = _detached(loss)
             if len(parts) == 1:
                 return loss
-            together = together + weighted(loss, weight)
+            total = total + weighted(loss, weight)
         if group.weigh is not None:
-            together = divided(together, added(weights))
-        return together if isinstance(together, Tensor) else loss
+            total = divided(total, added(weights))
+        return total if isinstance(total, Tensor) else loss
 
     def undo(self) -> None:
-        """Take back what a failed pass did to gradients and buffers."""
+        """Undo what a failed pass did to gradients and buffers."""
         base = self._group.base
         self._gradients.clear()
         if base is not None:

@@ -1,4 +1,4 @@
-"""The precision that a step computes in: what is native here, or what was asked for by name."""
+"""The precision a step computes in: what the device supports natively, or what was requested."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from flatout_train.errors import UsageError
 
 NAMES = ("auto", "bf16", "fp16", "tf32", "fp32", "fp8")
 PLANNED = "cpu-bf16"
-"""A plan's own: float32 tensors, products in bfloat16 inside oneDNN (the boost of that name)."""
+"""Only in plans: float32 tensors, matrix products in bfloat16 inside oneDNN (boost cpu-bf16)."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 SHORT = {torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
 FP8_MULTIPLE = 16
-"""The hardware's float8 products want both sides of a weight to be multiples of this."""
+"""float8 matrix products need both dimensions of a weight to be multiples of this."""
 
 
 def _nothing() -> None:
@@ -34,10 +34,10 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Precision:
-    """What was chosen, and why.
+    """The chosen precision, and why.
 
-    `scaler` scales the loss where gradients would vanish (float16). `undo` gives back what was set
-    for the whole process (TF32) or put into the model (float8).
+    `scaler` scales the loss where gradients would underflow (float16). `undo` restores what was set
+    for the whole process (TF32) or replaced in the model (float8).
     """
 
     name: str
@@ -48,45 +48,46 @@ class Precision:
     device_type: str = "cpu"
 
     def context(self) -> AbstractContextManager[Any]:
-        """The region for forward pass and loss; inside an autocast of the caller's, that one holds.
+        """The autocast region for forward pass and loss; an enclosing autocast of the caller wins.
 
-        A new region each time (4 us): one `torch.autocast` object that is entered while it is open
-        would leave autocast switched on behind it. Weights are cast once a region.
+        A new region each time (4 us): entering one `torch.autocast` object again while it is open
+        would leave autocast enabled afterwards. Weights are cast once per region.
         """
         if self.autocast is None or torch.is_autocast_enabled(self.device_type):
             return contextlib.nullcontext()
         return torch.autocast(self.device_type, self.autocast)
 
 
-def choose(asked: str, model: nn.Module, device: torch.device) -> Precision:
-    """The precision for this model on this device. Raises UsageError for what cannot be.
+def choose(precision: str, model: nn.Module, device: torch.device) -> Precision:
+    """The precision for this model on this device. Raises UsageError where it cannot be used.
 
-    "auto" takes bfloat16 where it is native, else float16 with loss scaling on GPUs with Tensor
-    Cores (compute capability 7.0), else float32. A model that is not in float32 keeps its own. TF32
-    is not switched on beside them: autocast leaves no product in float32 that would gain, and the
-    setting holds for the whole process. "fp8" puts torchao's layers into the model, in place.
+    "auto" is bfloat16 autocast where bfloat16 is native, else float16 with loss scaling on GPUs
+    with Tensor Cores (compute capability 7.0), else float32. A model whose weights are not in
+    float32 keeps its precision. TF32 is not enabled in addition: autocast leaves no matrix product
+    in float32 that would gain, and the setting is process-wide. "fp8" replaces linear layers by
+    torchao's float8 layers, in place.
     """
-    if asked not in (*NAMES, PLANNED):
-        raise UsageError(f"precision={asked!r} is not known: it is one of {', '.join(NAMES)}")
-    if asked == "auto":
+    if precision not in (*NAMES, PLANNED):
+        raise UsageError(f"precision={precision!r} is unknown: use one of {', '.join(NAMES)}")
+    if precision == "auto":
         return _auto(model, device)
-    if asked == "fp32":
-        return Precision("fp32", "asked for")
-    _refuse_dtypes(asked, model)
-    if asked == "tf32":
+    if precision == "fp32":
+        return Precision("fp32", "requested")
+    _refuse_dtypes(precision, model)
+    if precision == "tf32":
         return _tf32(device)
-    if asked == PLANNED:
+    if precision == PLANNED:
         return _cpu_bf16(device)
-    if asked == "fp8":
+    if precision == "fp8":
         return _fp8(model, device)
-    return _by_name(asked, model, device)
+    return _by_name(precision, model, device)
 
 
 def _auto(model: nn.Module, device: torch.device) -> Precision:
-    reason = why_not_float32(torch, model)
+    reason = why_not_float32(model)
     if reason is not None:
         return Precision(_own(model), reason)
-    native, detail = native_bf16(torch, device)
+    native, detail = native_bf16(device)
     if not torch.amp.is_autocast_available(device.type):
         return Precision("fp32", f"torch has no autocast for devices of type {device.type}")
     if native:
@@ -102,66 +103,73 @@ def _autocast(name: str, reason: str, device: torch.device) -> Precision:
 
 
 def _own(model: nn.Module) -> str:
-    """The name of the precision that the model's weights are in."""
+    """The name of the precision of the model's weights; "mixed" where they differ."""
     dtypes = {p.dtype for p in model.parameters() if p.is_floating_point() or p.is_complex()}
     if any(dtype.is_complex for dtype in dtypes):
         return "complex"
     return SHORT.get(dtypes.pop(), "fp32") if len(dtypes) == 1 else "mixed" if dtypes else "fp32"
 
 
-def _refuse_dtypes(asked: str, model: nn.Module) -> None:
+def _refuse_dtypes(precision: str, model: nn.Module) -> None:
     """Refuse a precision that the model's weights rule out."""
     own = _own(model)
-    allowed = {"bf16": ("fp32", "bf16", "mixed"), "fp8": ("fp32", "bf16")}.get(asked, ("fp32",))
+    allowed = {"bf16": ("fp32", "bf16", "mixed"), "fp8": ("fp32", "bf16")}.get(precision, ("fp32",))
     if own in allowed:
         return
-    found = {"complex": "complex", "mixed": "partly in half precision"}.get(own, f"in {own}")
+    state = {"complex": "complex", "mixed": "partly in half precision"}.get(own, f"in {own}")
     cure = (
-        "" if own == "complex" else f" Keep them in float32 (model.float()): {asked} casts copies."
+        ""
+        if own == "complex"
+        else f" Keep them in float32 (model.float()): {precision} casts copies of them."
     )
-    raise UsageError(f"precision={asked!r} cannot be used: the model's weights are {found}.{cure}")
+    raise UsageError(
+        f"precision={precision!r} cannot be used: the model's weights are {state}.{cure}"
+    )
 
 
-def _by_name(asked: str, model: nn.Module, device: torch.device) -> Precision:
-    if asked == "bf16" and _own(model) == "bf16":
+def _by_name(precision: str, model: nn.Module, device: torch.device) -> Precision:
+    if precision == "bf16" and _own(model) == "bf16":
         return Precision("bf16", "the model is in bfloat16 already")
     if not torch.amp.is_autocast_available(device.type):
         raise UsageError(
-            f"precision={asked!r} cannot be used: torch has no autocast for devices of type "
-            f"{device.type}. Take precision='fp32'."
+            f"precision={precision!r} cannot be used: torch has no autocast for devices of type "
+            f"{device.type}. Use precision='fp32'."
         )
-    if asked == "bf16":
-        return _autocast(asked, f"asked for; {native_bf16(torch, device)[1]}", device)
-    return _autocast(asked, "asked for; the loss is scaled", device)
+    if precision == "bf16":
+        return _autocast(precision, f"requested; {native_bf16(device)[1]}", device)
+    return _autocast(precision, "requested; with loss scaling", device)
 
 
 def _tf32(device: torch.device) -> Precision:
     lacks = _lacks(device, (8, 0))
     if lacks is not None:
-        raise UsageError(f"precision='tf32' cannot be used: {lacks}. precision='auto' chooses.")
+        raise UsageError(f"precision='tf32' cannot be used: {lacks}. Use precision='auto'.")
     before = torch.get_float32_matmul_precision()
     if before != "highest":
-        return Precision("tf32", f"the matmul precision was set already ({before})")
-    return Precision("tf32", "asked for", undo=allow_tf32(torch))
+        return Precision("tf32", f"the float32 matmul precision was already {before!r}")
+    return Precision("tf32", "requested", undo=allow_tf32())
 
 
 def _cpu_bf16(device: torch.device) -> Precision:
     if device.type != "cpu":
         return Precision("fp32", f"{PLANNED}: the model is on {device.type}")
     try:
-        undo, _ = multiply_in_bf16(torch)
+        undo, _ = multiply_in_bf16()
     except Declined as reason:
         return Precision("fp32", f"{PLANNED}: {reason}")
     return Precision(PLANNED, "oneDNN multiplies in bfloat16", undo=undo)
 
 
-def _lacks(device: torch.device, wanted: tuple[int, int]) -> str | None:
-    """Why this is not an NVIDIA GPU of that compute capability."""
-    needed = "an NVIDIA GPU of compute capability {}.{} or newer is needed".format(*wanted)
+def _lacks(device: torch.device, minimum: tuple[int, int]) -> str | None:
+    """Why this is no NVIDIA GPU of that compute capability or a higher one; None: it is one."""
+    requirement = "an NVIDIA GPU of compute capability {}.{} or newer is needed".format(*minimum)
     if device.type != "cuda" or torch.version.hip:
-        return f"{needed}, and the model is on {'an AMD GPU' if torch.version.hip else device.type}"
-    found = _capability(device)
-    return None if found >= wanted else "{}, this one has {}.{}".format(needed, *found)
+        place = "an AMD GPU" if torch.version.hip else device.type
+        return f"{requirement}, and the model is on {place}"
+    capability = _capability(device)
+    return (
+        None if capability >= minimum else "{}, this one has {}.{}".format(requirement, *capability)
+    )
 
 
 def _capability(device: torch.device) -> tuple[int, int]:
@@ -173,24 +181,24 @@ def _fp8(model: nn.Module, device: torch.device) -> Precision:
     if lacks is None and importlib.util.find_spec("torchao") is None:
         lacks = "torchao is not installed (pip install torchao)"
     if lacks is not None:
-        raise UsageError(f"precision='fp8' cannot be used: {lacks}. precision='auto' chooses.")
-    fitting = float8_layers(model)
-    if not fitting:
+        raise UsageError(f"precision='fp8' cannot be used: {lacks}. Use precision='auto'.")
+    layers = float8_layers(model)
+    if not layers:
         raise UsageError(
-            "precision='fp8' cannot be used: the model has no nn.Linear, beside its head, whose "
-            f"sides are multiples of {FP8_MULTIPLE}. precision='auto' chooses."
+            "precision='fp8' cannot be used: apart from its head, the model has no nn.Linear whose "
+            f"dimensions are multiples of {FP8_MULTIPLE}. Use precision='auto'."
         )
-    undo = convert_to_float8(model, fitting)
+    undo = convert_to_float8(model, layers)
     linear = sum(isinstance(module, nn.Linear) for module in model.modules())
-    reason = f"asked for; {len(fitting)} of {linear} linear layers, the rest in bf16"
+    reason = f"requested; {len(layers)} of {linear} linear layers, the rest in bf16"
     return Precision("fp8", reason, torch.bfloat16, undo=undo, device_type=device.type)
 
 
 def float8_layers(model: nn.Module) -> dict[str, nn.Linear]:
-    """The linear layers whose products can be in float8, by name.
+    """The linear layers whose matrix products can be in float8, by name.
 
-    Not the last one (the head: its errors go straight into the loss), none whose weight is shared
-    (a head tied to its embedding), none with hooks of its own, which would be lost.
+    Excluded are the last layer (the head: its rounding errors go straight into the loss), layers
+    with a shared weight (a head tied to its embedding) and layers with hooks, which would be lost.
     """
     linear = [(n, m) for n, m in model.named_modules() if type(m) is nn.Linear and n]
     uses = Counter(id(p) for module in model.modules() for p in module._parameters.values())
@@ -206,7 +214,10 @@ def float8_layers(model: nn.Module) -> dict[str, nn.Linear]:
 def convert_to_float8(
     model: nn.Module, layers: dict[str, nn.Linear], config: Any = None
 ) -> Callable[[], None]:
-    """Put torchao's float8 layers in place of these; weights stay the same Parameters."""
+    """Replace these layers by torchao's float8 layers; weights stay the same Parameters.
+
+    Returns the function that undoes it.
+    """
     torchao = importlib.import_module("torchao.float8")
     torchao.convert_to_float8_training(
         model, config=config, module_filter_fn=lambda module, name: layers.get(name) is module

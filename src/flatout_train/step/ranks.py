@@ -15,8 +15,8 @@ from torch import Tensor, nn
 class Ranks:
     """The ranks that share one model's gradient.
 
-    Both wrappers average gradients over the ranks; here batches may weigh differently, so each
-    rank's loss is scaled such that the average is the weighted mean.
+    Both wrappers average gradients over the ranks. Batches may differ in weight, so each rank's
+    loss is scaled such that the average is the weighted mean.
     """
 
     def __init__(self, group: Any, replicas: list[Any], sharded: list[Any]) -> None:
@@ -26,14 +26,14 @@ class Ranks:
 
     @property
     def can_reduce(self) -> bool:
-        """Gradients that were not synchronised lie in `.grad`, where they can be reduced by hand.
+        """Whether unsynchronised gradients are in `.grad`, where they can be reduced by hand.
 
-        FSDP2 keeps them unsharded out of sight.
+        FSDP2 keeps them unsharded in internal buffers.
         """
         return not self._sharded
 
     def context(self, last: bool) -> AbstractContextManager[Any]:
-        """The region of one micro-batch: gradients are synchronised in the last one alone."""
+        """The region of one micro-batch: gradients are synchronised only in the last one."""
         for module in self._sharded:
             module.set_requires_gradient_sync(last)
         if last or not self._replicas:
@@ -44,10 +44,10 @@ class Ranks:
         return stack
 
     def start_sum(self, value: float | Tensor, device: torch.device) -> Callable[[], Tensor]:
-        """Start to add up `value` over the ranks.
+        """Start to sum `value` over the ranks.
 
-        The returned function gives the sum (float64, or float32 where the device has none); the
-        device waits for it, not the host.
+        The returned function returns the sum (0-d, float64, or float32 where the device has no
+        float64); the device waits for it, not the host.
         """
         wide = torch.float32 if device.type == "mps" else torch.float64
         if isinstance(value, Tensor):
@@ -63,24 +63,26 @@ class Ranks:
         return wait
 
     def largest(self, value: float, device: torch.device) -> float:
-        """The largest `value` of all ranks; waits for it."""
-        found = torch.full((), value, dtype=torch.float32, device=device)
-        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self._group)
-        return float(found.item())
+        """The maximum of `value` over all ranks (in float32); waits for the device."""
+        maximum = torch.full((), value, dtype=torch.float32, device=device)
+        dist.all_reduce(maximum, op=dist.ReduceOp.MAX, group=self._group)
+        return float(maximum.item())
 
     @torch.no_grad()
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
-        """What the synchronised backward pass does, by hand: for a group that ended early."""
-        listed = [each for each in parameters if each.requires_grad]
-        if not listed:
+        """What the synchronised backward pass does, by hand: for an incomplete group."""
+        trainable = [parameter for parameter in parameters if parameter.requires_grad]
+        if not trainable:
             return
-        device = listed[0].device
-        has = torch.tensor([each.grad is not None for each in listed], dtype=torch.int32)
-        has = has.to(device)
-        dist.all_reduce(has, op=dist.ReduceOp.MAX, group=self._group)
+        device = trainable[0].device
+        has_gradient = torch.tensor(
+            [parameter.grad is not None for parameter in trainable], dtype=torch.int32
+        )
+        has_gradient = has_gradient.to(device)
+        dist.all_reduce(has_gradient, op=dist.ReduceOp.MAX, group=self._group)
         works = []
-        for parameter, somewhere in zip(listed, has.tolist(), strict=True):
-            if not somewhere:
+        for parameter, has_gradient_anywhere in zip(trainable, has_gradient.tolist(), strict=True):
+            if not has_gradient_anywhere:
                 continue  # no rank used it: it has no gradient
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
@@ -98,8 +100,8 @@ def of(model: nn.Module) -> Ranks | None:
     from torch.nn.parallel import DistributedDataParallel
 
     modules = list(model.modules())
-    replicas = [each for each in modules if isinstance(each, DistributedDataParallel)]
-    sharded = [each for each in modules if isinstance(each, FSDPModule)]
+    replicas = [module for module in modules if isinstance(module, DistributedDataParallel)]
+    sharded = [module for module in modules if isinstance(module, FSDPModule)]
     if sharded:
         outer = model if isinstance(model, FSDPModule) else None
         return Ranks(None, replicas, [outer] if outer is not None else sharded)

@@ -1,9 +1,9 @@
-"""Activation checkpointing of a model's repeated blocks, switched on and off without a trace.
+"""Activation checkpointing of a model's repeated blocks, enabled and disabled without a trace.
 
-Each block's forward runs under `torch.utils.checkpoint`: what it computes in between is not kept
-for the backward pass but computed again there. Parameters, names, hooks and state dict stay as they
-are, since the block only changes its class for a subclass with another `forward`; a block that
-`block.compile()` or the whole model's compilation has compiled is compiled anew with it.
+Each block's forward runs under `torch.utils.checkpoint`: its activations are not stored for the
+backward pass but recomputed there. Parameters, names, hooks and state dict stay as they are, since
+the block only changes its class to a subclass with another `forward`; a block that
+`block.compile()` or the whole model's compilation has compiled is recompiled with it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from flatout_train.errors import UsageError
 
 Policy = Literal["all", "alternate", "selective"]
-"""all: every block; alternate: every second one; selective: every block, but the results of matrix
-products, convolutions and attention are kept: only the cheap rest is computed again."""
+"""all: every block; alternate: every second block; selective: every block, but the results of
+matrix products, convolutions and attention are stored: only the cheap rest is recomputed."""
 Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-_KEPT = (
+_SAVED = (
     "mm",
     "addmm",
     "bmm",
@@ -44,9 +44,9 @@ _KEPT = (
 
 
 def blocks_to_recompute(model: nn.Module) -> list[nn.Module]:
-    """The blocks that a model repeats: transformer layers, residual blocks; in order, each once.
+    """The repeated blocks of a model (transformer layers, residual blocks), in order, each once.
 
-    Blocks are two or more modules of one class with parts and parameters of their own, side by
+    Blocks are two or more modules of one class with submodules and parameters of their own, side by
     side in one parent. Where such modules hold longer rows of such modules (stages of blocks,
     encoder and decoder stacks), the inner ones are the blocks.
     """
@@ -56,30 +56,30 @@ def blocks_to_recompute(model: nn.Module) -> list[nn.Module]:
     blocks: list[nn.Module] = []
     for row in rows.values():
         inner = [blocks_to_recompute(module) for module in row]
-        longest = max(len(found) for found in inner)
+        longest = max(len(nested) for nested in inner)
         outer = len(row) > 1 and any(row[0].children()) and any(True for _ in row[0].parameters())
         if outer and len(row) > longest and not (longest and isinstance(row[0], _CONTAINERS)):
             blocks += row
         else:
-            blocks += [block for found in inner for block in found]
+            blocks += [block for nested in inner for block in nested]
     return list(dict.fromkeys(blocks))
 
 
 def _kind(module: nn.Module) -> Any:
-    """Modules of one kind are alike; containers are, when they hold the same kinds."""
+    """The key under which modules are equivalent: the class, for containers also their contents."""
     if isinstance(module, _CONTAINERS):
         return type(module), tuple(type(child) for child in module.children())
     return type(module)
 
 
 def recompute(model: nn.Module, policy: Policy = "all") -> Callable[[], None]:
-    """Checkpoint the model's repeated blocks in training; the answer takes it back.
+    """Checkpoint the activations of the model's repeated blocks in training; returns the undo.
 
-    Gradients are the same to the last bit where the block's operations are deterministic: torch's,
-    Python's and NumPy's random states are put back for the second run, and running statistics of
-    normalisation count each batch once. What a Hugging Face block would add to a generation cache
-    is left out, as its own checkpointing does. Blocks with an instance attribute `forward` and
-    scripted ones stay as they are. A copy or pickle of the model is without it.
+    Gradients are bit-identical where the block's operations are deterministic: torch's, Python's
+    and NumPy's random states are restored for the second run, and running statistics of
+    normalisation layers count each batch once. What a Hugging Face block would add to a generation
+    cache is dropped, as its own checkpointing does. Blocks with an instance attribute `forward` and
+    scripted blocks stay as they are. A copy or pickle of the model is without checkpointing.
 
     Raises UsageError where there is no repeated block.
     """
@@ -89,7 +89,7 @@ def recompute(model: nn.Module, policy: Policy = "all") -> Callable[[], None]:
     if not blocks:
         raise UsageError(
             f"{type(model).__name__} has no repeated blocks to recompute: call "
-            "torch.utils.checkpoint in its forward, or leave recompute at False"
+            "torch.utils.checkpoint in its forward, or pass recompute=False"
         )
     classes = [type(block) for block in blocks]
     for block, cls in zip(blocks, classes, strict=True):
@@ -108,9 +108,9 @@ def _can_change(block: nn.Module) -> bool:
 
 
 _reconstructor: Any = vars(copyreg)["_reconstructor"]
-"""What a pickle of an object of any class names to make it, whatever the object's class is now."""
+"""The constructor that a pickle names; it works whatever the object's class is now."""
 _classes: dict[tuple[type[nn.Module], bool], type[nn.Module]] = {}
-"""Made once each: the compiler tells them apart, and compiles no class twice."""
+"""Created once each: the compiler distinguishes classes, and would compile a copy again."""
 
 
 def _recomputed(cls: type[nn.Module], selective: bool) -> type[nn.Module]:
@@ -135,7 +135,7 @@ def _subclass(cls: type[nn.Module], selective: bool) -> type[nn.Module]:
 
         args = tuple(_without_cache(value) for value in args)
         kwargs = {name: _without_cache(value) for name, value in kwargs.items()}
-        # keywords go in as one argument: of what is in arguments, checkpoint sees the devices
+        # keywords are passed as one argument: checkpoint finds the devices of arguments only
         if not compiling:
             context = functools.partial(_contexts, self, selective)
             return checkpoint(run, *args, kwargs, use_reentrant=False, context_fn=context)
@@ -147,7 +147,7 @@ def _subclass(cls: type[nn.Module], selective: bool) -> type[nn.Module]:
         reduced: Any = cls.__reduce_ex__(self, protocol)
         if reduced[0].__name__ != "__newobj__":
             return reduced
-        return (_reconstructor, (cls, object, None), *reduced[2:])  # __newobj__ wants type(self)
+        return (_reconstructor, (cls, object, None), *reduced[2:])  # __newobj__ needs type(self)
 
     members = {
         "__module__": cls.__module__,
@@ -172,7 +172,7 @@ def is_cache(value: Any) -> bool:
 
 
 def _contexts(block: nn.Module, selective: bool) -> Contexts:
-    """What surrounds the block's first run and its second."""
+    """The contexts of the block's first run and of its recomputation."""
     if not selective:
         return contextlib.nullcontext(), _Again(block, contextlib.nullcontext())
     first, second = _keeping()
@@ -181,12 +181,12 @@ def _contexts(block: nn.Module, selective: bool) -> Contexts:
 
 def _keeping() -> Contexts:
     make: Any = create_selective_checkpoint_contexts
-    return make(_kept_operations())  # type: ignore[no-any-return]
+    return make(_saved_operations())  # type: ignore[no-any-return]
 
 
 @functools.cache
-def _kept_operations() -> list[Any]:
-    packets = [getattr(torch.ops.aten, name, None) for name in _KEPT]
+def _saved_operations() -> list[Any]:
+    packets = [getattr(torch.ops.aten, name, None) for name in _SAVED]
     return [packet.default for packet in packets if packet is not None]
 
 
@@ -200,9 +200,9 @@ def _running(block: nn.Module) -> list[_NormBase]:
 
 
 class _Again(AbstractContextManager[None]):
-    """The second run: Python's and NumPy's random states as at the first, no statistics kept.
+    """The recomputation: Python's and NumPy's random states of the first run, no statistics kept.
 
-    torch's random states are checkpoint's own affair. Entered once more by each further backward.
+    torch's random states are restored by checkpoint itself. Each further backward enters it again.
     """
 
     def __init__(self, block: nn.Module, inner: AbstractContextManager[Any]) -> None:

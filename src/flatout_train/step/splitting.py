@@ -1,18 +1,18 @@
-"""Split a batch along its batch dimension, whatever nest it is.
+"""Split a batch along its batch dimension, whatever its nesting.
 
 A batch of N samples is any nest of dicts, lists, tuples, NamedTuples and dataclasses. In it
 
 - N is the leading dimension of the first tensor that has one;
 - a tensor or NumPy array with leading dimension N is cut into views; any other (0-d, `[T]`
   positions, `[1, 1, T, T]` masks) is shared by all parts. A `[T]` tensor with T == N counts as one
-  number a sample: give what all samples share the shape `[1, T]`;
+  number per sample: give what all samples share the shape `[1, T]`;
 - a list or tuple of N strings, dicts or tensors of other leading dimensions, or a list of N
-  numbers, is one item a sample, and cut; a tuple of numbers (a size) is shared. Where it holds
-  tensors with leading dimension N, those are cut, and the list is a mere holder; unless some of
-  them are not of N and all have the same dtype and trailing shape, as variable lengths have that
-  happen to meet N: then it is one tensor a sample. The batch itself, a NamedTuple and a list of
-  another length are always holders;
-- dicts and dataclasses are holders of fields; everything else is shared.
+  numbers, holds one element per sample, and is cut; a tuple of numbers (a size) is shared. Where it
+  holds tensors with leading dimension N, those are cut, and the list is a mere container; unless
+  some of them have another leading dimension and all have the same dtype and trailing shape, as
+  variable lengths that happen to equal N do: then it is one tensor per sample. The batch itself, a
+  NamedTuple and a list of another length are always containers;
+- dicts and dataclasses are containers of fields; everything else is shared.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ def batch_size(batch: Any) -> int:
 
     Raises UsageError where the batch holds no such tensor.
     """
-    found = _first(batch)
-    if found is None:
+    size = _first(batch)
+    if size is None:
         raise UsageError(
-            f"a batch of type {type(batch).__name__} has no tensor with a batch dimension: batches "
-            "are tensors, or dicts, lists, tuples and dataclasses of them"
+            f"a batch of type {type(batch).__name__} has no tensor with a batch dimension: pass "
+            "a tensor, or a dict, list, tuple or dataclass of tensors"
         )
-    return found
+    return size
 
 
 def split(batch: Any, parts: int) -> list[Any]:
-    """`batch` in `parts` parts of the same types, in order, as even as they can be.
+    """`batch` in `parts` parts of the same types, in order, of sizes as equal as possible.
 
-    Tensors are cut into views, nothing is copied but the holders (a PackedSequence is packed anew).
+    Tensors are cut into views; only containers are copied (a PackedSequence is packed again).
     Raises UsageError where the batch has fewer samples than `parts`, or no batch dimension.
     """
     rows = batch_size(batch)
@@ -72,21 +72,21 @@ def _cut(batch: Any, rows: int, samples: slice) -> Any:
             return True
         inner = isinstance(value, list | tuple) and value is not batch
         named = isinstance(value, tuple) and hasattr(value, "_make")
-        return inner and not named and len(value) == rows and _one_a_sample(value, rows)
+        return inner and not named and len(value) == rows and _is_per_sample(value, rows)
 
     def cut(value: Any) -> Any:
         if isinstance(value, list | tuple) and not isinstance(value, PackedSequence):
             return value[samples]
         if _samples(value) != rows:
             return value
-        cut_one = _repacked if isinstance(value, PackedSequence) else _rows
-        return cut_one(value, samples)
+        cut_rows = _repacked if isinstance(value, PackedSequence) else _rows
+        return cut_rows(value, samples)
 
     return nests.change(batch, cut, is_leaf)
 
 
 def _is_array(value: Any) -> bool:
-    """A NumPy array, told without importing NumPy."""
+    """Whether this is a NumPy array, without importing NumPy."""
     return type(value).__module__ == "numpy" and hasattr(value, "__array_interface__")
 
 
@@ -107,15 +107,19 @@ def _rows(value: Any, samples: slice) -> Any:
     return value[samples]
 
 
-def _one_a_sample(value: Any, rows: int) -> bool:
-    """Whether a list of as many items as samples has one for each of them."""
-    whole = [_leading(item) == rows for item in value]
-    if isinstance(value, tuple) and all(isinstance(item, int | float) for item in value):
+def _is_per_sample(value: Any, rows: int) -> bool:
+    """Whether a list of as many elements as samples holds one for each sample."""
+    has_all_rows = [_leading(element) == rows for element in value]
+    if isinstance(value, tuple) and all(isinstance(element, int | float) for element in value):
         return False
-    if not any(whole):
-        return not any(_first(item) == rows for item in value if isinstance(item, list | tuple))
-    kinds = {(str(item.dtype), tuple(item.shape[1:])) for item in value if _leading(item)}
-    return not all(whole) and all(_leading(item) for item in value) and len(kinds) == 1
+    if not any(has_all_rows):
+        return not any(
+            _first(element) == rows for element in value if isinstance(element, list | tuple)
+        )
+    kinds = {
+        (str(element.dtype), tuple(element.shape[1:])) for element in value if _leading(element)
+    }
+    return not all(has_all_rows) and all(_leading(element) for element in value) and len(kinds) == 1
 
 
 def _repacked(value: PackedSequence, samples: slice) -> PackedSequence:

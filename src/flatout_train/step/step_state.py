@@ -1,4 +1,4 @@
-"""A training step's state: everything that its next call depends on, and going on from it."""
+"""A training step's state: everything its next call depends on, and resuming from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSION = 1
 
 
 class Parts(Protocol):
-    """What a step's state is made of: `train_step.TrainStep` has these."""
+    """The attributes that make up a step's state; `train_step.TrainStep` has them."""
 
     optimizer: optim.Optimizer
     scheduler: Any
@@ -64,31 +64,31 @@ def of(step: Parts) -> dict[str, Any]:
 
 
 def _gradient(step: Parts) -> dict[str, Any]:
-    """The unfinished group: what its calls have added up. Of several ranks each has its own."""
+    """The sums of the unfinished group; empty with several ranks, which each have their own."""
     group = step._group
     if group.ranks is not None:
         return {}
     return {
         "weight": float(group.weight),
         "loss": float(group.loss),
-        "gradients": [each.grad for each in step._gradients.parameters],
+        "gradients": [parameter.grad for parameter in step._gradients.parameters],
     }
 
 
 def into(step: Parts, state: dict[str, Any]) -> None:
     """Load `state` into the step's model, optimizer and the rest."""
     if not isinstance(state, dict) or state.get("version") != VERSION:
-        found = state.get("version") if isinstance(state, dict) else type(state).__name__
+        version = state.get("version") if isinstance(state, dict) else type(state).__name__
         raise UsageError(
-            f"this is no state of a training step that this flatout can read (version {found!r}, "
-            f"not {VERSION}): give load_state_dict what state_dict() of a train_step returned"
+            f"this is not a training step's state that this flatout can read (version {version!r}, "
+            f"not {VERSION}): pass load_state_dict what state_dict() of a train_step returned"
         )
     for name, own in (("scheduler", step.scheduler), ("scaler", step._scaler), ("ema", step.ema)):
         if (state[name] is None) != (own is None):
-            here, there = ("a", "none") if own is not None else ("no", "one")
+            own_part, saved_part = ("a", "none") if own is not None else ("no", "one")
             raise UsageError(
-                f"this step has {here} {name}, the saved one has {there}: make the step with the "
-                "same arguments as the one that was saved"
+                f"this step has {own_part} {name}, the saved one has {saved_part}: build the step "
+                "with the same arguments as the saved one"
             )
     step._bare.load_state_dict(state["model"])
     step.optimizer.load_state_dict(state["optimizer"])
@@ -112,8 +112,8 @@ def _load_group(step: Parts, saved: dict[str, Any] | None) -> None:
         return
     if "gradients" not in saved:
         step._choices.notes["resumed"] = (
-            f"the last {saved['count']} calls before the state was saved were of an unfinished "
-            "group of accumulation: with several ranks their gradients are not saved"
+            f"the last {saved['count']} calls before the state was saved belong to an unfinished "
+            "accumulation group: with several ranks their gradients are not saved"
         )
         return
     parameters = step._gradients.parameters
@@ -121,9 +121,11 @@ def _load_group(step: Parts, saved: dict[str, Any] | None) -> None:
     if len(gradients) != len(parameters):
         raise UsageError(
             f"the saved step had {len(gradients)} parameters in its optimizer, this one has "
-            f"{len(parameters)}: make model and optimizer as they were"
+            f"{len(parameters)}: build the same model and optimizer as for the saved step"
         )
-    group.base = [_copied(grad, each) for grad, each in zip(gradients, parameters, strict=True)]
+    group.base = [
+        _copied(grad, parameter) for grad, parameter in zip(gradients, parameters, strict=True)
+    ]
     for parameter, grad in zip(parameters, group.base, strict=True):
         parameter.grad = None if grad is None else grad.clone()
     group.count, group.weight, group.loss = saved["count"], saved["weight"], saved["loss"]

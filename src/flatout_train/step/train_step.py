@@ -1,7 +1,7 @@
-"""The whole training step in one call: forward, backward, clipping, optimizer, scheduler, average.
+"""The whole training step in one call: forward, backward, clipping, optimizer, scheduler, EMA.
 
-Everything is decided when the step is made or on its first call. A call then only does what the
-same loop by hand does, and reads nothing from an accelerator.
+Everything is decided when the step is built or on its first call. After that a call does only what
+the same loop written by hand does, and reads nothing back from an accelerator.
 """
 
 from __future__ import annotations
@@ -49,11 +49,12 @@ def train_step(
 ) -> TrainStep:
     """The whole training step of `model` as one function of a batch.
 
-    Made once, `step = flatout.train_step(model, nn.CrossEntropyLoss(), optimizer, clip_norm=1.0)`;
-    then `loss = step(batch)` for each batch is the whole loop. TrainStep documents the arguments.
+    Build it once, `step = flatout.train_step(model, nn.CrossEntropyLoss(), optimizer,
+    clip_norm=1.0)`; then `loss = step(batch)` for each batch is the whole loop. TrainStep documents
+    the arguments.
 
-    Raises UsageError, here, on the first call or from an error of torch's: it names what is wrong
-    (the parameter, the tensor with its shape, dtype and device) and the cure.
+    Raises UsageError here, on the first call, or in place of an error raised by torch: it names
+    what is wrong (the parameter, the tensor with its shape, dtype and device) and how to fix it.
     """
     problems.check_kinds(model, loss_fn, optimizer, scheduler)
     options = problems.Options(accumulate, weigh, clip_norm, ema, nonfinite, graph, recompute)
@@ -68,67 +69,72 @@ def train_step(
 
 
 class TrainStep:
-    """One training step: `loss = step(batch)`. Made by `flatout.train_step`.
+    """One training step: `loss = step(batch)`. Built by `flatout.train_step`.
 
-    The loss is 0-d, detached, float32 (float64 where the loss is), on the model's device, and has
-    not been waited for: read it with `.item()` seldom, or all of them with `step.metrics()`.
-    Gradients stay in `.grad` until the next step. Everything is chosen once; `step.notes` says what
-    and why.
+    The returned loss is 0-d, detached, float32 (float64 where the loss function returns float64),
+    on the model's device, and not synchronised: call `.item()` on it seldom, or read all losses
+    with `step.metrics()`. Gradients stay in `.grad` until the next step. Everything is chosen once;
+    `step.notes` says what was chosen and why.
 
     Arguments of `train_step`:
 
     - `model`: a module on its device, in training mode; also inside DistributedDataParallel, or
       sharded with `fully_shard` (FSDP2).
-    - `loss_fn`: one of three forms, told apart by the signature. A function whose first parameter
-      is called `model`: `loss_fn(model, batch)`. Any other callable, such as
+    - `loss_fn`: one of three forms, distinguished by the signature. A function whose first
+      parameter is called `model`: `loss_fn(model, batch)`. Any other callable, such as
       `nn.CrossEntropyLoss()`: `loss_fn(model(input), target)`, for batches that are pairs.
       None: `model(**batch)` returns an object or dict with `loss` (Hugging Face). The loss
       is 0-d, and the mean over what `weigh` counts.
-    - `optimizer`: holds the model's trainable parameters, all of them; of torch or like it. Not
+    - `optimizer`: a torch.optim.Optimizer that holds all trainable parameters of the model. Not
       LBFGS.
-    - `plan`: a flatout.toml; decides what is left at "auto" here.
-    - `precision`: "auto", "bf16", "fp16" (the loss is scaled), "tf32", "fp32" or "fp8".
-    - `compile`: "auto", True or "whole" (one graph), "blocks" (those that repeat, and the loss:
-      starts faster), "tuned" ("auto" with kernels timed: starts slowest), a mode of torch's, False.
-    - `layout`: "auto", "channels_last" or "contiguous".
-    - `graph`: the whole step as one CUDA graph: "auto", True or False. Where it cannot be one,
+    - `plan`: path of a flatout.toml; it decides whatever is left at "auto" here.
+    - `precision`: "auto", "bf16" (autocast), "fp16" (autocast with loss scaling), "tf32", "fp32"
+      or "fp8" (torchao).
+    - `compile`: "auto"; True or "whole" (model and loss as one graph); "blocks" (repeated blocks,
+      and the loss: shorter start-up); "tuned" ("auto" with autotuned kernels: longest start-up);
+      a mode of torch.compile; or False.
+    - `layout`: memory format of images: "auto", "channels_last" or "contiguous".
+    - `graph`: the whole step as one CUDA graph: "auto", True or False. Where it cannot be captured,
       the step runs without, and `step.notes["graph"]` says why. Plain values that model and
-      loss read (a factor, a dropout's `p`) may change: that makes a new recording.
-    - `accumulate`: calls that make one optimizer step, 1 or more. The gradient is exactly that of
-      all their batches together: sum of weight times gradient, by sum of weights, over all
-      ranks. Gradients are communicated in the last call alone. `step.flush()` ends a group
-      that is short. The group's batches are kept in memory until then.
-    - `weigh`: what the loss is the mean over, so how much a batch weighs in a group, and a part
+      loss read (a factor, a dropout's `p`) may change: a new graph is captured then.
+    - `accumulate`: calls per optimizer step, 1 or more (gradient accumulation). The gradient is
+      exactly that of all their batches together: the sum of weight times gradient, divided by
+      the sum of weights, over all ranks. Gradients are communicated only in the last call.
+      `step.flush()` ends an incomplete group. The group's batches stay in memory until then.
+    - `weigh`: what the loss is averaged over, and so how much a batch weighs in a group, and a part
       in a batch that is split. "samples": the leading dimension of the batch's first tensor.
-      "tokens": the targets that are not -100 (`batch["labels"]`, or the pair's target), as they
-      stand there: where the loss leaves out more (a model that shifts its labels by one), pass
-      a function. A function of the batch: a number, or a 0-d tensor, which stays on the device;
-      what it gives for a batch's parts adds up. "sum": the loss is a sum: gradients add up.
-    - `clip_norm`: the largest norm of the whole gradient, as in
+      "tokens": the targets that are not -100 (`batch["labels"]`, or the pair's target), counted
+      as they are: where the loss ignores more (a model that shifts its labels by one), pass
+      a function. A function of the batch returns a number, or a 0-d tensor, which stays on the
+      device; its values for the parts of a batch must add up. "sum": the loss is a sum, and
+      gradients add up.
+    - `clip_norm`: maximum L2 norm of the whole gradient, as in
       `torch.nn.utils.clip_grad_norm_`; never waits for the device. `math.inf` clips nothing
-      and has the norms in `step.metrics()`.
-    - `scheduler`: `scheduler.step()` is called after each optimizer step, but not after one that
-      is known to be skipped. On an accelerator a skipped step is known too late.
+      but records the norms in `step.metrics()`.
+    - `scheduler`: `scheduler.step()` is called after each optimizer step, but not after a step
+      that is known to be skipped. On an accelerator a skipped step is known too late.
     - `ema`: decay of an exponential moving average of the weights, in (0, 1): `step.ema` is a
       `torch.optim.swa_utils.AveragedModel` of the model without its wrappers.
-    - `nonfinite`: what happens where the loss or a gradient is NaN or Inf. "stop": NonfiniteError;
-      model and optimizer are as before that step. On an accelerator nothing is waited for:
-      the error comes some steps later, and the step is left out on the device by optimizers
-      that can (torch's fused ones); others have applied it. "skip": the step is left out and
+    - `nonfinite`: what happens where the loss or a gradient is NaN or Inf. "stop": raises
+      NonfiniteError; model and optimizer are as before that step. On an accelerator nothing waits:
+      the error is raised some steps later; optimizers that can (torch's fused ones) skip the
+      step on the device, others have applied it. "skip": the step is skipped and
       counted in `step.metrics().skipped`; this waits for the device at each step where the
-      optimizer cannot skip on it. "halve": the same, and with fp16 the loss scale is halved.
-      With fp16 a gradient that overflows is part of the search for the loss scale, and is
-      skipped under each policy; "stop" then stops for a bad loss, or 20 skips in a row.
+      optimizer cannot skip on the device. "halve": the same, and with fp16 the loss scale is
+      halved. With fp16, overflowing gradients are part of the search for the loss scale and are
+      skipped under every policy; "stop" then stops for a loss that is not finite, or after 20
+      skipped steps in a row.
     - `recompute`: activation checkpointing of repeated blocks: "auto" (where memory runs out and
-      it is faster than splitting, measured), True or False. A batch that does not fit is
-      split and done again, with the same gradient; with several ranks it is not.
-    - `logits`: "stored", or "chunked": cross entropy of a language model's head takes its 2 million
-      logits or more, and their gradient, chunk by chunk and stores none. It rounds otherwise. Where
-      something else reads the logits they are computed; `step.notes["logits"]` says what does.
+      it measures faster than splitting), True or False. A batch that does not fit is split and
+      repeated, with the same gradient; with several ranks it is not.
+    - `logits`: "stored", or "chunked": cross entropy of a language model's head with 2 million
+      logits or more computes them and their gradient chunk by chunk and stores none; results round
+      differently. Where something else reads the logits, they are computed;
+      `step.notes["logits"]` says what reads them.
 
-    With precision="fp32" and compile=False (on CUDA graph=False too: a recording keeps its rates in
-    float32) the step is the plain loop to the last bit: unless asked for, neither the layout nor
-    the optimizer's kernel is changed then.
+    With precision="fp32" and compile=False (on CUDA also graph=False: a recorded step keeps its
+    learning rates in float32) the step is bit-identical to the plain loop: neither the memory
+    layout nor the optimizer's kernel changes then unless you request it.
     """
 
     def __init__(
@@ -141,7 +147,7 @@ class TrainStep:
         choices: Choices,
     ) -> None:
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
-        self.device = next(each for each in model.parameters() if each.requires_grad).device
+        self.device = next(filter(_is_trainable, model.parameters())).device
         self._options, self._choices, self._loss_fn = options, choices, loss_fn
         self._bare = ranks.bare(model)
         self._pair = loss_fn is not None and not loss_call.takes_model(loss_fn)
@@ -170,7 +176,7 @@ class TrainStep:
         self._histories = Histories(self.device)
         self._update = self._make_update()
         self._graph_note, self._calls, self._checked = "", 0, False
-        self._whole = self._make_whole()
+        self._graph_step = self._make_graph_step()
 
     def _make_update(self) -> Update:
         options, ranked = self._options, self._group.ranks is not None
@@ -182,11 +188,11 @@ class TrainStep:
             return ScaledUpdate(*parts, *rest, scaler=self._scaler, on_host=on_host)
         return HostUpdate(*parts, *rest) if on_host else DeviceUpdate(*parts, *rest)
 
-    def _make_whole(self) -> WholeStep | None:
-        """The step as one graph, where one can be made; else the reason goes to the notes."""
-        asked = self._choices.graph
-        if asked in (False, "no", "False"):
-            self._graph_note = "no: asked for"
+    def _make_graph_step(self) -> WholeStep | None:
+        """The step as one graph, where it can be captured; else None, with the reason noted."""
+        choice = self._choices.graph
+        if choice in (False, "no", "False"):
+            self._graph_note = "no: requested"
         elif self.device.type != "cuda":
             on = "CPU" if self.device.type == "cpu" else self.device.type
             self._graph_note = f"no: the model is on the {on}"
@@ -195,9 +201,9 @@ class TrainStep:
         elif self._group.ranks is not None:
             self._graph_note = "no: the ranks' communication is not recorded"
         elif self._scaler is not None:
-            self._graph_note = "no: fp16's loss scale decides on the host which steps are taken"
+            self._graph_note = "no: fp16's loss scaler decides on the host which steps are taken"
         elif self._options.nonfinite != "stop" and not self._update.skips_on_device:
-            self._graph_note = "no: the optimizer cannot leave out steps on the device"
+            self._graph_note = "no: the optimizer cannot skip steps on the device"
         elif self._choices.compile in compiling.GRAPH_MODES:
             self._graph_note = f"no: compile={self._choices.compile!r} records graphs of its own"
         else:
@@ -208,7 +214,10 @@ class TrainStep:
         return None
 
     def __call__(self, batch: Any) -> Tensor:
-        """Forward and backward pass of this batch; every `accumulate` calls an optimizer step."""
+        """Forward and backward pass of this batch; an optimizer step every `accumulate` calls.
+
+        Returns the batch's loss: 0-d, detached, on the model's device.
+        """
         if not self._checked:
             return self._first(batch)
         self._calls += 1
@@ -219,24 +228,24 @@ class TrainStep:
             if self._group.count == self._group.every:
                 self._end_group()
             return loss
-        if self._whole is not None:
-            done = self._whole.run(batch)
-            if done is not None:
-                return self._after_graph(done)
+        if self._graph_step is not None:
+            outputs = self._graph_step.run(batch)
+            if outputs is not None:
+                return self._after_graph(outputs)
         loss = self._passes.single(batch)
-        if self._whole is not None and self._passes.splits:
+        if self._graph_step is not None and self._passes.splits:
             self._close_graph("no: batches are split to fit into memory")
         try:
             taken = self._take(loss)
         except NonfiniteError:
-            problems.check_filled(batch)  # the mean over nothing is NaN
+            problems.check_filled(batch)  # the mean of an empty batch is NaN
             raise
         if taken:
             self._advance()
         return loss
 
     def _first(self, batch: Any) -> Tensor:
-        """The first call, with a look at what it brings and does."""
+        """The first call, which also checks the batch and what the passes did."""
         problems.check_batch(batch, self._pair)
         if not self.model.training:
             warnings.warn(
@@ -262,16 +271,16 @@ class TrainStep:
         return loss
 
     def _take(self, loss: Tensor) -> bool:
-        """The update of a step that is not replayed; its rates round as a replay's would."""
-        if self._whole is None:
+        """The update of a step that is not replayed; its learning rates round as in a replay."""
+        if self._graph_step is None:
             return self._update.take(loss, None)
-        with self._whole.as_recorded():
+        with self._graph_step.as_recorded():
             return self._update.take(loss, None)
 
     def _end_group(self) -> bool:
         group = self._group
         loss = group.mean_loss()
-        # With one batch per rank its share of all was in the loss already.
+        # With one batch per rank, the loss was scaled by the rank's share already.
         correction: Weight | None = None
         if group.every > 1:
             correction = group.correction()
@@ -288,11 +297,11 @@ class TrainStep:
             self.ema.update_parameters(self._bare)
 
     def flush(self) -> bool:
-        """End a group of accumulation that is short of calls; True: an optimizer step was taken.
+        """End an incomplete accumulation group; True: an optimizer step was taken.
 
-        Call it where the data ends. The gradient is the mean over the calls there were. With
-        several ranks, all call it together. Waits for the device, so that nothing bad stays unseen:
-        raises NonfiniteError as a call does.
+        Call it where the data ends. The gradient is the mean over the calls made so far. With
+        several ranks, all must call it together. Waits for the device, so that no loss or gradient
+        that is not finite goes unnoticed: raises NonfiniteError as a call does.
         """
         group = self._group
         pending = group.count
@@ -318,19 +327,19 @@ class TrainStep:
         if not stepped:
             outputs["left out"] = row
         elif self.ema is not None and self.ema.move(self._bare):
-            outputs["averaged"] = row  # as every replay of this will have done
+            outputs["averaged"] = row  # every replay of this recording moves the average too
         return outputs
 
-    def _after_graph(self, done: dict[str, Tensor]) -> Tensor:
-        """The host's part of a step that was replayed; its tensors are written to again."""
-        row = done["row"].clone()
+    def _after_graph(self, outputs: dict[str, Tensor]) -> Tensor:
+        """The host's part of a replayed step; the next replay overwrites its tensors."""
+        row = outputs["row"].clone()
         update = self._device_update()
         update.steps += 1
-        if "averaged" in done and self.ema is not None:
+        if "averaged" in outputs and self.ema is not None:
             self.ema.count()
         update.record([row[0], row[1]], row[2:] if len(row) > 2 else None)
-        if "left out" not in done:
-            self._advance(averaged="averaged" in done)
+        if "left out" not in outputs:
+            self._advance(averaged="averaged" in outputs)
         return row[0]
 
     def _device_update(self) -> DeviceUpdate:
@@ -338,7 +347,7 @@ class TrainStep:
         return self._update
 
     def metrics(self) -> Metrics:
-        """What was counted and measured so far; never waits for the device."""
+        """Counters, losses and gradient norms so far; never waits for the device."""
         histories = self._histories
         histories.send()
         self._update.look()
@@ -355,13 +364,13 @@ class TrainStep:
 
     @property
     def pending(self) -> int:
-        """Calls since the last optimizer step: above 0 within a group of accumulation."""
+        """Calls since the last optimizer step: above 0 within an accumulation group."""
         return self._group.count
 
     @property
     def notes(self) -> dict[str, str]:
-        """What was chosen and why, and how it went so far: {"precision": "bf16: native", ...}."""
-        graph = self._graph_note if self._whole is None else self._whole.note
+        """What was chosen and why, and its state so far: {"precision": "bf16: native", ...}."""
+        graph = self._graph_note if self._graph_step is None else self._graph_step.note
         return {
             **self._choices.notes,
             "layout": self._layout.note(),
@@ -373,27 +382,34 @@ class TrainStep:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on, but random states and the loader's place."""
+        """Everything the next step depends on, except random states and the loader's position."""
         return step_state.of(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`."""
+        """Resume from `state`, which `state_dict()` of a train_step returned.
+
+        Raises UsageError where it does not match this step.
+        """
         step_state.into(self, state)
 
     def close(self) -> None:
-        """Give back what was set for the process, the model and the optimizer."""
+        """Restore every setting of the process, the model and the optimizer that was changed."""
         self._close_graph("no: closed")
         self._choices.undo()
-        self._fit.close()  # once more: a step that goes on after close() begins anew
+        self._fit.close()  # once more: a step that is called after close() starts afresh
 
     def _free_graph(self) -> bool:
-        """Where memory ran out beside recordings, they go, rather than that batches are split."""
-        if self._whole is None or not self._whole.holds_memory:
+        """Free the recordings where memory runs out beside them, before any batch is split."""
+        if self._graph_step is None or not self._graph_step.holds_memory:
             return False
-        self._close_graph("no: a step of another kind did not fit into memory beside the recorded")
+        self._close_graph("no: an eager step did not fit into memory beside the recorded ones")
         return True
 
     def _close_graph(self, reason: str) -> None:
-        if self._whole is not None:
-            self._whole.close()
-            self._whole, self._graph_note = None, reason
+        if self._graph_step is not None:
+            self._graph_step.close()
+            self._graph_step, self._graph_note = None, reason
+
+
+def _is_trainable(parameter: nn.Parameter) -> bool:
+    return parameter.requires_grad

@@ -1,9 +1,9 @@
-"""The end of a step: from gradients to new weights, with clipping, and NaN and Inf kept out.
+"""The end of a step: from gradients to new weights, with clipping, and without NaN and Inf.
 
-On the CPU the host reads loss and gradient for free and leaves a bad step out before the optimizer
-sees it. On an accelerator nothing is read: torch's fused optimizers take a tensor that tells them
-on the device to leave the step out (`found_inf`, made for `torch.amp.GradScaler`), and the host
-learns of it some steps later.
+On the CPU the host reads loss and gradient at no cost and skips a nonfinite step before the
+optimizer sees it. On an accelerator nothing is read: torch's fused optimizers take a tensor that
+makes them skip the step on the device (`found_inf`, introduced for `torch.amp.GradScaler`), and the
+host learns of it some steps later.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from flatout_train.step.problems import parameter_names
 
 _OURS = ("flatout_agent.", "flatout_train.")
 HOPELESS = 20
-"""So many skipped steps in a row are no longer fp16's search for its loss scale."""
+"""This many skipped steps in a row are no longer fp16's search for its loss scale."""
 DIVIDING = ("cuda",)
-"""Devices whose fused kernels clip: of others it is not known that they write gradients back."""
+"""Devices whose fused kernels clip: others are not known to write the scaled gradients back."""
 MAY_ROUND = "_flatout_may_round"
-"""Where an optimizer notes that its steps need not be those of the plain loop to the last bit."""
+"""Attribute of an optimizer whose steps need not be bit-identical to those of the plain loop."""
 
 
 class Update:
-    """Takes optimizer steps, counts them, and keeps their losses and norms."""
+    """Takes optimizer steps, counts them, and records their losses and gradient norms."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class Update:
         self.gradients, self.buffers, self.histories = gradients, buffers, histories
         self.clip_norm, self.policy = clip_norm, policy
         self.ranks = ranks
-        """Other ranks must decide alike: on the gradient, which all share, not on the loss."""
+        """Whether there are other ranks: all must decide alike, on the shared gradient alone."""
         self.steps = 0
         self.skipped = 0
-        self._row = (0, 0)
-        """The last skipped step, and how many were skipped in a row up to it."""
+        self._streak = (0, 0)
+        """The last skipped step, and the number of consecutive skips that end with it."""
         self._stopping: NonfiniteError | None = None
         self.know_optimizer()
         self._with_momentum = isinstance(optimizer, torch.optim.SGD) and any(
@@ -62,35 +62,35 @@ class Update:
         )
 
     def know_optimizer(self) -> None:
-        """See whether the optimizer can leave a step out on the device."""
+        """Check whether the optimizer can skip a step on the device."""
         optimizer = self.optimizer
         self.skips_on_device = bool(getattr(optimizer, "_step_supports_amp_scaling", False))
-        # Only of these is it known that the kernel writes the divided gradients back.
+        # Only these are known to write the divided gradients back.
         known = type(optimizer) in (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
         self.may_divide = self.skips_on_device and known and getattr(optimizer, MAY_ROUND, False)
-        """The optimizer's kernel may divide the gradients, in place of a pass before it."""
+        """Whether the optimizer's kernel may divide the gradients, which saves a pass over them."""
 
     def note(self) -> str:
-        """What happens to steps that are not finite, and when one learns of it."""
+        """What happens to steps that are not finite, and when they are detected."""
         halve = ", there is no loss scale to halve" if self.policy == "halve" else ""
         return f"{self.policy}: {self._how()}{halve}"
 
     def _how(self) -> str:
-        return "seen before the optimizer's step"
+        return "detected before the optimizer's step"
 
     def take(self, loss: Tensor, correction: float | Tensor | None) -> bool:
-        """One optimizer step from the gradients times `correction`; `loss` is for the records.
+        """One optimizer step with the gradients times `correction`; `loss` (0-d) is only recorded.
 
-        Returns False where it is known that the step was left out. Raises NonfiniteError under the
-        policy "stop", on an accelerator for a step some time ago.
+        Returns False where the step is known to have been skipped. Raises NonfiniteError under the
+        policy "stop", on an accelerator for an earlier step.
         """
         raise NotImplementedError
 
     def look(self, wait: bool = False) -> None:
-        """Take in the values that have arrived."""
+        """Process the values that have arrived."""
 
     def collect(self, wait: bool = False) -> None:
-        """The same; raises NonfiniteError under the policy "stop" where one of them is bad."""
+        """`look`; raises NonfiniteError under the policy "stop" where a value is not finite."""
         self.look(wait)
         if self._stopping is not None:
             error, self._stopping = self._stopping, None
@@ -109,29 +109,29 @@ class Update:
     def _needs_first_look(self) -> bool:
         """Whether this step must not be skipped on the device.
 
-        torch's fused SGD makes its momentum in the first step, and leaves it uninitialised where
-        that step is skipped on the device.
+        torch's fused SGD creates its momentum buffers in the first step, and leaves them
+        uninitialised where that step is skipped on the device.
         """
         return self._with_momentum and not self.optimizer.state
 
     def _left_out(self, step: int) -> None:
         self.skipped += 1
-        last, row = self._row
-        self._row = (step, row + 1 if last == step - 1 else 1)
+        last, length = self._streak
+        self._streak = (step, length + 1 if last == step - 1 else 1)
 
     def _hopeless(self) -> bool:
-        return self._row[1] >= HOPELESS
+        return self._streak[1] >= HOPELESS
 
     def _stop(self, step: int, loss: float, where: str, after: str) -> NonfiniteError:
         gradient = f"; the gradient is not finite in {where}" if where else ""
         return NonfiniteError(
-            f"step {step}: the loss is {loss}{gradient}. {after} Look at this step's batch and "
-            'the learning rate, or pass nonfinite="skip" to leave such steps out'
+            f"step {step}: the loss is {loss}{gradient}. {after} Check this step's batch and "
+            'the learning rate, or pass nonfinite="skip" to skip such steps'
         )
 
 
 class HostUpdate(Update):
-    """Where the host reads the values for free: on the CPU."""
+    """Updates on the CPU, where the host reads loss and norm at no cost."""
 
     def take(self, loss: Tensor, correction: float | Tensor | None) -> bool:
         self.steps += 1
@@ -163,19 +163,19 @@ class HostUpdate(Update):
         self._left_out(self.steps)
         if self.policy == "stop":
             where = parameter_names(self.model, self.gradients.nonfinite())
-            raise self._stop(self.steps, loss, where, "Model and optimizer are as before it.")
+            raise self._stop(self.steps, loss, where, "Model and optimizer are as before the step.")
 
 
 class DeviceUpdate(Update):
-    """Where reading a value would make the host wait for the device."""
+    """Updates on an accelerator, where reading a value would make the host wait."""
 
     def _how(self) -> str:
         if self.skips_on_device:
-            return "left out on the device, told some steps later"
+            return "skipped on the device, reported some steps later"
         name = type(self.optimizer).__name__
         if self.policy == "stop":
-            return f"told some steps later, {name} has applied them by then"
-        return f"each step waits for the device, {name} cannot leave steps out on it"
+            return f"reported some steps later, when {name} has applied them"
+        return f"each step waits for the device, as {name} cannot skip steps on it"
 
     def take(self, loss: Tensor, correction: float | Tensor | None) -> bool:
         self.steps += 1
@@ -186,28 +186,31 @@ class DeviceUpdate(Update):
     def apply(
         self, loss: Tensor, correction: float | Tensor | None
     ) -> tuple[Tensor, Tensor | None, bool]:
-        """The step without its records; can be recorded into a graph after the first one."""
+        """The step without its records: (norm, norms of the parameters or None, step taken).
+
+        Can be captured in a graph after the first step.
+        """
         grads = self.gradients.present()
         norm, parts = self.gradients.norm(grads)
         if correction is not None:
             norm = norm * correction
-        found = _flag(norm if self.ranks else norm + loss)
+        found_inf = _flag(norm if self.ranks else norm + loss)
         looks = self._must_look()
         divides = self.skips_on_device and not looks and self._divides(grads)
         if not divides:
             self._clip(grads, norm, correction)
         if self.policy != "stop":
-            self.buffers.restore_where(found)
-        if looks and found.item():
+            self.buffers.restore_where(found_inf)
+        if looks and found_inf.item():
             return norm, parts, False
         if self.skips_on_device and not looks:
-            self._step_where_not(found, self._divisor(norm, correction) if divides else None)
+            self._step_where_not(found_inf, self._divisor(norm, correction) if divides else None)
         else:
             fitting.step_optimizer(self.optimizer, self.optimizer.step)
         return norm, parts, True
 
     def _divides(self, grads: list[Tensor]) -> bool:
-        """Whether the optimizer's kernel is to clip: it reads and writes all gradients anyway."""
+        """Whether the optimizer's kernel clips: it reads and writes all gradients anyway."""
         optimizer: Any = self.optimizer
         return bool(
             self.may_divide
@@ -221,7 +224,7 @@ class DeviceUpdate(Update):
         )
 
     def _divisor(self, norm: Tensor, correction: float | Tensor | None) -> Tensor | None:
-        """What the gradients are to be divided by: 1 by the factor of `_clip`; None: nothing."""
+        """The divisor of the gradients (float32, 0-d), 1 / the factor of `_clip`; None: 1."""
         if self.clip_norm is not None and self.clip_norm != math.inf:
             divisor = torch.clamp((norm.float() + 1e-6) / self.clip_norm, min=1.0)
         elif correction is not None:
@@ -231,19 +234,19 @@ class DeviceUpdate(Update):
         return divisor if correction is None else (divisor / correction).float()
 
     def _must_look(self) -> bool:
-        """The one wait for the device: each step under "skip" where the optimizer cannot skip."""
+        """Whether to wait for the device: each step under "skip" if the optimizer cannot skip."""
         return self._needs_first_look() or (self.policy != "stop" and not self.skips_on_device)
 
-    def _step_where_not(self, found: Tensor, divisor: Tensor | None) -> None:
+    def _step_where_not(self, found_inf: Tensor, divisor: Tensor | None) -> None:
         optimizer: Any = self.optimizer
-        optimizer.grad_scale, optimizer.found_inf = divisor, found
+        optimizer.grad_scale, optimizer.found_inf = divisor, found_inf
         try:
             fitting.step_optimizer(optimizer, optimizer.step)
         finally:
             del optimizer.grad_scale, optimizer.found_inf
 
     def record(self, values: list[Tensor], parts: Tensor | None) -> None:
-        """Collect this step's values, and look at what has arrived of earlier ones."""
+        """Record this step's values, and process those of earlier steps that have arrived."""
         self.histories.add(self.steps, values, parts)
         self.collect()
 
@@ -261,16 +264,16 @@ class DeviceUpdate(Update):
             return None
         late = self.steps - bad.step
         if self.skips_on_device:
-            after = f"Seen {late} steps later; the optimizer left that step out."
+            after = f"Detected {late} steps later; the optimizer skipped that step."
         else:
             name = type(self.optimizer).__name__
-            after = f"Seen {late} steps later; {name} cannot leave steps out: the weights took it."
+            after = f"Detected {late} steps later; {name} cannot skip steps and has applied it."
         where = parameter_names(self.model, self.gradients.named_by(bad.parts))
         return self._stop(bad.step, bad.loss, where, after)
 
 
 class ScaledUpdate(DeviceUpdate):
-    """fp16: `torch.amp.GradScaler` finds the loss scale by skipping the steps that overflow.
+    """fp16: `torch.amp.GradScaler` finds the loss scale by skipping steps whose gradients overflow.
 
     So under "stop" a gradient that overflows does not stop the run, but a loss that is not finite
     does, and so do 20 skipped steps in a row.
@@ -281,25 +284,25 @@ class ScaledUpdate(DeviceUpdate):
         self.scaler, self.on_host = scaler, on_host
 
     def note(self) -> str:
-        return f"{self.policy}: GradScaler leaves out what overflows and halves the loss scale"
+        return f"{self.policy}: GradScaler skips steps that overflow and halves the loss scale"
 
     def take(self, loss: Tensor, correction: float | Tensor | None) -> bool:
         self.steps += 1
         scaler, optimizer = self.scaler, self.optimizer
         if not self.gradients.present():
             self.record([loss, torch.zeros_like(loss), self._scale()], None)
-            return True  # nothing weighed anything; GradScaler asks for gradients
+            return True  # all weights were 0; GradScaler requires gradients
         scaler.unscale_(optimizer)
         grads = self.gradients.present()
         norm, parts = self.gradients.norm(grads)
         if correction is not None:
             norm = norm * correction
-        found = _flag(norm)
+        found_inf = _flag(norm)
         self._clip(grads, norm, correction)
-        self.buffers.restore_where(found)
+        self.buffers.restore_where(found_inf)
         # Where the optimizer cannot skip on the device, GradScaler waits for the device as well.
         look = self.on_host or not self.skips_on_device or self._needs_first_look()
-        skip = bool(look and found.item())
+        skip = bool(look and found_inf.item())
         if not skip:
             fitting.step_optimizer(optimizer, lambda: scaler.step(optimizer))
         scale = self._scale()
@@ -323,19 +326,19 @@ class ScaledUpdate(DeviceUpdate):
     def _judged(self, bad: Bad) -> NonfiniteError | None:
         if self.policy != "stop" or (math.isfinite(bad.loss) and not self._hopeless()):
             return None
-        after = f"Seen {self.steps - bad.step} steps later; the optimizer left that step out."
+        after = f"Detected {self.steps - bad.step} steps later; the optimizer skipped that step."
         where = parameter_names(self.model, self.gradients.named_by(bad.parts))
         return self._stop(bad.step, bad.loss, where, after)
 
 
 def let_round(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    """Allow this optimizer's steps to round otherwise than the plain loop; returns the way back."""
+    """Allow this optimizer's steps to round differently from the plain loop; returns the undo."""
     setattr(optimizer, MAY_ROUND, True)
     return lambda: vars(optimizer).pop(MAY_ROUND, None)
 
 
 def _has_foreign(hooks: dict[int, Any]) -> bool:
-    """Whether there are hooks of the user's: they are to see gradients that are clipped."""
+    """Whether there are hooks of the user's: they must see clipped gradients."""
     homes = (getattr(hook, "__module__", None) or "" for hook in hooks.values())
     return not all(home.startswith(_OURS) for home in homes)
 

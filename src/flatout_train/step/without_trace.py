@@ -1,4 +1,4 @@
-"""Run steps that have not happened: everything that they change is put back."""
+"""Run steps without a trace: everything that they change is restored."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def without_trace(step: TrainStep) -> Iterator[Ranks | None]:
-    """In here `step` may be called; afterwards it and all that it holds are what they were.
+    """Within it `step` may be called; afterwards it and everything it holds are restored.
 
-    Weights, buffers and the optimizer's state are kept in host memory and written back into the
-    same tensors; gradients end as None. No graph is recorded, and the ranks, which it hands out, do
-    not communicate. Raises UsageError for FSDP, which cannot be silenced.
+    Weights, buffers and the optimizer's state are copied to host memory and written back into the
+    same tensors; gradients end as None. No graph is captured, and the ranks, which it yields, do
+    not communicate. Raises UsageError for FSDP, whose communication cannot be disabled.
     """
     ranks = step._group.ranks
     if ranks is not None and not ranks.can_reduce:
         raise UsageError(
-            "the layers of an FSDP model communicate in every pass, so that no rank can try a size "
-            "by itself: search with the model on one device"
+            "the layers of an FSDP model communicate in every pass, so no rank can try a size by "
+            "itself: run find_batch_size with the model on one device"
         )
-    kept = _Kept(step)
+    snapshot = _Snapshot(step)
     try:
-        step._whole, step._group.ranks = None, None
+        step._graph_step, step._group.ranks = None, None
         with contextlib.nullcontext() if ranks is None else ranks.context(last=False):
             yield ranks
     finally:
-        kept.restore()
-        del kept
+        snapshot.restore()
+        del snapshot
         gc.collect()
         empty_cache(step.device)
 
 
-class _Kept:
-    """What a step and its parts held."""
+class _Snapshot:
+    """The state of a step and its parts."""
 
     def __init__(self, step: TrainStep) -> None:
         self._step = step
@@ -57,7 +57,9 @@ class _Kept:
         memo: dict[int, Any] = {}
         for tensor in nests.tensors(state):
             memo[id(tensor)] = _on_host(tensor)
-        self._states = [(each, _held(held, memo)) for each, held in step.optimizer.state.items()]
+        self._states = [
+            (parameter, _held(held, memo)) for parameter, held in step.optimizer.state.items()
+        ]
         self._groups = [(group, _held(group, memo)) for group in step.optimizer.param_groups]
         self._buffers = [
             (module._buffers, name, buffer, _on_host(buffer))
@@ -73,7 +75,7 @@ class _Kept:
     @torch.no_grad()
     def restore(self) -> None:
         step = self._step
-        step._update.look(wait=True)  # what is on its way belongs to steps that did not happen
+        step._update.look(wait=True)  # values in flight belong to the steps that are undone
         step.load_state_dict(self._state)
         step.optimizer.state.clear()
         for parameter, held in self._states:
@@ -94,11 +96,11 @@ def _on_host(tensor: Tensor) -> Tensor:
 
 
 _Held = dict[str, tuple[Any, Any]]
-"""Each value as an object, and what it held."""
+"""Each value as an object, and a copy of its content."""
 
 
 def _held(values: dict[str, Any], memo: dict[int, Any]) -> _Held:
-    """Of tensors the one copy that the state has too; parameters stay themselves."""
+    """Values with their copies: tensors share the state's copy; parameters are not copied."""
     return {
         name: (value, list(value) if name == "params" else copy.deepcopy(value, memo))
         for name, value in values.items()
@@ -113,7 +115,7 @@ def _given_back(held: _Held) -> dict[str, Any]:
 
 
 def _own(fields: dict[str, Any]) -> dict[str, Any]:
-    """The fields themselves; of lists and the like, copies."""
+    """The fields; lists, dicts and deques as shallow copies."""
     return {
         name: copy.copy(value) if isinstance(value, list | dict | deque) else value
         for name, value in fields.items()

@@ -17,7 +17,7 @@ def test_an_index_can_name_nothing_but_records_of_tensors():
             return os.mkdir, ("/nowhere",)
 
     for thing in (Trap(), torch.nn.Linear, eval, os.path.join):
-        with pytest.raises(pickle.UnpicklingError, match="no place in an index"):
+        with pytest.raises(pickle.UnpicklingError, match="does not belong in an index"):
             checkpoint_sharded._Index(io.BytesIO(pickle.dumps(thing))).load()
 
 

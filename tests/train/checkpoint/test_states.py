@@ -133,7 +133,7 @@ def test_keys_are_looked_at_too():
 def test_a_nest_that_holds_itself_is_refused():
     nest = []
     nest.append(nest)
-    with pytest.raises(CheckpointError, match="holds itself"):
+    with pytest.raises(CheckpointError, match="contains itself"):
         through_a_file(nest)
 
 

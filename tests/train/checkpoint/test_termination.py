@@ -29,7 +29,7 @@ def handlers():
 def test_the_signal_only_asks_and_the_end_comes_when_it_is_safe(handlers):
     watch = Watch(30)
     signal.raise_signal(signal.SIGTERM)
-    assert watch.asked == END
+    assert watch.request == END
     with pytest.raises(SystemExit) as caught:
         watch.done()
     assert caught.value.code == 143
@@ -41,9 +41,9 @@ def test_the_programs_own_handler_is_called_after_the_save(handlers):
     before = signal.signal(signal.SIGTERM, lambda number, frame: called.append(number))
     watch = Watch(30)
     signal.raise_signal(signal.SIGTERM)
-    assert (watch.asked, called) == (END, [])
+    assert (watch.request, called) == (END, [])
     watch.done()
-    assert (watch.asked, called) == (0, [signal.SIGTERM])
+    assert (watch.request, called) == (0, [signal.SIGTERM])
     watch.close()
     signal.signal(signal.SIGTERM, before)
 
@@ -66,7 +66,7 @@ def test_the_end_waits_for_all_checkpoints(handlers):
     one, other = Watch(30), Watch(30)
     signal.raise_signal(signal.SIGTERM)
     one.done()
-    assert other.asked == END
+    assert other.request == END
     with pytest.raises(SystemExit):
         other.done()
     one.close()
@@ -79,7 +79,7 @@ def test_handlers_stay_until_the_last_is_closed(handlers):
     one.close()
     assert signal.getsignal(signal.SIGTERM) != before
     signal.raise_signal(signal.SIGTERM)
-    assert (one.asked, other.asked) == (0, END)
+    assert (one.request, other.request) == (0, END)
     other.close()
     other.close()
     assert signal.getsignal(signal.SIGTERM) == before
@@ -98,7 +98,7 @@ def test_an_ignored_signal_stays_ignored():
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     watch = Watch(30)
     signal.raise_signal(signal.SIGTERM)
-    assert watch.asked == 0
+    assert watch.request == 0
     watch.close()
     assert signal.signal(signal.SIGTERM, before) == signal.SIG_IGN
 
@@ -115,7 +115,7 @@ def test_a_handler_put_on_top_stays(handlers):
 
     signal.signal(signal.SIGTERM, on_top)
     signal.raise_signal(signal.SIGTERM)
-    assert (called, watch.asked) == ([signal.SIGTERM], END)
+    assert (called, watch.request) == ([signal.SIGTERM], END)
     watch.close()
     assert signal.getsignal(signal.SIGTERM) == on_top
     signal.signal(signal.SIGTERM, before)
@@ -126,11 +126,11 @@ def test_under_slurm_usr1_saves_and_training_goes_on(handlers, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "1")
     watch = Watch(30)
     signal.raise_signal(signal.SIGUSR1)
-    assert watch.asked == SAVE
+    assert watch.request == SAVE
     watch.done()
-    assert watch.asked == 0
+    assert watch.request == 0
     signal.raise_signal(signal.SIGTERM)
-    assert watch.asked == END
+    assert watch.request == END
     watch.close()
 
 
@@ -139,7 +139,7 @@ def test_elsewhere_than_in_the_main_thread_a_warning_says_so(handlers, recwarn):
         Watch(30).close()
 
     thread = threading.Thread(target=other)
-    with pytest.warns(UserWarning, match="not made in the main thread"):
+    with pytest.warns(UserWarning, match="not created in the main thread"):
         thread.start()
         thread.join()
 
@@ -228,7 +228,7 @@ def main(folder):
                     while True:
                         time.sleep(0.01)
                 if name == "stuck":
-                    while not checkpoint._watch.asked:
+                    while not checkpoint._watch.request:
                         time.sleep(0.01)
                     mutex = ctypes.create_string_buffer(64)
                     for _ in range(2):  # the second time never comes back

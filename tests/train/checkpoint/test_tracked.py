@@ -126,7 +126,7 @@ def test_missing_and_additional_names(tmp_path):
         checkpoint.resume()
     with (
         Checkpoint(tmp_path, model=nn.Linear(2, 2)) as checkpoint,
-        pytest.warns(UserWarning, match="other in .* is not tracked here"),
+        pytest.warns(UserWarning, match="other in .* is not tracked"),
     ):
         checkpoint.resume()
 

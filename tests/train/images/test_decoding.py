@@ -214,7 +214,7 @@ def test_the_decoder_is_chosen_by_measuring_or_by_name() -> None:
     assert "no other decoder" in reason or "per second" in reason
     assert decoding.choose("pillow", samples)[0].name == "pillow"
     assert "no plain JPEG" in decoding.choose("auto", [])[1]
-    with pytest.raises(UsageError, match=r"'none' is not installed here; there is .*pillow"):
+    with pytest.raises(UsageError, match=r"'none' is not installed; pass 'auto' or one of: .*pillow"):
         decoding.choose("none", samples)
 
 

@@ -53,9 +53,9 @@ def test_given_classes_fix_the_labels_though_one_is_empty(tmp_path: Path) -> Non
     (root / "cat").mkdir()
     found = image_folder.find(root, classes=["cat", "cow", "dog"])
     assert (found.classes, found.labels.tolist()) == (["cat", "cow", "dog"], [2])
-    with pytest.raises(UsageError, match="'dog' that classes= does not name"):
+    with pytest.raises(UsageError, match="'dog', which classes= does not list"):
         image_folder.find(root, classes=["cat"])
-    with pytest.raises(UsageError, match="each class once"):
+    with pytest.raises(UsageError, match="each once"):
         image_folder.find(root, classes=["cat", "cat", "dog"])
 
 
@@ -108,11 +108,11 @@ def test_folders_that_cannot_be_are_refused_with_the_cure(tmp_path: Path) -> Non
     empty = tmp_path / "empty"
     empty.mkdir()
     refused("one folder of pictures per class", empty)
-    refused("lie in .* itself", touch(tmp_path / "flat", "a.jpg"))
+    refused("are in .* itself", touch(tmp_path / "flat", "a.jpg"))
     refused("no pictures below", touch(tmp_path / "texts", "cat/a.txt"))
     half = touch(tmp_path / "half", "cat/a.jpg", "dog/b.txt")
     refused("no pictures in the class folders 'dog'", half)
-    refused("names no pictures", empty, labels={})
+    refused("lists no pictures", empty, labels={})
     refused("none of the pictures .* 'x.jpg'", empty, labels={"x.jpg": 1})
 
 

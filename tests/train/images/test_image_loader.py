@@ -367,7 +367,7 @@ def test_a_loader_makes_one_pass_at_a_time(tmp_path: Path) -> None:
     first = iter(one)
     next(first)
     next(iter(one))
-    with pytest.raises(UsageError, match="make a second loader"):
+    with pytest.raises(UsageError, match="create a second loader"):
         next(first)
 
 

@@ -103,7 +103,7 @@ def test_a_data_set_that_was_changed_is_loaded_again() -> None:
     assert content(loader) == first
     dataset.scale = 2
     assert content(loader)[1]["x"][0] == [16.0, 16.0, 16.0]
-    assert loader.notes["cache"] == "no: the data set was changed since"
+    assert loader.notes["cache"] == "no: the data set has changed since"
 
 
 def test_a_cache_that_does_not_fit_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,8 +111,8 @@ def test_a_cache_that_does_not_fit_is_not_made(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("flatout_train.loader.feeding.CHEAP_S", {True: 0.0, False: 0.0})
     loader = flatout.loader(Counting(), 8, workers=0)
     list(loader)
-    assert loader.notes["cache"] == "no: 0 MB for 0 MB that are free"
-    with pytest.raises(UsageError, match="cache='host': 0 MB for 0 MB"):
+    assert loader.notes["cache"] == "no: 0 MB do not fit into 0 MB of free memory"
+    with pytest.raises(UsageError, match="cache='host': 0 MB do not fit into 0 MB"):
         list(flatout.loader(Counting(), 8, workers=0, cache="host"))
 
 
@@ -173,7 +173,7 @@ def test_what_is_not_tensors_alone_is_loaded_sample_by_sample() -> None:
     assert columns_of((torch.ones(3), "names")) is None
     with pytest.raises(UsageError, match="cannot become a tensor"):
         columns_of(np.array(["a", "b"]))
-    with pytest.raises(UsageError, match="first dimension is missing"):
+    with pytest.raises(UsageError, match="is 0-d"):
         columns_of(torch.tensor(1))
 
 

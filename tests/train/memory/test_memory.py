@@ -163,7 +163,7 @@ def test_freeing_gives_memory_back_to_the_system() -> None:
 
 @pytest.mark.parametrize("fraction", [0, -0.5, 1.5, float("nan")])
 def test_a_fraction_is_more_than_0_and_at_most_1(fraction: float) -> None:
-    with pytest.raises(UsageError, match="fraction must be"):
+    with pytest.raises(UsageError, match="fraction="):
         flatout.memory.limit(fraction, "cuda:0")
 
 
@@ -173,7 +173,7 @@ def test_the_cpu_has_no_limit_and_the_cure_is_named() -> None:
 
 
 def test_other_kinds_of_devices_are_refused() -> None:
-    with pytest.raises(UsageError, match="not meta"):
+    with pytest.raises(UsageError, match="memory of meta"):
         flatout.memory.report("meta")
 
 
@@ -252,7 +252,7 @@ def test_a_history_is_written_when_its_block_fails_and_hides_no_error(tmp_path: 
 def test_nothing_is_written_over(tmp_path: Path) -> None:
     (tmp_path / "memory.html").write_text("mine")
     history = flatout.memory.history
-    with pytest.raises(UsageError, match="not written over"), history(tmp_path / "memory", "cpu"):
+    with pytest.raises(UsageError, match="already exists"), history(tmp_path / "memory", "cpu"):
         pass
     assert (tmp_path / "memory.html").read_text() == "mine"
     with pytest.raises(UsageError, match="does not exist"), history(tmp_path / "a" / "b", "cpu"):
@@ -393,7 +393,7 @@ def test_steps_between_measurements_count() -> None:
             check.check()
         growth = check.growth()
     assert growth.bytes_per_step == MIB / 4
-    with pytest.raises(UsageError, match="every must be"):
+    with pytest.raises(UsageError, match="every="):
         flatout.memory.leaks("cpu", every=0)
 
 

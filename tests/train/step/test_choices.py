@@ -34,7 +34,7 @@ def test_a_plan_decides_what_is_left_to_auto(tmp_path: Path) -> None:
     step(batch())
     assert step.notes["precision"].startswith("bf16")
     assert step.notes["compile"].startswith("no")
-    assert step.notes["optimizer"] == "as written: the plan has it so"
+    assert step.notes["optimizer"] == "as written: the plan says so"
     assert str(path) in step.notes["plan"]
     step.close()
     with pytest.raises(UsageError, match=r"missing\.toml"):
@@ -52,7 +52,7 @@ def test_what_was_asked_for_by_name_holds_against_the_plan(tmp_path: Path) -> No
 def test_the_plain_loop_keeps_layout_and_kernel_unless_they_are_asked_for() -> None:
     step = made(precision="fp32", compile=False)
     assert step.notes["optimizer"].startswith("as written")
-    assert step.notes["layout"] == "contiguous: asked for"
+    assert step.notes["layout"] == "contiguous: requested"
     assert made(precision="fp32", compile="blocks").notes["optimizer"].startswith("fused")
     step = made(compile=False)
     assert step.notes["optimizer"].startswith("fused")

@@ -448,7 +448,7 @@ def test_what_cannot_be_chunked_says_why() -> None:
     assert "not called yet" in made(words(), plain).notes["logits"]
     compiled: Any = REAL(words(), backend="eager")
     assert "compiles" in made(compiled, plain).notes["logits"]
-    with pytest.raises(UsageError, match=r"logits='none' is not known"):
+    with pytest.raises(UsageError, match=r"logits='none' is unknown"):
         made(words(), plain, "none")
 
 
@@ -456,7 +456,7 @@ def test_the_compiler_that_has_it_whole_keeps_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch, "compile", lambda call, **_: REAL(call, backend="aot_eager"))
     monkeypatch.setattr(compiling, "missing", lambda *_: None)
     step = of_both(words(), plain, tokens(), compile="whole")
-    assert step.notes["logits"].startswith("stored: the compiler has head and loss")
+    assert step.notes["logits"].startswith("stored: head and loss are compiled into one graph")
 
 
 def test_beside_compiled_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,7 +160,7 @@ def test_in_a_recording_the_divisor_is_made_anew_by_each_replay() -> None:
         ]
     )
     cpu = torch.device("cpu")
-    step._whole = WholeStep(step._body, step.model, step.optimizer, cpu, recorder=recorder)
+    step._graph_step = WholeStep(step._body, step.model, step.optimizer, cpu, recorder=recorder)
     for batch in batches(*[8] * 10):
         step(batch)
         plain(batch)

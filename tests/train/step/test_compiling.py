@@ -281,7 +281,7 @@ def test_values_that_keep_changing_end_at_torchs_limit(few: None) -> None:
     chosen = compiling.choose("whole", model, call, CPU)
     for length in range(6):
         chosen.call((*batch(), "x" * length))
-    assert "until torch's limit" in chosen.note()
+    assert "torch's recompilation limit" in chosen.note()
 
 
 @pytest.mark.usefixtures("traced")
@@ -326,9 +326,9 @@ def test_repeated_blocks(model: nn.Module, groups: list[int], how: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "model", "word"),
     [
-        (False, network(), "asked for"),
-        ("auto", network(), "on the CPU it gains"),
-        ("blocks", network(depth=2), "no blocks of one kind"),
+        (False, network(), "requested"),
+        ("auto", network(), "on the CPU it saves"),
+        ("blocks", network(depth=2), "no repeated blocks"),
         (True, nn.DataParallel(network()), "DataParallel"),
     ],
 )
@@ -357,7 +357,7 @@ def test_without_a_compiler_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_word_that_is_not_known() -> None:
-    with pytest.raises(UsageError, match=r"compile='fast' is not known: it is auto, blocks, whole"):
+    with pytest.raises(UsageError, match=r"compile='fast' is unknown: use auto, blocks, whole"):
         compiling.choose("fast", network(), loss_of(network()), CPU)
 
 

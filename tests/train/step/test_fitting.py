@@ -352,7 +352,7 @@ def prices(monkeypatch: pytest.MonkeyPatch, slow: str) -> None:
         if way.calls > WARM_UP:
             way.times.append((lambda: cost[way.policy] * load, load))
 
-    monkeypatch.setattr("flatout_train.step.ways_to_fit.Way.called", called)
+    monkeypatch.setattr("flatout_train.step.ways_to_fit.Way.add_call", called)
 
 
 def test_recomputing_lets_a_sample_fit_that_splitting_cannot() -> None:
@@ -385,7 +385,7 @@ def test_recomputing_that_fails_is_given_up_and_training_goes_on() -> None:
     loop = Loop(model, "auto")
     run_until_decided(loop)
     assert loop.fit.note.startswith("split in 2")
-    assert "recomputes every block was given up (CheckpointError: " in loop.fit.note
+    assert "recomputes every block: rejected (CheckpointError: " in loop.fit.note
 
 
 def test_recompute_true_does_so_from_the_start() -> None:
@@ -395,7 +395,7 @@ def test_recompute_true_does_so_from_the_start() -> None:
     loop(batch_of(16))
     assert_same(loop.gradient(), wanted)
     assert loop.tries == [[16]]
-    assert loop.fit.note == "recomputes every block: asked for"
+    assert loop.fit.note == "recomputes every block: requested"
     loop.fit.close()
     assert [type(block) for block in blocks_to_recompute(loop.model)] == [Block] * 4
 
@@ -403,7 +403,7 @@ def test_recompute_true_does_so_from_the_start() -> None:
 def test_wrong_recompute_is_named() -> None:
     with pytest.raises(UsageError, match="no repeated blocks"):
         Fit(nn.Linear(2, 2), CPU, True)
-    with pytest.raises(UsageError, match="recompute='some' is not known"):
+    with pytest.raises(UsageError, match="recompute='some' is unknown"):
         Fit(nn.Linear(2, 2), CPU, "some")
 
 

@@ -126,7 +126,7 @@ def test_the_models_own_errors_pass_and_a_proven_call_is_only_made() -> None:
 @pytest.mark.parametrize(
     ("asked", "model", "word"),
     [
-        ("contiguous", nn.Conv2d(1, 1, 1), "asked for"),
+        ("contiguous", nn.Conv2d(1, 1, 1), "requested"),
         ("auto", nn.Linear(2, 2), "no 2-d or 3-d convolution"),
         ("channels_last", nn.Conv1d(1, 1, 1), "no 2-d or 3-d convolution"),
         ("auto", nn.Conv2d(1, 1, 1).double(), "float64"),
@@ -143,5 +143,5 @@ def test_contiguous_with_its_reason(asked: str, model: nn.Module, word: str) -> 
 
 
 def test_a_word_that_is_not_known() -> None:
-    with pytest.raises(UsageError, match=r"layout='nhwc' is not known: it is one of auto"):
+    with pytest.raises(UsageError, match=r"layout='nhwc' is unknown: use one of auto"):
         layout.choose("nhwc", nn.Linear(1, 1))

@@ -120,7 +120,7 @@ def test_a_step_that_fits_neither_time_leaves_everything_as_it_was() -> None:
     before = state(model, optimizer)
     with (
         Ends("zeros_like", 4, times=100),
-        pytest.raises(torch.OutOfMemoryError, match="of before it"),
+        pytest.raises(torch.OutOfMemoryError, match="as before the step"),
     ):
         step_optimizer(optimizer, optimizer.step)
     assert same(state(model, optimizer), before)

@@ -167,10 +167,10 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Any:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.125, fused=True)
         step = flatout.train_step(model, F.cross_entropy, optimizer, **PLAIN)
         cpu, step.device = step.device, torch.device("cuda")
-        on_cuda = step._make_whole()
+        on_cuda = step._make_graph_step()
         step.device = cpu
         assert on_cuda is not None
-        step._whole = WholeStep(
+        step._graph_step = WholeStep(
             step._body,
             model,
             optimizer,
@@ -201,7 +201,7 @@ def test_memory_that_ends_beside_a_recording_is_taken_from_it(recording: Any) ->
     assert step.metrics().splits == 0
     assert memory.held == 0
     assert step.notes["graph"] == (
-        "no: a step of another kind did not fit into memory beside the recorded"
+        "no: an eager step did not fit into memory beside the recorded ones"
     )
     assert step.notes["memory"] == "everything fitted"
 

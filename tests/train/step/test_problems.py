@@ -97,7 +97,7 @@ def test_parameters_that_the_optimizer_lacks() -> None:
 
 def test_an_optimizer_of_another_model() -> None:
     model = network()
-    with pytest.raises(UsageError, match=r"none of .* made for another model\. Make it"):
+    with pytest.raises(UsageError, match=r"none of .* created for another model\. Create it"):
         flatout.train_step(model, F.cross_entropy, sgd(nn.Linear(2, 2)))
     with pytest.raises(UsageError, match="before the model's tensors were replaced"):
         flatout.train_step(model, F.cross_entropy, sgd(copy.deepcopy(model)))
@@ -115,7 +115,7 @@ def test_an_optimizer_made_before_the_model_was_moved() -> None:
         flatout.train_step(model, F.cross_entropy, optimizer)
     model.to_empty(device="cpu")
     stale = torch.optim.SGD([nn.Parameter(each.to("meta")) for each in model.parameters()], lr=0.1)
-    with pytest.raises(UsageError, match=r"made before the model was moved.*after model\.to"):
+    with pytest.raises(UsageError, match=r"created before the model was moved.*after model\.to"):
         flatout.train_step(model, F.cross_entropy, stale)
 
 
@@ -183,7 +183,7 @@ def test_a_loss_that_goes_wrong_later() -> None:
     [
         ((torch.randn(5, 4).double(), pair()[1]), r"batch\[0\] \[5, 4\] is float64, .* float32"),
         ((pair()[0], torch.zeros(5, dtype=torch.int32)), r"batch\[1\] .* int32: class indices"),
-        ((pair()[0], torch.zeros(5)), r"batch\[1\] \[5\] is float32: class indices are int64"),
+        ((pair()[0], torch.zeros(5)), r"batch\[1\] \[5\] is float32: class indices must be int64"),
         ((torch.randn(5, 4, device="meta"), pair()[1]), r"on meta, the model on cpu: .*to_device"),
         ((torch.randn(0, 4), torch.zeros(0).long()), r"batch is empty: batch\[0\] .*\[0, 4\]"),
         ({"x": pair()[0], "y": pair()[1]}, "a dict with 'x', 'y'"),

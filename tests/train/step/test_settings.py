@@ -25,7 +25,7 @@ def choices(monkeypatch: pytest.MonkeyPatch) -> Iterator[Choices]:
 def test_cudnn_measures_the_convolutions_on_cuda(choices: Choices) -> None:
     choices.begin_settings(nn.Sequential(nn.Conv2d(3, 4, 3)), CUDA)
     assert torch.backends.cudnn.benchmark is True
-    assert choices.notes["cudnn-benchmark"] == "the fastest for each shape are measured"
+    assert choices.notes["cudnn-benchmark"] == "cuDNN times the kernels for each shape"
 
 
 def test_without_convolutions_or_where_each_bit_stays_it_does_not(choices: Choices) -> None:

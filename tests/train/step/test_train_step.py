@@ -153,7 +153,7 @@ def test_notes_say_what_was_chosen_and_close_gives_it_back() -> None:
     step.close()
     assert not torch.is_autocast_enabled("cpu")
     step = flatout.train_step(model, nn.CrossEntropyLoss(), optimizer, compile=False, graph=False)
-    assert step.notes["graph"] == "no: asked for"
+    assert step.notes["graph"] == "no: requested"
     step.close()
 
 

@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 def test_the_fewest_parts_whose_largest_is_not_known_to_be_too_large(
     rows: int, least: float, width: int
 ) -> None:
-    way, load = Way(None, least=least), float(rows * width)
+    way, load = Way(None, smallest_failing=least), float(rows * width)
     parts = way.parts(load, rows)
     sizes = [rows * (part + 1) // parts - rows * part // parts for part in range(parts)]
     assert way.share(load, rows, parts) == pytest.approx(max(sizes) * width)
@@ -29,45 +29,45 @@ def test_the_fewest_parts_whose_largest_is_not_known_to_be_too_large(
 def run(way: Way, seconds: float, calls: int = WARM_UP + TIMED) -> None:
     for call in range(calls):
         slow = 100.0 if call < WARM_UP else seconds
-        way.called(lambda slow=slow: slow, 2.0)  # type: ignore[misc]
+        way.add_call(lambda slow=slow: slow, 2.0)  # type: ignore[misc]
 
 
 def test_the_first_calls_do_not_count_and_the_median_does() -> None:
     way = Way(None)
     run(way, 1.0, WARM_UP + TIMED - 1)
     assert way.rate() is None
-    way.called(lambda: 50.0, 2.0)
+    way.add_call(lambda: 50.0, 2.0)
     assert way.rate() == 0.5
 
 
 def test_a_device_that_is_still_at_it_is_not_waited_for() -> None:
-    contest = Contest([first := Way(None, least=9.0), second := Way("all")])
+    contest = Contest([first := Way(None, smallest_failing=9.0), second := Way("all")])
     answers: list[float | None] = [None]
     for _ in range(WARM_UP + TIMED):
         assert contest.current(16.0, 16) is first
-        first.called(lambda: answers[0], 16.0)
+        first.add_call(lambda: answers[0], 16.0)
     assert contest.current(16.0, 16) is first  # one call more than is counted, instead of a wait
     answers[0] = 1.0
     assert contest.current(16.0, 16) is second
     run(second, 0.1)
     assert contest.current(16.0, 16) is second
-    assert contest.kept is second
+    assert contest.fastest is second
 
 
 def test_what_does_more_in_as_many_parts_is_not_run() -> None:
-    plain, alternate, everything = Way(None, least=9.0), Way("alternate"), Way("all")
+    plain, alternate, everything = Way(None, smallest_failing=9.0), Way("alternate"), Way("all")
     contest = Contest([plain, alternate, everything])
     run(plain, 1.0)
     run(alternate, 0.9)
     assert contest.current(16.0, 16) is alternate
     assert everything.calls == 0
-    assert contest.told() == (
+    assert contest.describe() == (
         "recomputes every second block, not split (measured: 1.11 times as long not split)"
     )
 
 
 def test_where_all_is_given_up_nothing_is_left() -> None:
-    contest = Contest([Way(None, given_up="too large"), Way("all", given_up="too large")])
+    contest = Contest([Way(None, rejection="too large"), Way("all", rejection="too large")])
     assert contest.current(1.0, 1) is None
 
 

@@ -1,7 +1,7 @@
-"""The device calls of a recorded step: side streams, `torch.cuda.graph`, and what a failure leaves.
+"""The device calls of a recorded step: side streams, `torch.cuda.graph`, clean-up after a failure.
 
-All through PyTorch's own parts; https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
-tells what they ask for.
+Only PyTorch's own API is used; its requirements are listed at
+https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class CudaRecorder:
         self._device = device
         self._pool: Any = None
         self._side: torch.cuda.Stream | None = None
-        """Of all recordings of a generation: what one has given back is another's on the same
-        stream only."""
+        """The stream of all recordings of a generation: memory that one frees can be reused only
+        on the same stream."""
 
     def refusal(self) -> str | None:
         """Why nothing can be recorded on this device; None: it can."""
@@ -47,35 +47,35 @@ class CudaRecorder:
     def rehearse(self, run: Callable[[], Any]) -> tuple[Any, str | None]:
         """A real step on a side stream, and where it waited for the device (None: nowhere).
 
-        torch.cuda.graph asks for such a step before a recording: what binds itself to a stream
-        (gradient accumulators) must not hold on to the default one.
+        torch.cuda.graph requires such a step before a capture: objects that are bound to a stream
+        (gradient accumulators) must not be bound to the default stream.
         """
         with torch.cuda.device(self._device):
             stream, current = self._stream(), torch.cuda.current_stream()
             random = torch.cuda.get_rng_state()
             stream.wait_stream(current)
             try:
-                with torch.cuda.stream(stream), _waits() as found:
+                with torch.cuda.stream(stream), _waits() as waits:
                     outputs = run()
             except Exception as error:
-                if is_out_of_memory(error):  # the caller does this step once more
+                if is_out_of_memory(error):  # the caller repeats this step
                     torch.cuda.set_rng_state(random)
                 raise
             finally:
                 current.wait_stream(stream)
             for output in outputs.values():
                 output.record_stream(current)
-            return outputs, found[0] if found else None
+            return outputs, waits[0] if waits else None
 
     def record(self, run: Callable[[], Any]) -> tuple[Any, Callable[[], None]]:
-        """Record what `run` launches: its outputs, and how to launch all of it again."""
+        """Capture what `run` launches; returns its outputs, and the function that replays it."""
         with torch.cuda.device(self._device):
             if self._pool is None:
                 self._pool = torch.cuda.graph_pool_handle()
             graph = torch.cuda.CUDAGraph()
             begun: torch.cuda.CUDAGraph | None = None
             current, random = torch.cuda.current_stream(), torch.cuda.get_rng_state()
-            # thread_local: loader threads may go on pinning memory and copying batches
+            # thread_local: loader threads may continue to pin memory and copy batches
             recording = torch.cuda.graph(
                 graph,
                 pool=self._pool,
@@ -87,18 +87,18 @@ class CudaRecorder:
                     begun = graph
                     outputs = run()
             except BaseException:
-                captures.clean_up(torch, current, random, [self._pool], begun)
+                captures.clean_up(current, random, [self._pool], begun)
                 self.renew()
                 raise
             return outputs, graph.replay
 
     def renew(self) -> None:
-        """All recordings are dropped: the next generation has a pool and a stream of its own.
+        """Start a new generation of recordings, with its own pool and stream; all were dropped.
 
-        A pool that its last graph has left cannot be entered again. And from torch 2.12 on, a graph
-        that is freed takes the cuBLAS workspaces of its stream along, whoever else recorded their
-        addresses (pytorch#193402): so no graph may be freed before all others of its stream are out
-        of use.
+        A pool whose last graph was freed cannot be used again. And from torch 2.12 on, freeing a
+        graph also frees the cuBLAS workspaces of its stream, even if other graphs have captured
+        their addresses (pytorch#193402): so no graph may be freed before all others of its stream
+        are out of use.
         """
         self._pool = self._side = None
 
@@ -110,8 +110,8 @@ class CudaRecorder:
 
 @contextlib.contextmanager
 def _waits() -> Iterator[list[str]]:
-    """Collect where the host waits for the device, by torch's own watch for it."""
-    found: list[str] = []
+    """Collect where the host waits for the device, by torch's sync debug mode."""
+    waits: list[str] = []
     begun_by = threading.get_ident()
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
@@ -123,14 +123,14 @@ def _waits() -> Iterator[list[str]]:
             text = str(message)
             if text.startswith(_SYNC):
                 if _is_of_step(begun_by):
-                    found.append(f"the step waits for the device{_place()}")
+                    waits.append(f"the step waits for the device{_place()}")
             elif not text.startswith(_PROTOTYPE):
                 shown(message, *args, **kwargs)
 
         warnings.showwarning = show
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            yield found
+            yield waits
         finally:
             torch.cuda.set_sync_debug_mode(mode)
 
@@ -138,7 +138,7 @@ def _waits() -> Iterator[list[str]]:
 def _is_of_step(begun_by: int) -> bool:
     """Whether this thread works for the step: its own, or autograd's, which Python did not start.
 
-    Loaders' threads wait for copies of their own meanwhile.
+    Loader threads meanwhile wait for their own copies.
     """
     thread = threading.current_thread()
     return thread.ident == begun_by or isinstance(thread, threading._DummyThread)

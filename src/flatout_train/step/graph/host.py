@@ -1,4 +1,4 @@
-"""What Python holds of a step: what forbids a recording, and what would stand still in one."""
+"""A step's state in Python: what rules out a recording, and what a replay would not update."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _TORCH, _OURS = "torch.", ("flatout_agent.", "flatout_train.")
 _WRAPPERS = ("torch.nn.parallel.", "torch.distributed.", "deepspeed.")
 
 HookPlace = tuple[str, Any, tuple[str, ...], tuple[str, ...]]
-"""What is told of it, who holds the hooks, in which dicts, and the modules whose hooks may stay."""
+"""Description, object with the hooks, its dicts of hooks, and modules whose hooks are harmless."""
 
 
 def refusal(
     model: nn.Module, optimizer: torch.optim.Optimizer, device: torch.device, scheduler: Any
 ) -> str | None:
-    """Why this model with this optimizer cannot be recorded; None: nothing is known against it."""
+    """Why this model with this optimizer cannot be recorded; None: no reason is known."""
     return (
         _of_modules(model)
         or _of_parameters(model, device)
@@ -45,7 +45,7 @@ def _of_modules(model: nn.Module) -> str | None:
         if f"{kind.__module__}.".startswith(_WRAPPERS):
             return f"{kind.__name__} exchanges gradients between devices during the step"
         if getattr(module, "sparse", False) is True:
-            return f"{name or kind.__name__} makes sparse gradients (sparse=True)"
+            return f"{name or kind.__name__} produces sparse gradients (sparse=True)"
     return None
 
 
@@ -53,32 +53,32 @@ def _of_parameters(model: nn.Module, device: torch.device) -> str | None:
     named = [*model.named_parameters(), *model.named_buffers()]
     for name, tensor in named:
         if f"{type(tensor).__module__}.".startswith(_WRAPPERS):
-            return f"{name} is spread over several devices"
+            return f"{name} is sharded over several devices"
         if tensor.device.type != device.type:
             return f"{name} is on {tensor.device}, the step on {device}"
     return None
 
 
 class Hooks:
-    """The hooks that a replay, which runs no Python, would not call. Torch's own only compute.
+    """The hooks that a replay, which runs no Python, would not call. Torch's own are harmless.
 
-    torch numbers the hooks of a process as they are registered, wherever that is. So a look at all
-    modules is needed only where the number has moved on, and else a look costs a comparison.
+    torch numbers all hooks of a process as they are registered. So all modules need checking only
+    when that number has changed; otherwise a check costs one comparison.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self._model, self._optimizer = model, optimizer
         self._number = -1
-        self._found: HookPlace | None = None
+        self._hook: HookPlace | None = None
 
     def problem(self) -> str | None:
-        """Which hook there is; None: none."""
-        if self._found is not None and not _foreign(*self._found[1:]):
-            self._found, self._number = None, -1  # it is gone, and there may be others
+        """Which hook there is; None: there is none."""
+        if self._hook is not None and not _foreign(*self._hook[1:]):
+            self._hook, self._number = None, -1  # it was removed; there may be others
         if self._number != RemovableHandle.next_id:
             self._number = RemovableHandle.next_id
-            self._found = next((place for place in self._places() if _foreign(*place[1:])), None)
-        return None if self._found is None else f"{self._found[0]}, which a replay would not call"
+            self._hook = next((place for place in self._places() if _foreign(*place[1:])), None)
+        return None if self._hook is None else f"{self._hook[0]}, which a replay would not call"
 
     def _places(self) -> Iterator[HookPlace]:
         for name, module in self._model.named_modules():
@@ -101,10 +101,10 @@ def _home(hook: Any) -> str:
 
 
 class Watchers:
-    """flatout's own hooks on every optimizer's step: they count steps, and act between two of them.
+    """flatout's own hooks on every optimizer's step: they count steps, and act between steps.
 
-    A recording is no step, and a replay is one although it runs no Python: so they are away while
-    a step is recorded, and are called around each replay.
+    A recording is not a step, and a replay is one although it runs no Python: so they are removed
+    while a step is recorded, and called around each replay.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -112,7 +112,7 @@ class Watchers:
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
-        """They are not called within this."""
+        """Within it the hooks are not called."""
         held = [getattr(optimizers, name) for name in _EVERYWHERE]
         taken = [{key: hooks.pop(key) for key in _own_keys(hooks)} for hooks in held]
         try:
@@ -122,11 +122,11 @@ class Watchers:
                 hooks.update(mine)
 
     def before(self) -> None:
-        """To be called before a replay, which is one step."""
+        """Call the pre-step hooks, before a replay."""
         self._call(optimizers._global_optimizer_pre_hooks)
 
     def after(self) -> None:
-        """To be called after a replay."""
+        """Call the post-step hooks, after a replay."""
         self._call(optimizers._global_optimizer_post_hooks)
 
     def _call(self, hooks: Any) -> None:
@@ -145,27 +145,27 @@ def _of_optimizer(optimizer: torch.optim.Optimizer, scheduler: Any) -> str | Non
     if isinstance(optimizer, torch.optim.SparseAdam):
         return "SparseAdam needs sparse gradients"
     if any(group.get("differentiable") for group in optimizer.param_groups):
-        return f"{kind} was made with differentiable=True"
+        return f"{kind} was created with differentiable=True"
     if getattr(scheduler, "cycle_momentum", False):
         return (
-            f"{type(scheduler).__name__} writes a momentum in each step, which a recording fixes "
-            "(cycle_momentum=False leaves it)"
+            f"{type(scheduler).__name__} changes the momentum in each step, which a recording "
+            "fixes (cycle_momentum=False keeps it constant)"
         )
     return None
 
 
 class HostState:
-    """Everything on the host that a step may move on, as it is before the step is recorded.
+    """Everything on the host that a step may change, as it was before the step was recorded.
 
     A recording runs the step's Python once and its kernels not at all. So whatever `changed()`
-    finds afterwards would stand still in replays; `restore()` puts it back.
+    reports afterwards would not change in replays; `restore()` restores it.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.parameters = list(model.parameters())
         self._gradients = [parameter.grad for parameter in self.parameters]
         self._held = [
-            (place, held, {name: _seen(value) for name, value in held.items()})
+            (place, held, {name: _snapshot(value) for name, value in held.items()})
             for place, held in _held(model, optimizer)
         ]
         self._random = random.getstate()
@@ -173,10 +173,10 @@ class HostState:
         self._numpy = _numpy_state()
 
     def changed(self) -> str | None:
-        """What the step's Python moved on, named; None: nothing."""
+        """What the step's Python changed, as text; None: nothing."""
         for place, held, before in self._held:
             for name, value in held.items():
-                if not _same(before.get(name, _ABSENT), _seen(value)):
+                if not _same(before.get(name, _ABSENT), _snapshot(value)):
                     return f"each step sets {place}{name}, which a replay would not do"
         if random.getstate() != self._random:
             return "each step draws from Python's random, which a replay would not do"
@@ -187,7 +187,7 @@ class HostState:
         return None
 
     def restore(self) -> None:
-        """Undo the recording's traces on the host."""
+        """Undo the recording's changes on the host."""
         for parameter, grad in zip(self.parameters, self._gradients, strict=True):
             parameter.grad = grad
         for _, held, before in self._held:
@@ -207,7 +207,7 @@ _ABSENT = (object(), None)
 def _held(
     model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The dictionaries that hold a step's state, with what to call their entries."""
+    """The dictionaries that hold a step's state, with the prefix of their entries' names."""
     for name, module in model.named_modules():
         place = f"{name}." if name else "model."
         yield place, vars(module)
@@ -221,8 +221,8 @@ def _held(
             yield f"{kind}.state.", state
 
 
-def _seen(value: Any) -> tuple[Any, Any]:
-    """A value, and what tells that it was changed in place."""
+def _snapshot(value: Any) -> tuple[Any, Any]:
+    """A value, and a mark that shows whether it was changed in place."""
     if isinstance(value, Tensor):
         return value, value.data_ptr()
     if isinstance(value, list | dict | set):
@@ -239,7 +239,7 @@ def _same(before: tuple[Any, Any], now: tuple[Any, Any]) -> bool:
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
-        return all(_is_plain(item) for item in value)
+        return all(_is_plain(element) for element in value)
     return isinstance(value, _SCALARS)
 
 

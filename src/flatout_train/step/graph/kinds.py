@@ -1,4 +1,4 @@
-"""Kinds of step: what a recording fixes of a batch, and in what two of them differ."""
+"""Kinds of step: what a recording fixes of a batch, and how two kinds differ."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.
 def describe(
     value: Any, device: torch.device, parts: list[Hashable], tensors: list[Tensor]
 ) -> str | None:
-    """Append what a recording fixes of this nest; what it cannot fix is returned as the reason.
+    """Append to `parts` what a recording fixes of this nest; returns why it cannot, or None.
 
-    Its tensors are collected in the order of `nests.tensors`.
+    Its tensors are appended to `tensors` in the order of `nests.tensors`.
     """
     kind = type(value)
     if kind is Tensor or (kind not in _NESTS and isinstance(value, Tensor)):
@@ -35,16 +35,16 @@ def describe(
     if pairs is None:
         return f"the batch holds a {kind.__name__}, which cannot be compared"
     parts.append((kind, len(pairs)))
-    for name, item in pairs:
+    for name, member in pairs:
         parts.append(name)
-        problem = describe(item, device, parts, tensors)
+        problem = describe(member, device, parts, tensors)
         if problem is not None:
             return problem
     return None
 
 
 def _unfit(tensor: Tensor, device: torch.device) -> str | None:
-    """Why no buffer can stand for this tensor of a batch; None: one can."""
+    """Why no static buffer can replace this tensor of a batch; None: one can."""
     if tensor.device != device and tensor.device.type != device.type:
         return f"the batch has a tensor on {tensor.device}: move it there with flatout.to_device"
     if tensor.requires_grad:
@@ -55,14 +55,14 @@ def _unfit(tensor: Tensor, device: torch.device) -> str | None:
 
 
 def difference(first: Any, second: Any) -> str:
-    """In what two kinds of step differ, in words."""
+    """How two kinds of step differ, as text."""
     if first[1] != second[1]:
-        found = sorted({name for pair in _unequal(first[1], second[1]) for name, _ in pair})
-        names = ", ".join(repr(name) for name in found)
+        changed = sorted({name for pair in _unequal(first[1], second[1]) for name, _ in pair})
+        names = ", ".join(repr(name) for name in changed)
         return f"the optimizer's {names} changes from step to step"
     if first[2] != second[2]:
         return "training mode or requires_grad changes from step to step"
-    return "the batches differ too often in shape or in values that are no tensors"
+    return "the batches differ too often in shape or in values that are not tensors"
 
 
 def _unequal(first: Any, second: Any) -> list[Any]:

@@ -1,7 +1,7 @@
-"""Where the memory of a step is, and which of its kernels run: looked at before each replay.
+"""Where the memory of a step is, and which of its kernels run: checked before each replay.
 
-The host pays for a look in every step, so it asks each tensor once for its address and once whether
-it is frozen, and compares the rest a list at a time.
+The host pays for this check in every step, so it reads each tensor's address once and each
+`requires_grad` once, and compares the rest a list at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FROZEN = operator.attrgetter("requires_grad")
 
 
 class Placement:
-    """Where model, optimizer and average hold their memory, so that a change of it is noticed."""
+    """The memory of model, optimizer and average, to detect when any of it is replaced."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class Placement:
         self._tensors = [tensor for _, _, tensor in named]
         self._addresses = list(map(Tensor.data_ptr, self._tensors))
         compared = [_needs_identity(tensor) for tensor in self._tensors]
-        self._singles = [list(each) for each in zip(*compress(named, compared), strict=True)]
+        self._singles = [list(column) for column in zip(*compress(named, compared), strict=True)]
         self._optimizer = optimizer
-        # kept, not their ids: what is gone may lend its id to what follows it
+        # the objects, not their ids: a freed object's id may be reused
         self._groups, self._state = optimizer.param_groups, optimizer.state
         self._sizes = self._group_sizes()
         self._find_flags(list(model.modules()))
 
     def moved(self, average: AveragedModel | None = None) -> str | None:
-        """What is no longer where it was; None: everything is."""
+        """What was replaced or moved, by name; None: nothing."""
         optimizer = self._optimizer
         if optimizer.param_groups is not self._groups or optimizer.state is not self._state:
             return "the optimizer's state"
@@ -73,8 +73,8 @@ class Placement:
     def _is_held(self) -> bool:
         """Whether each module holds the same tensors and modules.
 
-        Equality of dictionaries begins with identity, in C. Only what was replaced is compared by
-        value: tensors of several values then raise, and those of one are looked at by themselves.
+        Comparing dictionaries checks identity first, in C. Only replaced entries are compared by
+        value: tensors of several elements then raise; those of one element are checked separately.
         """
         try:
             if self._held != self._before:
@@ -98,13 +98,15 @@ class Placement:
         return "the model's memory"
 
     def _find_flags(self, modules: list[nn.Module]) -> None:
-        # straight from the instance: an attribute of many classes of modules takes twice as long
+        # directly from the instance: attribute lookup on modules takes twice as long
         plain = [
             "training" in vars(module) and not hasattr(type(module), "training")
             for module in modules
         ]
         self._instances = [vars(module) for module in compress(modules, plain)]
-        self._others = [each for each, own in zip(modules, plain, strict=True) if not own]
+        self._others = [
+            module for module, is_plain in zip(modules, plain, strict=True) if not is_plain
+        ]
         self._training: list[bool] = []
         self._frozen: list[bool] = []
         self._flags: Hashable = ()
@@ -112,9 +114,9 @@ class Placement:
     def flags(self) -> Hashable:
         """What decides which kernels run: training mode of each module, frozen parameters.
 
-        The same object while nothing changes.
+        The same object as long as nothing changes.
         """
-        training = [each["training"] for each in self._instances]
+        training = [attributes["training"] for attributes in self._instances]
         if self._others:
             training += [module.training for module in self._others]
         frozen = list(map(_FROZEN, self.parameters))
@@ -136,5 +138,5 @@ def _labelled(model: nn.Module, average: AveragedModel | None) -> list[tuple[nn.
 
 
 def _needs_identity(tensor: Tensor) -> bool:
-    """Whether it may be equal, as one truth, to another tensor."""
+    """Whether `==` with another tensor may give a single truth value instead of raising."""
     return type(tensor) not in (Tensor, nn.Parameter) or tensor.numel() == 1

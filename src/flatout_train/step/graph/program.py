@@ -1,8 +1,8 @@
-"""What the program may change between two steps, and a recorded step would go on with as it was.
+"""Values that the program may change between two steps, and that a recording would keep fixed.
 
-A factor of the loss, a dropout's `p`, a tensor of class weights: plain Python reads them anew in
-each step, a replay does not. Which they are is read off the code of the loss and of the modules'
-`forward`: the names in it, looked up in their instances, closures and globals.
+A factor of the loss, a dropout's `p`, a tensor of class weights: plain Python reads them again in
+each step, a replay does not. They are found in the code of the loss and of the modules' `forward`:
+the names in it, looked up in instances, closures and globals.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Get = Callable[[Any], Any]
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 DEEPEST = 4
 MOST = 4000
-"""Functions and objects that are looked through."""
+"""Most functions and objects that are searched."""
 _SCHEDULED = frozenset({"p", "dropout", "momentum"})
-"""Of torch's own modules: what programs change while they train."""
+"""Attributes of torch's own modules that programs change during training."""
 _CELL: Get = attrgetter("cell_contents")
 _STANDARD, _TORCH = sysconfig.get_path("stdlib"), str(Path(torch.__file__).parent)
 
 
 class Program:
-    """The values that a model's forward pass and its loss read, wherever the program holds them."""
+    """The values that a model's forward pass and its loss read, wherever they are stored."""
 
     def __init__(self, model: nn.Module, loss_fn: Any) -> None:
         self._roots = model, loss_fn
@@ -42,14 +42,14 @@ class Program:
         self._next = itertools.count()
         self._generation = self._number = 0
         self.changed = ""
-        """What was another value the last time, by name."""
+        """The name of the value that changed last."""
         self._look()
 
     def number(self) -> int:
-        """The same number for the same values; some microseconds."""
+        """The same number for the same values; takes a few microseconds."""
         if not self._is_same():
             self.changed = self._name_change()
-            if any(_read(get, held) is not thing for get, held, thing, _ in self._things):
+            if any(_read(get, held) is not thing for get, held, thing, _ in self._references):
                 self._generation += 1
             self._look()
         return self._number
@@ -57,23 +57,27 @@ class Program:
     def _is_same(self) -> bool:
         try:
             return [get(held) for get, held, _ in self._values] == self._last and all(
-                get(held) is thing for get, held, thing, _ in self._things
+                get(held) is thing for get, held, thing, _ in self._references
             )
-        except Exception:  # a name is gone, or what stands there now cannot be compared
+        except Exception:  # a name was removed, or its new value cannot be compared
             return False
 
     def _name_change(self) -> str:
         values = zip(self._values, self._last, strict=True)
-        found = [name for (get, held, name), last in values if _differs(_read(get, held), last)]
-        things = [name for get, held, last, name in self._things if _read(get, held) is not last]
-        return next(iter(found + things), "a value")
+        values_changed = [
+            name for (get, held, name), last in values if _differs(_read(get, held), last)
+        ]
+        references = [
+            name for get, held, last, name in self._references if _read(get, held) is not last
+        ]
+        return next(iter(values_changed + references), "a value")
 
     def _look(self) -> None:
-        """Find all of them anew."""
+        """Find all values again."""
         self._values: list[tuple[Get, Any, str]] = []
-        self._things: list[tuple[Get, Any, Any, str]] = []
-        """What is compared by identity: tensors, and what holds values."""
-        self._seen: set[Any] = set()
+        self._references: list[tuple[Get, Any, Any, str]] = []
+        """Objects compared by identity: tensors, and containers of values."""
+        self._visited: set[Any] = set()
         model, loss_fn = self._roots
         for name, module in model.named_modules():
             self._module(module, name or type(module).__name__)
@@ -99,8 +103,8 @@ class Program:
     def _callable(self, value: Any, label: str, depth: int = 0) -> None:
         if isinstance(value, functools.partial):
             self._callable(value.func, label, depth + 1)
-            for name, item in value.keywords.items():
-                self._held(itemgetter(name), value.keywords, item, frozenset(), name, depth)
+            for name, argument in value.keywords.items():
+                self._held(itemgetter(name), value.keywords, argument, frozenset(), name, depth)
         elif isinstance(value, types.MethodType):
             self._code(value.__func__, value.__self__, label, depth)
         elif isinstance(value, types.FunctionType):
@@ -109,7 +113,7 @@ class Program:
             for name, module in value.named_modules():
                 self._module(module, f"{label}.{name}" if name else label)
             for name, tensor in value.named_buffers():
-                self._things.append((attrgetter(name), value, tensor, f"{label}.{name}"))
+                self._references.append((attrgetter(name), value, tensor, f"{label}.{name}"))
         elif value is not None and not isinstance(value, type):
             self._callable_object(value, label, depth)
 
@@ -119,7 +123,7 @@ class Program:
             self._code(call, value, label, depth)
 
     def _code(self, function: Any, owner: Any, label: str, depth: int) -> None:
-        """Look through one function, called with `owner` as its first argument."""
+        """Search one function, called with `owner` as its first argument."""
         function = getattr(function, "__wrapped__", function)
         code = getattr(function, "__code__", None)
         if code is None or (depth and _is_librarys(function)):
@@ -136,7 +140,7 @@ class Program:
             self._object(owner, names, label, depth)
 
     def _object(self, owner: Any, names: frozenset[str], label: str, depth: int) -> None:
-        """What code with these names may read of an object, a dict, a class or a module."""
+        """Collect what code with these names may read of an object, dict, class or module."""
         if isinstance(owner, dict):
             for name in names & owner.keys():
                 self._held(itemgetter(name), owner, owner[name], names, f"{label}[{name!r}]", depth)
@@ -154,29 +158,29 @@ class Program:
         if isinstance(value, PLAIN):
             self._values.append((get, held, label))
         elif isinstance(value, Tensor):
-            self._things.append((get, held, value, label))
+            self._references.append((get, held, value, label))
         elif isinstance(value, types.FunctionType | types.MethodType | functools.partial):
             self._callable(value, label, depth + 1)
         elif isinstance(value, list | tuple):
-            self._things.append((get, held, value, label))
-            if isinstance(value, list) and all(isinstance(item, PLAIN) for item in value):
+            self._references.append((get, held, value, label))
+            if isinstance(value, list) and all(isinstance(element, PLAIN) for element in value):
                 self._values.append((tuple, value, label))
         elif not isinstance(value, nn.Module) and not _is_librarys(value):
             if not isinstance(value, types.ModuleType):
-                self._things.append((get, held, value, label))
+                self._references.append((get, held, value, label))
             if self._is_new(value, names, depth):
                 self._object(value, names, label, depth + 1)
 
     def _is_new(self, what: Any, where: Any, depth: int) -> bool:
         key = id(what), where if isinstance(where, frozenset) else id(where)
-        if key in self._seen or depth > DEEPEST or len(self._seen) > MOST:
+        if key in self._visited or depth > DEEPEST or len(self._visited) > MOST:
             return False
-        self._seen.add(key)
+        self._visited.add(key)
         return True
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
-    """Names and strings in a function and in those inside of it."""
+    """Names and strings in a function and in its nested functions."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, str):
@@ -186,7 +190,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_librarys(value: Any) -> bool:
-    """Whether it is of torch, of Python itself or of an installed package."""
+    """Whether it belongs to torch, to Python itself or to an installed package."""
     if isinstance(value, types.ModuleType):
         file = getattr(value, "__file__", None) or "<"
     elif isinstance(value, types.FunctionType):
@@ -203,7 +207,7 @@ def _read(get: Get, held: Any) -> Any:
     try:
         return get(held)
     except (KeyError, ValueError, AttributeError):
-        return Program  # nothing that a program holds
+        return Program  # equal to no value of a program
 
 
 def _differs(value: Any, last: Any) -> bool:

@@ -1,4 +1,4 @@
-"""An optimizer made ready for a recorded step: rates on the device, counters on the device."""
+"""An optimizer prepared for a recorded step: learning rates and counters on the device."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ import torch
 from torch import Tensor
 
 _UNUSED = {"params", "lr", "initial_lr", "foreach", "fused", "capturable"}
-"""Entries of a parameter group that do not stand in a recording as a number."""
+"""Entries of a parameter group that a recording does not fix as a number."""
 _COUNTERS = ("step", "mu_product")
 """State that torch's optimizers keep on the CPU unless they are capturable."""
 _WARNED = "_warned_capturable_if_run_uncaptured"
-"""Where torch's optimizers note that they have warned of capturable=True in an eager step."""
+"""Attribute of torch's optimizers: they have warned of capturable=True in an eager step."""
 
 
 class Rates:
-    """The learning rates of one optimizer, as numbers outside of a recorded step, tensors inside.
+    """The learning rates of one optimizer: numbers outside a recorded step, tensors inside.
 
-    Outside, `group["lr"]` stays the float that schedulers, logs and checkpoints know. Inside
-    `as_tensors()` it is a 0-d float32 tensor on the device, which `send()` brings up to date before
-    each replay. An optimizer that cannot read a rate from a tensor keeps its floats; then they are
-    part of `key()`.
+    Outside, `group["lr"]` stays the float that schedulers, logs and checkpoints expect. Inside
+    `as_tensors()` it is a 0-d float32 tensor on the device, which `send()` updates before each
+    replay. An optimizer that cannot read its learning rate from a tensor keeps its floats; then
+    they are part of `key()`.
 
-    So the scheduler is no part of a recording. It is the program's own Python, which a replay does
-    not run, and its counters are what checkpoints save. On the host it costs 2 to 4 microseconds a
+    So the scheduler is not part of a recording. It is the program's own Python, which a replay does
+    not run, and its counters are what checkpoints save. It costs the host 2 to 4 microseconds a
     step (benchmarks/replay_host.py), while the device is still busy with the replay.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
         self._optimizer, self._device = optimizer, device
         self._tensors: list[Tensor | None] = []
-        """Each an element of `_rates`."""
+        """Per group an element of `_rates`; None: the group keeps its float."""
         self._rates = torch.empty(0)
         self._sent: list[float] = []
         self._fixed: list[_Fixed] = []
         self._key: Hashable = ()
         self._undo: list[Callable[[], None]] = []
         self._switched: list[dict[str, Any]] = []
-        """Groups that were not capturable."""
+        """Groups whose `capturable` was switched on."""
 
     def prepare(self) -> None:
         """Before the first step, and again after the optimizer's state was replaced."""
@@ -56,7 +56,7 @@ class Rates:
             self._silence()
             self._undo.append(self._optimizer.register_state_dict_post_hook(self._saved).remove)
         for group in groups:
-            # fused implementations count on the device anyway: as_tensors() is enough for them
+            # fused implementations keep their counters on the device: as_tensors() is enough
             if group.get("capturable") is False and not group.get("fused"):
                 group["capturable"] = True
                 self._switched.append(group)
@@ -64,24 +64,24 @@ class Rates:
                 self._undo.append(lambda group=group: self._put_back(group))  # type: ignore[misc]
 
     def undo(self) -> None:
-        """Flags and counters as they were before `prepare`."""
+        """Restore flags and counters as they were before `prepare`."""
         while self._undo:
             self._undo.pop()()
 
     def key(self) -> Hashable:
-        """The numbers that a recording fixes; by name, group for group.
+        """The numbers that a recording fixes, by name, per group.
 
-        The same object while nobody writes into a group.
+        The same object as long as no group is written to.
         """
         groups = self._optimizer.param_groups
         if len(self._fixed) != len(groups) or not all(map(_Fixed.holds, self._fixed, groups)):
             self._fixed = list(map(_Fixed, groups, self._tensors))
-            self._key = tuple(each.key for each in self._fixed)
+            self._key = tuple(fixed.key for fixed in self._fixed)
         return self._key
 
     @contextmanager
     def as_tensors(self) -> Iterator[None]:
-        """The parameter groups as a recorded step has to see them."""
+        """Within it the parameter groups are as a recorded step must see them."""
         self.send()
         groups = self._optimizer.param_groups
         before = [(group, group["lr"], group.get("capturable")) for group in groups]
@@ -99,24 +99,24 @@ class Rates:
                     group["capturable"] = capturable
 
     def send(self) -> None:
-        """Write the rates to the device where they changed; no wait, one launch."""
+        """Write changed learning rates to the device, in one launch, without waiting."""
         rates = [
             0.0 if tensor is None else float(group["lr"])
             for tensor, group in zip(self._tensors, self._optimizer.param_groups, strict=True)
         ]
         if rates == self._sent:
             return
-        if len(rates) == 1:  # a launch brings its number along
+        if len(rates) == 1:  # the number is an argument of the launch
             self._rates.fill_(rates[0])
         else:
-            # Pinned memory of its own each time: torch gives it to nobody before the copy is done.
+            # New pinned memory each time: torch does not reuse it before the copy is done.
             pinned = self._device.type == "cuda"
             values = torch.tensor(rates, dtype=torch.float32, device="cpu", pin_memory=pinned)
             self._rates.copy_(values, non_blocking=True)
         self._sent = rates
 
     def on_host(self) -> str | None:
-        """State that an optimizer keeps on the CPU, where a recording cannot count it on."""
+        """State that an optimizer keeps on the CPU, where a replay cannot update it; None: none."""
         for state in self._optimizer.state.values():
             for name, value in state.items() if isinstance(state, dict) else ():
                 if isinstance(value, Tensor) and value.device.type != self._device.type:
@@ -125,17 +125,17 @@ class Rates:
         return None
 
     def _reads_tensor(self, group: dict[str, Any]) -> bool:
-        """Whether a tensor can stand for a group's rate; else the rate stays as it is."""
+        """Whether a tensor can replace a group's learning rate; else it is left alone."""
         rate = group["lr"]
         if isinstance(rate, Tensor) and rate.device.type == self._device.type != "cpu":
-            return False  # schedulers write into it already
+            return False  # schedulers write to it in place
         return bool(group.get("fused")) or "capturable" in group
 
     def _saved(self, optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
-        """The state dict as it would be without recordings: it loads on the CPU as well."""
+        """The state dict as it would be without recordings, which also loads on the CPU."""
         state = dict(saved["state"])
         for group, own in zip(saved["param_groups"], optimizer.param_groups, strict=True):
-            if not any(own is each for each in self._switched):
+            if not any(own is switched for switched in self._switched):
                 continue
             group["capturable"] = False
             for index in group["params"]:
@@ -145,7 +145,7 @@ class Rates:
         return {**saved, "state": state}
 
     def _silence(self) -> None:
-        """Eager steps in between are meant: torch's warning of capturable=True says nothing new."""
+        """Suppress torch's warning of capturable=True: eager steps in between are intended."""
         had = vars(self._optimizer).get(_WARNED)
         setattr(self._optimizer, _WARNED, True)
 
@@ -159,25 +159,25 @@ class Rates:
 
     def _put_back(self, group: dict[str, Any]) -> None:
         group["capturable"] = False
-        self._switched = [each for each in self._switched if each is not group]
-        if not isinstance(self._optimizer, torch.optim.ASGD):  # it counts on the device always
+        self._switched = [switched for switched in self._switched if switched is not group]
+        if not isinstance(self._optimizer, torch.optim.ASGD):  # its counters are always there
             _move_counters(self._optimizer, group, torch.device("cpu"))
 
 
 class _Fixed:
-    """What a recording fixes of one parameter group, and whether it still stands there."""
+    """The values that a recording fixes of one parameter group, and whether they still hold."""
 
     def __init__(self, group: dict[str, Any], rate: Tensor | None) -> None:
         names = [name for name in group if name not in _UNUSED or (name == "lr" and rate is None)]
         self.key = tuple((name, _plain(group[name])) for name in names)
         self._size = len(group)
         self._values = [group[name] for name in names]
-        # one more name, so that there are two: of one alone itemgetter returns no tuple
+        # at least two names: with a single one itemgetter would not return a tuple
         self._get = operator.itemgetter(*names, "params", "params")
         self._still = not any(map(_may_change, self._values))
 
     def holds(self, group: dict[str, Any]) -> bool:
-        """Whether these are the very objects, and none of them one that is written into."""
+        """Whether the group holds the same objects, none of which can change in place."""
         if not self._still or len(group) != self._size:
             return False
         try:
@@ -204,12 +204,12 @@ def _plain(value: Any) -> Hashable:
     if isinstance(value, Tensor):
         return value.data_ptr()
     if isinstance(value, list | tuple):
-        return tuple(_plain(item) for item in value)
+        return tuple(_plain(element) for element in value)
     return value if isinstance(value, bool | int | float | str | None) else id(value)
 
 
 def _may_change(value: Any) -> bool:
-    """Whether `_plain` of the same object may be another one later."""
+    """Whether `_plain` of the same object may change later."""
     if isinstance(value, tuple):
         return any(map(_may_change, value))
     return isinstance(value, Tensor | list)

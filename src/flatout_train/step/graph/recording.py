@@ -14,7 +14,7 @@ class Recording:
     inputs: list[Tensor]
     outputs: dict[str, Tensor]
     gradients: Sequence[tuple[Tensor, Tensor | None]]
-    """Of each parameter the tensor that a replay writes its gradient to."""
+    """Each parameter with the tensor that a replay writes its gradient to."""
     replay: Callable[[], None]
     used: int = 0
 
@@ -26,7 +26,7 @@ class Recording:
             torch._foreach_copy_(self.inputs, tensors, non_blocking=True)
 
     def has_gradients(self) -> bool:
-        """Whether they stand in `.grad`; the first tells, since `zero_grad` takes all away."""
+        """Whether they are in `.grad`; checking the first is enough: `zero_grad` clears all."""
         for parameter, gradient in self.gradients:
             if gradient is not None:
                 return parameter.grad is gradient

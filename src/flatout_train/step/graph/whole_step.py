@@ -1,10 +1,10 @@
-"""The whole training step as one CUDA graph: recorded once per batch shape, then replayed.
+"""The whole training step as one CUDA graph: captured once per batch shape, then replayed.
 
 A recording launches the kernels of forward, backward, clipping and optimizer at once, so a step
-costs one launch instead of hundreds. What it fixes: every address, and every number that Python
-held. So batches are copied into buffers of its own, learning rates are tensors on the device, and
-where something else that Python holds would have to move on from step to step, no recording is
-made and the reason is told.
+costs one launch instead of hundreds. It fixes every address, and every number that Python held. So
+batches are copied into static buffers, learning rates are tensors on the device, and where other
+state in Python would have to change from step to step, nothing is recorded and the reason is
+reported.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ Key = tuple[Hashable, int]
 """The kind of step (batch, rates, flags), and the number of the program's own values."""
 
 EAGER_STEPS = 2
-"""Steps of one shape that the caller runs before the rehearsal: lazily made state, autotuning."""
+"""Steps of one shape that the caller runs before the rehearsal: lazy state, autotuning."""
 RECORDINGS = 4
-"""Shapes that are recorded at most: each recording keeps its own gradients."""
+"""Most recorded shapes: each recording has its own gradients."""
 _PATIENCE = 64
-"""Shapes seen, none of them often enough to be recorded, until the search ends."""
+"""Different shapes, none frequent enough to be recorded, after which the search ends."""
 _MOVES = 8
-"""Times that the model's memory may be replaced, or recordings be outdated before they were used
-much, until recording anew is given up."""
+"""Times that the model's memory may be replaced, or recordings become outdated after little use,
+before recording is abandoned."""
 _TRIES = 3
-"""Recordings tried while something on the host moves: a loader's thread may draw random numbers."""
+"""Recordings tried while state on the host changes: a loader's thread may draw random numbers."""
 
 
 class Recorder(Protocol):
-    """The seam to the device: what runs a step aside, records one and plays it again."""
+    """The interface to the device: runs a step on a side stream, records one and replays it."""
 
     def refusal(self) -> str | None: ...
     def rehearse(self, run: Callable[[], Any]) -> tuple[Any, str | None]: ...
@@ -55,27 +55,27 @@ class Recorder(Protocol):
 
 
 class WholeStep:
-    """One training step, `body(batch) -> {name: 0-d tensor}`, as a CUDA graph where it can be one.
+    """One training step, `body(batch) -> {name: 0-d tensor}`, as a CUDA graph where possible.
 
     `body` does everything of one optimizer step on the device: gradients to None, forward,
-    backward, clipping, `optimizer.step()`, and the move of an average where there is one and it is
-    not the first; no scheduler, no decision on the host. `run(batch)`
-    either did the whole step and returns the body's tensors, or returns None and did nothing: then
-    the caller runs `body(batch)`. Of each shape of batch, the first two steps are left to the
-    caller, the third runs on a side stream as `torch.cuda.graph` asks for, the fourth is recorded
-    and replayed at once, and the rest are replays: each call is one step, none is lost or done
-    twice. The returned tensors are overwritten by the next call.
+    backward, clipping, `optimizer.step()`, and the update of an average where there is one and the
+    update is not the first; no scheduler, no decision on the host. `run(batch)` either does the
+    whole step and returns the body's tensors, or does nothing and returns None: then the caller
+    runs `body(batch)`. For each batch shape, the first two steps are left to the caller, the third
+    runs on a side stream as `torch.cuda.graph` requires, the fourth is recorded and replayed at
+    once, and the rest are replays: each call is one step, none is lost or done twice. The next call
+    overwrites the returned tensors.
 
-    Rates that a scheduler or the user writes to `optimizer.param_groups` reach the recording.
-    Another shape, another value of another hyper-parameter, `model.eval()` of a part, a frozen
-    parameter or another value of what model and loss read (see `graph_program`) make another
-    recording, up to four; a `load_state_dict` of the optimizer or a moved model makes all anew.
-    Gradients stay readable in `.grad` after each call. While model, gradients or optimizer have
-    hooks of the program's, which a replay would not call, steps are left to the caller; and so is
-    one whose update of `average()` is the first, which copies.
+    Learning rates that a scheduler or the user writes to `optimizer.param_groups` reach the
+    recording. Another shape, another value of another hyperparameter, `model.eval()` of a part, a
+    frozen parameter or another value that model and loss read (see `graph.program`) lead to another
+    recording, up to four; after a `load_state_dict` of the optimizer, or when the model was moved,
+    all are recorded again. Gradients stay readable in `.grad` after each call. While model,
+    gradients or optimizer have hooks of the program's, which a replay would not call, steps are
+    left to the caller; so is a step whose update of `average()` is the first, which copies.
 
-    Read `reason` for what happens now: "recorded", or why not. `close()` frees the recordings and
-    puts the optimizer's flags back.
+    `reason` is the current state: "recorded", or why not. `close()` frees the recordings and
+    restores the optimizer's flags.
     """
 
     def __init__(
@@ -103,16 +103,16 @@ class WholeStep:
         self._placement: Placement | None = None
         self._recordings: dict[Key, Recording] = {}
         self._unused: list[Callable[[], None]] = []
-        """Recorded, but not to be replayed: freed with the others (see `CudaRecorder.renew`)."""
+        """Recorded, but never replayed: freed with the others (see `CudaRecorder.renew`)."""
         self._counts: dict[Hashable, int] = {}
         self._active: Recording | None = None
         self._moves = self._tries = self._wasted = 0
-        found = self._recorder.refusal() or self._refusal()
-        self._over = found is not None
-        self.reason = found or "not yet: no step was run"
+        problem = self._recorder.refusal() or self._refusal()
+        self._over = problem is not None
+        self.reason = problem or "not yet: no step was run"
 
     def run(self, batch: Any) -> dict[str, Tensor] | None:
-        """Do the whole step and return the body's tensors (static), or None: run it yourself."""
+        """Do the whole step and return the body's static tensors; None: the caller must do it."""
         if self._over:
             return None
         self._check_memory()
@@ -134,9 +134,9 @@ class WholeStep:
 
     @contextlib.contextmanager
     def as_recorded(self) -> Iterator[None]:
-        """An optimizer's step within this rounds its rates to float32, as a replay does.
+        """An optimizer's step within it rounds its learning rates to float32, as a replay does.
 
-        So a run that goes on from a checkpoint with eager steps takes those that were replayed.
+        So a run that resumes from a checkpoint with eager steps repeats those that were replayed.
         """
         if not self._over:
             self._check_memory()
@@ -158,12 +158,12 @@ class WholeStep:
         return bool(self._recordings or self._unused)
 
     def close(self) -> None:
-        """Free the recordings and put the optimizer's flags back; from now on `run` is None."""
+        """Free the recordings and restore the optimizer's flags; `run` returns None from now on."""
         if not self._over:
             self._give_up("closed")
 
     def _check_memory(self) -> None:
-        """Where parameters, buffers or the optimizer's state were replaced: begin anew."""
+        """Start afresh where parameters, buffers or the optimizer's state were replaced."""
         average = self._average()
         if self._placement is not None:
             moved = self._placement.moved(average)
@@ -174,18 +174,18 @@ class WholeStep:
                 self._give_up(f"{moved} is replaced again and again instead of written into")
                 return
             self._drop()
-            # a module may have come that was not looked at
+            # there may be modules that were not inspected yet
             self._program = Program(self._model, self._loss_fn)
             self._hooks = Hooks(self._model, self._optimizer)
         self._rates.prepare()
         self._placement = Placement(self._model, self._optimizer, average)
 
     def _is_the_callers(self) -> bool:
-        """Hooks of the program's, or a first update of the average: such steps run eagerly."""
+        """Whether the program has hooks, or the average's update is the first: run eagerly."""
         average = self._average()
         problem = self._hooks.problem()
         if problem is None and average is not None and average.is_empty():
-            problem = "not yet: the average has no update that it could go on from"
+            problem = "not yet: the average has not had its first update"
         self.reason = problem or self.reason
         return problem is not None
 
@@ -204,14 +204,14 @@ class WholeStep:
         return tuple(parts)
 
     def _find(self, key: Key) -> Recording | None:
-        """The recording of this kind. Its parts mostly are the same objects: no hash is made."""
+        """The recording of this kind; compared, not hashed: keys are mostly the same objects."""
         for other, recording in self._recordings.items():
             if other == key:
                 return recording
         return None
 
     def _approach(self, key: Key, batch: Any, tensors: list[Tensor]) -> dict[str, Tensor] | None:
-        """One step nearer to a recording of this shape."""
+        """Take the next step towards a recording of this shape."""
         if len(self._recordings) >= RECORDINGS:
             self._drop_outdated(key)
         if self._over:
@@ -232,15 +232,17 @@ class WholeStep:
         return self._record(key, batch, tensors)
 
     def _drop_outdated(self, key: Key) -> None:
-        """Make room: what was recorded with other values of the program's may never come again.
+        """Make room: recordings with other values of the program's may never be used again.
 
-        The others go with it, since one alone must not be freed; each is recorded again, after a
+        The others are freed too, since one must not be freed alone; each is recorded again, after a
         rehearsal on its new stream.
         """
-        outdated = [each for other, each in self._recordings.items() if other[1] != key[1]]
+        outdated = [
+            recording for other, recording in self._recordings.items() if other[1] != key[1]
+        ]
         if not outdated:
             return
-        self._wasted += sum(each.used < _PATIENCE for each in outdated)
+        self._wasted += sum(recording.used < _PATIENCE for recording in outdated)
         counts = {kind: min(count, EAGER_STEPS) for kind, count in self._counts.items()}
         counts |= {kind: EAGER_STEPS for kind, number in self._recordings if number == key[1]}
         self._drop()
@@ -250,7 +252,7 @@ class WholeStep:
             self._give_up(f"{changed}, which the model or the loss reads, changes again and again")
 
     def _stop_looking(self) -> None:
-        """Hardly any step is like another: name what differs."""
+        """Hardly any two steps are alike: report what differs."""
         first, second = list(self._counts)[-2:]
         reason = difference(first, second)
         if self._recordings:
@@ -274,7 +276,7 @@ class WholeStep:
         finally:
             handle.remove()
         if failure is not None:
-            # nothing was applied: the caller does this step, with its own ways out
+            # nothing was applied: the caller does this step, and handles the lack of memory
             self._undo()
             self._give_up("memory ran out on the side stream")
             let_go(failure, self._device)
@@ -305,34 +307,36 @@ class WholeStep:
                 self.reason = f"not yet: {moved}"
             return None
         gradients = [(parameter, parameter.grad) for parameter in host.parameters]
-        made = self._recordings[key] = Recording(inputs, outputs, gradients, replay)
+        recording = self._recordings[key] = Recording(inputs, outputs, gradients, replay)
         self._counts.pop(key[0])
-        self._active = made
+        self._active = recording
         self.reason = "recorded"
-        return self._replay(made, tensors)
+        return self._replay(recording, tensors)
 
     def _capture(self, static: Any) -> tuple[str | None, Any, Callable[[], None] | None]:
-        """What stood in the way (None: nothing), the static outputs, and how to replay."""
-        told: list[str] = []  # not the error, which would hold this frame, and all that it recorded
+        """What prevented the capture (None: nothing), the static outputs, and how to replay."""
+        problems: list[
+            str
+        ] = []  # not the error, which would hold this frame, and all that it recorded
         failure: Exception | None = None
 
         def run() -> Any:
             try:
                 return self._body(static)
             except Exception as error:
-                told.append(_told(error))  # the recorder's own clean-up error may hide it
+                problems.append(_problem(error))  # the recorder's own clean-up error may hide it
                 raise
 
         try:
             with self._rates.as_tensors(), self._watchers.away():
                 outputs, replay = self._recorder.record(run)
         except Exception as error:
-            told.append(_told(error))
+            problems.append(_problem(error))
             failure = error
         if failure is None:
             return None, outputs, replay
         let_go(failure, self._device)
-        return told[0], {}, None
+        return problems[0], {}, None
 
     def _replay(self, recording: Recording, tensors: list[Tensor]) -> dict[str, Tensor]:
         recording.fill(tensors)
@@ -346,7 +350,7 @@ class WholeStep:
         return recording.outputs.copy()
 
     def _drop(self) -> None:
-        """Free all recordings at once: one that is freed takes along what others still use."""
+        """Free all recordings at once: freeing one would also free what others still use."""
         self._active = None
         self._counts.clear()
         if self.holds_memory:
@@ -365,11 +369,11 @@ def _no_average() -> None:
     return None
 
 
-def _buffer(tensor: Tensor, made: list[Tensor]) -> Tensor:
-    made.append(torch.empty_like(tensor).copy_(tensor))
-    return made[-1]
+def _buffer(tensor: Tensor, buffers: list[Tensor]) -> Tensor:
+    buffers.append(torch.empty_like(tensor).copy_(tensor))
+    return buffers[-1]
 
 
-def _told(error: Exception) -> str:
+def _problem(error: Exception) -> str:
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return f"it cannot be recorded: {lines[0]}"

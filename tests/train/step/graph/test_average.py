@@ -36,7 +36,7 @@ class Pair:
     def __init__(self, ema: float | None = DECAY, **options: Any) -> None:
         self.plain, self.step = made(ema=ema, **options), made(ema=ema, **options)
         self.fake = FakeRecorder(self.tensors)
-        self.step._whole = WholeStep(
+        self.step._graph_step = WholeStep(
             self.step._body,
             self.step.model,
             self.step.optimizer,
@@ -53,7 +53,7 @@ class Pair:
             *self.step.model.state_dict(keep_vars=True).values(),
             *average.values(),
             *(each for state in states for each in state.values() if isinstance(each, Tensor)),
-            *(each for each in self.step._buffers._kept if each is not None),
+            *(each for each in self.step._buffers._copies if each is not None),
         ]
 
     def both(self, change: Callable[[Any], Any]) -> None:
@@ -114,7 +114,7 @@ def test_a_replayed_step_neither_launches_nor_walks_for_the_average(
     pair.train(batches(6))
     monkeypatch.setattr(averaging._Pairs, "hold", lambda *_: pytest.fail("the pairs were asked"))
     monkeypatch.setattr(pair.fake, "_tensors", lambda: pytest.fail("it was recorded"))
-    for recording in pair.step._whole._recordings.values():
+    for recording in pair.step._graph_step._recordings.values():
         recording.replay = lambda: None
     with Calls() as calls:
         pair.step(batches(1)[0])

@@ -543,7 +543,7 @@ def data_parallel() -> tuple[nn.Module, Any, Any]:
     return model, torch.optim.SGD(model.parameters()), None
 
 
-@refused("cycle_momentum=False leaves it")
+@refused("cycle_momentum=False keeps it constant")
 def a_cycled_momentum() -> tuple[nn.Module, Any, Any]:
     model = Model()
     optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
