@@ -24,7 +24,7 @@ def enough(seconds: float, batches: int = 1000, **other: Any) -> tuple[int, str]
 
 
 def test_workers_follow_from_cost_and_cores() -> None:
-    assert enough(0.0005) == (0, "a batch takes 0.5 ms to load: no worker is faster")
+    assert enough(0.0005) == (0, "a batch takes 0.5 ms to load: a worker would not be faster")
     assert enough(0.005)[0] == 3
     assert enough(1.0) == (15, "a batch takes 1000.0 ms to load, 16 cores")
     assert enough(1.0, accelerated=False)[0] == 4
@@ -34,7 +34,7 @@ def test_workers_follow_from_cost_and_cores() -> None:
     assert enough(1.0, share=2, busy=0.25)[0] == 4
     assert enough(1.0, share=2, busy=0.6)[0] == 1
     assert enough(0.01, batches=10)[0] == 0
-    assert "would not pay" in enough(0.01, batches=10)[1]
+    assert "would not pay off" in enough(0.01, batches=10)[1]
     assert enough(0.01, batches=100, method="spawn")[0] == 0
     workers, reason = enough(1.0, under_way=1000, free=2500)
     assert workers == 2
@@ -141,5 +141,5 @@ def test_where_workers_are_spawned_a_missing_guard_and_a_lambda_are_told(tmp_pat
     unguarded, unpicklable, spawned = said
     assert unguarded.startswith("0: the script trains outside of")
     assert unpicklable.startswith("0: dataset cannot be pickled for spawned workers")
-    assert spawned.startswith("1: as asked")
+    assert spawned.startswith("1: requested")
     assert len({line[line.index("[") :] for line in said}) == 1

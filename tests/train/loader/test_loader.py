@@ -354,7 +354,7 @@ def test_uneven_samples_are_told_with_their_shapes_and_the_cure(workers: int) ->
 def test_an_error_of_the_users_collate_passes_with_the_samples_shapes() -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         list(flatout.loader([torch.ones(3)] * 2, 2, workers=0, collate=lambda samples: 1 // 0))
-    assert "given 2 samples: float32 [3]; float32 [3]" in raised.value.__notes__[0]
+    assert "for 2 samples: float32 [3]; float32 [3]" in raised.value.__notes__[0]
 
 
 DYING = """
