@@ -131,4 +131,4 @@ def test_a_window_has_at_least_the_steps_and_the_time_asked_for():
             window.begins(now)
         index += 1
     assert window.complete
-    assert 10 <= window._taken <= 12
+    assert 10 <= window._steps <= 12
