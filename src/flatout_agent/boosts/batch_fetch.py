@@ -227,7 +227,7 @@ class _Rows:
         if self.off is not None:
             return False, self.off
         if not self.batches:
-            return False, "the loader gave no batch after the first of an epoch"
+            return False, "the loader returned no batch after the first of an epoch"
         return True, f"{self.batches} batches with one index operation for each tensor"
 
     def _iterators(self) -> list[Any]:

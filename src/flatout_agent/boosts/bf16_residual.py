@@ -97,7 +97,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
 
     kinds = [type(module) for module in target.modules()]
     if any(issubclass(kind, (torch.nn.RNNBase, torch.nn.RNNCellBase)) for kind in kinds):
-        raise Declined("the model has recurrent layers, which compute in the type they get")
+        raise Declined("the model has recurrent layers, which compute in the type of their input")
     has_parameters = any(True for _ in target.parameters())  # a plan is begun without the model
     if has_parameters and not any(issubclass(kind, torch.nn.Embedding) for kind in kinds):
         raise Declined("the model has no embedding")

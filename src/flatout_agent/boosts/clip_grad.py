@@ -71,7 +71,7 @@ def apply(job: Job, target: Any, params: Params) -> Applied:
     """Stand in for the body of clip_grad_norm_ from now on."""
     clipping = _clipping()
     if clipping.body is None:
-        raise Declined("this version of torch clips gradients in another way")
+        raise Declined("this version of torch clips gradients differently")
     calls, spared = clipping.calls, clipping.spared
     clipping.body.hold()
 

@@ -136,7 +136,7 @@ class _Watch:
         if self.off is not None:
             return False, self.off
         if self.watched or self.proven:
-            return False, "only one evaluation was seen, and that one is watched"
+            return False, "only one evaluation was seen, and the first is only watched"
         if self.saw_no_grad:
             return False, "evaluation runs without gradients already"
         return False, "no evaluation was seen so far"
@@ -216,7 +216,7 @@ def _has_hooks_or_trains(model: torch.nn.Module) -> bool:
 
 
 def _form(value: Any) -> Any:
-    """What kind of call this is, hashable; None: it cannot be told, or an input has gradients."""
+    """What kind of call this is, hashable; None: unknown, or an input requires gradients."""
     if value is None or isinstance(value, bool | str):
         return ("value", value)
     if isinstance(value, int | float) or type(value).__module__ == "torch":

@@ -237,7 +237,7 @@ class Loss:
         import torch
 
         if not known_to_compilers(self.original, replacement):
-            return "this version of torch compiles its losses in another way"
+            return "this version of torch compiles its losses differently"
         try:
             if not self._agrees(torch.float32):
                 return "its losses differ from those of this version of torch"

@@ -118,7 +118,7 @@ class _Pause:
         if not self.active:
             return
         self.steps += 1
-        if not self._ours():  # the script has set the collector itself meanwhile: hands off
+        if not self._ours():  # the script has set the collector itself in the meantime
             self.active = False
         elif self.steps % FULL_EVERY == 0:
             gc.collect()

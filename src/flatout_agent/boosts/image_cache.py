@@ -186,7 +186,7 @@ def _decoded(plugin: Any) -> Decoded:
     if not _known:
         spare = spare_memory()
         if spare is None:
-            raise Declined("how much memory is free cannot be told here")
+            raise Declined("the amount of free memory is unknown here")
         room = int(SHARE * spare)
         if room < LEAST_ROOM:
             raise Declined(f"only {room / 1e6:.0f} MB may be taken")

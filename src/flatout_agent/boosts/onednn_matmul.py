@@ -125,7 +125,7 @@ def _why_not_here() -> str | None:
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return "this torch was built without oneDNN"
     if torch.cuda.is_available():
-        return "the setting holds for the GPU, too, and would let it round factors to TF32"
+        return "the setting also applies to the GPU, and would let it round factors to TF32"
     if "AMX" in native_bf16("cpu")[1]:
         return "the CPU has AMX: oneDNN would round factors to bfloat16"
     return None

@@ -67,7 +67,7 @@ def applies(facts: JobFacts, params: Params) -> str | None:
     if facts.device != "cpu":
         return f"the model is on {facts.device}"
     if facts.threads < 2:
-        return "there is one compute thread, which waits for nobody"
+        return "there is only one compute thread"
     for name in NAMES:
         if name in os.environ:
             return f"{name} is set already"
@@ -122,5 +122,5 @@ def _engagement(spins: int) -> tuple[bool, str]:
 
     threads = int(torch.get_num_threads())
     if threads < 2:
-        return False, "there is one compute thread, which waits for nobody"
+        return False, "there is only one compute thread"
     return True, f"{threads} threads sleep {f'after {spins} spins' if spins else 'while they wait'}"

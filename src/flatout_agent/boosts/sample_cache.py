@@ -148,7 +148,7 @@ def _why_not_target(loader: torch.utils.data.DataLoader[Any]) -> str | None:
         return "the dataset loads whole batches: a sample may depend on the others of its batch"
     if worker_safety.random_generators(loader) or any(map(samples.names_generator, sources)):
         return "the dataset has a random generator of its own"
-    return "how much memory is free cannot be told here" if spare_memory() is None else None
+    return "the amount of free memory is unknown here" if spare_memory() is None else None
 
 
 def _sources(data: Any, dataset: Any) -> Iterator[Any]:

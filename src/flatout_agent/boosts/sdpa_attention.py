@@ -91,7 +91,7 @@ LEAST_SHARE = 0.003
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why it does not apply to this job; None: it does."""
     if facts.device not in DEVICES:
-        return f"the model is on {facts.device}, whose fused kernels were not looked at"
+        return f"the model is on {facts.device}, whose fused kernels have not been tested"
     if facts.device == "cuda" and facts.deterministic:
         return "the script asks for deterministic algorithms, which the fused kernels are not"
     if facts.models and all(model.compiled for model in facts.models):
@@ -121,7 +121,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
         raise Declined(configured.reason or "no attention is written out in the model's code")
     guarded = _guarded()
     if modules and not guarded.works:
-        raise Declined("custom functions of this version of torch would see scores put off")
+        raise Declined("custom functions of this version of torch would see deferred scores")
     return _switch_on(job, target, modules, guarded, configured)
 
 

@@ -168,5 +168,5 @@ def _why_not_kept(usual: list[torch.Tensor], products: list[torch.Tensor]) -> st
         if not error < EXACT:
             return f"oneDNN rounds factors on this CPU (relative error {error:.0e})"
     if all(torch.equal(before, after) for before, after in zip(usual, products, strict=True)):
-        return "the products come out the same to the last bit: oneDNN did not compute them anew"
+        return "the products come out the same to the last bit: oneDNN did not compute them"
     return None

@@ -376,7 +376,7 @@ def test_a_collate_function_set_later_is_used() -> None:
     job, applied = _apply(loader := _loader())
     loader.collate_fn = len
     assert list(_start(job, loader)) == [4] * 5 + [3]
-    assert applied.engaged() == (False, "the loader gave no batch after the first of an epoch")
+    assert applied.engaged() == (False, "the loader returned no batch after the first of an epoch")
 
 
 def test_iterators_of_other_kinds_are_left_alone() -> None:

@@ -273,11 +273,11 @@ def test_two_holders_and_any_order_of_undoing() -> None:
     assert body() is WRITTEN
 
 
-def test_declined_where_torch_is_built_in_another_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_declined_where_torch_clips_differently(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.utils.clip_grad, "clip_grad_norm_", WRITTEN)
     boost._clipping.cache_clear()
     try:
-        with pytest.raises(Declined, match="another way"):
+        with pytest.raises(Declined, match="differently"):
             boosted()
     finally:
         boost._clipping.cache_clear()

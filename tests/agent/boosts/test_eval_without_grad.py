@@ -86,7 +86,10 @@ def test_the_first_evaluation_is_only_watched(net: Net) -> None:
     for seed in range(3):
         net(_data(seed))
     assert net.graphs == [True] * 4
-    assert applied.engaged() == (False, "only one evaluation was seen, and that one is watched")
+    assert applied.engaged() == (
+        False,
+        "only one evaluation was seen, and the first is only watched",
+    )
 
 
 def test_training_calls_are_left_alone(net: Net) -> None:

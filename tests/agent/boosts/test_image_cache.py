@@ -406,7 +406,7 @@ def test_a_system_out_of_memory_is_no_error(photo: Path, monkeypatch: Any) -> No
 
 
 def test_too_little_memory_or_none_that_is_shared_is_declined(monkeypatch: Any) -> None:
-    for spare, reason in ((None, "cannot be told"), (1 << 20, "only 0 MB")):
+    for spare, reason in ((None, "is unknown"), (1 << 20, "only 0 MB")):
         monkeypatch.setattr(boost, "spare_memory", lambda spare=spare: spare)
         with pytest.raises(Declined, match=reason):
             boost.apply(Job(), loader_of([]), {})

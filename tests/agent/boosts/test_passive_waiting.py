@@ -111,7 +111,7 @@ def test_one_thread_does_not_wait(as_ordered: None) -> None:
     applied, before = boost.apply(Job(), torch, {}), torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        assert applied.engaged() == (False, "there is one compute thread, which waits for nobody")
+        assert applied.engaged() == (False, "there is only one compute thread")
     finally:
         torch.set_num_threads(before)
 

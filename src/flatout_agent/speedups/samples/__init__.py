@@ -1,1 +1,1 @@
-"""Samples and their order, kept or asked for in another way."""
+"""Samples and their order: cached samples, and indices requested late."""
