@@ -1,1 +1,1 @@
-"""flatout.Checkpoint: what a training needs to go on, saved and found again."""
+"""flatout.Checkpoint: everything that training needs to resume, saved and loaded."""

@@ -98,7 +98,7 @@ def differences(saved: Any, current: Any) -> list[str]:
     for key in current:
         old, new = saved.get(key), current[key]
         if isinstance(old, Tensor) and isinstance(new, Tensor) and old.shape != new.shape:
-            differing.append(f"{key} is {_shape(old)} in it and {_shape(new)} here")
+            differing.append(f"{key} is {_shape(old)} in it and {_shape(new)} now")
     return differing
 
 

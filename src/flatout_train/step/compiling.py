@@ -338,7 +338,7 @@ class _Attempts(Attempts):
         self.lazy = hasattr(functorch, "force_non_lazy_backward_lowering")
 
     def give_up(self, error: BaseException) -> None:
-        """Run as written from now on. With errors suppressed, few errors get here."""
+        """Run as written from now on. Few errors get this far: most are suppressed."""
         self.given_up, self.failed = True, first_line(error)
 
     def step(self, compiled: LossCall, batch: Any) -> Tensor:

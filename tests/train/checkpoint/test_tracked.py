@@ -81,7 +81,7 @@ def test_a_model_of_another_size_changes_nothing(tmp_path):
     randoms = torch.get_rng_state()
     with Checkpoint(tmp_path, **other) as checkpoint, pytest.raises(CheckpointError) as caught:
         checkpoint.resume()
-    assert "0.weight is [8, 4] in it and [9, 4] here" in str(caught.value)
+    assert "0.weight is [8, 4] in it and [9, 4] now" in str(caught.value)
     assert "and 2 more" in str(caught.value)
     assert same(weights(other), before)
     assert (repr(other["optimizer"].state_dict()), repr(other["scheduler"].state_dict())) == rates

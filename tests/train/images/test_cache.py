@@ -72,7 +72,7 @@ def test_the_reason_tells_the_bytes() -> None:
     assert (
         none == "18.8 MiB decoded and 97.7 KiB of files do not fit in the 1000 B that may be used"
     )
-    assert "cannot be told" in plan("auto", 100, BOTH, 1000.0, Room(None, None)).reason
+    assert "is unknown" in plan("auto", 100, BOTH, 1000.0, Room(None, None)).reason
 
 
 @given(
@@ -141,7 +141,7 @@ def test_memory_decides_of_a_real_loader(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert "32 x 32 pixels each" in note(2 * decoded)
     assert "19 x 19 pixels each" in note(2 * decoded - 2)
     assert "do not fit" in note(2000)
-    assert "cannot be told" in note(None)
+    assert "is unknown" in note(None)
 
 
 @pytest.mark.gpu
