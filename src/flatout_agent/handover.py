@@ -85,7 +85,7 @@ class Tap:
         return next(self._source)
 
     def __len__(self) -> int:
-        return len(self._source)  # type: ignore[arg-type]
+        return len(self._source)  # type: ignore[arg-type]  # torch's iterators have one
 
     def __getattr__(self, name: str) -> Any:
         if name == "_source":  # not yet there: an object being copied

@@ -232,7 +232,7 @@ class PlanTable:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
+    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]  # a number
 
 
 def _listing(names: Sequence[str]) -> str:

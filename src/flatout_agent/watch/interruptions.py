@@ -73,5 +73,5 @@ def watch_saving(saved: Callable[[], None]) -> Callable[[], None]:
         saved()
         return original(*args, **kwargs)
 
-    save.__wrapped__ = original  # type: ignore[attr-defined]
+    save.__wrapped__ = original  # type: ignore[attr-defined]  # functions take attributes
     return replaced(torch, "save", save)
