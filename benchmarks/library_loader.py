@@ -26,12 +26,12 @@ from typing import Any
 
 import record
 import torch
+from flatout_agent.speedups.cores import usable_cores
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 import flatout
-from flatout_agent.speedups.cores import usable_cores
 
 GOAL = 0.95
 READY = 16

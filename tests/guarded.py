@@ -85,7 +85,7 @@ def cross_entropy(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(output.flatten(0, -2), labels.flatten())
 
 
-def record(model: nn.Module, loss: Loss, *args: Any, **kwargs: Any) -> calls.Recorded:
+def record(model: nn.Module, loss: Loss, *args: Any, **kwargs: Any) -> calls.RecordedCall:
     """One call of the program with its backward pass; the gradients are in `.grad`."""
     recorded = calls.begin(model, args, kwargs)
     output = model(*args, **kwargs)
@@ -94,7 +94,9 @@ def record(model: nn.Module, loss: Loss, *args: Any, **kwargs: Any) -> calls.Rec
     return recorded
 
 
-def train_call(name: str, seed: int = 0) -> tuple[nn.Module, calls.Recorded, calls.Recorded]:
+def train_call(
+    name: str, seed: int = 0
+) -> tuple[nn.Module, calls.RecordedCall, calls.RecordedCall]:
     """(a model of `NETS`, a call of it, a call on another batch)."""
     torch.manual_seed(seed)
     make, data = NETS[name]

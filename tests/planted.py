@@ -17,7 +17,7 @@ from flatout_agent.job import Job
 from flatout_agent.live import checks, looks
 from flatout_agent.live.blocks import Tick
 from flatout_agent.live.candidates import Candidate
-from flatout_agent.live.guard import Verdict
+from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.recorder import Recorder
 from guarded import cross_entropy, mlp, vectors
 
@@ -102,7 +102,7 @@ class Program:
         for callback in self.job.step_callbacks:
             callback()
 
-    def ask(self, story: Any, step: Callable[[], None] | None = None) -> Verdict:
+    def ask(self, story: Any, step: Callable[[], None] | None = None) -> GuardVerdict:
         next(story)
         for _ in range(checks.WAIT_UNITS):
             (step or self.step)()
@@ -112,7 +112,7 @@ class Program:
                 return done.value
         raise AssertionError("no verdict")
 
-    def check(self, name: str, step: Callable[[], None] | None = None) -> Verdict:
+    def check(self, name: str, step: Callable[[], None] | None = None) -> GuardVerdict:
         return self.ask(self.checks.check(self.candidate(name)), step)
 
 

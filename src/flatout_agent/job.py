@@ -20,7 +20,7 @@ BatchLayer = Callable[[Iterator[Any]], Iterator[Any]]
 T = TypeVar("T")
 
 
-class Seen(Generic[T]):
+class WeakList(Generic[T]):
     """Objects of the program in the order seen; those that the program dropped are gone."""
 
     def __init__(self) -> None:
@@ -55,9 +55,9 @@ class Job:
 
         self._graph_task: Callable[[], int] | None
         self._graph_task = getattr(torch._C, "_current_graph_task_id", None)
-        self.models: Seen[torch.nn.Module] = Seen()
-        self.optimizers: Seen[torch.optim.Optimizer] = Seen()
-        self.loaders: Seen[Any] = Seen()
+        self.models: WeakList[torch.nn.Module] = WeakList()
+        self.optimizers: WeakList[torch.optim.Optimizer] = WeakList()
+        self.loaders: WeakList[Any] = WeakList()
         self.steps = 0
         """Steps taken so far: calls of the leading optimizer's `step`."""
         self.step_callbacks: list[Callable[[], None]] = []

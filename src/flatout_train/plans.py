@@ -75,7 +75,7 @@ class StepPlan:
 
 
 @dataclass(frozen=True)
-class Started:
+class StartedBoosts:
     """The applied settings: calling it undoes all of them, the last first."""
 
     undos: tuple[Callable[[], None], ...]
@@ -104,7 +104,7 @@ def read(path: str | Path) -> StepPlan:
         raise UsageError(f"{path}: {error}. Correct it, or create it again: flatout tune") from None
 
 
-def begin(plan: StepPlan, job: Job | None = None) -> Started:
+def begin(plan: StepPlan, job: Job | None = None) -> StartedBoosts:
     """Apply a plan's process-wide settings: threads, allocator, cuDNN, garbage collector.
 
     A boost that does not apply here is skipped; the reason is in `declined`. Work that is due after
@@ -124,7 +124,7 @@ def begin(plan: StepPlan, job: Job | None = None) -> Started:
             declined[boost_id] = str(reason)
     if job.step_callbacks:
         undos.append(register_optimizer_step_post_hook(_after_step(job)).remove)
-    return Started(tuple(undos), declined)
+    return StartedBoosts(tuple(undos), declined)
 
 
 class _Loader:

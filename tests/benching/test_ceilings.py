@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.benching import ceiling_run, ceiling_sheets, ceiling_store, ceilings
-from flatout.benching.ceiling_run import Measurements, Orders
-from flatout.benching.ceiling_watch import Watch
+from flatout.benching.ceiling_run import CeilingOrders, Measurements
+from flatout.benching.ceiling_watch import GpuWatch
 from flatout.nouns.ceiling import Ceiling, Device, Point
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import GpuIdentity, Identity
@@ -74,7 +74,7 @@ def stand_in(tmp_path: Path) -> Path:
 def run(stand_in: Path, code: str, quick: bool = True) -> Measurements:
     with stand_in.open("a") as file:
         file.write(code)
-    return ceiling_run.run(str(stand_in), Orders(quick=quick))
+    return ceiling_run.run(str(stand_in), CeilingOrders(quick=quick))
 
 
 def by_id(measurements: Measurements) -> dict[str, Ceiling]:
@@ -168,7 +168,7 @@ def test_nonsense_is_a_torch_that_cannot_be_used(stand_in: Path, code: str) -> N
 
 def test_an_interpreter_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be started"):
-        ceiling_run.run(str(tmp_path / "python"), Orders())
+        ceiling_run.run(str(tmp_path / "python"), CeilingOrders())
 
 
 def test_an_interruption_keeps_what_was_measured(stand_in: Path) -> None:
@@ -326,7 +326,7 @@ def test_under_load_is_what_counts() -> None:
         gpus__all__clock_sm_mhz=1200,
     ).gpus
     samples = iter([idle, busy, idle])
-    with Watch(machine, lambda: next(samples), 0.01) as watch:
+    with GpuWatch(machine, lambda: next(samples), 0.01) as watch:
         time.sleep(0.3)
     assert watch.machine.gpus is not None
     for gpu in watch.machine.gpus:
@@ -340,14 +340,14 @@ def test_a_driver_that_cannot_be_asked_changes_nothing() -> None:
         raise RuntimeError("gone")
 
     machine = a100()
-    with Watch(machine, fail, 0.01) as watch:
+    with GpuWatch(machine, fail, 0.01) as watch:
         time.sleep(0.05)
     assert watch.machine == machine
 
 
 def test_without_a_gpu_nothing_is_asked() -> None:
     asked: list[int] = []
-    with Watch(cpu_server(), lambda: asked.append(1) or (), 0.01) as watch:
+    with GpuWatch(cpu_server(), lambda: asked.append(1) or (), 0.01) as watch:
         time.sleep(0.05)
     assert asked == []
     assert watch.machine == cpu_server()

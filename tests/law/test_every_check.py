@@ -20,7 +20,7 @@ FAMILIES = {
     "ceilings": {"hw"},
 }
 FACTS = {"machine": ["machine"], "job": ["profile"], "ceilings": ["benched", "machine"]}
-KINDS: dict[str, checks.Kind[...]] = {
+KINDS: dict[str, checks.CheckKind[...]] = {
     kind.folder: kind for kind in (checks.MACHINE, checks.JOB, checks.CEILINGS)
 }
 FILES = checks.files()

@@ -10,8 +10,8 @@ from flatout.nouns.machine import (
     Container,
     Cpu,
     DeviceFile,
-    Kernel,
     Limits,
+    LinuxKernel,
     Machine,
 )
 from machines.healthy import (
@@ -174,7 +174,7 @@ def nixos() -> Machine:
         system__distribution_name="NixOS 25.05 (Warbler)",
         gpus=(card,),
         drivers=(),
-        kernel=Kernel(
+        kernel=LinuxKernel(
             modules=("nouveau",),
             nvidia_module_on_disk=False,
             nvidia_module_for=(),

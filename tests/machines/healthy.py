@@ -15,8 +15,8 @@ from flatout.nouns.machine import (
     Cpu,
     DeviceFile,
     Disk,
-    Kernel,
     Limits,
+    LinuxKernel,
     Machine,
     Memory,
     NetworkPort,
@@ -215,9 +215,9 @@ def disks(gib: int = 1800, **facts: Any) -> tuple[Disk, ...]:
     )
 
 
-def kernel(gpus: int = 1, **facts: Any) -> Kernel:
+def kernel(gpus: int = 1, **facts: Any) -> LinuxKernel:
     """Linux with NVIDIA's module loaded."""
-    base = Kernel(
+    base = LinuxKernel(
         modules=("nvidia", "nvidia_uvm", "nvidia_modeset"),
         nvidia_module_on_disk=True,
         nvidia_module_for=("6.8.0-45-generic",),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flatout.nouns.gpu import Driver, Gpu
 from flatout.probing import amd
-from flatout.probing.program_answer import Answer
+from flatout.probing.program_answer import ProgramAnswer
 from probing.planted import GARBAGE, plant
 
 GIB = 2**30
@@ -25,8 +25,8 @@ IDS = """# List of AMDGPU IDs
 """
 
 
-def no_program(command: Sequence[str], limit_s: float) -> Answer:
-    return Answer("", None, "not found")
+def no_program(command: Sequence[str], limit_s: float) -> ProgramAnswer:
+    return ProgramAnswer("", None, "not found")
 
 
 def card(root: Path, index: int, address: str, device: str, **files: str) -> None:
@@ -191,12 +191,12 @@ def test_the_name_that_programs_know(tmp_path: Path) -> None:
     card(tmp_path, 0, "0000:03:00.0", "0x740f")
     asked = []
 
-    def programs(command: Sequence[str], limit_s: float) -> Answer:
+    def programs(command: Sequence[str], limit_s: float) -> ProgramAnswer:
         asked.append(command[0])
         if command[0] == "amd-smi":
-            return Answer("", None, "not found")
+            return ProgramAnswer("", None, "not found")
         card0 = {"Card Series": "Aldebaran [AMD Instinct MI210]", "PCI Bus": "0000:03:00.0"}
-        return Answer(json.dumps({"card0": card0}), 0)
+        return ProgramAnswer(json.dumps({"card0": card0}), 0)
 
     gpus = amd.from_sysfs(tmp_path, programs)
     assert gpus is not None

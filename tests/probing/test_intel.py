@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from flatout.nouns.gpu import Driver, Gpu
 from flatout.probing import intel
-from flatout.probing.program_answer import Answer
+from flatout.probing.program_answer import ProgramAnswer
 from probing.planted import GARBAGE, plant
 
 GIB = 2**30
 ARC = {"device_name": "Intel(R) Arc(TM) A770 Graphics", "pci_bdf_address": "0000:03:00.0"}
 
 
-def no_program(command: Sequence[str], limit_s: float) -> Answer:
-    return Answer("", None, "not found")
+def no_program(command: Sequence[str], limit_s: float) -> ProgramAnswer:
+    return ProgramAnswer("", None, "not found")
 
 
 def card(root: Path, index: int, address: str, number: str, driver: str = "i915") -> str:
@@ -38,9 +38,9 @@ def test_arc_beside_the_processors_own(tmp_path: Path) -> None:
     plant(tmp_path, {f"{place}/tile0/physical_vram_size_bytes": f"{16 * GIB}\n"})
     asked = []
 
-    def xpu_smi(command: Sequence[str], limit_s: float) -> Answer:
+    def xpu_smi(command: Sequence[str], limit_s: float) -> ProgramAnswer:
         asked.append(list(command))
-        return Answer(json.dumps({"device_list": [ARC]}), 0)
+        return ProgramAnswer(json.dumps({"device_list": [ARC]}), 0)
 
     assert intel.from_sysfs(tmp_path, xpu_smi) == (
         Gpu(
@@ -68,7 +68,7 @@ def test_arc_beside_the_processors_own(tmp_path: Path) -> None:
 def test_no_program_is_started_for_the_processors_own(tmp_path: Path) -> None:
     card(tmp_path, 0, "0000:00:02.0", "0x4680")
 
-    def fail(command: Sequence[str], limit_s: float) -> Answer:
+    def fail(command: Sequence[str], limit_s: float) -> ProgramAnswer:
         raise AssertionError(command)
 
     gpus = intel.from_sysfs(tmp_path, fail)
@@ -110,7 +110,7 @@ def test_garbage_is_no_fact(files: dict[str, bytes], said: str) -> None:
         root, drm = Path(folder), "sys/class/drm/card0"
         plant(root, {f"{drm}/{name}": content for name, content in files.items()})
         plant(root, {f"{drm}/device/vendor": "0x8086\n"}, {f"{drm}/device/driver": "drivers/xe"})
-        found = intel.from_sysfs(root, lambda command, limit_s: Answer(said, 0))
+        found = intel.from_sysfs(root, lambda command, limit_s: ProgramAnswer(said, 0))
     assert found == (Gpu(vendor="intel", driver_sees=True, kernel_driver="xe"),)
 
 

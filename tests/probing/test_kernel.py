@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flatout.nouns.machine import Container, DeviceFile, Kernel
+from flatout.nouns.machine import Container, DeviceFile, LinuxKernel
 from flatout.probing import kernel
 from probing.planted import GARBAGE, namespaces, plant
 
@@ -267,7 +267,7 @@ def test_garbage_is_no_fact(files: dict[str, bytes]) -> None:
 
 def test_here() -> None:
     found = kernel.kernel()
-    assert found != Kernel()
+    assert found != LinuxKernel()
     groups = subprocess.check_output(["id", "-Gn"], text=True).split()
     assert set(found.user_groups or ()) >= {name for name in groups if not name.isdecimal()}
     for file in found.device_files or ():

@@ -13,8 +13,8 @@ import pytest
 
 from flatout.nouns.gpu import Driver
 from flatout.probing import nvidia
-from flatout.probing.nvidia import Nvidia, Places
-from flatout.probing.program_answer import Answer
+from flatout.probing.nvidia import Nvidia, NvidiaPaths
+from flatout.probing.program_answer import ProgramAnswer
 from probing.nvml.fake import Nvml, consumer, h100_node, workstation
 from probing.smi_logs import CANNOT_TALK, MISMATCH, RTX_4090
 
@@ -31,25 +31,29 @@ GCC version:  gcc version 13.3.0
 class Programs:
     """nvidia-smi and modinfo, and who was asked."""
 
-    def __init__(self, smi: Answer | None = None, modinfo: str = "570.124.06\n") -> None:
-        self.smi, self.modinfo = smi or Answer("", 9), modinfo
+    def __init__(self, smi: ProgramAnswer | None = None, modinfo: str = "570.124.06\n") -> None:
+        self.smi, self.modinfo = smi or ProgramAnswer("", 9), modinfo
         self.asked: list[str] = []
 
-    def __call__(self, command: Sequence[str], limit_s: float) -> Answer:
+    def __call__(self, command: Sequence[str], limit_s: float) -> ProgramAnswer:
         self.asked.append(Path(command[0]).stem)
         if command[0] == "modinfo":
-            return Answer("", None, "not found")  # Debian: not on an ordinary user's PATH
+            return ProgramAnswer("", None, "not found")  # Debian: not on an ordinary user's PATH
         if command[0].endswith("modinfo"):
             assert list(command[1:]) == ["-F", "version", "nvidia"]
-            return Answer(self.modinfo, 0) if self.modinfo else Answer("", 1, errors="not found")
+            return (
+                ProgramAnswer(self.modinfo, 0)
+                if self.modinfo
+                else ProgramAnswer("", 1, errors="not found")
+            )
         return self.smi
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path: Path) -> NvidiaPaths:
     """A machine without any trace; the tests add to it."""
     (tmp_path / "bin").mkdir()
-    return Places(
+    return NvidiaPaths(
         kernel=tmp_path / "version",
         module=tmp_path / "module",
         libraries=(tmp_path / "nowhere", tmp_path / "lib"),
@@ -59,7 +63,7 @@ def places(tmp_path: Path) -> Places:
     )
 
 
-def with_smi(places: Places) -> Places:
+def with_smi(places: NvidiaPaths) -> NvidiaPaths:
     name = "nvidia-smi.exe" if sys.platform == "win32" else "nvidia-smi"
     program = Path(places.path or "") / name
     program.touch()
@@ -67,7 +71,7 @@ def with_smi(places: Places) -> Places:
     return places
 
 
-def with_library(places: Places, version: str) -> Places:
+def with_library(places: NvidiaPaths, version: str) -> NvidiaPaths:
     folder = places.libraries[1]
     folder.mkdir()
     (folder / f"libcuda.so.{version}").touch()
@@ -79,14 +83,14 @@ def not_starting(number: int) -> Nvml:
     return Nvml([consumer()], {"nvmlInit": pynvml.NVMLError(number)})
 
 
-def test_no_trace_at_all(places: Places) -> None:
+def test_no_trace_at_all(places: NvidiaPaths) -> None:
     programs = Programs()
     assert nvidia.nvidia(not_starting(12), programs, places) == Nvidia((), (), None)
     assert programs.asked == []
     assert not nvidia.trace(places)
 
 
-def test_where_all_is_well_the_program_is_not_started(places: Places) -> None:
+def test_where_all_is_well_the_program_is_not_started(places: NvidiaPaths) -> None:
     places.kernel.write_text(OPEN)
     programs = Programs()
     found = nvidia.nvidia(h100_node(), programs, with_library(with_smi(places), "570.124.06"))
@@ -104,14 +108,14 @@ def test_where_all_is_well_the_program_is_not_started(places: Places) -> None:
     assert nvidia.trace(places)
 
 
-def test_the_program_is_missing_though_the_library_works(places: Places) -> None:
+def test_the_program_is_missing_though_the_library_works(places: NvidiaPaths) -> None:
     found = nvidia.nvidia(workstation(), Programs(), places)
     assert found.driver is not None
     assert (found.driver.nvml_error, found.driver.smi_error) == (None, "not found on PATH")
 
 
-def test_the_program_helps_where_the_library_is_not_found(places: Places) -> None:
-    programs = Programs(Answer(RTX_4090, 0))
+def test_the_program_helps_where_the_library_is_not_found(places: NvidiaPaths) -> None:
+    programs = Programs(ProgramAnswer(RTX_4090, 0))
     found = nvidia.nvidia(not_starting(12), programs, with_smi(places))
     assert [gpu.name for gpu in found.gpus or ()] == ["NVIDIA GeForce RTX 4090"]
     assert found.pairs == ()
@@ -124,9 +128,9 @@ def test_the_program_helps_where_the_library_is_not_found(places: Places) -> Non
     )
 
 
-def test_the_driver_was_updated_and_not_restarted(places: Places) -> None:
+def test_the_driver_was_updated_and_not_restarted(places: NvidiaPaths) -> None:
     places.kernel.write_text(CLOSED)
-    programs = Programs(Answer(MISMATCH, 18))
+    programs = Programs(ProgramAnswer(MISMATCH, 18))
     found = nvidia.nvidia(not_starting(18), programs, with_library(with_smi(places), "550.120"))
     assert (found.gpus, found.pairs) == (None, None)
     assert found.driver is not None
@@ -136,8 +140,8 @@ def test_the_driver_was_updated_and_not_restarted(places: Places) -> None:
     assert found.driver.open_kernel_module is False
 
 
-def test_the_module_is_not_loaded(places: Places) -> None:
-    programs = Programs(Answer(CANNOT_TALK, 9), modinfo="")
+def test_the_module_is_not_loaded(places: NvidiaPaths) -> None:
+    programs = Programs(ProgramAnswer(CANNOT_TALK, 9), modinfo="")
     found = nvidia.nvidia(not_starting(9), programs, with_library(with_smi(places), "550.120"))
     assert found.gpus is None
     assert found.driver is not None
@@ -145,27 +149,27 @@ def test_the_module_is_not_loaded(places: Places) -> None:
     assert (found.driver.kernel_version, found.driver.installed_version) == (None, None)
 
 
-def test_the_module_tells_its_version_where_proc_does_not(places: Places) -> None:
+def test_the_module_tells_its_version_where_proc_does_not(places: NvidiaPaths) -> None:
     places.module.write_text("550.107.02\n")
     found = nvidia.nvidia(not_starting(12), Programs(), places)
     assert found.driver is not None
     assert (found.driver.kernel_version, found.driver.open_kernel_module) == ("550.107.02", None)
 
 
-def test_the_library_of_wsl_has_no_version(places: Places) -> None:
+def test_the_library_of_wsl_has_no_version(places: NvidiaPaths) -> None:
     found = nvidia.nvidia(workstation(), Programs(), with_library(places, "1.1"))
     assert found.driver is not None
     assert found.driver.library_version is None
 
 
-def test_a_link_to_itself_is_no_library(places: Places) -> None:
+def test_a_link_to_itself_is_no_library(places: NvidiaPaths) -> None:
     folder = places.libraries[1]
     folder.mkdir()
     (folder / "libcuda.so.1").symlink_to("libcuda.so.1")
     assert nvidia.nvidia(not_starting(12), Programs(), places).driver is None
 
 
-def test_garbage_in_the_kernel_s_files_is_none(places: Places) -> None:
+def test_garbage_in_the_kernel_s_files_is_none(places: NvidiaPaths) -> None:
     places.kernel.write_bytes(b"\xff\xfe Kernel Module  unknown")
     places.module.write_text("what?")
     found = nvidia.nvidia(workstation(), Programs(modinfo="modinfo: ERROR"), places)
@@ -178,9 +182,9 @@ def asleep(library: str) -> Nvml:
     return Nvml([consumer()], {library: lambda *_: time.sleep(2)})
 
 
-def test_a_driver_that_is_slow_is_not_called_broken(places: Places) -> None:
+def test_a_driver_that_is_slow_is_not_called_broken(places: NvidiaPaths) -> None:
     places.kernel.write_text(CLOSED)
-    programs = Programs(Answer(RTX_4090, 0))
+    programs = Programs(ProgramAnswer(RTX_4090, 0))
     start = time.monotonic()
     found = nvidia.nvidia(asleep("nvmlInit"), programs, with_smi(places), limit_s=0.4)
     assert time.monotonic() - start < 1.5
@@ -192,7 +196,7 @@ def test_a_driver_that_is_slow_is_not_called_broken(places: Places) -> None:
     assert "nvidia-smi" not in programs.asked
 
 
-def test_a_driver_that_hangs_is_told(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_hangs_is_told(places: NvidiaPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvidia, "HANGS_AFTER_S", 0.2)
     library = asleep("nvmlDeviceGetHandleByIndex")
     found = nvidia.nvidia(library, Programs(), with_smi(places), limit_s=0.4)
@@ -201,7 +205,7 @@ def test_a_driver_that_hangs_is_told(places: Places, monkeypatch: pytest.MonkeyP
     assert found.driver.smi_error == "not run: NVML hangs"
 
 
-def test_modinfo_is_asked_on_linux_alone(places: Places) -> None:
+def test_modinfo_is_asked_on_linux_alone(places: NvidiaPaths) -> None:
     programs = Programs()
     nvidia.nvidia(workstation(), programs, dataclasses.replace(places, linux=False))
     assert programs.asked == []

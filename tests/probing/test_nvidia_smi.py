@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 
 from flatout.nouns.gpu import Driver, Gpu, GpuProcess
 from flatout.probing import nvidia_smi
-from flatout.probing.program_answer import Answer, ask
+from flatout.probing.program_answer import ProgramAnswer, ask
 from probing.smi_logs import A100_LIST, A100_MIG, CANNOT_TALK, LOST, MISMATCH, RTX_4090
 
 MIB = 2**20
 
 
 def facts(out: str, code: int = 0, err: str = "") -> tuple[tuple[Gpu, ...] | None, Driver]:
-    return nvidia_smi.facts("nvidia-smi", lambda command, limit_s: Answer(out, code, errors=err))
+    return nvidia_smi.facts(
+        "nvidia-smi", lambda command, limit_s: ProgramAnswer(out, code, errors=err)
+    )
 
 
 def first(out: str) -> Gpu:
@@ -75,9 +77,9 @@ def test_a_workstation() -> None:
 def test_a_node_with_slices_and_an_older_driver() -> None:
     asked: list[Sequence[str]] = []
 
-    def ask(command: Sequence[str], limit_s: float) -> Answer:
+    def ask(command: Sequence[str], limit_s: float) -> ProgramAnswer:
         asked.append(command)
-        return Answer(A100_LIST if "-L" in command else A100_MIG, 0)
+        return ProgramAnswer(A100_LIST if "-L" in command else A100_MIG, 0)
 
     gpus, driver = nvidia_smi.facts("/usr/bin/nvidia-smi", ask)
     assert asked == [["/usr/bin/nvidia-smi", "-q", "-x"], ["/usr/bin/nvidia-smi", "-L"]]
@@ -138,23 +140,26 @@ def test_windows_and_switched_fabric() -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (Answer(CANNOT_TALK, 9), " ".join(CANNOT_TALK.split())),
+        (ProgramAnswer(CANNOT_TALK, 9), " ".join(CANNOT_TALK.split())),
         (
-            Answer(MISMATCH, 18),
+            ProgramAnswer(MISMATCH, 18),
             "Failed to initialize NVML: Driver/library version mismatch "
             "NVML library version: 550.107",
         ),
-        (Answer(LOST, 15), " ".join(LOST.split())),
-        (Answer("", 127, errors="error while loading shared libraries"), "error while loading"),
-        (Answer("", 1), "ended with exit code 1"),
-        (Answer("", 0), "answered nothing"),
-        (Answer("hello", 0), "its answer could not be understood: hello"),
-        (Answer(RTX_4090[:2000], 0), "its answer could not be understood"),
-        (Answer("<html></html>", 0), "its answer could not be understood"),
-        (Answer("", None, "did not answer within 5 s"), "did not answer within 5 s"),
+        (ProgramAnswer(LOST, 15), " ".join(LOST.split())),
+        (
+            ProgramAnswer("", 127, errors="error while loading shared libraries"),
+            "error while loading",
+        ),
+        (ProgramAnswer("", 1), "ended with exit code 1"),
+        (ProgramAnswer("", 0), "answered nothing"),
+        (ProgramAnswer("hello", 0), "its answer could not be understood: hello"),
+        (ProgramAnswer(RTX_4090[:2000], 0), "its answer could not be understood"),
+        (ProgramAnswer("<html></html>", 0), "its answer could not be understood"),
+        (ProgramAnswer("", None, "did not answer within 5 s"), "did not answer within 5 s"),
     ],
 )
-def test_why_it_does_not_tell(answer: Answer, reason: str) -> None:
+def test_why_it_does_not_tell(answer: ProgramAnswer, reason: str) -> None:
     gpus, driver = nvidia_smi.facts("nvidia-smi", lambda command, limit_s: answer)
     assert gpus is None
     assert driver.smi_error is not None

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from flatout.probing.program_answer import Answer, ask
+from flatout.probing.program_answer import ProgramAnswer, ask
 
 
-def python(program: str, limit_s: float = 20) -> Answer:
+def python(program: str, limit_s: float = 20) -> ProgramAnswer:
     return ask([sys.executable, "-c", program], limit_s)
 
 
 def test_an_answer() -> None:
     program = "import sys; sys.stdout.write('one'); sys.stderr.write('two'); sys.exit(3)"
-    assert python(program) == Answer("one", 3, errors="two")
+    assert python(program) == ProgramAnswer("one", 3, errors="two")
 
 
 def test_bytes_that_are_no_text() -> None:
@@ -48,4 +48,4 @@ def test_one_that_hangs_is_ended_with_its_children() -> None:
     start = time.monotonic()
     answer = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', '{child}'])", 1)
     assert time.monotonic() - start < 10
-    assert answer == Answer("", None, "did not answer within 1 s")
+    assert answer == ProgramAnswer("", None, "did not answer within 1 s")

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout.probing import system
-from flatout.probing.program_answer import Answer
+from flatout.probing.program_answer import ProgramAnswer
 from probing.planted import plant
 
 UBUNTU = """PRETTY_NAME="Ubuntu 22.04.5 LTS"
@@ -117,9 +117,9 @@ def test_secure_boot_of_garbage(variable: bytes) -> None:
 def test_musl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sequence[str]] = []
 
-    def loader(command: Sequence[str], limit_s: float) -> Answer:
+    def loader(command: Sequence[str], limit_s: float) -> ProgramAnswer:
         asked.append(command)
-        return Answer("", 1, errors=MUSL)
+        return ProgramAnswer("", 1, errors=MUSL)
 
     def unknown(name: str) -> str:
         raise ValueError(name)
@@ -130,22 +130,22 @@ def test_musl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == []
     (tmp_path / "ld-musl-x86_64.so.1").touch()
     assert system.libc(loader) == "musl 1.2.4"
-    assert system.libc(lambda command, limit_s: Answer("", None, "not found")) is None
+    assert system.libc(lambda command, limit_s: ProgramAnswer("", None, "not found")) is None
     assert system.musl("Version 3") is None
 
 
 @pytest.mark.parametrize(
     ("answer", "rosetta"),
     [
-        (Answer("1\n", 0, errors=""), True),
-        (Answer("0\n", 0, errors=""), False),
-        (Answer("", 1, errors="sysctl: unknown oid 'sysctl.proc_translated'"), False),
-        (Answer("", 1, errors="sysctl: no permission"), None),
-        (Answer("what", 0, errors=""), None),
-        (Answer("", None, "not found"), None),
+        (ProgramAnswer("1\n", 0, errors=""), True),
+        (ProgramAnswer("0\n", 0, errors=""), False),
+        (ProgramAnswer("", 1, errors="sysctl: unknown oid 'sysctl.proc_translated'"), False),
+        (ProgramAnswer("", 1, errors="sysctl: no permission"), None),
+        (ProgramAnswer("what", 0, errors=""), None),
+        (ProgramAnswer("", None, "not found"), None),
     ],
 )
-def test_rosetta(answer: Answer, rosetta: bool | None) -> None:
+def test_rosetta(answer: ProgramAnswer, rosetta: bool | None) -> None:
     assert system.rosetta(answer) is rosetta
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from flatout.nouns.machine import CudaToolkit
 from flatout.probing import toolkits
-from flatout.probing.toolkits import Places
+from flatout.probing.toolkits import ToolkitPaths
 from probing.planted import plant
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="links and shell scripts")
@@ -26,7 +26,7 @@ def program(root: Path, name: str, text: str = "#!/bin/sh\nexit 1\n") -> str:
 
 
 def look(root: Path, *path: str, **environ: str) -> tuple[CudaToolkit, ...]:
-    return toolkits.toolkits({"PATH": os.pathsep.join(path), **environ}, Places(root))
+    return toolkits.toolkits({"PATH": os.pathsep.join(path), **environ}, ToolkitPaths(root))
 
 
 def test_none(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_conda(tmp_path: Path) -> None:
 def test_windows(tmp_path: Path) -> None:
     names = [f"{toolkits.WINDOWS}/v{number}/version.json" for number in ("11.8", "12.4")]
     plant(tmp_path, {names[1]: VERSION, names[0]: "{broken"})
-    told = toolkits.toolkits({}, Places(tmp_path / "none", programs=tmp_path))
+    told = toolkits.toolkits({}, ToolkitPaths(tmp_path / "none", programs=tmp_path))
     assert [(Path(item.path).name, item.version) for item in told] == [
         ("v12.4", "12.4"),
         ("v11.8", "11.8"),

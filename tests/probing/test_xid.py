@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from flatout.nouns.machine import Xid
 from flatout.probing import xid
-from flatout.probing.program_answer import Answer
+from flatout.probing.program_answer import ProgramAnswer
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux' kernel log")
 BUS = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 SLICE = "NVRM: Xid (PCI:0000:B1:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9)."
-NOTHING = Answer("", None, "not found")
+NOTHING = ProgramAnswer("", None, "not found")
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,10 @@ def test_any_text(lines: list[str]) -> None:
 class Log:
     """dmesg and journalctl, and who was asked."""
 
-    def __init__(self, **answers: Answer) -> None:
+    def __init__(self, **answers: ProgramAnswer) -> None:
         self.answers, self.asked = answers, list[str]()
 
-    def __call__(self, command: Sequence[str], limit_s: float) -> Answer:
+    def __call__(self, command: Sequence[str], limit_s: float) -> ProgramAnswer:
         assert limit_s <= xid.LIMIT_S
         name = "any_line" if "-n" in command else command[0]
         self.asked.append(name)
@@ -125,29 +125,29 @@ def test_the_kernel_s_own_records(tmp_path: Path) -> None:
 
 @LINUX
 def test_dmesg_where_the_records_may_not_be_read(tmp_path: Path) -> None:
-    log = Log(dmesg=Answer(f"[0.0] Linux version 6.8\n[12.5] {BUS}\n", 0))
+    log = Log(dmesg=ProgramAnswer(f"[0.0] Linux version 6.8\n[12.5] {BUS}\n", 0))
     assert [each.number for each in xid.xids(True, log, tmp_path / "none") or ()] == [79]
     assert log.asked == ["dmesg"]
 
 
-DENIED = Answer("", 1, errors="dmesg: read kernel buffer failed: Operation not permitted")
+DENIED = ProgramAnswer("", 1, errors="dmesg: read kernel buffer failed: Operation not permitted")
 
 
 @LINUX
 @pytest.mark.parametrize(
     ("journal", "any_line", "found"),
     [
-        (Answer(f"{BUS}\n{BUS}\n", 0), NOTHING, [2]),
-        (Answer("", 1), Answer("Linux version 6.8\n", 0), []),
-        (Answer("", 1), Answer("", 1), None),
-        (Answer("", 1, errors="Hint: You are currently not seeing messages"), NOTHING, None),
-        (Answer("", 1, errors="No journal files were found."), Answer("", 1), None),
+        (ProgramAnswer(f"{BUS}\n{BUS}\n", 0), NOTHING, [2]),
+        (ProgramAnswer("", 1), ProgramAnswer("Linux version 6.8\n", 0), []),
+        (ProgramAnswer("", 1), ProgramAnswer("", 1), None),
+        (ProgramAnswer("", 1, errors="Hint: You are currently not seeing messages"), NOTHING, None),
+        (ProgramAnswer("", 1, errors="No journal files were found."), ProgramAnswer("", 1), None),
         (NOTHING, NOTHING, None),
-        (Answer("", None, "did not answer within 0.2 s"), NOTHING, None),
+        (ProgramAnswer("", None, "did not answer within 0.2 s"), NOTHING, None),
     ],
 )
 def test_the_journal_comes_last(
-    tmp_path: Path, journal: Answer, any_line: Answer, found: list[int] | None
+    tmp_path: Path, journal: ProgramAnswer, any_line: ProgramAnswer, found: list[int] | None
 ) -> None:
     log = Log(dmesg=DENIED, journalctl=journal, any_line=any_line)
     errors = xid.xids(True, log, tmp_path / "none")
@@ -172,10 +172,10 @@ def test_a_log_without_end_is_given_up(tmp_path: Path) -> None:
 def test_slow_programs_leave_no_time_for_others(tmp_path: Path) -> None:
     asked: list[str] = []
 
-    def slow(command: Sequence[str], limit_s: float) -> Answer:
+    def slow(command: Sequence[str], limit_s: float) -> ProgramAnswer:
         asked.append(command[0])
         threading.Event().wait(limit_s)
-        return Answer("", None, "did not answer")
+        return ProgramAnswer("", None, "did not answer")
 
     assert xid.xids(True, slow, tmp_path / "none", limit_s=0.1) is None
     assert asked == ["dmesg"]

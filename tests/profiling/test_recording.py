@@ -14,7 +14,7 @@ from flatout.nouns.anatomy import Kind
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Silent
 from flatout.profiling import recording, records
-from flatout.profiling.recording import Settings
+from flatout.profiling.recording import ProfileSettings
 from flatout.running.command import resolve
 from flatout.running.processes import Process
 from flatout_agent import wire
@@ -70,7 +70,7 @@ def test_a_program_that_goes_on_is_told_of_before_it_ends(work: Path) -> None:
     heard = Heard()
     recorded = recording.record(
         resolve(["train.py"]),
-        Settings(bench=False),
+        ProfileSettings(bench=False),
         heard,
         lambda made: done_then.append((work / "done").exists()),
     )
@@ -93,7 +93,9 @@ def test_a_program_that_goes_on_is_told_of_before_it_ends(work: Path) -> None:
 
 def test_a_program_that_is_stopped(work: Path) -> None:
     (work / "train.py").write_text(SLOW_DATA)
-    profile = recording.profile(resolve(["train.py"]), Settings(steps=3, stop=True, bench=False))
+    profile = recording.profile(
+        resolve(["train.py"]), ProfileSettings(steps=3, stop=True, bench=False)
+    )
     assert profile.anatomy.steps == 3
     assert not (work / "done").exists()
 
@@ -108,7 +110,7 @@ def test_a_program_that_is_stopped(work: Path) -> None:
 )
 def test_what_is_said_without_a_window(work: Path, name: str, says: str) -> None:
     with pytest.raises(UserError, match=says) as raised:
-        recording.profile(resolve([str(JOBS / f"{name}.py")]), Settings(bench=False))
+        recording.profile(resolve([str(JOBS / f"{name}.py")]), ProfileSettings(bench=False))
     assert raised.value.exit_code == 1
     assert raised.value.next_step
 
@@ -116,7 +118,7 @@ def test_what_is_said_without_a_window(work: Path, name: str, says: str) -> None
 def test_a_program_that_fails_before_a_window(work: Path) -> None:
     (work / "train.py").write_text("import torch\nraise SystemExit(3)\n")
     with pytest.raises(UserError, match=r"failed before its first step \(exit code 3\)"):
-        recording.profile(resolve(["train.py"]), Settings(bench=False))
+        recording.profile(resolve(["train.py"]), ProfileSettings(bench=False))
 
 
 def process(**seen: object) -> Process:

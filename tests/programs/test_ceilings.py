@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flatout_programs import ceilings as program
-from flatout_programs.kernels.kernel import Kernel, Setup
+from flatout_programs.kernels.kernel import CeilingKernel, Setup
 from flatout_programs.tell import MARK
 from probing.fake_packages import bare
 
@@ -45,15 +45,15 @@ def test_without_torch(tmp_path: Path) -> None:
     assert said["torch_missing"] is True
 
 
-def measured(*kernels: Kernel, budget_s: float = 5.0) -> tuple[list[dict[str, Any]], bool]:
+def measured(*kernels: CeilingKernel, budget_s: float = 5.0) -> tuple[list[dict[str, Any]], bool]:
     said: list[dict[str, Any]] = []
     here = Setup(torch, quick=True)
     finished = program._measure(here, list(kernels), budget_s, said.append)
     return said, finished
 
 
-def kernel(name: str, curve: Any, **facts: Any) -> Kernel:
-    return Kernel(name, name, "cpu", "GB/s", curve, **facts)
+def kernel(name: str, curve: Any, **facts: Any) -> CeilingKernel:
+    return CeilingKernel(name, name, "cpu", "GB/s", curve, **facts)
 
 
 def test_an_error_costs_its_own_row() -> None:

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from flatout.nouns.explained import Confidence, Evidence, Explained, Match, Step
+from flatout.nouns.explained import Confidence, Evidence, Explained, FilledStep, Match
 from flatout.nouns.signature import BetterLog, CureStep, Role, Signature, Wording
 from flatout.reporting import explained
 
@@ -25,8 +25,8 @@ def match(name: str, role: Role = Role.ERROR, **fields: object) -> Match:
         "title": title,
         "cause": LONG,
         "cure": (
-            Step(LONG, ("run --this " + "x" * 90,), True),
-            Step(Wording("Elsewhere.", "别处。"), (), False),
+            FilledStep(LONG, ("run --this " + "x" * 90,), True),
+            FilledStep(Wording("Elsewhere.", "别处。"), (), False),
         ),
         **fields,
     }

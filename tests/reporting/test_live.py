@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from flatout.nouns.trial import Block, Measured, Trial, Verdict
+from flatout.nouns.trial import Measurement, StepBlock, Trial, Verdict
 from flatout.reporting import charts, html, live, outcome
 from reporting import tuned_examples
 
@@ -62,16 +62,16 @@ def test_what_does_not_apply_gets_no_line() -> None:
 
 def tuned(**changes: object):
     blocks = (
-        Block(1, 8, 100.0),
-        Block(9, 8, 51.0, ("bf16-autocast",)),
-        Block(17, 8, 50.0, ("bf16-autocast",)),
+        StepBlock(1, 8, 100.0),
+        StepBlock(9, 8, 51.0, ("bf16-autocast",)),
+        StepBlock(17, 8, 50.0, ("bf16-autocast",)),
     )
     good = tuned_examples.good()
     assert good.plan is not None
     values = {
         "confirmation": None,
-        "baseline": Measured(100.0, None, (), ()),
-        "best": Measured(50.0, None, (), ()),
+        "baseline": Measurement(100.0, None, (), ()),
+        "best": Measurement(50.0, None, (), ()),
         "blocks": blocks,
         "live": True,
         "saved_s": 192.0,
@@ -104,4 +104,4 @@ def test_the_report_shows_the_run_with_its_switches() -> None:
     assert chart.layout["shapes"], "the switch is marked"
     page = html.render(tuned(), Path())
     assert "While it trained" in page
-    assert outcome.headline(tuned()).answer is outcome.Answer.LIVE
+    assert outcome.headline(tuned()).answer is outcome.TuneOutcome.LIVE

@@ -8,7 +8,7 @@ from typing import Any
 
 from flatout.nouns.identity import GpuIdentity, Identity
 from flatout.nouns.plan import Plan, PlannedBoost
-from flatout.nouns.trial import Guard, Measured, Trial, Verdict
+from flatout.nouns.trial import Guard, Measurement, Trial, Verdict
 from flatout.nouns.tuned import Confirmation, Tuned
 
 MACHINE = Identity(
@@ -23,14 +23,14 @@ MACHINE = Identity(
 GIB = 1024**3
 
 
-def measured(step_ms: float, peak_bytes: int | None = 3 * GIB, **more: Any) -> Measured:
+def measured(step_ms: float, peak_bytes: int | None = 3 * GIB, **more: Any) -> Measurement:
     steps = tuple(step_ms * (1 + 0.03 * math.sin(i * 2.1) + 0.08 * (i == 7)) for i in range(24))
     losses = tuple(2.3 * math.exp(-i / 18) + 0.4 + 0.09 * math.sin(i * 1.7) for i in range(27))
     facts = {"losses": losses, "steps_ms": steps, "wait_share": 0.12, "peak_bytes": peak_bytes}
-    return Measured(step_ms=step_ms, samples_per_s=32_000 / step_ms, **{**facts, **more})
+    return Measurement(step_ms=step_ms, samples_per_s=32_000 / step_ms, **{**facts, **more})
 
 
-def nearly(run: Measured, by: float) -> Measured:
+def nearly(run: Measurement, by: float) -> Measurement:
     losses = tuple(
         None if loss is None else loss * (1 + by * math.sin(i * 3.3))
         for i, loss in enumerate(run.losses)
@@ -249,7 +249,7 @@ HOSTILE = (
 
 def hostile() -> Tuned:
     """Everything that comes from outside is an attack, and next to nothing was measured."""
-    one = Measured(
+    one = Measurement(
         step_ms=3.2,
         samples_per_s=None,
         steps_ms=(3.2,),

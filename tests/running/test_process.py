@@ -12,12 +12,12 @@ import pytest
 from flatout.nouns.errors import UserError
 from flatout.running import environment
 from flatout.running.command import resolve
-from flatout.running.process import Program, end_all, log_tail, start_trial
+from flatout.running.process import TrialProcess, end_all, log_tail, start_trial
 from flatout_agent import wire
 from running.waiting import settled_size, until
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="sessions and signals of POSIX")
-Start = Callable[..., Program]
+Start = Callable[..., TrialProcess]
 COUNTS = """
 import sys, time
 with open("count", "w", buffering=1) as out:
@@ -45,7 +45,7 @@ def start(tmp_path: Path, inject: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     monkeypatch.chdir(tmp_path)
     programs = []
 
-    def make(text: str, *arguments: str, **variables: str) -> Program:
+    def make(text: str, *arguments: str, **variables: str) -> TrialProcess:
         Path("train.py").write_text(text, encoding="utf-8")
         folder = tmp_path / "trial"
         orders = wire.Orders(str(folder / "records"), trial=wire.TrialOrders(seed=5))
@@ -279,6 +279,6 @@ def test_what_the_system_cannot_start_is_told(tmp_path: Path) -> None:
     script.write_text("no first line that names an interpreter\n")
     script.chmod(0o755)
     with pytest.raises(UserError) as caught:
-        Program((str(script),), dict(os.environ), tmp_path, tmp_path / "log")
+        TrialProcess((str(script),), dict(os.environ), tmp_path, tmp_path / "log")
     assert "cannot be started" in caught.value.message
     assert "bash job" in str(caught.value.next_step)

@@ -8,7 +8,7 @@ import pytest
 
 from flatout.nouns.identity import Identity
 from flatout.nouns.plan import PlannedBoost
-from flatout.nouns.trial import Guard, Measured, Trial, Verdict
+from flatout.nouns.trial import Guard, Measurement, Trial, Verdict
 from flatout.nouns.tuned import Confirmation
 from flatout.running.command import Command
 from flatout.tuning import planning
@@ -19,7 +19,7 @@ COMMAND = Command(("python", "train.py"), None, "python", ("train.py",))
 MACHINE = Identity("Linux", "CPU", 2, None, (), "3.11.7", "2.13.0")
 FOUND = Found(
     wire.JobFacts("2.13.0", "3.11", "linux", "cpu"),
-    Measured(10.0, None, (), ()),
+    Measurement(10.0, None, (), ()),
     kept=(PlannedBoost("fused-optimizer", {}, 1.03, "exact"),),
     now_ms=9.7,
 )
@@ -62,7 +62,7 @@ def test_a_confirmation_that_denies_the_gain_leaves_no_plan(against: Confirmatio
 )  # fmt: skip
 def test_what_a_whole_run_does_not_win_back_is_not_kept(steps: int | None, kept: list[str]) -> None:
     """Compiling takes 10 s; the step falls from 10 to 8 ms."""
-    compiled = Measured(8.0, None, (), (), compile_s=10.0)
+    compiled = Measurement(8.0, None, (), (), compile_s=10.0)
     both, gain = ("fused-optimizer", "compile"), 9.7 / 8.0
     row = Trial(both, "compile", verdict=Verdict.KEPT, measured=compiled, gain=gain)
     boosts = (*FOUND.kept, PlannedBoost("compile", {}, row.gain, "rounding"))

@@ -15,7 +15,7 @@ from flatout.nouns.observer import Silent
 from flatout.nouns.trial import Verdict
 from flatout.running.command import Command
 from flatout.tuning import trials
-from flatout.tuning.candidates import Choice
+from flatout.tuning.candidates import Allowance
 from flatout_agent import wire
 
 FACTS = wire.JobFacts("2.13.0", "3.11", "linux", "cpu")
@@ -41,7 +41,7 @@ def ended_first(boost: str) -> wire.Decided:
 
 @pytest.fixture
 def find(monkeypatch, tmp_path):
-    def run(*processes: Process, budget: float = 600.0, choice: Choice | None = None):
+    def run(*processes: Process, budget: float = 600.0, choice: Allowance | None = None):
         remaining = list(processes)
         orders_given: list[wire.LiveOrders] = []
 
@@ -53,14 +53,14 @@ def find(monkeypatch, tmp_path):
                 live_run.add(7, record)
                 on_record(record)
             error = None if live_run.facts is not None else "exit code 1"
-            return live.Tried(live_run, error, 0, str(tmp_path / "log"), 1.0)
+            return live.FinishedTuning(live_run, error, 0, str(tmp_path / "log"), 1.0)
 
         monkeypatch.setattr(live, "run", stand_in)
         (tmp_path / "log").write_text("it says why")
         command = Command(("python", "train.py"), None, "python", ("train.py",))
         bench = Bench(command, tmp_path, compile_cache=Path("cache"))
         deadline = time.monotonic() + budget
-        return trials.find(bench, choice or Choice(), Silent(), deadline, None), orders_given
+        return trials.find(bench, choice or Allowance(), Silent(), deadline, None), orders_given
 
     return run
 
@@ -140,7 +140,7 @@ def test_a_process_that_decides_nothing_is_the_last(find):
 def test_what_was_refused_has_its_row(find):
     search, orders_given = find(
         lambda orders, on: [wire.JobSeen(FACTS), summary(), ended()],
-        choice=Choice(skip=("tf32",)),
+        choice=Allowance(skip=("tf32",)),
     )
     row = next(row for row in search.trials if row.tried == "tf32")
     assert row.reason == "left out by --skip"

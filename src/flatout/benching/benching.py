@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import psutil
 
 from flatout.benching import ceiling_store, ceilings
-from flatout.benching.ceiling_run import Listener, Orders
-from flatout.benching.ceiling_watch import Watch
+from flatout.benching.ceiling_run import CeilingOrders, Listener
+from flatout.benching.ceiling_watch import GpuWatch
 from flatout.nouns.ceiling import Benched, Ceiling
 from flatout.nouns.errors import UserError
 from flatout.nouns.machine import Machine
@@ -21,12 +21,15 @@ BUSY_S = 0.4
 
 
 def bench(
-    python: str, orders: Orders, listener: Listener | None = None, expected: str | None = None
+    python: str,
+    orders: CeilingOrders,
+    listener: Listener | None = None,
+    expected: str | None = None,
 ) -> tuple[Benched, Machine]:
     """Measure now; the Machine is as it was under load. Raises UserError."""
     began = time.monotonic()
     busy = cores_busy()
-    with Watch(machine.look(python)) as watch:
+    with GpuWatch(machine.look(python)) as watch:
         measured = ceilings.run(python, orders, listener)
     if not measured.interrupted:
         _check_asked(measured.ceilings, orders)
@@ -71,7 +74,7 @@ def last() -> Benched:
     )
 
 
-def _check_asked(measured: Sequence[Ceiling], orders: Orders) -> None:
+def _check_asked(measured: Sequence[Ceiling], orders: CeilingOrders) -> None:
     """A device or ceiling that does not exist is a mistake on the command line."""
     devices = {ceiling.device for ceiling in measured}
     for device in orders.devices:

@@ -49,7 +49,7 @@ class Listener(Protocol):
     def ended(self, ceiling: Ceiling) -> None: ...
 
 
-class Silent:
+class SilentListener:
     """The listener that does nothing."""
 
     def planned(self, count: int) -> None: ...
@@ -62,7 +62,7 @@ class Silent:
 
 
 @dataclass(frozen=True)
-class Orders:
+class CeilingOrders:
     """What is to be measured."""
 
     quick: bool = False
@@ -165,7 +165,7 @@ class _Process:
 
 def run(
     python: str,
-    orders: Orders,
+    orders: CeilingOrders,
     listener: Listener | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Measurements:
@@ -174,7 +174,7 @@ def run(
     Raises UserError where torch is missing or cannot be imported.
     """
     measurements = Measurements()
-    listener = listener or Silent()
+    listener = listener or SilentListener()
     base = os.environ if environ is None else environ
     prefix = "flatout-bench-"
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as scratch:
@@ -189,7 +189,7 @@ def run(
 
 def _run_process(
     python: str,
-    orders: Orders,
+    orders: CeilingOrders,
     measurements: Measurements,
     listener: Listener,
     env: Mapping[str, str],
@@ -230,7 +230,7 @@ def _leave(
 
 
 def _argument(
-    orders: Orders, measurements: Measurements, finished: Sequence[tuple[str, str]]
+    orders: CeilingOrders, measurements: Measurements, finished: Sequence[tuple[str, str]]
 ) -> str:
     further = max(0, len(measurements.devices) - 2)
     whole_s = QUICK_S if orders.quick else FULL_S + FURTHER_S * further

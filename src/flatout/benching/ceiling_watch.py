@@ -23,7 +23,7 @@ def ask() -> tuple[Gpu, ...]:
     return nvml.facts()[0] or ()
 
 
-class Watch:
+class GpuWatch:
     """Samples in a thread of its own, in a `with` statement; nothing where there is no GPU."""
 
     def __init__(

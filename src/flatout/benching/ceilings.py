@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flatout.benching import ceiling_run, ceiling_sheets, ceiling_store
-from flatout.benching.ceiling_run import Listener, Measurements, Orders
+from flatout.benching.ceiling_run import CeilingOrders, Listener, Measurements
 from flatout.nouns.ceiling import Ceiling, Device
 from flatout.nouns.errors import UserError
 from flatout.nouns.identity import Identity
@@ -75,7 +75,7 @@ def measure(
     it early and is raised again when what was measured is kept. Raises UserError where torch is
     missing or broken.
     """
-    measured = run(python, Orders(quick, tuple(wanted), tuple(devices)), listener, environ)
+    measured = run(python, CeilingOrders(quick, tuple(wanted), tuple(devices)), listener, environ)
     if measured.interrupted:
         raise KeyboardInterrupt
     return measured.ceilings
@@ -112,7 +112,7 @@ def for_profiles(
 
 def run(
     python: str,
-    orders: Orders,
+    orders: CeilingOrders,
     listener: Listener | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> CeilingRun:

@@ -71,7 +71,7 @@ LOOK_S = 0.5
 """For facts on which steps of an error's cure depend."""
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command as `flatout --help` lists it."""
 
     group: str
@@ -204,7 +204,7 @@ def _subcommands(module: ModuleType) -> typer.Typer:
     return group
 
 
-def entry(name: str) -> Entry:
+def entry(name: str) -> CommandEntry:
     """A command's place and the first line of its help, read without importing its file."""
     spec = importlib.util.find_spec(_module(name))
     source = spec.loader.get_source(_module(name)) if spec and spec.loader else None  # type: ignore[attr-defined]
@@ -214,7 +214,7 @@ def entry(name: str) -> Entry:
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "PLACE":
             place = ast.literal_eval(node.value)
-    return Entry(*place, summary)
+    return CommandEntry(*place, summary)
 
 
 def program(arguments: Sequence[str]) -> tuple[tuple[str, ...], str | None]:

@@ -82,7 +82,7 @@ def _measured(
     python: str | None,
 ) -> Benched:
     from flatout.benching import benching
-    from flatout.benching.ceiling_run import Orders
+    from flatout.benching.ceiling_run import CeilingOrders
     from flatout.diagnosing import expectation
     from flatout.diagnosing.diagnose import diagnose_benched
     from flatout.reporting.terminal import BenchView
@@ -92,7 +92,7 @@ def _measured(
         expectation.check_known(expect)
     executable = chosen_python(python)
     with BenchView() as view:
-        orders = Orders(quick, tuple(only), tuple(device))
+        orders = CeilingOrders(quick, tuple(only), tuple(device))
         benched, machine = benching.bench(executable, orders, view, expect)
     return expectation.judged(benched, diagnose_benched(benched, machine))
 

@@ -15,7 +15,7 @@ from flatout.commands import SCRIPT_CONTEXT, _options, duration, program, rename
 from flatout.nouns.errors import UserError
 
 if TYPE_CHECKING:
-    from flatout.profiling.recording import Recorded, Settings
+    from flatout.profiling.recording import ProfileSettings, Recorded
     from flatout.running.command import Command
 
 PLACE = ("Understand", 1)
@@ -86,16 +86,16 @@ def command(
     if trace or (ctx.args and recognising.is_trace(ctx.args[0])):
         return _traces(ctx, trace or [])
     limit = _limit(fail_above, fail_over, ctx.args)
-    from flatout.profiling import recording
+    from flatout.profiling.recording import ProfileSettings
     from flatout.running.command import resolve
 
     target = resolve(*program(ctx.args), python)
     skip_s = duration("--skip", skip, zero=True)
-    settings = recording.Settings(steps, skip_s, stop, not no_bench, as_json, **_planned(plan))
+    settings = ProfileSettings(steps, skip_s, stop, not no_bench, as_json, **_planned(plan))
     return _record(target, settings, limit, out)
 
 
-def _record(target: Command, settings: Settings, limit: float, out: Path | None) -> int:
+def _record(target: Command, settings: ProfileSettings, limit: float, out: Path | None) -> int:
     """Run the script and report as soon as its window is recorded."""
     from flatout.profiling import recording
     from flatout.profiling.settings import Lines

@@ -67,8 +67,8 @@ def command(
 
     resolved = command.resolve(*program(ctx.args), python)
     _check_place(plan)
-    choice = candidates.Choice(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
-    settings = tune.Settings(duration("--budget", budget), steps, seed, steps_left=steps_left)
+    choice = candidates.Allowance(exact, tuple(allow or ()), tuple(only or ()), tuple(skip or ()))
+    settings = tune.TuneSettings(duration("--budget", budget), steps, seed, steps_left=steps_left)
     run_folder = folder.fresh("tune")
     with TuneView() as observer:
         tuned = tune.tune(resolved, choice, settings, run_folder, observer)

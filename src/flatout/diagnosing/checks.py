@@ -98,7 +98,7 @@ class CheckFile:
 
 
 @dataclass(frozen=True)
-class Kind(Generic[Facts]):
+class CheckKind(Generic[Facts]):
     """One kind of checks: a folder beside this file."""
 
     folder: str
@@ -129,9 +129,9 @@ class Kind(Generic[Facts]):
         return cast("CheckModule[Facts]", module)
 
 
-MACHINE: Kind[[Machine]] = Kind("machine")
-JOB: Kind[[Profile]] = Kind("job")
-CEILINGS: Kind[[Benched, Machine]] = Kind("ceilings")
+MACHINE: CheckKind[[Machine]] = CheckKind("machine")
+JOB: CheckKind[[Profile]] = CheckKind("job")
+CEILINGS: CheckKind[[Benched, Machine]] = CheckKind("ceilings")
 
 
 def files() -> list[CheckFile]:

@@ -12,7 +12,7 @@ from flatout.explaining.ranking import RankedCause, confidence, ranked
 from flatout.explaining.scanning import Book, Hit, Scanner
 from flatout.knowledge import signatures
 from flatout.knowledge.compat import pytorch
-from flatout.nouns.explained import Explained, Match, Step
+from flatout.nouns.explained import Explained, FilledStep, Match
 from flatout.nouns.machine import Machine
 from flatout.nouns.signature import BetterLog, CureStep, Role
 
@@ -150,7 +150,7 @@ def _match(cause: RankedCause, machine: Machine | None) -> Match:
     )
 
 
-def _cure(hit: Hit, values: Mapping[str, str], machine: Machine | None) -> tuple[Step, ...]:
+def _cure(hit: Hit, values: Mapping[str, str], machine: Machine | None) -> tuple[FilledStep, ...]:
     """What the text or this machine speaks for first, what does not apply here last.
 
     Else in the order of the signature, which is how likely they help anywhere.
@@ -159,7 +159,7 @@ def _cure(hit: Hit, values: Mapping[str, str], machine: Machine | None) -> tuple
     for step, in_text in zip(hit.signature.cure, hit.applies, strict=True):
         commands = tuple(filling.command(line, values) for line in step.commands)
         applies = _applies(step, in_text, machine)
-        filled = Step(filling.wording(step.text, values), commands, applies)
+        filled = FilledStep(filling.wording(step.text, values), commands, applies)
         steps.append((_place(step, in_text, applies), filled))
     return tuple(filled for _, filled in sorted(steps, key=lambda placed: placed[0]))
 

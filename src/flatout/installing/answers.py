@@ -17,7 +17,7 @@ from flatout.nouns.listing import Listing
 
 
 @dataclass(frozen=True)
-class Answer:
+class Installation:
     """One Target, the choice for it, and the lines or files that install it."""
 
     target: Target
@@ -45,7 +45,7 @@ class Answer:
         }
 
 
-def answer(what: str, target: Target, mirror: str | None = None) -> Answer:
+def answer(what: str, target: Target, mirror: str | None = None) -> Installation:
     """The answer for install, tensorflow, docker or conda. Raises UserError where nothing fits."""
     if mirror is not None and not re.match(r"(https?|file)://\S+$|/\S+$", mirror):
         example = "for example --mirror https://mirror.example.org/whl"
@@ -74,13 +74,15 @@ def shown(files: Mapping[str, str]) -> str:
     return "\n".join(f"{shell.remark(f'---- {name}')}\n{text}" for name, text in files.items())
 
 
-def _choice_answer(target: Target, choice: Choice, files: dict[str, str]) -> Answer:
-    return Answer(target, choice.version, choice.build, choice.why, choice.driver_needed, (), files)
+def _choice_answer(target: Target, choice: Choice, files: dict[str, str]) -> Installation:
+    return Installation(
+        target, choice.version, choice.build, choice.why, choice.driver_needed, (), files
+    )
 
 
-def _script_answer(target: Target, script_lines: Script) -> Answer:
+def _script_answer(target: Target, script_lines: Script) -> Installation:
     name = "install.ps1" if shell.is_powershell(target) else "install.sh"
-    return Answer(
+    return Installation(
         target,
         script_lines.version,
         script_lines.build,

@@ -30,7 +30,7 @@ RUN_OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Files:
+class DockerFiles:
     """Both files, and the choice that they install."""
 
     dockerfile: str
@@ -42,13 +42,13 @@ class Files:
         return {"Dockerfile": self.dockerfile, "compose.yaml": self.compose}
 
 
-def files(target: Target, mirror: str | None = None) -> Files:
+def files(target: Target, mirror: str | None = None) -> DockerFiles:
     """The files for a container on the Target. Raises UserError where no build fits."""
     container = _container(target)
     python = container.python or pytorch.python_for(pytorch.choose(container))
     container = replace(container, python=".".join(python.split(".")[:2]))
     choice = pytorch.choose(container)
-    return Files(_dockerfile(container, choice, mirror), _compose(choice.vendor), choice)
+    return DockerFiles(_dockerfile(container, choice, mirror), _compose(choice.vendor), choice)
 
 
 def _container(target: Target) -> Target:

@@ -19,7 +19,7 @@ from flatout.measuring import trial
 from flatout.measuring.outcome import Outcome
 from flatout.measuring.trial import POLL_S, Bench
 from flatout.nouns.plan import PlannedBoost
-from flatout.running.process import Program
+from flatout.running.process import TrialProcess
 from flatout.running.processes import Process, Processes
 from flatout_agent import wire
 
@@ -47,7 +47,7 @@ class Side:
 class _Player:
     """A started program, held at its gates."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: TrialProcess) -> None:
         self.program = program
         self.processes = Processes()
 

@@ -16,8 +16,8 @@ from flatout.measuring.trial import (
     why_unmeasured,
 )
 from flatout.nouns.plan import PlannedBoost
-from flatout.nouns.trial import Block, Guard, Measured, Trial, Verdict
-from flatout.running.process import LOG, Program
+from flatout.nouns.trial import Guard, Measurement, StepBlock, Trial, Verdict
+from flatout.running.process import LOG, TrialProcess
 from flatout.running.processes import Process, Processes
 from flatout_agent import wire
 
@@ -63,9 +63,9 @@ class LiveRun:
         return self._deciding.decisions
 
     @property
-    def blocks(self) -> list[Block]:
+    def blocks(self) -> list[StepBlock]:
         """In the order in which they ran."""
-        return [Block(run.step, run.steps, run.ms, run.on) for run in self._deciding.blocks]
+        return [StepBlock(run.step, run.steps, run.ms, run.on) for run in self._deciding.blocks]
 
     @property
     def summary(self) -> wire.LiveSummary | None:
@@ -131,7 +131,7 @@ def trial(decision: wire.Decided, on: Sequence[str]) -> Trial:
         )
     measured = None
     if decision.step_ms is not None:
-        measured = Measured(decision.step_ms, None, (), (), compile_s=decision.compile_s)
+        measured = Measurement(decision.step_ms, None, (), (), compile_s=decision.compile_s)
     has_interval = decision.low is not None and decision.high is not None
     return Trial(
         boosts=(*(boost for boost in on if boost != decision.id), decision.id),
@@ -185,13 +185,13 @@ def as_written(run: LiveRun) -> Trial | None:
     return Trial((), None, verdict=Verdict.KEPT, reason="as written", measured=measured)
 
 
-def written(run: LiveRun) -> Measured | None:
+def written(run: LiveRun) -> Measurement | None:
     """The program as written, as this run measured it."""
     summary = run.summary
     if summary is None or summary.written_ms is None:
         return None
     steps = tuple(block.ms for block in run.blocks if not block.on)
-    return Measured(
+    return Measurement(
         summary.written_ms,
         None,
         steps,
@@ -202,7 +202,7 @@ def written(run: LiveRun) -> Measured | None:
 
 
 @dataclass(frozen=True)
-class Tried:
+class FinishedTuning:
     """A throw-away process under a live tuning, over."""
 
     run: LiveRun
@@ -241,7 +241,7 @@ def run(
     limit_s: float,
     live_run: LiveRun,
     on_record: Callable[[wire.Record], None] = lambda record: None,
-) -> Tried:
+) -> FinishedTuning:
     """Tune in a process of its own until all is decided, it ends, or the limit is reached.
 
     What it records is put into `live_run` at once, so that an interrupt loses nothing.
@@ -254,7 +254,7 @@ def run(
         for pid, record in program.records():
             live_run.add(pid, record)
         error = _error(live_run, program, late, limit_s, returncode)
-    return Tried(
+    return FinishedTuning(
         live_run,
         error,
         returncode,
@@ -266,7 +266,7 @@ def run(
 
 
 def _follow(
-    program: Program,
+    program: TrialProcess,
     live_run: LiveRun,
     on_record: Callable[[wire.Record], None],
     deadline: float,
@@ -296,7 +296,7 @@ def _follow(
 
 
 def _error(
-    live_run: LiveRun, program: Program, late: bool, limit_s: float, returncode: int | None
+    live_run: LiveRun, program: TrialProcess, late: bool, limit_s: float, returncode: int | None
 ) -> str | None:
     """Why the program as written is not known; None: it is."""
     if live_run.facts is not None:
@@ -305,7 +305,7 @@ def _error(
     return why_unmeasured(program, late, limit_s, returncode, steps)
 
 
-def steps_of(tried: Tried) -> int | None:
+def steps_of(tried: FinishedTuning) -> int | None:
     """Steps of a whole run of the program, where this one came to its own end."""
     ended = tried.run.ended
     settled = tried.run.summary is not None and tried.run.summary.settled

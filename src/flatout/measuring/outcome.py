@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
-from flatout.nouns.trial import Measured
+from flatout.nouns.trial import Measurement
 from flatout.running.processes import Process
 from flatout_agent import wire
 
@@ -19,7 +19,7 @@ class Outcome:
 
     process: Process | None
     """The leading training process; None: no step was taken anywhere."""
-    measured: Measured | None
+    measured: Measurement | None
     error: str | None
     """Why there is no measurement, in one line."""
     torch_seen: bool
@@ -38,7 +38,7 @@ class Outcome:
         return self.process.notes if self.process is not None else {}
 
 
-def measured(process: Process, peak_bytes: int | None, world: int = 1) -> Measured | None:
+def measured(process: Process, peak_bytes: int | None, world: int = 1) -> Measurement | None:
     """The window's figures; None where too few steps were taken."""
     window = [step for step in process.steps if step.phase == "window"]
     if len(window) < LEAST_STEPS:
@@ -48,7 +48,7 @@ def measured(process: Process, peak_bytes: int | None, world: int = 1) -> Measur
     evaluations = [step.eval_s for step in window if step.eval_s]
     samples = sum(step.samples for step in window) * world
     ended = process.ended
-    return Measured(
+    return Measurement(
         step_ms=1000 * total / len(window),
         samples_per_s=samples / total if samples else None,
         steps_ms=tuple(1000 * time for time in times),

@@ -11,7 +11,7 @@ from flatout.knowledge import boosts as known
 from flatout.measuring.outcome import LEAST_STEPS, Outcome, measured
 from flatout.nouns.plan import PlannedBoost
 from flatout.running.command import Command
-from flatout.running.process import LOG, Program, start_trial
+from flatout.running.process import LOG, TrialProcess, start_trial
 from flatout.running.processes import Process, Processes
 from flatout_agent import wire
 
@@ -71,7 +71,7 @@ class Bench:
         record: wire.ProfileOrders | None = None,
         live: wire.LiveOrders | None = None,
         **changes: object,
-    ) -> Program:
+    ) -> TrialProcess:
         """Start the user's program as the trial `name`.
 
         `record`: to be profiled, not timed; `live`: to be tuned while it trains. Raises ValueError
@@ -128,7 +128,9 @@ def run(
     )
 
 
-def _follow(program: Program, processes: Processes, on_step: StepSeen, deadline: float) -> bool:
+def _follow(
+    program: TrialProcess, processes: Processes, on_step: StepSeen, deadline: float
+) -> bool:
     """Read records until the trial is complete or the program ends; True: the deadline passed."""
     sampled = 0.0
     while program.alive and not processes.complete:
@@ -148,7 +150,7 @@ def _follow(program: Program, processes: Processes, on_step: StepSeen, deadline:
     return False
 
 
-def _collect(program: Program, processes: Processes, on_step: StepSeen) -> None:
+def _collect(program: TrialProcess, processes: Processes, on_step: StepSeen) -> None:
     for pid, record in program.records():
         process = processes.add(pid, record)
         if isinstance(record, wire.StepTaken) and process is processes.leading:
@@ -156,7 +158,11 @@ def _collect(program: Program, processes: Processes, on_step: StepSeen) -> None:
 
 
 def _error(
-    leading: Process | None, program: Program, late: bool, limit_s: float, returncode: int | None
+    leading: Process | None,
+    program: TrialProcess,
+    late: bool,
+    limit_s: float,
+    returncode: int | None,
 ) -> str | None:
     if not late and leading is not None and _measured_to_the_end(leading, returncode):
         return None
@@ -165,7 +171,7 @@ def _error(
 
 
 def why_unmeasured(
-    program: Program, late: bool, limit_s: float, returncode: int | None, steps: int
+    program: TrialProcess, late: bool, limit_s: float, returncode: int | None, steps: int
 ) -> str:
     """Why a process gave no measurement, in one line.
 

@@ -36,7 +36,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Step:
+class FilledStep:
     """One step of a cure, with what was captured written into it."""
 
     text: Wording
@@ -54,7 +54,7 @@ class Match:
     evidence: Evidence
     title: Wording
     cause: Wording
-    cure: tuple[Step, ...]
+    cure: tuple[FilledStep, ...]
     """What applies on this machine first, what does not apply last."""
     captured: dict[str, str] = field(default_factory=dict)
     count: int = 1

@@ -65,7 +65,7 @@ class System:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class LinuxKernel:
     """What the Linux kernel reports about itself."""
 
     modules: tuple[str, ...] | None = None
@@ -228,7 +228,7 @@ class Machine:
     cpu: Cpu = field(default_factory=Cpu)
     memory: Memory = field(default_factory=Memory)
     limits: Limits = field(default_factory=Limits)
-    kernel: Kernel = field(default_factory=Kernel)
+    kernel: LinuxKernel = field(default_factory=LinuxKernel)
     container: Container = field(default_factory=Container)
     gpus: tuple[Gpu, ...] | None = None
     """Every accelerator that a driver or the bus shows; None: nothing could be asked."""

@@ -44,7 +44,7 @@ class Guard:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """Figures of one process. `step_ms` is wall time per step over the window."""
 
     step_ms: float
@@ -75,7 +75,7 @@ class Trial:
     """Of the boost in question."""
     verdict: Verdict = Verdict.SKIPPED
     reason: str = ""
-    measured: Measured | None = None
+    measured: Measurement | None = None
     gain: float | None = None
     """Speed against the same program without the boost in question."""
     predicted: float | None = None
@@ -101,7 +101,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Block:
+class StepBlock:
     """Neighbouring steps of one run under one set of boosts."""
 
     step: int

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from flatout.nouns.identity import Identity
 from flatout.nouns.plan import Plan
-from flatout.nouns.trial import Block, Guard, Measured, Trial
+from flatout.nouns.trial import Guard, Measurement, StepBlock, Trial
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Tuned:
 
     command: tuple[str, ...]
     machine: Identity
-    baseline: Measured
+    baseline: Measurement
     """The untouched program."""
-    best: Measured | None
+    best: Measurement | None
     """Under the plan, as measured in the confirmation; None: nothing was faster."""
     trials: tuple[Trial, ...]
     confirmation: Confirmation | None
@@ -58,7 +58,7 @@ class Tuned:
     """Errors inside the agent."""
     interrupted: bool = False
     notes: tuple[str, ...] = field(default_factory=tuple)
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[StepBlock, ...] = ()
     """Step times of the run in which boosts were switched, in its own order."""
     live_guard: Guard | None = None
     """The guard's verdict on all kept boosts together, within that run."""

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from flatout.nouns.machine import Container, DeviceFile, Kernel
+from flatout.nouns.machine import Container, DeviceFile, LinuxKernel
 from flatout.probing import container as surroundings
 from flatout.probing import reading
 
@@ -71,14 +71,14 @@ FABRIC_MANAGER = "nv-fabricmanage"
 
 if sys.platform == "linux":
 
-    def kernel(inside: Container | None = None, root: Path = ROOT) -> Kernel:
+    def kernel(inside: Container | None = None, root: Path = ROOT) -> LinuxKernel:
         """Facts about the kernel. inside: the container, where it is already known."""
         inside = surroundings.container(root=root) if inside is None else inside
         release = platform.release()
         loaded = modules(root)
         guest = inside.kind is not None or inside.wsl is not None
         releases = None if guest else nvidia_releases(root)
-        return Kernel(
+        return LinuxKernel(
             modules=loaded,
             nvidia_module_on_disk=None if releases is None else release in releases,
             nvidia_module_for=releases,
@@ -119,9 +119,9 @@ if sys.platform == "linux":
 
 else:
 
-    def kernel(inside: Container | None = None, root: Path = ROOT) -> Kernel:
+    def kernel(inside: Container | None = None, root: Path = ROOT) -> LinuxKernel:
         """Nothing: these are facts of Linux."""
-        return Kernel()
+        return LinuxKernel()
 
     def _group_name(number: int) -> str:
         return str(number)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flatout.nouns.gpu import Driver, Gpu
-from flatout.nouns.machine import Container, Cpu, Kernel, Limits, Machine, Memory, System, Xid
+from flatout.nouns.machine import Container, Cpu, Limits, LinuxKernel, Machine, Memory, System, Xid
 from flatout.probing import (
     amd,
     apple,
@@ -136,7 +136,7 @@ def _begin_system(
         "cpu": source("cpu", cpu.cpu, Cpu),
         "memory": source("memory", memory.memory, Memory),
         "limits": source("limits", limits.limits, Limits),
-        "kernel": source("kernel", lambda: kernel.kernel(surroundings), Kernel),
+        "kernel": source("kernel", lambda: kernel.kernel(surroundings), LinuxKernel),
         "disks": sources.begin("disks", disk.disks),
         "network_ports": sources.begin("network", infiniband.network_ports),
         "environment": sources.begin("environment", variables.environment),

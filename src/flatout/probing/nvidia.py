@@ -55,7 +55,7 @@ class Nvidia:
 
 
 @dataclass(frozen=True)
-class Places:
+class NvidiaPaths:
     """Where to look; tests point them elsewhere."""
 
     kernel: Path = Path("/proc/driver/nvidia/version")
@@ -70,14 +70,14 @@ class Places:
 def nvidia(
     library: Any = None,
     ask: program_answer.Ask = program_answer.ask,
-    places: Places | None = None,
+    places: NvidiaPaths | None = None,
     limit_s: float = LIMIT_S,
 ) -> Nvidia:
     """The GPUs, how they are connected, and the driver.
 
     library: pynvml, or a fake of it. limit_s: for all of it.
     """
-    places = places or Places()
+    places = places or NvidiaPaths()
     deadline = time.monotonic() + limit_s
 
     def left_s(limit: float) -> float:
@@ -105,9 +105,9 @@ def nvidia(
     return Nvidia(gpus, pairs, driver, late)
 
 
-def trace(places: Places | None = None) -> bool:
+def trace(places: NvidiaPaths | None = None) -> bool:
     """Whether there is a trace of NVIDIA's driver; quick, from files alone."""
-    places = places or Places()
+    places = places or NvidiaPaths()
     files = (
         places.kernel,
         places.module,
@@ -160,7 +160,7 @@ def _no_trace(driver: Driver) -> bool:
     return driver.nvml_error == nvml.NOT_FOUND and version is None
 
 
-def _with_kernel(driver: Driver, places: Places) -> Driver:
+def _with_kernel(driver: Driver, places: NvidiaPaths) -> Driver:
     """The driver with the versions found in files."""
     text = reading.text(places.kernel)
     version = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)", text or "")

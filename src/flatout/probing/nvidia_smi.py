@@ -76,7 +76,7 @@ def _version(text: str | None) -> str | None:
     return match[1] if match else None
 
 
-def _reason(answer: program_answer.Answer) -> str:
+def _reason(answer: program_answer.ProgramAnswer) -> str:
     """Why there are no facts, in one line."""
     if answer.problem is not None:
         return answer.problem

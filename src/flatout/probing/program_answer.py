@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramAnswer:
     """What a program printed, and how it ended."""
 
     text: str
@@ -25,14 +25,14 @@ class Answer:
     """What it wrote to its error stream."""
 
 
-Ask = Callable[[Sequence[str], float], Answer]
+Ask = Callable[[Sequence[str], float], ProgramAnswer]
 """command, limit in seconds."""
 
 _left_behind: list[subprocess.Popen[bytes]] = []
 """Programs that survived a kill, stuck in a driver. Waiting for them could take forever."""
 
 
-def ask(command: Sequence[str], limit_s: float) -> Answer:
+def ask(command: Sequence[str], limit_s: float) -> ProgramAnswer:
     """Run the program and wait for at most `limit_s`; its messages are English."""
     try:
         process = subprocess.Popen(
@@ -45,15 +45,15 @@ def ask(command: Sequence[str], limit_s: float) -> Answer:
             creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         )
     except FileNotFoundError:
-        return Answer("", None, "not found")
+        return ProgramAnswer("", None, "not found")
     except (OSError, ValueError) as error:
-        return Answer("", None, f"cannot be started: {error}")
+        return ProgramAnswer("", None, f"cannot be started: {error}")
     try:
         output, errors = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         _kill(process)
-        return Answer("", None, f"did not answer within {limit_s:g} s")
-    return Answer(_decoded(output), process.returncode, errors=_decoded(errors))
+        return ProgramAnswer("", None, f"did not answer within {limit_s:g} s")
+    return ProgramAnswer(_decoded(output), process.returncode, errors=_decoded(errors))
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flatout.nouns.machine import System
 from flatout.probing import reading
-from flatout.probing.program_answer import Answer, Ask, ask
+from flatout.probing.program_answer import Ask, ProgramAnswer, ask
 
 OS_RELEASE = (Path("/etc/os-release"), Path("/usr/lib/os-release"))
 FIRMWARE = Path("/sys/firmware")
@@ -175,7 +175,7 @@ else:
         )
 
 
-def rosetta(translated: Answer) -> bool | None:
+def rosetta(translated: ProgramAnswer) -> bool | None:
     """From `sysctl -n sysctl.proc_translated`; a Mac with an Intel processor does not know it."""
     if translated.code != 0:
         return False if "unknown oid" in translated.errors else None

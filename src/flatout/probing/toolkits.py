@@ -22,7 +22,7 @@ SCRIPT_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Places:
+class ToolkitPaths:
     """Where to look for toolkits, besides the folders that variables name."""
 
     root: Path = Path("/")
@@ -31,7 +31,7 @@ class Places:
 
 
 def toolkits(
-    environ: Mapping[str, str] | None = None, places: Places | None = None
+    environ: Mapping[str, str] | None = None, places: ToolkitPaths | None = None
 ) -> tuple[CudaToolkit, ...]:
     """Every toolkit on this machine, those on PATH first and in its order."""
     environ = os.environ if environ is None else environ
@@ -103,7 +103,7 @@ def _toolkit_of(nvcc: Path) -> Path:
     return real.parent.parent if real.parent.name == "bin" else real.parent
 
 
-def _usual_folders(places: Places, environ: Mapping[str, str]) -> Iterator[Path]:
+def _usual_folders(places: ToolkitPaths, environ: Mapping[str, str]) -> Iterator[Path]:
     """Folders in which installers put toolkits."""
     local = places.root / "usr/local"
     yield from (folder for folder in _entries(local)[::-1] if re.match("cuda(-|$)", folder.name))
@@ -116,9 +116,9 @@ def _usual_folders(places: Places, environ: Mapping[str, str]) -> Iterator[Path]
         yield from _entries(places.programs / WINDOWS)[::-1]
 
 
-def _default_places(environ: Mapping[str, str]) -> Places:
+def _default_places(environ: Mapping[str, str]) -> ToolkitPaths:
     programs = environ.get("PROGRAMFILES") if sys.platform == "win32" else None
-    return Places(programs=Path(programs) if programs else None)
+    return ToolkitPaths(programs=Path(programs) if programs else None)
 
 
 def _nvcc_version(nvcc: Path, environ: Mapping[str, str]) -> str | None:

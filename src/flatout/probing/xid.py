@@ -119,8 +119,10 @@ def _journal(ask: program_answer.Ask, deadline: float) -> list[str] | None:
 
 def _answer_within(
     ask: program_answer.Ask, command: list[str], deadline: float
-) -> program_answer.Answer:
+) -> program_answer.ProgramAnswer:
     left_s = deadline - time.monotonic()
     return (
-        ask(command, left_s) if left_s > 0.01 else program_answer.Answer("", None, "no time left")
+        ask(command, left_s)
+        if left_s > 0.01
+        else program_answer.ProgramAnswer("", None, "no time left")
     )

@@ -30,7 +30,7 @@ ENVIRONMENT = {"KINETO_LOG_LEVEL": "99"}
 
 
 @dataclass(frozen=True)
-class Settings:
+class ProfileSettings:
     """How to profile."""
 
     steps: int = 6
@@ -70,14 +70,16 @@ class Recorded:
 Ready = Callable[[Recorded], None]
 
 
-def profile(command: Command, settings: Settings, observer: Observer | None = None) -> Profile:
+def profile(
+    command: Command, settings: ProfileSettings, observer: Observer | None = None
+) -> Profile:
     """The program's profile, when the program has ended. Raises UserError where there is none."""
     return record(command, settings, observer or Silent()).profile
 
 
 def record(
     command: Command,
-    settings: Settings,
+    settings: ProfileSettings,
     observer: Observer,
     ready: Ready = lambda recorded: None,
 ) -> Recorded:
@@ -131,7 +133,7 @@ class _Window:
     def __init__(
         self,
         command: Command,
-        settings: Settings,
+        settings: ProfileSettings,
         observer: Observer,
         known_ceilings: tuple[Ceiling, ...],
         ready: Ready,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flatout.nouns import units
-from flatout.nouns.trial import Measured, Verdict
+from flatout.nouns.trial import Measurement, Verdict
 from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.reporting import outcome, plain
 from flatout.reporting.outcome import Learning
@@ -235,7 +235,7 @@ def _steps(tuned: Tuned) -> Chart | None:
     return Chart("steps", title, note, known_traces, layout)
 
 
-def _step_title(untouched: Measured, plan: Measured | None) -> str:
+def _step_title(untouched: Measurement, plan: Measurement | None) -> str:
     before = outcome.median(untouched.steps_ms)
     over = units.count(len(untouched.steps_ms), "block")
     after = outcome.median(plan.steps_ms) if plan else None

@@ -14,7 +14,7 @@ from typing import Any
 from flatout.nouns.diagnosed import Diagnosed
 from flatout.nouns.explained import Explained, Match
 from flatout.nouns.run_end import RunEnd
-from flatout.nouns.trial import Measured, Trial
+from flatout.nouns.trial import Measurement, Trial
 from flatout.nouns.tuned import Tuned
 from flatout.reporting import outcome
 
@@ -29,7 +29,7 @@ def tune_document(tuned: Tuned) -> dict[str, Any]:
     head = outcome.headline(tuned)
     plan = outcome.plan_measured(tuned)
     guard = outcome.guard_of_plan(tuned)
-    faster = head.answer is not outcome.Answer.NOTHING
+    faster = head.answer is not outcome.TuneOutcome.NOTHING
     document = {
         "schema": TUNE,
         "answer": head.answer,
@@ -184,7 +184,7 @@ def _fields(noun: Any) -> dict[str, Any]:
     return {field.name: getattr(noun, field.name) for field in dataclasses.fields(noun)}
 
 
-def _side(side: outcome.Side, measured: Measured | None) -> dict[str, Any]:
+def _side(side: outcome.OutcomeSide, measured: Measurement | None) -> dict[str, Any]:
     figures = _fields(measured) if measured else {}
     return {**figures, "step_ms": side.step_ms, "samples_per_s": side.samples_per_s}
 

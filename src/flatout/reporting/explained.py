@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from flatout.nouns.explained import Confidence, Explained, Match, Step
+from flatout.nouns.explained import Confidence, Explained, FilledStep, Match
 from flatout.nouns.signature import Role, Wording
 from flatout.reporting import plain
 from flatout.reporting.paragraphs import LABEL, paragraph, show, styled, width_of
@@ -152,7 +152,7 @@ class _Page:
     def text_of(self, wording: Wording) -> str:
         return wording.in_language(self.language)
 
-    def _step(self, number: int, step: Step, numbered: bool) -> None:
+    def _step(self, number: int, step: FilledStep, numbered: bool) -> None:
         mark = f"{number}. " if numbered else ""
         elsewhere = self.text_of(NOT_HERE) if step.applies is False else ""
         label = self.text_of(CURE) if number == 1 else ""

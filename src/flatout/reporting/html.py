@@ -20,7 +20,7 @@ from flatout.nouns import units
 from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.reporting import charts, document, outcome, plain
-from flatout.reporting.outcome import Answer, Headline
+from flatout.reporting.outcome import Headline, TuneOutcome
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -115,7 +115,7 @@ def templates(**filters: Callable[..., str]) -> Environment:
 
 def headline_words(head: Headline, tuned: Tuned) -> str:
     """The answer in one line."""
-    if head.answer is Answer.NOTHING:
+    if head.answer is TuneOutcome.NOTHING:
         if tuned.interrupted:
             return "Stopped before anything faster was found"
         if not tuned.tried:
@@ -123,7 +123,7 @@ def headline_words(head: Headline, tuned: Tuned) -> str:
         guard_failed = tuned.confirmation is not None and not tuned.confirmation.guard.passed
         return "Nothing faster that learns the same" if guard_failed else "Nothing faster was found"
     faster = f"{times(head.speedup)} faster"
-    if head.answer is Answer.UNCONFIRMED:
+    if head.answer is TuneOutcome.UNCONFIRMED:
         has_pairs = tuned.confirmation is not None
         return f"{faster}, measured within one run" if has_pairs else f"{faster}, not confirmed"
     return {
@@ -149,7 +149,7 @@ def before_and_after(head: Headline, tuned: Tuned) -> list[dict[str, Any]]:
     for name, show, before, after in table:
         if before is None and after is None:
             continue
-        if head.answer is Answer.NOTHING:
+        if head.answer is TuneOutcome.NOTHING:
             figures.append({"name": name, "title": show(before), "bars": []})
             continue
         values = {"as written": before, "with the plan": after}

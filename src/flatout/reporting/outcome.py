@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flatout.nouns import units
-from flatout.nouns.trial import Guard, Measured, Trial, Verdict
+from flatout.nouns.trial import Guard, Measurement, Trial, Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.reporting import plain
 
 
-class Answer(enum.StrEnum):
+class TuneOutcome(enum.StrEnum):
     """What came out."""
 
     FASTER = "faster"  # confirmed in A/B runs
@@ -36,7 +36,7 @@ class Learning(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Side:
+class OutcomeSide:
     """The figures of one of the two sides."""
 
     step_ms: float | None = None
@@ -48,9 +48,9 @@ class Side:
 class Headline:
     """The two sides and their ratio. Step times come from the A/B runs where there were some."""
 
-    answer: Answer
-    untouched: Side
-    plan: Side
+    answer: TuneOutcome
+    untouched: OutcomeSide
+    plan: OutcomeSide
     speedup: float | None = None
     interval: tuple[float, float] | None = None
     pairs: int = 0
@@ -61,14 +61,14 @@ def headline(tuned: Tuned) -> Headline:
     confirmation = tuned.confirmation
     untouched = _side(tuned.baseline, confirmation.untouched_ms if confirmation else ())
     if tuned.plan is None:
-        return Headline(Answer.NOTHING, untouched, Side())
+        return Headline(TuneOutcome.NOTHING, untouched, OutcomeSide())
     plan = _side(plan_measured(tuned), confirmation.plan_ms if confirmation else ())
     if confirmation is None or not confirmation.faster:
         speedup = tuned.plan.speedup or quotient(untouched.step_ms, plan.step_ms)
-        answer = Answer.LIVE if tuned.live else Answer.UNCONFIRMED
+        answer = TuneOutcome.LIVE if tuned.live else TuneOutcome.UNCONFIRMED
         return Headline(answer, untouched, plan, speedup)
     return Headline(
-        Answer.FASTER,
+        TuneOutcome.FASTER,
         untouched,
         plan,
         speedup=confirmation.speedup,
@@ -77,7 +77,7 @@ def headline(tuned: Tuned) -> Headline:
     )
 
 
-def plan_measured(tuned: Tuned) -> Measured | None:
+def plan_measured(tuned: Tuned) -> Measurement | None:
     """The plan's run: the confirmation's, or else the last trial under just these boosts."""
     if tuned.plan is None or tuned.best is not None:
         return tuned.best if tuned.plan is not None else None
@@ -117,7 +117,7 @@ def why_nothing(tuned: Tuned) -> str:
     return f"nothing was faster beyond the noise ({units.share(tuned.noise)})"
 
 
-def second_untouched(tuned: Tuned) -> Measured | None:
+def second_untouched(tuned: Tuned) -> Measurement | None:
     """A further run of the untouched program: it shows which differences mean nothing."""
     runs = [trial.measured for trial in tuned.trials if is_untouched(trial)]
     further = (run for run in runs if run is not None and run != tuned.baseline)
@@ -235,17 +235,17 @@ def median(values: Sequence[float | None]) -> float | None:
     return statistics.median(finite) if finite else None
 
 
-def _side(measured: Measured | None, times_ms: Sequence[float]) -> Side:
+def _side(measured: Measurement | None, times_ms: Sequence[float]) -> OutcomeSide:
     confirmed_ms = median(times_ms)
     if measured is None:
-        return Side(step_ms=confirmed_ms)
+        return OutcomeSide(step_ms=confirmed_ms)
     if confirmed_ms is None:
-        return Side(measured.step_ms, measured.samples_per_s, measured.peak_bytes)
+        return OutcomeSide(measured.step_ms, measured.samples_per_s, measured.peak_bytes)
     # Samples per step are the same in both runs; only the time of the step was measured anew.
     scale = quotient(measured.step_ms, confirmed_ms)
     rate = measured.samples_per_s
     scaled = rate * scale if rate is not None and scale is not None else None
-    return Side(confirmed_ms, scaled, measured.peak_bytes)
+    return OutcomeSide(confirmed_ms, scaled, measured.peak_bytes)
 
 
 def _closeness(trial: Trial) -> tuple[int, float]:

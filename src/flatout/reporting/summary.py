@@ -9,7 +9,7 @@ from flatout.nouns import units
 from flatout.nouns.trial import Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.reporting import outcome, plain
-from flatout.reporting.outcome import Answer, Headline, Learning
+from flatout.reporting.outcome import Headline, Learning, TuneOutcome
 from flatout.reporting.paragraphs import NARROWEST, Line, show, styled, wrapped
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def summary(tuned: Tuned, console: Console | None = None) -> None:
 
 def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
     written = _side_line("as written", head.untouched)
-    if head.answer is Answer.NOTHING:
+    if head.answer is TuneOutcome.NOTHING:
         reason = f"{outcome.why_nothing(tuned)}; no plan was written"
         rows = wrapped(reason, max(width, NARROWEST))
         return [(written, "bold"), *((row, "bold yellow") for row in rows)]
@@ -54,7 +54,7 @@ def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
     faster = f"{units.ratio(head.speedup)} faster"
     if head.interval:
         source = f"(95% interval {units.ratios(head.interval)}, A/B x {head.pairs})"
-    elif head.answer is Answer.LIVE:
+    elif head.answer is TuneOutcome.LIVE:
         source = "(measured while it trained)"
     elif tuned.confirmation is not None:
         pairs, interval = tuned.confirmation.pairs, units.ratios(tuned.confirmation.interval)
@@ -68,7 +68,7 @@ def _top(tuned: Tuned, head: Headline, width: int) -> list[tuple[str, str]]:
     return [(written, "bold"), (plan, "bold green"), (f"{indent}{faster}  {source}", "bold green")]
 
 
-def _side_line(label: str, side: outcome.Side) -> str:
+def _side_line(label: str, side: outcome.OutcomeSide) -> str:
     if side.step_ms is None:
         return f"{label:<14}{units.UNKNOWN:>10}"
     line = f"{label:<14}{units.milliseconds(side.step_ms):>10}/step"
@@ -79,7 +79,7 @@ def _side_line(label: str, side: outcome.Side) -> str:
 
 def _paragraphs(tuned: Tuned, head: Headline) -> Iterator[Paragraph]:
     guard = outcome.guard_of_plan(tuned)
-    if guard is not None or head.answer is not Answer.NOTHING:
+    if guard is not None or head.answer is not TuneOutcome.NOTHING:
         style = STYLES[outcome.learning(guard)]
         yield "loss curve:", outcome.learning_words(guard), style
     if tuned.plan is not None:
@@ -145,7 +145,7 @@ def _next(tuned: Tuned, head: Headline) -> Iterator[Paragraph]:
         yield "plan:", plain.one_line(tuned.plan_path), "bold"
     if tuned.report_path:
         yield "report:", plain.one_line(tuned.report_path), "bold"
-    if head.answer is not Answer.NOTHING:
+    if head.answer is not TuneOutcome.NOTHING:
         yield "next:", f"flatout run {plain.command_line(tuned.command)}", "bold cyan"
 
 

@@ -26,7 +26,7 @@ TAIL_BYTES = 64 * 1024
 LOG = "output.log"
 
 
-class Program:
+class TrialProcess:
     """A running trial. Use it in a `with` statement: leaving that ends all that it started.
 
     It has its own session (own process group on Windows), no input, and writes to a log. Should
@@ -118,7 +118,7 @@ def start_trial(
     folder: Path,
     compile_cache: Path,
     boosts_environment: Mapping[str, str] | None = None,
-) -> Program:
+) -> TrialProcess:
     """Write `orders` into `folder` and start the command under them; its log is there too.
 
     Raises UserError where the command cannot be started, OSError where `folder` cannot be written.
@@ -131,7 +131,7 @@ def start_trial(
         orders.trial.seed if orders.trial is not None else 0,
         compile_cache.absolute(),
     )
-    return Program(command.argv, env, Path(orders.records), folder / LOG)
+    return TrialProcess(command.argv, env, Path(orders.records), folder / LOG)
 
 
 def end_all(folder: Path) -> None:

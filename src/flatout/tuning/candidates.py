@@ -16,7 +16,7 @@ RISKS = ("exact", "rounding", "semantics")
 
 
 @dataclass(frozen=True)
-class Choice:
+class Allowance:
     """What the user allows."""
 
     exact: bool = False
@@ -49,7 +49,7 @@ class Choice:
 
 
 @dataclass
-class Candidate:
+class ApplicableBoost:
     """One boost that applies, with the parameters worth trying."""
 
     boost: known.KnownBoost
@@ -60,14 +60,14 @@ class Candidate:
 
 
 def candidates(
-    facts: wire.JobFacts, choice: Choice, predicted: Mapping[str, float] | None = None
-) -> tuple[list[Candidate], list[Trial]]:
+    facts: wire.JobFacts, choice: Allowance, predicted: Mapping[str, float] | None = None
+) -> tuple[list[ApplicableBoost], list[Trial]]:
     """(what to try, in order; what is skipped, with the reason).
 
     `predicted`: speed-up of a boost that a finding of the program's profile asks for; what compiles
     and is not asked for comes last, since it takes the longest.
     """
-    applicable: list[Candidate] = []
+    applicable: list[ApplicableBoost] = []
     skipped: list[Trial] = []
     for boost in known.every():
         reason = choice.refuses(boost)
@@ -76,11 +76,11 @@ def candidates(
             if variants:
                 rule = max(boost.promise(facts, candidate.params) for candidate in variants)
                 promise = (predicted or {}).get(boost.id, rule)
-                applicable.append(Candidate(boost, variants, promise))
+                applicable.append(ApplicableBoost(boost, variants, promise))
                 continue
         skipped.append(skip((), boost.id, reason or "does not apply"))
 
-    def order(candidate: Candidate) -> tuple[bool, float, str]:
+    def order(candidate: ApplicableBoost) -> tuple[bool, float, str]:
         return _late(candidate.boost, predicted), -candidate.promise, candidate.boost.id
 
     return sorted(applicable, key=order), skipped

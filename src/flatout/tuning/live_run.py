@@ -13,13 +13,13 @@ from flatout.knowledge import boosts as known
 from flatout.measuring import live
 from flatout.measuring.live import LiveRun
 from flatout.nouns.plan import Plan
-from flatout.nouns.trial import Measured, Trial, Verdict
+from flatout.nouns.trial import Measurement, Trial, Verdict
 from flatout.nouns.tuned import Tuned
 from flatout.probing.identity import identity
 from flatout.running.command import Command
 from flatout.running.records import Tail
 from flatout.tuning import plan_file, planning
-from flatout.tuning.candidates import Choice
+from flatout.tuning.candidates import Allowance
 from flatout_agent import wire
 
 POLL_S = 0.2
@@ -45,7 +45,7 @@ class LiveTuning:
         """
         self.plan, self.on_decision = plan, on_decision
         exact, only, skip = selection
-        choice = Choice(exact, (), tuple(only), tuple(skip))
+        choice = Allowance(exact, (), tuple(only), tuple(skip))
         allowed = [boost.id for boost in known.every() if choice.refuses(boost) is None]
         self.boosts = tuple(boost for boost in plan.boosts if boost.id in allowed)
         self.orders = wire.LiveOrders(allowed=tuple(allowed), steps=steps_left)
@@ -91,7 +91,7 @@ class LiveTuning:
             command=command.display,
             machine=machine,
             baseline=written,
-            best=Measured(now_ms, summary.samples_per_s, (), ()) if now_ms is not None else None,
+            best=Measurement(now_ms, summary.samples_per_s, (), ()) if now_ms is not None else None,
             trials=rows,
             confirmation=None,
             plan=planning.of_run(command, run, machine, self.plan),

@@ -11,8 +11,8 @@ from flatout.measuring import duel
 from flatout.measuring.trial import Bench
 from flatout.nouns.observer import Observer
 from flatout.nouns.plan import PlannedBoost
-from flatout.nouns.trial import Measured, Trial, Verdict, WhyUntried
-from flatout.tuning.candidates import Candidate, Choice, candidates, skip
+from flatout.nouns.trial import Measurement, Trial, Verdict, WhyUntried
+from flatout.tuning.candidates import Allowance, ApplicableBoost, candidates, skip
 from flatout.tuning.trials import Found
 from flatout_agent.live import paired
 
@@ -27,7 +27,7 @@ WARM_STEPS = 12
 def try_starts(
     bench: Bench,
     search: Found,
-    choice: Choice,
+    choice: Allowance,
     observer: Observer,
     deadline: float,
     limit_s: float,
@@ -62,7 +62,7 @@ def _cost_s(bench: Bench, search: Found) -> float:
     return 2 * (search.start_s + WARM_STEPS * step_s + PAIRS * window_s)
 
 
-def _start_boosts(search: Found, choice: Choice) -> list[Candidate]:
+def _start_boosts(search: Found, choice: Allowance) -> list[ApplicableBoost]:
     """Boosts that apply but could not be switched in the running program."""
     ids = {row.tried for row in search.trials if row.why_untried == "needs_start"}
     applicable, _ = candidates(search.facts, choice)
@@ -114,7 +114,7 @@ def _duel(
         verdict=Verdict.KEPT if faster else Verdict.SLOWER,
         reason="measured in fresh processes, in turn" if faster else "not faster beyond the noise",
         gain=answer.gain,
-        measured=Measured(after.windows_ms[-1], None, after.windows_ms, after.losses),
+        measured=Measurement(after.windows_ms[-1], None, after.windows_ms, after.losses),
         interval=(answer.low, answer.high),
         pairs=answer.pairs,
     )

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from flatout.knowledge import boosts as known
 from flatout.measuring import live
-from flatout.measuring.live import LiveRun, Tried
+from flatout.measuring.live import FinishedTuning, LiveRun
 from flatout.measuring.trial import Bench
 from flatout.nouns.observer import Observer
 from flatout.nouns.plan import PlannedBoost
-from flatout.nouns.trial import Block, Guard, Measured, Trial, Verdict
+from flatout.nouns.trial import Guard, Measurement, StepBlock, Trial, Verdict
 from flatout.tuning import unmeasurable
-from flatout.tuning.candidates import Choice, skip
+from flatout.tuning.candidates import Allowance, skip
 from flatout_agent import wire
 
 CONFIRM_SHARE = 0.25
@@ -35,11 +35,11 @@ class Found:
     """What the throw-away processes found."""
 
     facts: wire.JobFacts
-    written: Measured
+    written: Measurement
     """The program as written."""
     kept: tuple[PlannedBoost, ...] = ()
     trials: tuple[Trial, ...] = ()
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[StepBlock, ...] = ()
     guard: Guard | None = None
     noise: float = 0.0
     now_ms: float | None = None
@@ -77,14 +77,14 @@ class _Search:
 
     kept: tuple[PlannedBoost, ...] = ()
     rows: list[Trial] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-    runs: list[Tried] = field(default_factory=list)
+    blocks: list[StepBlock] = field(default_factory=list)
+    runs: list[FinishedTuning] = field(default_factory=list)
     first: LiveRun | None = None
     interrupted: bool = False
 
 
 def find(
-    bench: Bench, choice: Choice, observer: Observer, deadline: float, steps_left: int | None
+    bench: Bench, choice: Allowance, observer: Observer, deadline: float, steps_left: int | None
 ) -> Found:
     """Raises UserError where the program as written cannot be measured, KeyboardInterrupt where
     it was interrupted before that.
@@ -108,7 +108,7 @@ def find(
     return _result(search, refusals)
 
 
-def _allowed(choice: Choice) -> tuple[tuple[str, ...], list[Trial]]:
+def _allowed(choice: Allowance) -> tuple[tuple[str, ...], list[Trial]]:
     reasons = {boost.id: choice.refuses(boost) for boost in known.every()}
     allowed = tuple(boost for boost, reason in reasons.items() if reason is None)
     return allowed, [skip((), boost, reason) for boost, reason in reasons.items() if reason]
@@ -121,7 +121,7 @@ def _run_process(
     observer: Observer,
     deadline: float,
     steps_left: int | None,
-) -> Tried:
+) -> FinishedTuning:
     """One more process; raises UserError where the first one gives no measurement."""
     left_s = max(0.0, deadline - time.monotonic())
     budget_s = left_s - min(CONFIRM_S, CONFIRM_SHARE * left_s)
@@ -164,7 +164,7 @@ def _add(search: _Search, run: LiveRun) -> None:
     search.blocks += [dataclasses.replace(block, step=last + block.step) for block in run.blocks]
 
 
-def _over(attempt: Tried, search: _Search, deadline: float) -> bool:
+def _over(attempt: FinishedTuning, search: _Search, deadline: float) -> bool:
     """Whether another process would bring nothing."""
     decisions = [d for d in attempt.run.decisions if d.pairs or d.gradient_error is not None]
     unfinished = [row for row in search.rows if row.why_untried == "program_ended"]

@@ -13,7 +13,7 @@ from flatout.measuring import duel
 from flatout.measuring.outcome import measured
 from flatout.measuring.trial import Bench
 from flatout.nouns.observer import Observer
-from flatout.nouns.trial import Guard, Measured
+from flatout.nouns.trial import Guard, Measurement
 from flatout.nouns.tuned import Confirmation, Tuned
 from flatout.probing.identity import identity
 from flatout.running import footprint
@@ -21,7 +21,7 @@ from flatout.running.command import Command
 from flatout.running.folder import ROOT
 from flatout.running.process import end_all
 from flatout.tuning import planning, starts, trials
-from flatout.tuning.candidates import Choice, highest_risk
+from flatout.tuning.candidates import Allowance, highest_risk
 from flatout.tuning.confirm import confirmation, unclear
 from flatout.tuning.trials import Found
 
@@ -40,7 +40,7 @@ COMPILE_S = 600.0
 
 
 @dataclass(frozen=True)
-class Settings:
+class TuneSettings:
     """How long and how exactly."""
 
     budget_s: float = 600.0
@@ -53,7 +53,7 @@ class Settings:
 
 
 def tune(
-    command: Command, choice: Choice, settings: Settings, folder: Path, observer: Observer
+    command: Command, choice: Allowance, settings: TuneSettings, folder: Path, observer: Observer
 ) -> Tuned:
     """Find the plan. Raises UserError when the program itself cannot be measured."""
     began = time.monotonic()
@@ -96,14 +96,14 @@ def tune(
 def _finish(
     bench: Bench,
     search: Found,
-    choice: Choice,
-    settings: Settings,
+    choice: Allowance,
+    settings: TuneSettings,
     observer: Observer,
     deadline: float,
     notes: list[str],
-) -> tuple[Found, Confirmation | None, Measured | None]:
+) -> tuple[Found, Confirmation | None, Measurement | None]:
     """What needs fresh processes: boosts of the start, and the confirmation. Ctrl-C ends them."""
-    best = Measured(search.now_ms, None, (), ()) if search.kept and search.now_ms else None
+    best = Measurement(search.now_ms, None, (), ()) if search.kept and search.now_ms else None
     if search.interrupted:
         end_all(bench.folder)
         notes.append("interrupted: the best result so far was not confirmed")
@@ -125,7 +125,7 @@ def _finish(
         return dataclasses.replace(search, interrupted=True), None, best
 
 
-def _bench(command: Command, settings: Settings, folder: Path) -> Bench:
+def _bench(command: Command, settings: TuneSettings, folder: Path) -> Bench:
     run_folder, root = folder.absolute(), ROOT.absolute()
     # Beside the runs, for the next tuning; where these could not be made, with this one.
     cache = (root if run_folder.is_relative_to(root) else run_folder) / "cache" / "inductor"
@@ -135,11 +135,11 @@ def _bench(command: Command, settings: Settings, folder: Path) -> Bench:
 def _confirm(
     bench: Bench,
     search: Found,
-    settings: Settings,
+    settings: TuneSettings,
     observer: Observer,
     deadline: float,
     notes: list[str],
-) -> tuple[Confirmation | None, Measured | None]:
+) -> tuple[Confirmation | None, Measurement | None]:
     """A duel, or whole runs of a program too short for one; failing both, the pairs' own gains."""
     observer.phase("confirming: runs as written and with the plan, in turn")
     plan, limit_s = search.kept, _confirm_limit_s(search, deadline)
@@ -147,7 +147,7 @@ def _confirm(
     def on_pair(pair: int, ratio: float | None) -> None:
         observer.confirming(pair, max(pair, settings.pairs), ratio)
 
-    best = Measured(search.now_ms, None, (), ()) if search.now_ms else None
+    best = Measurement(search.now_ms, None, (), ()) if search.now_ms else None
     try:
         untouched, planned = _duel(bench, search, settings, limit_s, deadline, on_pair, notes)
     except duel.DuelFailedError as error:
@@ -173,7 +173,7 @@ def _last_guard(search: Found) -> Guard:
 def _duel(
     bench: Bench,
     search: Found,
-    settings: Settings,
+    settings: TuneSettings,
     limit_s: float,
     deadline: float,
     on_pair: duel.PairDone,
@@ -213,7 +213,7 @@ def _confirm_limit_s(search: Found, deadline: float) -> float:
     return max(deadline - time.monotonic(), least_s)
 
 
-def _windows(bench: Bench, search: Found, settings: Settings) -> Bench:
+def _windows(bench: Bench, search: Found, settings: TuneSettings) -> Bench:
     """Windows of about a second: each side has several."""
     if settings.steps is not None:
         steps = max(3, settings.steps)
@@ -234,7 +234,7 @@ def _crowded(search: Found) -> bool:
     return search.written.peak_bytes > CROWDED_SHARE * min(known_bytes, default=math.inf)
 
 
-def _baseline(search: Found, confirmed: Confirmation | None) -> Measured:
+def _baseline(search: Found, confirmed: Confirmation | None) -> Measurement:
     """The program as written; its losses are those of the confirmation, where there is one."""
     losses = confirmed.untouched_losses if confirmed is not None else ()
     return dataclasses.replace(search.written, losses=losses)
@@ -246,7 +246,7 @@ def _needed_s(search: Found) -> float:
     return (search.start_s + steps * search.written.step_ms / 1000) / (1 - trials.CONFIRM_SHARE)
 
 
-def _notes(search: Found, settings: Settings) -> list[str]:
+def _notes(search: Found, settings: TuneSettings) -> list[str]:
     notes = []
     if search.noise > NOISY:
         notes.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from flatout.measuring.live import Tried
+from flatout.measuring.live import FinishedTuning
 from flatout.measuring.outcome import Outcome
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
@@ -17,7 +17,7 @@ FULL_BYTES = 16 * 2**20
 CURE_FULL = "free some space, then run it again"
 
 
-def why(outcome: Outcome | Tried) -> UserError:
+def why(outcome: Outcome | FinishedTuning) -> UserError:
     """The error that says why the program as written gave no measurement, and what to do next."""
     tail = "".join(f"\n  | {line}" for line in log_tail(Path(outcome.log), LOG_LINES))
     disk_error = _full_disk(Path(outcome.log).parent)
@@ -45,14 +45,14 @@ def _full_disk(folder: Path) -> str | None:
     return f"the disk is full, {units.size(free_bytes)} left for {folder}"
 
 
-def _next_step(outcome: Outcome | Tried) -> str:
+def _next_step(outcome: Outcome | FinishedTuning) -> str:
     log = f"its whole output: {outcome.log}"
     if outcome.late:
         return f"if it needs longer than that, give it more time with --budget; {log}"
     return f"run it by itself first: it must train; {log}" if outcome.process is None else log
 
 
-def _no_step(outcome: Outcome | Tried) -> str:
+def _no_step(outcome: Outcome | FinishedTuning) -> str:
     activity = "never imported torch"
     if outcome.torch_seen:
         activity = "imported torch but took no optimizer step"

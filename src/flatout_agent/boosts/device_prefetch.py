@@ -36,7 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk, Switch
-from flatout_agent.speedups.early_copies import PinnedCopies, Prefetch, catch_moves
+from flatout_agent.speedups.early_copies import Prefetch, SideStreamCopies, catch_moves
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +75,7 @@ def apply(job: Job, target: torch.utils.data.DataLoader[Any], params: Params) ->
 
     if not torch.cuda.is_available():
         raise Declined("there is no CUDA device")
-    prefetch = Prefetch(PinnedCopies(), ahead=target.num_workers > 0)
+    prefetch = Prefetch(SideStreamCopies(), ahead=target.num_workers > 0)
     undo_layer = job.wrap_batches(target, prefetch.layer)
     undo_moves = catch_moves()
 

@@ -57,7 +57,7 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup_of_work
 from flatout_agent.chain import compiled_by_user
-from flatout_agent.speedups.redirected import DTYPES, Before, Redirected, is_redirected
+from flatout_agent.speedups.redirected import DTYPES, Before, RedirectedCalls, is_redirected
 from flatout_agent.tracebacks import first_line
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     if reason is not None:
         raise Declined(reason)
     liger = _liger()
-    redirected = Redirected(DEVICE)
+    redirected = RedirectedCalls(DEVICE)
     try:
         for model in _supported(target, liger.MODEL_TYPE_TO_APPLY_LIGER_FN):
             _redirect(model, liger, redirected)
@@ -195,7 +195,7 @@ def _switches(model: torch.nn.Module) -> dict[str, bool]:
     return OFF | {name: activation in computed for name, computed in GATES.items()}
 
 
-def _redirect(model: torch.nn.Module, liger: Any, redirected: Redirected) -> None:
+def _redirect(model: torch.nn.Module, liger: Any, redirected: RedirectedCalls) -> None:
     """Let Liger change the model, restore everything, and redirect calls to its replacements."""
     config: Any = model.config
     patch = liger.MODEL_TYPE_TO_APPLY_LIGER_FN[config.model_type]
@@ -216,7 +216,7 @@ def _redirect(model: torch.nn.Module, liger: Any, redirected: Redirected) -> Non
         redirected.function(file, name, kernel)
 
 
-def _engaged(redirected: Redirected) -> tuple[bool, str] | None:
+def _engaged(redirected: RedirectedCalls) -> tuple[bool, str] | None:
     """For `Applied.engaged`."""
     tallies = [*redirected.tallies, *(function.kernel.tally for function in redirected.functions)]
     ran = sum(1 for tally in redirected.tallies if tally.ran)

@@ -63,7 +63,7 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.boost import Applied, Boost, Declined, Moment, Risk
 from flatout_agent.boosts import speedup, speedup_of_work
 from flatout_agent.chain import Depth, model_call
-from flatout_agent.speedups.attention.calls import Guarded, Place
+from flatout_agent.speedups.attention.calls import AttentionModule, Guarded
 from flatout_agent.speedups.attention.code import candidates
 from flatout_agent.speedups.attention.watch import watched
 
@@ -158,7 +158,7 @@ def _switch_on(
     job: Job, target: Any, modules: list[torch.nn.Module], guarded: Guarded, configured: Configured
 ) -> Applied:
     first = job.steps
-    places = [Place() for _ in modules]
+    places = [AttentionModule() for _ in modules]
     unwraps = [configured.switch_on(job, target)]
     for module, place in zip(modules, places, strict=True):
         layer = _layer(place)
@@ -177,11 +177,11 @@ def _switch_on(
     return Applied(undo, engaged)
 
 
-def _layer(place: Place) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _layer(place: AttentionModule) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return lambda call: watched(place, call)
 
 
-def _learn(places: list[Place]) -> None:
+def _learn(places: list[AttentionModule]) -> None:
     """Between steps, so that a recomputed forward pass takes the same path."""
     for place in places:
         if place.calls >= PLAIN_CALLS and (not place.fused or 2 * place.wasted > place.fused):
@@ -189,7 +189,9 @@ def _learn(places: list[Place]) -> None:
         place.settle()
 
 
-def _engagement(places: list[Place], configured: Configured, steps: int) -> tuple[bool, str]:
+def _engagement(
+    places: list[AttentionModule], configured: Configured, steps: int
+) -> tuple[bool, str]:
     fused, wasted = sum(p.fused for p in places), sum(p.wasted for p in places)
     parts = []
     if configured.on:

@@ -23,13 +23,13 @@ DEVICES = ("cpu", *ACCELERATORS)
 
 
 @dataclass
-class Recorded:
+class RecordedCall:
     """One call, with all that is needed to repeat it."""
 
     model: torch.nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    before: forward_state.Kept
+    before: forward_state.SavedState
     autocast: dict[str, torch.dtype]
     """Device -> dtype of the autocast regions that the program had open."""
     inputs: list[int]
@@ -82,7 +82,7 @@ class Recorded:
 
 
 @dataclass
-class Made:
+class RepeatedCall:
     """The results of a repeated call."""
 
     outputs: list[torch.Tensor]
@@ -109,17 +109,17 @@ def _autocast() -> dict[str, torch.dtype]:
     }
 
 
-def begin(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+def begin(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RecordedCall:
     """Note what is needed to repeat the call; the call itself is made after this."""
     before = forward_state.keep([model])
     inputs, weights = _versions(nests.tensors((args, kwargs))), _versions(model.parameters())
-    recorded = Recorded(model, args, kwargs, before, _autocast(), inputs, weights)
+    recorded = RecordedCall(model, args, kwargs, before, _autocast(), inputs, weights)
     recorded.autocast_cache = torch.is_autocast_cache_enabled()
     recorded.random = _generator_states(model)
     return recorded
 
 
-def finish(recorded: Recorded, output: Any, values: bool = True) -> None:
+def finish(recorded: RecordedCall, output: Any, values: bool = True) -> None:
     """Note the call's outputs, and hook them to note the gradients that come back there.
 
     values: keep the outputs, to check whether a repetition gives the same.
@@ -167,7 +167,7 @@ def not_repeatable(model: torch.nn.Module) -> str | None:
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def _note_gradient(tensor: torch.Tensor, recorded: Recorded, position: int) -> None:
+def _note_gradient(tensor: torch.Tensor, recorded: RecordedCall, position: int) -> None:
     reference = weakref.ref(recorded)
 
     def hook(gradient: torch.Tensor) -> None:
@@ -185,7 +185,7 @@ def _note_gradient(tensor: torch.Tensor, recorded: Recorded, position: int) -> N
     tensor.register_hook(hook)  # type: ignore[no-untyped-call]  # torch's own
 
 
-def again(recorded: Recorded, reseed: int | None = None) -> Made:
+def again(recorded: RecordedCall, reseed: int | None = None) -> RepeatedCall:
     """Repeat the call as the model runs now, and leave the model unchanged.
 
     `reseed`: draw other random numbers than then. Raises whatever the model raises.
@@ -207,7 +207,7 @@ def again(recorded: Recorded, reseed: int | None = None) -> Made:
         restore()
 
 
-def _as_then(recorded: Recorded, stack: ExitStack) -> None:
+def _as_then(recorded: RecordedCall, stack: ExitStack) -> None:
     """Open the autocast regions of the recorded call, and leave the present ones.
 
     Weights that were cast are remembered until the outermost region ends, which may be one of the
@@ -225,7 +225,7 @@ def _as_then(recorded: Recorded, stack: ExitStack) -> None:
         stack.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=cache))
 
 
-def _make(recorded: Recorded) -> Made:
+def _make(recorded: RecordedCall) -> RepeatedCall:
     inputs: list[torch.Tensor] = []
 
     def leaf(tensor: torch.Tensor) -> torch.Tensor:
@@ -258,7 +258,7 @@ def _make(recorded: Recorded) -> Made:
         _take_over(second)
         gradients += second
         names += [f"{name}, second derivative" for name in names]
-    return Made(values, gradients, names)
+    return RepeatedCall(values, gradients, names)
 
 
 def _take_over(gradients: list[torch.Tensor | None]) -> None:
@@ -294,7 +294,7 @@ def _gradients(
     )
 
 
-def _leave_out_inner(recorded: Recorded, outputs: list[torch.Tensor]) -> None:
+def _leave_out_inner(recorded: RecordedCall, outputs: list[torch.Tensor]) -> None:
     """Take out of `output_gradients` what came from other outputs: from the loss to the logits.
 
     A model may give its loss beside the logits that it was computed from, or every layer's result.

@@ -18,11 +18,11 @@ from flatout_agent.job import Job
 from flatout_agent.live import calls as replays
 from flatout_agent.live import guard, headroom
 from flatout_agent.live.blocks import Tick
-from flatout_agent.live.calls import Made, Recorded, again, begin, finish
+from flatout_agent.live.calls import RecordedCall, RepeatedCall, again, begin, finish
 from flatout_agent.live.candidates import Candidate, highest_risk
 from flatout_agent.live.fence import CALLED, Fence, Unsound, first_line
-from flatout_agent.live.guard import Verdict
-from flatout_agent.live.updates import Before
+from flatout_agent.live.guard import GuardVerdict
+from flatout_agent.live.updates import WeightsBefore
 from flatout_agent.live.yardsticks import Yardsticks, purpose_of
 
 WAIT_UNITS = 12
@@ -32,7 +32,7 @@ MOST_WAITING = 64
 NOT_COMPARED = "the gradient was not compared: "
 BATCH, COMPARE, GIVE = 1, 2, 3
 """What a unit's calls are recorded for."""
-Use = Callable[[list[Recorded]], None]
+Use = Callable[[list[RecordedCall]], None]
 
 
 class Checks:
@@ -53,15 +53,15 @@ class Checks:
         """... and whether they are on in the calls that are recorded."""
         self._updates = False
         """They act on the optimizers: updates are compared, not calls."""
-        self._calls: list[Recorded] = []
-        self._earlier: dict[int, Recorded] = {}
+        self._calls: list[RecordedCall] = []
+        self._earlier: dict[int, RecordedCall] = {}
         """A call on another batch, by model."""
-        self._verdicts: dict[int, Verdict] = {}
+        self._verdicts: dict[int, GuardVerdict] = {}
         """By model or optimizer."""
         self._not_compared: dict[int, str] = {}
         self._declined = ""
         self._yardsticks = Yardsticks()
-        self._before: Before | None = None
+        self._before: WeightsBefore | None = None
         self._looking = False
         """A later look at what is kept: where it is unsound, each boost is then checked alone."""
         self._wrong: tuple[list[str], str] = [], ""
@@ -86,7 +86,7 @@ class Checks:
             self._calls = []
         self._end()
 
-    def _give(self, calls: list[Recorded]) -> None:
+    def _give(self, calls: list[RecordedCall]) -> None:
         if calls:
             self._delivered = self._replaying = True
             self.booster.recorder.safely("give calls", self._use, calls)
@@ -94,7 +94,7 @@ class Checks:
 
     # Before a boost's first real step -----------------------------------------------------------
 
-    def check(self, candidate: Candidate) -> Generator[None, Tick, Verdict]:
+    def check(self, candidate: Candidate) -> Generator[None, Tick, GuardVerdict]:
         """The verdict on one boost; waits for calls that can be compared."""
         self.idle = None
         moment = candidate.boost.moment
@@ -102,21 +102,25 @@ class Checks:
             return self._switches(candidate)
         return (yield from self._ask([candidate], False))
 
-    def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, Verdict]:
+    def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, GuardVerdict]:
         """The verdict on all that is kept, against the program as written."""
         model_boosts = [candidate for candidate in kept if candidate.boost.moment in CALLED]
         if not model_boosts:
-            return Verdict(True, "nothing that is on acts on the model's calls")
+            return GuardVerdict(True, "nothing that is on acts on the model's calls")
         return (yield from self._ask(model_boosts, True))
 
-    def _ask(self, candidates: Sequence[Candidate], on: bool) -> Generator[None, Tick, Verdict]:
+    def _ask(
+        self, candidates: Sequence[Candidate], on: bool
+    ) -> Generator[None, Tick, GuardVerdict]:
         verdict = yield from self._look(candidates, on)
         if not verdict.passed and verdict.yardstick is not None and self._yardsticks.reused:
             self._yardsticks.forget()  # no refusal on the strength of an old measurement
             verdict = yield from self._look(candidates, on)
         return verdict
 
-    def _look(self, candidates: Sequence[Candidate], on: bool) -> Generator[None, Tick, Verdict]:
+    def _look(
+        self, candidates: Sequence[Candidate], on: bool
+    ) -> Generator[None, Tick, GuardVerdict]:
         self._begin(candidates, on)
         for _ in range(WAIT_UNITS):
             yield
@@ -150,7 +154,7 @@ class Checks:
             self._recording = COMPARE
         return False
 
-    def _together(self) -> Verdict:
+    def _together(self) -> GuardVerdict:
         """The worst verdict on any model; what could not be compared must be exact."""
         risk = highest_risk(self._candidates)
         verdicts = list(self._verdicts.values())
@@ -158,7 +162,7 @@ class Checks:
         if failed is not None:
             return failed
         if self._declined and not verdicts:  # one optimizer or model that takes it is enough
-            return Verdict(False, self._declined)
+            return GuardVerdict(False, self._declined)
         reason = next(
             (why for key, why in self._not_compared.items() if key not in self._verdicts), ""
         )
@@ -166,12 +170,12 @@ class Checks:
             return max(verdicts, key=lambda verdict: verdict.error or 0.0)
         return _not_compared(risk, reason or "no call of a model with a backward pass was seen")
 
-    def _switches(self, candidate: Candidate) -> Verdict:
+    def _switches(self, candidate: Candidate) -> GuardVerdict:
         """Boosts of loading keep the samples by their own rules: one must only be possible here."""
         refusal = self._all_on([candidate])
         if refusal is None:
             self.booster.off(candidate.id)
-        return refusal or Verdict(True, "the same samples, in the same order")
+        return refusal or GuardVerdict(True, "the same samples, in the same order")
 
     # Calls --------------------------------------------------------------------------------------
 
@@ -183,7 +187,7 @@ class Checks:
             self.booster.recorder.safely("guard", self._finish, recorded, output)
         return output
 
-    def _record(self, model: torch.nn.Module, args: Any, kwargs: Any) -> Recorded | None:
+    def _record(self, model: torch.nn.Module, args: Any, kwargs: Any) -> RecordedCall | None:
         try:
             reason = replays.not_repeatable(model)
             reason = reason or headroom.lack_for_call(model)
@@ -194,7 +198,7 @@ class Checks:
             self._refused(model, first_line(error))
         return None
 
-    def _finish(self, recorded: Recorded, output: Any) -> None:
+    def _finish(self, recorded: RecordedCall, output: Any) -> None:
         """Keep the call for its backward pass, where there is room for it."""
         reason = headroom.lack_for_call(recorded.model, output, self._calls)
         if not self._refused(recorded.model, reason):
@@ -234,16 +238,16 @@ class Checks:
         if verdict is not None:
             self._verdicts.update({id(recorded.model): verdict for recorded in ready})
 
-    def _judge(self, calls: list[Recorded]) -> Verdict | None:
+    def _judge(self, calls: list[RecordedCall]) -> GuardVerdict | None:
         """The boosts in question against the program without them, over all these calls.
 
         None: they cannot be compared.
         """
         risk = highest_risk(self._candidates)
-        worst: Verdict | None = None
+        worst: GuardVerdict | None = None
         for recorded in calls:
             if recorded.twice and risk != "exact":
-                return Verdict(False, f"{NOT_COMPARED}the loss takes gradients of gradients")
+                return GuardVerdict(False, f"{NOT_COMPARED}the loss takes gradients of gradients")
             try:
                 verdict = self._judge_call(recorded)
             except Exception as error:
@@ -259,7 +263,7 @@ class Checks:
                 break
         return worst
 
-    def _judge_call(self, recorded: Recorded) -> Verdict | None:
+    def _judge_call(self, recorded: RecordedCall) -> GuardVerdict | None:
         """None: the call does not give the same again."""
         as_run = guard.reference(recorded)
         if as_run is None:
@@ -278,11 +282,11 @@ class Checks:
 
     def _compared(
         self,
-        recorded: Recorded,
+        recorded: RecordedCall,
         candidates: Sequence[Candidate],
-        written: Made,
-        boosted: Made | Verdict | None,
-    ) -> Verdict:
+        written: RepeatedCall,
+        boosted: RepeatedCall | GuardVerdict | None,
+    ) -> GuardVerdict:
         """Compare the call as written with the one under these boosts (None: make it here)."""
         purpose, risk = purpose_of(candidates, self.booster.active()), highest_risk(candidates)
         model, steps = recorded.model, self.job.steps
@@ -293,12 +297,14 @@ class Checks:
             self._yardsticks.add(model, purpose, steps, yardstick)
         if boosted is None:
             boosted = self._boosted(recorded, candidates)
-        if isinstance(boosted, Verdict):
+        if isinstance(boosted, GuardVerdict):
             return boosted
         comparison = guard.compare(written, boosted, yardstick.tensor_noise)
         return guard.judge(comparison, yardstick, risk, purpose.redraws)
 
-    def _boosted(self, recorded: Recorded, candidates: Sequence[Candidate]) -> Made | Verdict:
+    def _boosted(
+        self, recorded: RecordedCall, candidates: Sequence[Candidate]
+    ) -> RepeatedCall | GuardVerdict:
         """The call under these boosts, or why there is none."""
         refusal = self._all_on(candidates)
         if refusal is not None:
@@ -312,14 +318,18 @@ class Checks:
             self.idle = self.booster.idle(candidates[0].id)
             return boosted
         except Exception as error:
-            return Verdict(False, first_line(error), failed=True)
+            return GuardVerdict(False, first_line(error), failed=True)
         finally:
             self._all_off(candidates)
 
-    def _all_on(self, candidates: Sequence[Candidate]) -> Verdict | None:
+    def _all_on(self, candidates: Sequence[Candidate]) -> GuardVerdict | None:
         answers = [self.booster.on(candidate.order) for candidate in candidates]
         notes = [note for note in answers if note is not None]
-        return Verdict(False, notes[0].reason, failed=notes[0].state == "failed") if notes else None
+        return (
+            GuardVerdict(False, notes[0].reason, failed=notes[0].state == "failed")
+            if notes
+            else None
+        )
 
     def _all_off(self, candidates: Sequence[Candidate]) -> None:
         for candidate in reversed(candidates):
@@ -332,7 +342,7 @@ class Checks:
         if self._updates:
             reason = headroom.lack_for_update(optimizer)
             if not self._refused(optimizer, reason):
-                self._before = Before(optimizer)
+                self._before = WeightsBefore(optimizer)
 
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """The program's own update is done: repeat it under the boost, and compare."""
@@ -350,7 +360,7 @@ class Checks:
             self._declined = str(reason)
             return
         except Exception as error:
-            verdict = Verdict(False, first_line(error), failed=True)
+            verdict = GuardVerdict(False, first_line(error), failed=True)
         if verdict is not None:
             self._verdicts[id(optimizer)] = verdict
 
@@ -374,7 +384,7 @@ class Checks:
         self._end()
         return passed, wrong, reason
 
-    def _find_wrong(self, calls: list[Recorded], verdict: Verdict) -> None:
+    def _find_wrong(self, calls: list[RecordedCall], verdict: GuardVerdict) -> None:
         """What is kept is no longer sound together: find the boosts that are wrong alone."""
         if verdict.error is None:
             return
@@ -387,7 +397,7 @@ class Checks:
             self._all_on(kept)
             self._wrong = wrong or [candidate.id for candidate in kept], verdict.summary
 
-    def _sound_alone(self, calls: list[Recorded], candidate: Candidate) -> bool:
+    def _sound_alone(self, calls: list[RecordedCall], candidate: Candidate) -> bool:
         """One boost against the program as written, on calls that were made under several."""
         return all(
             self._compared(recorded, [candidate], again(recorded), None).passed
@@ -395,6 +405,6 @@ class Checks:
         )
 
 
-def _not_compared(risk: str, reason: str) -> Verdict:
+def _not_compared(risk: str, reason: str) -> GuardVerdict:
     """No call could be compared: only exact boosts may go on."""
-    return Verdict(risk == "exact", f"{NOT_COMPARED}{reason}")
+    return GuardVerdict(risk == "exact", f"{NOT_COMPARED}{reason}")

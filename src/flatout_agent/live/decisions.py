@@ -15,7 +15,7 @@ def decided(
     verdict: wire.LiveVerdict,
     reason: str,
     answer: paired.Answer | None,
-    guarded: guard.Verdict | None,
+    guarded: guard.GuardVerdict | None,
     why: wire.WhyUntried | None = None,
 ) -> wire.Decided:
     """The record of one decision, with what the pairs and the guard found."""

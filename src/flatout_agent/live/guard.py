@@ -13,7 +13,7 @@ from itertools import repeat
 
 import torch
 
-from flatout_agent.live.calls import Made, Recorded, again
+from flatout_agent.live.calls import RecordedCall, RepeatedCall, again
 from flatout_agent.speedups.precision import rounds_to_tf32
 
 REORDERED = 8.0
@@ -94,7 +94,7 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GuardVerdict:
     """Whether a boost computes the same, in one line with the numbers."""
 
     passed: bool
@@ -112,7 +112,7 @@ class Verdict:
         return f"failed: {self.reason}" if self.failed else self.reason
 
 
-def reference(recorded: Recorded) -> Made | None:
+def reference(recorded: RecordedCall) -> RepeatedCall | None:
     """The call repeated as written; None: it does not give the same again.
 
     A model that keeps hidden state cannot be compared.
@@ -124,9 +124,9 @@ def reference(recorded: Recorded) -> Made | None:
 
 
 def yardstick(
-    recorded: Recorded,
-    written: Made,
-    other_batch: Recorded | None,
+    recorded: RecordedCall,
+    written: RepeatedCall,
+    other_batch: RecordedCall | None,
     redraws: bool,
     rounds: bool = False,
     rounded_by: float = 0.0,
@@ -158,12 +158,12 @@ def yardstick(
     return Yardstick(max(reordered, LEAST_REORDERED), noise, redrawn, tensor_noise, rounded)
 
 
-def _by_tensor(rerun: Made, written: Made) -> tuple[float, ...]:
+def _by_tensor(rerun: RepeatedCall, written: RepeatedCall) -> tuple[float, ...]:
     pairs = zip(rerun.gradients, written.gradients, strict=True)
     return tuple(distance([a], [b])[0] for a, b in pairs)
 
 
-def _twin(recorded: Recorded, other_batch: Recorded | None) -> Made | None:
+def _twin(recorded: RecordedCall, other_batch: RecordedCall | None) -> RepeatedCall | None:
     """The gradient of another batch; None: there is none."""
     if other_batch is None or not other_batch.complete or other_batch.model is not recorded.model:
         return None
@@ -173,7 +173,7 @@ def _twin(recorded: Recorded, other_batch: Recorded | None) -> Made | None:
         return None
 
 
-def _rounded_by(recorded: Recorded) -> float:
+def _rounded_by(recorded: RecordedCall) -> float:
     """What the program itself rounds factors by: it computes in 16 bits, or in TF32."""
     weights = [p for p in recorded.model.parameters() if p.is_floating_point()]
     dtypes = {weight.dtype for weight in weights}
@@ -225,7 +225,9 @@ def _weights_off(model: torch.nn.Module, unit: float) -> Iterator[None]:
             parameter.data.copy_(value)
 
 
-def compare(written: Made, boosted: Made, noise: tuple[float, ...] = ()) -> Comparison:
+def compare(
+    written: RepeatedCall, boosted: RepeatedCall, noise: tuple[float, ...] = ()
+) -> Comparison:
     """How far `boosted` is from `written`."""
     error, projection, entries = distance(boosted.gradients, written.gradients)
     output_error, outputs, _ = distance(boosted.outputs, written.outputs)
@@ -288,7 +290,9 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.abs().float() if tensor.is_complex() else tensor.float()
 
 
-def _worst(written: Made, boosted: Made, noise: tuple[float, ...]) -> tuple[str, float]:
+def _worst(
+    written: RepeatedCall, boosted: RepeatedCall, noise: tuple[float, ...]
+) -> tuple[str, float]:
     """The gradient that differs most relative to its batch noise or, without that, its length."""
     norms = [0.0 if g is None else float(_dense(g).norm()) for g in written.gradients]
     largest = max(norms, default=0.0)
@@ -303,10 +307,10 @@ def _worst(written: Made, boosted: Made, noise: tuple[float, ...]) -> tuple[str,
     return name, worst
 
 
-def judge(comparison: Comparison, yardstick: Yardstick, risk: str, redraws: bool) -> Verdict:
+def judge(comparison: Comparison, yardstick: Yardstick, risk: str, redraws: bool) -> GuardVerdict:
     """The verdict. risk: the boost's."""
     if not comparison.finite:
-        return Verdict(
+        return GuardVerdict(
             False, "NaN or Inf where the program as written has none", comparison.error, yardstick
         )
     if yardstick.redrawn is not None and redraws:
@@ -314,7 +318,7 @@ def judge(comparison: Comparison, yardstick: Yardstick, risk: str, redraws: bool
     return _exact(comparison, yardstick) if risk == "exact" else _rounded(comparison, yardstick)
 
 
-def _redrawn(comparison: Comparison, yardstick: Yardstick) -> Verdict:
+def _redrawn(comparison: Comparison, yardstick: Yardstick) -> GuardVerdict:
     assert yardstick.redrawn is not None
     error = comparison.error
     noise = max(yardstick.batch_noise or 0.0, LEAST_BATCH_NOISE)
@@ -324,11 +328,13 @@ def _redrawn(comparison: Comparison, yardstick: Yardstick) -> Verdict:
         f" {percent(yardstick.redrawn / noise)} between two runs as written"
     )
     if not error <= limit:
-        return Verdict(False, f"{summary}: more than {percent(limit / noise)}", error, yardstick)
-    return Verdict(True, summary, error, yardstick)
+        return GuardVerdict(
+            False, f"{summary}: more than {percent(limit / noise)}", error, yardstick
+        )
+    return GuardVerdict(True, summary, error, yardstick)
 
 
-def _exact(comparison: Comparison, yardstick: Yardstick) -> Verdict:
+def _exact(comparison: Comparison, yardstick: Yardstick) -> GuardVerdict:
     error = comparison.error
     limit = REORDERED * yardstick.reordered
     summary = f"gradient error {error:.1e}, {yardstick.reordered:.1e} by reordering alone"
@@ -336,16 +342,18 @@ def _exact(comparison: Comparison, yardstick: Yardstick) -> Verdict:
         output_error = "" if not error <= limit else f", output error {comparison.output_error:.1e}"
         reason = f"{summary}{output_error}: more than {limit:.1e}"
         near = max(error, comparison.output_error) < 2 * limit
-        return Verdict(False, reason, error, yardstick, near=near)
+        return GuardVerdict(False, reason, error, yardstick, near=near)
     if abs(comparison.projection - 1) > BIAS + _by_chance(error, comparison.entries):
         reason = f"{summary}; gradients {percent(comparison.projection)} as long as they were"
-        return Verdict(False, reason, error, yardstick)
+        return GuardVerdict(False, reason, error, yardstick)
     if comparison.worst[1] > EXACT_TENSOR * limit / LEAST_BATCH_NOISE:
-        return Verdict(False, f"{summary}; {comparison.worst[0]} differs more", error, yardstick)
-    return Verdict(True, summary, error, yardstick)
+        return GuardVerdict(
+            False, f"{summary}; {comparison.worst[0]} differs more", error, yardstick
+        )
+    return GuardVerdict(True, summary, error, yardstick)
 
 
-def _rounded(comparison: Comparison, yardstick: Yardstick) -> Verdict:
+def _rounded(comparison: Comparison, yardstick: Yardstick) -> GuardVerdict:
     error = comparison.error
     noise = max(yardstick.batch_noise or 0.0, LEAST_BATCH_NOISE)
     limit = ROUNDING * noise
@@ -355,21 +363,21 @@ def _rounded(comparison: Comparison, yardstick: Yardstick) -> Verdict:
     summary = f"gradient error {percent(error / noise)} of batch noise"
     if not error <= limit:
         reason = f"{summary}: more than {percent(limit / noise)}"
-        return Verdict(False, reason, error, yardstick, near=error < 2 * limit)
+        return GuardVerdict(False, reason, error, yardstick, near=error < 2 * limit)
     allowed = BIAS + _by_chance(error, comparison.entries)
     if abs(comparison.projection - 1) > allowed:
         reason = f"{summary}; gradients {percent(comparison.projection)} as long as they were"
-        return Verdict(False, reason, error, yardstick, near=error > 0.1 * limit)
+        return GuardVerdict(False, reason, error, yardstick, near=error > 0.1 * limit)
     if abs(comparison.outputs - 1) > BIAS + _by_chance(comparison.output_error, 1):
         reason = f"{summary}; outputs {percent(comparison.outputs)} as large as they were"
-        return Verdict(False, reason, error, yardstick, near=error > 0.1 * limit)
+        return GuardVerdict(False, reason, error, yardstick, near=error > 0.1 * limit)
     if comparison.row > 1:
         reason = f"{summary}; the output of one example differs far more than the others"
-        return Verdict(False, reason, error, yardstick)
+        return GuardVerdict(False, reason, error, yardstick)
     if comparison.worst[1] > ONE_TENSOR:
         reason = f"{summary}; {percent(comparison.worst[1])} for {comparison.worst[0]}"
-        return Verdict(False, reason, error, yardstick, near=error > 0.1 * limit)
-    return Verdict(True, summary, error, yardstick)
+        return GuardVerdict(False, reason, error, yardstick, near=error > 0.1 * limit)
+    return GuardVerdict(True, summary, error, yardstick)
 
 
 def _by_chance(error: float, entries: int) -> float:

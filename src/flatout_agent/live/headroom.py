@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from flatout_agent.live.calls import Recorded, differentiable
+from flatout_agent.live.calls import RecordedCall, differentiable
 from flatout_agent.speedups.memory_counters import unused_bytes
 
 TOO_LITTLE = "too little GPU memory to compare"
@@ -26,7 +26,7 @@ OF_AN_UPDATE = 7
 
 
 def lack_for_call(
-    model: torch.nn.Module, output: Any = None, waiting: Iterable[Recorded] = ()
+    model: torch.nn.Module, output: Any = None, waiting: Iterable[RecordedCall] = ()
 ) -> str | None:
     """Why a call of this model, which gave this output, is not kept; None: there is room.
 

@@ -13,7 +13,7 @@ from flatout_agent.live.blocks import Tick
 from flatout_agent.live.candidates import Candidate
 
 Story = Generator[None, Tick, None]
-Check = Generator[None, Tick, guard.Verdict]
+Check = Generator[None, Tick, guard.GuardVerdict]
 
 
 class Machinery(Protocol):
@@ -55,7 +55,7 @@ class State:
     settled: bool = False
     gains: dict[str, float] = field(default_factory=dict)
     """Measured gain of each kept boost; `plan`: of those that were on from the start."""
-    together: guard.Verdict | None = None
+    together: guard.GuardVerdict | None = None
     """The guard's last verdict on all that is kept."""
 
     @property

@@ -37,7 +37,7 @@ def of_a_unit(checks: Checks) -> Generator[None, Tick, dict[str, float]]:
     """Seconds of each kind in the models' part of one unit; empty: it cannot be told."""
     total: dict[str, float] = {}
 
-    def add(recorded: list[calls.Recorded]) -> None:
+    def add(recorded: list[calls.RecordedCall]) -> None:
         for call in recorded:
             for kind, seconds in (measure(call) or {}).items():
                 total[kind] = total.get(kind, 0.0) + seconds
@@ -46,7 +46,7 @@ def of_a_unit(checks: Checks) -> Generator[None, Tick, dict[str, float]]:
     return total
 
 
-def measure(recorded: calls.Recorded) -> dict[str, float] | None:
+def measure(recorded: calls.RecordedCall) -> dict[str, float] | None:
     """Seconds of each kind in one forward and backward pass; None: it cannot be told."""
     model = recorded.model
     first = next(iter(model.parameters()), None)

@@ -320,7 +320,7 @@ class Session:
 
     # Deciding -----------------------------------------------------------------------------------
 
-    def _refused(self, candidate: Candidate, verdict: guard.Verdict, began: float) -> str:
+    def _refused(self, candidate: Candidate, verdict: guard.GuardVerdict, began: float) -> str:
         if self.pairs.agreed(verdict.near and not candidate.again):
             return "near"
         kind: wire.LiveVerdict = "different" if verdict.error is not None else "declined"
@@ -332,7 +332,7 @@ class Session:
         self,
         candidate: Candidate,
         answer: paired.Answer,
-        verdict: guard.Verdict,
+        verdict: guard.GuardVerdict,
         began: float,
         compile_s: float,
     ) -> str:
@@ -381,7 +381,7 @@ class Session:
         reason: str,
         answer: paired.Answer | None = None,
         began: float | None = None,
-        guarded: guard.Verdict | None = None,
+        guarded: guard.GuardVerdict | None = None,
         compile_s: float = 0.0,
         why: wire.WhyUntried | None = None,
     ) -> str:

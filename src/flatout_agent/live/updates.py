@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from flatout_agent.live import guard
-from flatout_agent.live.calls import Made
-from flatout_agent.live.guard import ULP, Verdict, Yardstick
+from flatout_agent.live.calls import RepeatedCall
+from flatout_agent.live.guard import ULP, GuardVerdict, Yardstick
 from flatout_agent.speedups import forward_state
 
 Apply = Callable[[], Callable[[], None]]
@@ -23,7 +23,7 @@ REORDERED = 2e-5
 """Updates are small differences of large weights: their last places are rounding."""
 
 
-class Before:
+class WeightsBefore:
     """Weights and optimizer state before a step of the program."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -34,7 +34,7 @@ class Before:
         self.state = self._copied(optimizer.state)
         self.restore_random = forward_state.random_state([])
 
-    def twice(self, apply: Apply) -> tuple[Made, Made]:
+    def twice(self, apply: Apply) -> tuple[RepeatedCall, RepeatedCall]:
         """(the program's own update, the boost's); called when the program's step has ended."""
         optimizer = self.optimizer
         after = [p.detach().clone() for p in self.parameters]
@@ -60,7 +60,7 @@ class Before:
             restore_random()
         return written, boosted
 
-    def verdict(self, apply: Apply) -> Verdict | None:
+    def verdict(self, apply: Apply) -> GuardVerdict | None:
         """Whether the boost's update is the program's own; None: nothing was updated."""
         written, boosted = self.twice(apply)
         yardstick = self._yardstick(written)
@@ -68,7 +68,7 @@ class Before:
             return None
         return guard.judge(guard.compare(written, boosted), yardstick, "exact", False)
 
-    def _yardstick(self, written: Made) -> Yardstick | None:
+    def _yardstick(self, written: RepeatedCall) -> Yardstick | None:
         """How far updates may differ by rounding the weights alone; None: nothing was updated."""
         weights = math.sqrt(sum(float(w.float().square().sum()) for w in self.weights))
         update = math.sqrt(
@@ -78,7 +78,7 @@ class Before:
             return None
         return Yardstick(max(REORDERED, ULP / 2 * weights / update), None, None)
 
-    def _boosted(self, apply: Apply) -> Made:
+    def _boosted(self, apply: Apply) -> RepeatedCall:
         optimizer, kind = self.optimizer, type(self.optimizer)
         step: Any = kind.step
         if getattr(step, "hooked", False):
@@ -95,10 +95,10 @@ class Before:
         finally:
             undo()
 
-    def _update(self) -> Made:
+    def _update(self) -> RepeatedCall:
         pairs = zip(self.parameters, self.weights, strict=True)
         changes = [p.detach() - before for p, before in pairs]
-        return Made([], changes, [f"parameter {number}" for number in range(len(changes))])
+        return RepeatedCall([], changes, [f"parameter {number}" for number in range(len(changes))])
 
     def _put(self, weights: list[torch.Tensor]) -> None:
         for parameter, value in zip(self.parameters, weights, strict=True):

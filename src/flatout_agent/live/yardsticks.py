@@ -18,7 +18,7 @@ AT_LEAST = 10
 """... and so many more."""
 
 
-class Asked(NamedTuple):
+class YardstickPurpose(NamedTuple):
     """What a yardstick is for."""
 
     redraws: bool
@@ -28,14 +28,14 @@ class Asked(NamedTuple):
     """What factors are rounded by already, by boosts that are on; 0: they are not."""
 
 
-def purpose_of(candidates: Sequence[Candidate], active: Mapping[str, Boost]) -> Asked:
+def purpose_of(candidates: Sequence[Candidate], active: Mapping[str, Boost]) -> YardstickPurpose:
     """Of a yardstick for these boosts, in a program under the active ones."""
     others = [
         boost
         for name, boost in active.items()
         if name not in {candidate.id for candidate in candidates}
     ]
-    return Asked(
+    return YardstickPurpose(
         any(candidate.boost.redraws for candidate in candidates),
         highest_risk(candidates) != "exact",
         max((boost.rounds_by for boost in others), default=0.0),
@@ -47,23 +47,27 @@ class Yardsticks:
 
     def __init__(self) -> None:
         self._yardsticks: weakref.WeakKeyDictionary[
-            torch.nn.Module, dict[Asked, tuple[int, Yardstick]]
+            torch.nn.Module, dict[YardstickPurpose, tuple[int, Yardstick]]
         ] = weakref.WeakKeyDictionary()
         self.reused = False
         """The last check used a yardstick that was measured before."""
 
-    def add(self, model: torch.nn.Module, purpose: Asked, step: int, yardstick: Yardstick) -> None:
+    def add(
+        self, model: torch.nn.Module, purpose: YardstickPurpose, step: int, yardstick: Yardstick
+    ) -> None:
         """Remember what was measured after this many steps."""
         self._yardsticks.setdefault(model, {})[purpose] = (step, yardstick)
         self.reused = False
 
-    def get(self, model: torch.nn.Module, purpose: Asked, step: int) -> Yardstick | None:
+    def get(self, model: torch.nn.Module, purpose: YardstickPurpose, step: int) -> Yardstick | None:
         """What is known of this model; None: it must be measured."""
         yardstick = self._good(model, purpose, step)
         self.reused = self.reused or yardstick is not None
         return yardstick
 
-    def cover(self, models: Iterable[torch.nn.Module], purpose: Asked, step: int) -> bool:
+    def cover(
+        self, models: Iterable[torch.nn.Module], purpose: YardstickPurpose, step: int
+    ) -> bool:
         """Whether there is one for each of these models."""
         return all(self._good(model, purpose, step) is not None for model in models)
 
@@ -72,6 +76,8 @@ class Yardsticks:
         self._yardsticks.clear()
         self.reused = False
 
-    def _good(self, model: torch.nn.Module, purpose: Asked, step: int) -> Yardstick | None:
+    def _good(
+        self, model: torch.nn.Module, purpose: YardstickPurpose, step: int
+    ) -> Yardstick | None:
         step_then, yardstick = self._yardsticks.get(model, {}).get(purpose, (0, None))
         return yardstick if step <= GROWN * step_then + AT_LEAST else None

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from flatout_agent.overlay.index import Kind
+from flatout_agent.overlay.index import EntryKind
 from flatout_agent.overlay.native import failure, lstat, system
 from flatout_agent.overlay.overlay import Overlay, Spot
 
@@ -56,7 +56,7 @@ class Changes:
                 return
             where = self.overlay.place(spot.path)
             system.mkdir(where, mode)
-            self.overlay.put(spot.path, Kind.FOLDER, where)
+            self.overlay.put(spot.path, EntryKind.FOLDER, where)
 
     def remove(self, path: Any, *, dir_fd: int | None = None) -> None:
         """os.remove and os.unlink"""
@@ -77,11 +77,11 @@ class Changes:
             if kind is None:
                 raise failure(errno.ENOENT, path)
             if folder:
-                if kind is not Kind.FOLDER:
+                if kind is not EntryKind.FOLDER:
                     raise failure(errno.ENOTDIR, path)
                 if next(self.overlay.names(spot.path), None) is not None:
                     raise failure(errno.ENOTEMPTY, path)
-            elif kind is Kind.FOLDER:
+            elif kind is EntryKind.FOLDER:
                 raise failure(errno.EISDIR if sys.platform == "linux" else errno.EACCES, path)
             self.overlay.need_parent(spot, path)
             self.overlay.discard(spot.entry)
@@ -104,7 +104,7 @@ class Changes:
                 return
             where = self.overlay.place(spot.path)
             system.symlink(src, where, target_is_directory)
-            self.overlay.put(spot.path, Kind.LINK, where)
+            self.overlay.put(spot.path, EntryKind.LINK, where)
 
     def link(self, src: Any, dst: Any, **options: Any) -> None:
         """os.link; a link to a file of the user's is a copy"""
@@ -123,7 +123,7 @@ class Changes:
             if spot is None and self.overlay.left_alone(origin):
                 system.link(origin.path if origin.moved else src, dst, **options)
                 return
-            if kind is Kind.FOLDER:
+            if kind is EntryKind.FOLDER:
                 raise failure(errno.EPERM, src, dst)
             contents = self.overlay.own(origin)
             where = self.overlay.place(spot.path) if spot is not None else target
@@ -173,7 +173,7 @@ class Changes:
         spot = self.overlay.locate(name, write=True)
         if self.overlay.left_alone(spot):
             return spot.path if spot.moved else None
-        if self.overlay.kind(spot) is not Kind.FOLDER:
+        if self.overlay.kind(spot) is not EntryKind.FOLDER:
             return None
         return self.overlay.place(os.path.join(spot.path, "file"))[: -len("file")].rstrip("\\/")
 
@@ -184,7 +184,7 @@ class Changes:
         for file in system.listdir(where):
             contents = os.path.join(where, file)
             if contents not in known_places and lstat(contents) is not None:
-                self.overlay.put(os.path.join(spot.path, file), Kind.FILE, contents)
+                self.overlay.put(os.path.join(spot.path, file), EntryKind.FILE, contents)
 
 
 def _relative_to_folder(options: dict[str, Any]) -> bool:

@@ -11,11 +11,20 @@ from __future__ import annotations
 
 import os
 
-from flatout_agent.overlay.index import JOURNAL, READ, Entry, Index, Kind, Layer, fold, parse
+from flatout_agent.overlay.index import (
+    JOURNAL,
+    READ,
+    EntryKind,
+    Index,
+    Layer,
+    OverlayEntry,
+    fold,
+    parse,
+)
 from flatout_agent.overlay.native import raw_io
 
 
-def load(root: str) -> list[Entry]:
+def load(root: str) -> list[OverlayEntry]:
     """The entries of a prepared layer that belong to folders out of which the program read."""
     try:
         with raw_io.open(os.path.join(root, JOURNAL), "rb") as file:
@@ -28,7 +37,7 @@ def load(root: str) -> list[Entry]:
         if kind == READ:
             read.add(path)
         else:
-            index.put(Entry(path, Kind(kind), where, layer))
+            index.put(OverlayEntry(path, EntryKind(kind), where, layer))
     roots = {fold(_outermost(index, folder)) for folder in read}
     visible = [entry for entry in index.entries.values() if _below(entry.path, roots)]
     return [
@@ -42,7 +51,7 @@ def _outermost(index: Index, folder: str) -> str:
     outermost = path = folder
     while True:
         entry = index.entries.get(fold(path))
-        if entry is not None and entry.kind is Kind.FOLDER:
+        if entry is not None and entry.kind is EntryKind.FOLDER:
             outermost = path
         parent = os.path.dirname(path)
         if parent == path:
@@ -60,10 +69,10 @@ def _below(path: str, roots: set[str]) -> bool:
     return True
 
 
-def _links(index: Index, roots: set[str]) -> list[Entry]:
+def _links(index: Index, roots: set[str]) -> list[OverlayEntry]:
     """The links through which a visible folder may be reached."""
     return [
         entry
         for entry in index.entries.values()
-        if entry.kind is Kind.LINK and not _below(entry.path, roots)
+        if entry.kind is EntryKind.LINK and not _below(entry.path, roots)
     ]

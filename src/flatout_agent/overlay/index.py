@@ -38,7 +38,7 @@ class Layer(enum.IntEnum):
     AFTER = 3  # written after it
 
 
-class Kind(str, enum.Enum):
+class EntryKind(str, enum.Enum):
     FILE = "file"
     FOLDER = "folder"
     LINK = "link"
@@ -46,9 +46,9 @@ class Kind(str, enum.Enum):
     FORGOTTEN = "forgotten"  # no entry any more: neither here nor among the user's files
 
 
-class Entry(NamedTuple):
+class OverlayEntry(NamedTuple):
     path: str
-    kind: Kind
+    kind: EntryKind
     where: str
     """Its contents; for GONE the fingerprint of the user's file when it was removed."""
     layer: Layer
@@ -58,21 +58,21 @@ class Index:
     """Entries by path, and by folder for listings."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, OverlayEntry] = {}
         self.children: dict[str, dict[str, str]] = {}
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: OverlayEntry) -> None:
         """Set the entry of a path; Kind.FORGOTTEN takes it out."""
         key = fold(entry.path)
         folder, name = os.path.split(entry.path)
-        if entry.kind is Kind.FORGOTTEN:
+        if entry.kind is EntryKind.FORGOTTEN:
             self.entries.pop(key, None)
             self.children.get(fold(folder), {}).pop(fold(name), None)
         else:
             self.entries[key] = entry
             self.children.setdefault(fold(folder), {})[fold(name)] = name
 
-    def within(self, folder: str) -> Iterator[Entry]:
+    def within(self, folder: str) -> Iterator[OverlayEntry]:
         """The entries of what is directly in `folder`.
 
         Sorted: a data set that a program lists without sorting must have the same order in the
@@ -137,7 +137,7 @@ def parse(text: bytes, root: str, journal_layer: Layer) -> Iterator[tuple[str, s
         yield path, kind, where, Layer(layer)
 
 
-class State:
+class OverlayState:
     """The few numbers that all processes of the program share: the phase and journal lengths."""
 
     SIZE = 4 * 8
@@ -174,7 +174,7 @@ class Store:
     """The index together with its journals: what all processes of the program agree on."""
 
     def __init__(self, scratch: str) -> None:
-        self.state = State(scratch)
+        self.state = OverlayState(scratch)
         self.lock = threading.RLock()
         self.index = Index()
         self.roots = {
@@ -205,18 +205,18 @@ class Store:
                 for path, kind, where, layer in journal.news():
                     if kind == READ:
                         continue
-                    moved = moved or kind in (Kind.LINK, Kind.GONE, Kind.FORGOTTEN)
-                    self.index.put(Entry(path, Kind(kind), where, layer))
+                    moved = moved or kind in (EntryKind.LINK, EntryKind.GONE, EntryKind.FORGOTTEN)
+                    self.index.put(OverlayEntry(path, EntryKind(kind), where, layer))
         return moved
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: OverlayEntry) -> None:
         """Set an entry, for all processes."""
         with self.lock:
             self.index.put(entry)
             journal = self.journals[self.current]
             journal.append(entry.path, entry.kind.value, entry.where, entry.layer)
 
-    def mark_read(self, entry: Entry) -> None:
+    def mark_read(self, entry: OverlayEntry) -> None:
         """Remember that the program reads back what it prepared: that makes it a data set."""
         folder = os.path.dirname(entry.path)
         if entry.layer is Layer.PREPARED and folder not in self.marked:

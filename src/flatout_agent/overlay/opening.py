@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from flatout_agent.overlay.changes import as_text
-from flatout_agent.overlay.index import Entry, Kind
+from flatout_agent.overlay.index import EntryKind, OverlayEntry
 from flatout_agent.overlay.native import failure, lstat, raw_io, system
 from flatout_agent.overlay.overlay import Overlay, Spot
 from flatout_agent.overlay.views import look_up, renaming_errors
@@ -35,7 +35,7 @@ class Intent(NamedTuple):
     exclusive: bool = False
 
 
-class Target(NamedTuple):
+class WriteTarget(NamedTuple):
     """Where to write; `path` is entered in the index once that has been opened."""
 
     where: str
@@ -48,12 +48,12 @@ class Opening:
     def __init__(self, overlay: Overlay) -> None:
         self.overlay = overlay
 
-    def target(self, name: str, path: Any, intent: Intent) -> Target | None:
+    def target(self, name: str, path: Any, intent: Intent) -> WriteTarget | None:
         """Where the program is to write this file; None: where it says."""
         view = self.overlay
         spot = view.locate(name, follow=not intent.exclusive, write=True)
         if view.left_alone(spot):
-            return Target(spot.path, None) if spot.moved else None
+            return WriteTarget(spot.path, None) if spot.moved else None
         kind = view.kind(spot)
         if kind is not None and intent.exclusive:
             if not view.only_given(spot):
@@ -63,15 +63,15 @@ class Opening:
             if not intent.create:
                 raise failure(errno.ENOENT, path)
             view.need_parent(spot, path)
-            return Target(view.place(spot.path), spot.path)
-        if kind is Kind.FOLDER:
+            return WriteTarget(view.place(spot.path), spot.path)
+        if kind is EntryKind.FOLDER:
             raise failure(errno.EACCES if sys.platform == "win32" else errno.EISDIR, path)
         return self._existing(spot, path, intent)
 
-    def _existing(self, spot: Spot, path: Any, intent: Intent) -> Target | None:
+    def _existing(self, spot: Spot, path: Any, intent: Intent) -> WriteTarget | None:
         view = self.overlay
         if spot.entry is not None and view.owned(spot.entry):
-            return Target(spot.entry.where, None)
+            return WriteTarget(spot.entry.where, None)
         source = spot.entry.where if spot.entry is not None else spot.path
         status = system.stat(source)
         if not stat.S_ISREG(status.st_mode):
@@ -79,18 +79,18 @@ class Opening:
         if not system.access(source, os.W_OK):
             raise failure(errno.EACCES, path)
         if not intent.truncate:
-            return Target(view.own(spot), None)
+            return WriteTarget(view.own(spot), None)
         where = view.place(spot.path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         system.close(system.open(where, flags, stat.S_IMODE(status.st_mode)))
-        return Target(where, spot.path)
+        return WriteTarget(where, spot.path)
 
-    def opened(self, target: Target) -> None:
+    def opened(self, target: WriteTarget) -> None:
         """The file is there: enter it."""
         if target.path is not None:
             old = self.overlay.index.entries.get(os.path.normcase(target.path))
-            self.overlay.put(target.path, Kind.FILE, target.where)
-            if old is not None and old.kind is Kind.LINK:
+            self.overlay.put(target.path, EntryKind.FILE, target.where)
+            if old is not None and old.kind is EntryKind.LINK:
                 self.overlay.forget_links()
 
     def read_place(self, name: str, path: Any) -> str | None:
@@ -102,7 +102,7 @@ class Opening:
         return where
 
     def _mark(self, name: str) -> None:
-        entry: Entry | None = self.overlay.locate(name).entry
+        entry: OverlayEntry | None = self.overlay.locate(name).entry
         if entry is not None:
             self.overlay.store.mark_read(entry)
 
@@ -225,7 +225,7 @@ def file_io(opening: Opening) -> type[io.FileIO]:
                 return
             if mode in READING:
                 where = None if opening.overlay.idle() else opening.read_place(name, file)
-                target = None if where is None else Target(where, None)
+                target = None if where is None else WriteTarget(where, None)
             else:
                 target = opening.target(name, file, _intent(mode))
             if target is None:

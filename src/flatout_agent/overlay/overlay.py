@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from flatout_agent.overlay import given
-from flatout_agent.overlay.index import Entry, Kind, Layer, Store, fold
+from flatout_agent.overlay.index import EntryKind, Layer, OverlayEntry, Store, fold
 from flatout_agent.overlay.native import (
     copy_file,
     failure,
@@ -41,7 +41,7 @@ class Spot(NamedTuple):
     """A path in its one form, and what the overlay holds for it."""
 
     path: str
-    entry: Entry | None
+    entry: OverlayEntry | None
     moved: bool
     """The system would not find it under the name that the program used."""
 
@@ -122,16 +122,16 @@ class Overlay:
         target = self._link_target(canonical, entry)
         if target is not None:
             canonical = self._canonical_folder(os.path.normpath(os.path.join(base, target)))
-        if (entry is not None and entry.kind is Kind.LINK) or parent in self._through_links:
+        if (entry is not None and entry.kind is EntryKind.LINK) or parent in self._through_links:
             self._through_links.add(folder)
         if len(self._canonical) > MAX_CANONICAL:
             self._canonical.clear()
         self._canonical[folder] = canonical
         return canonical
 
-    def _link_target(self, path: str, entry: Entry | None) -> str | None:
+    def _link_target(self, path: str, entry: OverlayEntry | None) -> str | None:
         if entry is not None:
-            return read_link(entry.where) if entry.kind is Kind.LINK else None
+            return read_link(entry.where) if entry.kind is EntryKind.LINK else None
         status = lstat(path)
         return read_link(path) if status is not None and is_link(status) else None
 
@@ -163,30 +163,30 @@ class Overlay:
         """Where to read this path; None: where the program says."""
         spot = self.locate(name, follow)
         entry = spot.entry
-        if entry is not None and entry.kind is Kind.GONE and self._came_back(entry):
+        if entry is not None and entry.kind is EntryKind.GONE and self._came_back(entry):
             entry = None
         if entry is None:
             return spot.path if spot.moved else None
-        if entry.kind is Kind.GONE:
+        if entry.kind is EntryKind.GONE:
             raise failure(errno.ENOENT, name)
         return entry.where
 
     # State ----------------------------------------------------------------------------------
 
-    def kind(self, spot: Spot) -> Kind | None:
+    def kind(self, spot: Spot) -> EntryKind | None:
         """What is at a path in this view; None: nothing. What is not regular counts as a file."""
         if spot.entry is not None and not self._came_back(spot.entry):
-            return None if spot.entry.kind is Kind.GONE else spot.entry.kind
+            return None if spot.entry.kind is EntryKind.GONE else spot.entry.kind
         status = lstat(spot.path)
         if status is None:
             return None
         if is_link(status):
-            return Kind.LINK
-        return Kind.FOLDER if stat.S_ISDIR(status.st_mode) else Kind.FILE
+            return EntryKind.LINK
+        return EntryKind.FOLDER if stat.S_ISDIR(status.st_mode) else EntryKind.FILE
 
-    def _came_back(self, entry: Entry) -> bool:
+    def _came_back(self, entry: OverlayEntry) -> bool:
         """A library that no patch reaches has made the removed file again."""
-        return entry.kind is Kind.GONE and _fingerprint(entry.path) not in ("", entry.where)
+        return entry.kind is EntryKind.GONE and _fingerprint(entry.path) not in ("", entry.where)
 
     def left_alone(self, spot: Spot) -> bool:
         """Writing here goes to the system as it is."""
@@ -203,7 +203,7 @@ class Overlay:
             if fold(name) not in changed:
                 yield name
         for entry in self.index.within(folder):
-            if entry.kind is not Kind.GONE or self._came_back(entry):
+            if entry.kind is not EntryKind.GONE or self._came_back(entry):
                 yield os.path.basename(entry.path)
 
     def only_given(self, spot: Spot) -> bool:
@@ -218,7 +218,7 @@ class Overlay:
         kind = self.kind(holder)
         if kind is None:
             raise failure(errno.ENOENT, *names)
-        if kind is not Kind.FOLDER:
+        if kind is not EntryKind.FOLDER:
             raise failure(errno.ENOTDIR, *names)
         source = holder.entry.where if holder.entry is not None else parent
         if not system.access(source, os.W_OK):
@@ -241,7 +241,7 @@ class Overlay:
                 return where
         raise failure(errno.EEXIST, path)
 
-    def owned(self, entry: Entry | None) -> bool:
+    def owned(self, entry: OverlayEntry | None) -> bool:
         """Its contents may be changed in place."""
         return entry is not None and entry.layer is self.store.current
 
@@ -250,43 +250,45 @@ class Overlay:
         if spot.entry is not None and self.owned(spot.entry):
             return spot.entry.where
         source = spot.entry.where if spot.entry is not None else spot.path
-        kind = self.kind(spot) or Kind.FILE
+        kind = self.kind(spot) or EntryKind.FILE
         where = self.place(spot.path)
-        if kind is Kind.FOLDER:
+        if kind is EntryKind.FOLDER:
             status = system.stat(source)
             system.mkdir(where, stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
             system.utime(where, ns=(status.st_atime_ns, status.st_mtime_ns))
-        elif kind is Kind.LINK:
+        elif kind is EntryKind.LINK:
             system.symlink(read_link(source), where)
         else:
             copy_file(source, where)
         self.put(spot.path, kind, where)
         return where
 
-    def put(self, path: str, kind: Kind, where: str, layer: Layer | None = None) -> None:
+    def put(self, path: str, kind: EntryKind, where: str, layer: Layer | None = None) -> None:
         """Record what is at a path now."""
-        self.store.put(Entry(path, kind, where, self.store.current if layer is None else layer))
-        if kind is Kind.LINK:
+        self.store.put(
+            OverlayEntry(path, kind, where, self.store.current if layer is None else layer)
+        )
+        if kind is EntryKind.LINK:
             self.forget_links()
-        if kind is not Kind.FOLDER:
+        if kind is not EntryKind.FOLDER:
             self.report(path)
 
     def hide(self, path: str) -> None:
         """Nothing is at this path any more."""
         entry = self.index.entries.get(fold(path))
         print_of = _fingerprint(path)
-        kind = Kind.GONE if print_of else Kind.FORGOTTEN
-        self.store.put(Entry(path, kind, print_of, Layer.REAL))
-        if entry is None or entry.kind is Kind.LINK:
+        kind = EntryKind.GONE if print_of else EntryKind.FORGOTTEN
+        self.store.put(OverlayEntry(path, kind, print_of, Layer.REAL))
+        if entry is None or entry.kind is EntryKind.LINK:
             self.forget_links()
         if print_of:
             self.report(path)
 
-    def discard(self, entry: Entry | None) -> None:
+    def discard(self, entry: OverlayEntry | None) -> None:
         """Remove contents that nothing refers to any more, as far as they are ours to remove."""
         if entry is None or not self.owned(entry):
             return
-        if entry.kind is Kind.FOLDER:
+        if entry.kind is EntryKind.FOLDER:
             # Contents that moved here from elsewhere, or out of here, may still lie in it.
             try:
                 system.rmdir(entry.where)
@@ -322,7 +324,7 @@ class Overlay:
     def _virtual(self, real: str) -> str | None:
         """The folder that a place in scratch stands for (the parent process had gone there)."""
         for entry in self.index.entries.values():
-            if entry.kind is Kind.FOLDER and fold(entry.where) == fold(real):
+            if entry.kind is EntryKind.FOLDER and fold(entry.where) == fold(real):
                 return entry.path
         return None
 

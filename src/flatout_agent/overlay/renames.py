@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flatout_agent.overlay.changes import as_text
-from flatout_agent.overlay.index import Kind, Layer, fold
+from flatout_agent.overlay.index import EntryKind, Layer, fold
 from flatout_agent.overlay.native import copy_file, failure, lstat, read_link, system
 from flatout_agent.overlay.overlay import Overlay, Spot
 
@@ -63,13 +63,13 @@ class Renames:
             raise failure(errno.ENOTEMPTY, *names)
         if target is None:
             return True
-        if sys.platform == "win32" and (not replace or Kind.FOLDER in (source, target)):
+        if sys.platform == "win32" and (not replace or EntryKind.FOLDER in (source, target)):
             raise failure(errno.EACCES if replace else errno.EEXIST, *names)
-        if target is Kind.FOLDER and source is not Kind.FOLDER:
+        if target is EntryKind.FOLDER and source is not EntryKind.FOLDER:
             raise failure(errno.EISDIR, *names)
-        if source is Kind.FOLDER and target is not Kind.FOLDER:
+        if source is EntryKind.FOLDER and target is not EntryKind.FOLDER:
             raise failure(errno.ENOTDIR, *names)
-        if target is Kind.FOLDER and next(view.names(new.path), None) is not None:
+        if target is EntryKind.FOLDER and next(view.names(new.path), None) is not None:
             raise failure(errno.ENOTEMPTY, *names)
         return sys.platform == "win32" or not _same_file(old, new)
 
@@ -90,23 +90,23 @@ class Renames:
                 view.put(path, kind, spot.path, Layer.REAL)
         for spot, kind in reversed(spots):
             if view.left_alone(old):
-                getattr(system, "rmdir" if kind is Kind.FOLDER else "unlink")(spot.path)
+                getattr(system, "rmdir" if kind is EntryKind.FOLDER else "unlink")(spot.path)
             else:
                 view.hide(spot.path)
 
-    def _tree(self, spot: Spot) -> Iterator[tuple[Spot, Kind]]:
+    def _tree(self, spot: Spot) -> Iterator[tuple[Spot, EntryKind]]:
         """What is at a path and, for a folder, everything below it."""
         view = self.overlay
         kind = view.kind(spot)
         if kind is None:
             return
         yield spot, kind
-        if kind is Kind.FOLDER:
+        if kind is EntryKind.FOLDER:
             for name in list(view.names(spot.path)):
                 path = os.path.join(spot.path, name)
                 yield from self._tree(Spot(path, view.index.entries.get(fold(path)), False))
 
-    def _carry_in(self, spot: Spot, kind: Kind, path: str) -> None:
+    def _carry_in(self, spot: Spot, kind: EntryKind, path: str) -> None:
         """Contents from an unprotected folder into scratch."""
         where = self.overlay.place(path)
         _copy(spot.path, kind, where)
@@ -118,7 +118,7 @@ class Renames:
         for spot, kind in spots:
             source = spot.entry.where if spot.entry is not None else spot.path
             path = target + spot.path[len(old.path) :]
-            if kind is Kind.FILE and path == target:
+            if kind is EntryKind.FILE and path == target:
                 copy_file(source, path + ".flatout-part")
                 system.replace(path + ".flatout-part", path)
             else:
@@ -135,11 +135,11 @@ def _same_file(old: Spot, new: Spot) -> bool:
     return first is not None and second is not None and os.path.samestat(first, second)
 
 
-def _copy(source: str, kind: Kind, target: str) -> None:
-    if kind is Kind.FOLDER:
+def _copy(source: str, kind: EntryKind, target: str) -> None:
+    if kind is EntryKind.FOLDER:
         if not os.path.isdir(target):
             system.mkdir(target)
-    elif kind is Kind.LINK:
+    elif kind is EntryKind.LINK:
         system.symlink(read_link(source), target)
     else:
         copy_file(source, target)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flatout_agent.overlay.changes import as_text
-from flatout_agent.overlay.index import Entry, Kind, fold
+from flatout_agent.overlay.index import EntryKind, OverlayEntry, fold
 from flatout_agent.overlay.native import failure, is_link, shown, system
 from flatout_agent.overlay.overlay import Overlay
 
@@ -65,7 +65,7 @@ def renaming_errors(path: Any, where: Any, call: Callable[..., Any], *args: Any,
 class Listed:
     """An `os.DirEntry` for what only the overlay has."""
 
-    def __init__(self, folder: Any, entry: Entry, overlay: Overlay) -> None:
+    def __init__(self, folder: Any, entry: OverlayEntry, overlay: Overlay) -> None:
         name = os.path.basename(entry.path)
         self.name: Any = os.fsencode(name) if isinstance(folder, bytes) else name
         self.path: Any = os.path.join(folder, self.name)
@@ -80,7 +80,7 @@ class Listed:
 
     def is_symlink(self) -> bool:
         """os.DirEntry.is_symlink"""
-        return self._entry.kind is Kind.LINK
+        return self._entry.kind is EntryKind.LINK
 
     def is_junction(self) -> bool:
         """os.DirEntry.is_junction"""
@@ -103,7 +103,7 @@ class Listed:
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
         """os.DirEntry.stat"""
         status: os.stat_result
-        if self._entry.kind is not Kind.LINK or not follow_symlinks:
+        if self._entry.kind is not EntryKind.LINK or not follow_symlinks:
             status = system.lstat(self._entry.where)
             if not is_link(status) or not follow_symlinks:
                 return status
@@ -134,13 +134,13 @@ class Renamed:
         return getattr(self._real_entry, name)
 
 
-class Listing:
+class ScandirListing:
     """What `os.scandir` returns: an iterator that can be closed and used with `with`."""
 
     def __init__(self, entries: Iterator[Any]) -> None:
         self._entries = entries
 
-    def __iter__(self) -> Listing:
+    def __iter__(self) -> ScandirListing:
         return self
 
     def __next__(self) -> Any:
@@ -150,7 +150,7 @@ class Listing:
         """Stop."""
         self._entries = iter(())
 
-    def __enter__(self) -> Listing:
+    def __enter__(self) -> ScandirListing:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -181,7 +181,7 @@ class Listings:
         kind = self.overlay.kind(spot)
         if kind is None:
             raise failure(errno.ENOENT, path)
-        if kind is not Kind.FOLDER:
+        if kind is not EntryKind.FOLDER:
             raise failure(errno.ENOTDIR, path)
         return spot.path
 
@@ -200,7 +200,7 @@ class Listings:
         if folder is None:
             return system.scandir(path)
         prefix = "." if path is None else os.fspath(path)
-        return Listing(iter(self._entries(folder, prefix)))
+        return ScandirListing(iter(self._entries(folder, prefix)))
 
     def _entries(self, folder: str, prefix: Any) -> list[Any]:
         """The user's files that no change hides, then the changes."""
@@ -216,7 +216,7 @@ class Listings:
         except OSError:
             entries = []
         for entry in self.overlay.index.within(folder):
-            if entry.kind is not Kind.GONE:
+            if entry.kind is not EntryKind.GONE:
                 entries.append(Listed(prefix, entry, self.overlay))
         return entries
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Copier(Protocol):
+class EarlyCopier(Protocol):
     """How a copy to a device is started and taken over."""
 
     def can_copy(self, tensor: torch.Tensor, device: torch.device) -> bool: ...
@@ -27,7 +27,7 @@ class Copier(Protocol):
     def finish(self, started: Any) -> Any: ...
 
 
-class PinnedCopies:
+class SideStreamCopies:
     """Copies from pinned memory, on a side stream for each CUDA device."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ _offers: dict[int, _Offer] = {}
 class Prefetch:
     """One loader's copies."""
 
-    def __init__(self, copier: Copier, ahead: bool) -> None:
+    def __init__(self, copier: EarlyCopier, ahead: bool) -> None:
         self.copier, self.ahead = copier, ahead
         self.moved: dict[int, Any] = {}
         """Place of a tensor in the batch -> device to which the program moves it."""
@@ -76,7 +76,7 @@ class Prefetch:
         self.refused = 0
 
     def layer(self, batches: Iterator[Any]) -> Iterator[Any]:
-        return Ahead(batches, self)
+        return EarlyBatches(batches, self)
 
     def prepare(self, batch: Any) -> None:
         """Start the copies of this batch, and observe which of its tensors are moved."""
@@ -109,14 +109,14 @@ class Prefetch:
         return False, "the program moved no tensor of a batch to the device"
 
 
-class Ahead:
+class EarlyBatches:
     """A loader's iterator, with the copies of each batch started before it is handed out."""
 
     def __init__(self, batches: Iterator[Any], prefetch: Prefetch) -> None:
         self._batches, self._prefetch = batches, prefetch
         self._next: tuple[Any, Exception | None] | None = None
 
-    def __iter__(self) -> Ahead:
+    def __iter__(self) -> EarlyBatches:
         return self
 
     def __next__(self) -> Any:

@@ -25,7 +25,7 @@ DEEPEST = 3
 """Notes inside notes are followed to this depth."""
 
 
-class Kept:
+class SavedState:
     """Saved state: calling it restores everything, any number of times."""
 
     def __init__(self, models: list[torch.nn.Module]) -> None:
@@ -50,9 +50,9 @@ class Kept:
             notes.only_changed()
 
 
-def keep(models: Iterable[torch.nn.Module]) -> Kept:
+def keep(models: Iterable[torch.nn.Module]) -> SavedState:
     """Save all of it; the result restores it, any number of times."""
-    return Kept(list(models))
+    return SavedState(list(models))
 
 
 def random_state(models: Iterable[torch.nn.Module]) -> Restore:

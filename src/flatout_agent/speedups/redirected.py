@@ -108,7 +108,7 @@ class Tally:
         self.failed = ""
 
 
-class Kernel:
+class FusedKernel:
     """Calls a kernel in place of what is written, where that is the same but for rounding."""
 
     def __init__(self, kernel: Callable[..., Any], device: str) -> None:
@@ -187,7 +187,7 @@ class ModuleCall:
     def __init__(self, module: torch.nn.Module, settings: Change, device: str) -> None:
         self.module = module
         view: Any = View(module, settings)
-        self.kernel = Kernel(view.forward, device)
+        self.kernel = FusedKernel(view.forward, device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         written: Any = self.module._call_impl
@@ -217,7 +217,7 @@ class ModuleCall:
 class Function(StandIn):
     """Stands in for a function of a modeling file while at least one model holds it."""
 
-    def __init__(self, file: Any, name: str, kernel: Kernel) -> None:
+    def __init__(self, file: Any, name: str, kernel: FusedKernel) -> None:
         self.kernel = kernel
         self.original = original = getattr(file, name)
 
@@ -235,7 +235,7 @@ _functions: dict[tuple[str, str], Function] = {}
 """The functions of this process: two models of one type share their modeling file."""
 
 
-class Redirected:
+class RedirectedCalls:
     """All redirected calls of one target; keeps no model alive."""
 
     def __init__(self, device: str) -> None:
@@ -257,7 +257,7 @@ class Redirected:
         key = (file.__name__, name)
         function = _functions.get(key)
         if function is None or getattr(file, name) not in (function.original, function.stand_in):
-            calls = Kernel(kernel, self.device)
+            calls = FusedKernel(kernel, self.device)
             function = _functions[key] = Function(file, name, calls)
         function.hold()
         self.functions.append(function)

@@ -19,12 +19,12 @@ from flatout_agent.chain import Depth
 from flatout_agent.job import Job
 from flatout_agent.job_facts import JobNotes
 from flatout_agent.live import checks, looks, op_shares, peers, run_length
-from flatout_agent.live.aside import Aside
+from flatout_agent.live.aside import SideProcesses
 from flatout_agent.live.blocks import Tick
 from flatout_agent.live.budget import Budget
-from flatout_agent.live.calls import Recorded, again
+from flatout_agent.live.calls import RecordedCall, again
 from flatout_agent.live.candidates import Candidate
-from flatout_agent.live.guard import Verdict
+from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.session import Session
 from flatout_agent.live.summary import Spent, summarise
 from flatout_agent.recorder import Recorder
@@ -74,7 +74,7 @@ class LiveWatch(RunWatch):
         self._step_s: list[float] = []
         self._shares: dict[str, float] = {}
         self._updates = op_shares.Updates()
-        self.aside = Aside()
+        self.aside = SideProcesses()
         self._idle: str | None = None
         self._raised = False
         self._settled_at: int | None = None
@@ -314,7 +314,7 @@ class LiveWatch(RunWatch):
     def compile_aside(self, candidate: Candidate) -> Generator[None, Tick, tuple[int, float]]:
         """Compile beside the program, where that can be; (units trained meanwhile, seconds)."""
 
-        def compiled(recorded: list[Recorded]) -> None:
+        def compiled(recorded: list[RecordedCall]) -> None:
             self.booster.on(candidate.order)
             for call in recorded:
                 again(call)
@@ -324,20 +324,20 @@ class LiveWatch(RunWatch):
         yield from self.checks.give_calls(lambda calls: self.aside.begin(lambda: compiled(calls)))
         return (yield from self.aside.wait())
 
-    def check(self, candidate: Candidate) -> Generator[None, Tick, Verdict]:
+    def check(self, candidate: Candidate) -> Generator[None, Tick, GuardVerdict]:
         """Let the guard check this boost before its first real step."""
         self._idle = None
         verdict = yield from self.checks.check(candidate)
         self._idle = self.checks.idle
         return self._agreed(verdict)
 
-    def _agreed(self, verdict: Verdict) -> Verdict:
+    def _agreed(self, verdict: GuardVerdict) -> GuardVerdict:
         """A boost must pass on every rank."""
         if self.agree(float(verdict.passed), "min") or not verdict.passed:
             return verdict
-        return Verdict(False, "another rank's guard refuses it", verdict.error or 0.0)
+        return GuardVerdict(False, "another rank's guard refuses it", verdict.error or 0.0)
 
-    def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, Verdict]:
+    def check_together(self, kept: Sequence[Candidate]) -> Generator[None, Tick, GuardVerdict]:
         """Let the guard compare all that is kept with the program as written."""
         return self._agreed((yield from self.checks.check_together(kept)))
 

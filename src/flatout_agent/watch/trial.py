@@ -20,7 +20,7 @@ from flatout_agent.watch.ending import end_process
 from flatout_agent.watch.loop_record import LoopRecord
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
-from flatout_agent.watch.window import Window
+from flatout_agent.watch.window import TrialWindow
 
 
 class TrialWatch(Watcher):
@@ -36,7 +36,7 @@ class TrialWatch(Watcher):
         self.recorder = recorder
         self.orders = orders
         self.notes = JobNotes()
-        self.window = Window(orders, lockstep=world_size() > 1)
+        self.window = TrialWindow(orders, lockstep=world_size() > 1)
         self.record = LoopRecord(until_training=True)
         self.losses: list[list[torch.Tensor]] = []
         self._step_losses: list[torch.Tensor] = []

@@ -20,7 +20,7 @@ STEPS_AFTER_GATE = 1
 """Steps not counted after a pause: caches are cold."""
 
 
-class Window:
+class TrialWindow:
     """The phases of a trial: warmup, window (once, or once per gate)."""
 
     def __init__(self, orders: wire.TrialOrders, lockstep: bool = False) -> None:

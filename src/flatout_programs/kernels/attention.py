@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import matmul, sizes
-from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
+from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 Size = tuple[int, int, int, int]
@@ -18,7 +18,7 @@ CPU_QUICK: tuple[Size, ...] = ((1, 8, 512, 64),)
 CPU_FULL: tuple[Size, ...] = ((4, 8, 256, 64), (2, 8, 1024, 64), (1, 8, 4096, 64))
 
 
-def kernels(setup: Setup) -> list[Kernel]:
+def kernels(setup: Setup) -> list[CeilingKernel]:
     """bf16, fp16 and fp32 on each device; fp32 and bf16 on the CPU."""
     family = []
     for device in (*setup.accelerators, "cpu"):
@@ -29,7 +29,7 @@ def kernels(setup: Setup) -> list[Kernel]:
             if name in formats:
                 curve = partial(attentions, setup, device, name)
                 title = f"attention, {name}, forward"
-                family.append(Kernel(f"{prefix}-{name}", title, device, "TFLOP/s", curve))
+                family.append(CeilingKernel(f"{prefix}-{name}", title, device, "TFLOP/s", curve))
     return family
 
 

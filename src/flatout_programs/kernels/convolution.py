@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import matmul, sizes
-from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
+from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 Size = tuple[int, int, int]
@@ -19,7 +19,7 @@ CPU_FULL: tuple[Size, ...] = ((8, 64, 56), (16, 128, 28), (16, 256, 28))
 LAYOUTS = ("nchw", "nhwc")
 
 
-def kernels(setup: Setup) -> list[Kernel]:
+def kernels(setup: Setup) -> list[CeilingKernel]:
     """fp32 (as torch comes: TF32 where the GPU has it), bf16 and fp16."""
     family = []
     for device in (*setup.accelerators, "cpu"):
@@ -31,7 +31,7 @@ def kernels(setup: Setup) -> list[Kernel]:
                 curve = partial(convolutions, setup, device, name, layout)
                 title = f"convolution 3x3, {name}, {layout.upper()}"
                 kernel_id = f"{prefix}-{layout}-{name}"
-                family.append(Kernel(kernel_id, title, device, "TFLOP/s", curve))
+                family.append(CeilingKernel(kernel_id, title, device, "TFLOP/s", curve))
     return family
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
+from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 BATCHES_QUICK = (1, 16)
@@ -14,10 +14,10 @@ BATCHES = (1, 4, 16, 64)
 LENGTH, WIDTH, HEADS = 128, 512, 8
 
 
-def kernels(setup: Setup) -> list[Kernel]:
+def kernels(setup: Setup) -> list[CeilingKernel]:
     """On the first device; nothing without one."""
     return [
-        Kernel(
+        CeilingKernel(
             "cpu-against-gpu",
             "one training step of a transformer layer: CPU time / device time",
             device,

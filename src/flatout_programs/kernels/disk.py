@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
+from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 
 MIB = 2**20
 BYTES_QUICK, BYTES = 128 * MIB, 512 * MIB
@@ -25,11 +25,11 @@ PIECE = 128 * 1024
 PIECES = 400
 
 
-def kernels(setup: Setup) -> list[Kernel]:
+def kernels(setup: Setup) -> list[CeilingKernel]:
     """One, where a file may be written."""
     size = BYTES_QUICK if setup.quick else BYTES
     return [
-        Kernel(
+        CeilingKernel(
             "disk-read",
             "disk of this folder, one reader",
             "cpu",

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import sizes, timing
-from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
+from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 
 MIB = 2**20
 COPIED = 256 * MIB
@@ -19,12 +19,12 @@ SUMMED = (MIB, 16 * MIB, 256 * MIB)
 CALLS = 5
 
 
-def kernels(setup: Setup) -> list[Kernel]:
+def kernels(setup: Setup) -> list[CeilingKernel]:
     """Nothing where there is one device."""
     cards = [device for device in setup.accelerators if device.startswith("cuda")]
     if len(cards) < 2:
         return []
-    copy = Kernel(
+    copy = CeilingKernel(
         "copy-device-to-device",
         f"copy between devices, {len(cards)} of them, best pair",
         cards[0],
@@ -33,7 +33,7 @@ def kernels(setup: Setup) -> list[Kernel]:
         2.0,
         note="one direction at a time",
     )
-    total = Kernel(
+    total = CeilingKernel(
         "all-reduce",
         f"all-reduce over {len(cards)} devices, bus bandwidth",
         cards[0],

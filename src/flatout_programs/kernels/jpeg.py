@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
+from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 WIDTH, HEIGHT = 500, 375
@@ -18,14 +18,14 @@ QUALITY = 90
 Decode = Callable[[bytes], Any]
 
 
-def kernels(setup: Setup) -> list[Kernel]:
+def kernels(setup: Setup) -> list[CeilingKernel]:
     """One: on one core, since loaders' workers have one each."""
     decoders = installed_decoders(setup.torch)
     impossible = (
         "" if decoders else "neither Pillow nor torchvision is installed: pip install pillow"
     )
     return [
-        Kernel(
+        CeilingKernel(
             "jpeg-decode-core",
             f"JPEG {WIDTH}x{HEIGHT}, one core",
             "cpu",

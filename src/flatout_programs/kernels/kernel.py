@@ -37,7 +37,7 @@ Point = tuple[str, float]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class CeilingKernel:
     """One ceiling."""
 
     id: str
@@ -65,7 +65,7 @@ class Setup:
     """Where the disk is read."""
     cores: int = field(default_factory=usable_cores)
 
-    def has_time_for(self, kernel: Kernel) -> bool:
+    def has_time_for(self, kernel: CeilingKernel) -> bool:
         """Whether `--quick` has time for it on this device."""
         further = kernel.device in self.accelerators[1:]
         return not (self.quick and further) or kernel.id in PAIRED

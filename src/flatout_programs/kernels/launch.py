@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import timing
-from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
+from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 
 ROUND = 500
 """Launches in a row: fewer than a queue holds, so that the host is never made to wait."""
@@ -17,12 +17,12 @@ GRAPHS = (10, 100, 1000)
 """Kernels in one graph."""
 
 
-def kernels(setup: Setup) -> list[Kernel]:
+def kernels(setup: Setup) -> list[CeilingKernel]:
     """Latency and rate on each device, graphs where there are some."""
     family = []
     for device in setup.accelerators:
         family += [
-            Kernel(
+            CeilingKernel(
                 "launch-latency",
                 "one tiny kernel, until the host sees it done",
                 device,
@@ -30,7 +30,7 @@ def kernels(setup: Setup) -> list[Kernel]:
                 partial(latency, setup, device),
                 0.5,
             ),
-            Kernel(
+            CeilingKernel(
                 "launch-rate",
                 "tiny kernels launched one after the other",
                 device,
@@ -42,7 +42,7 @@ def kernels(setup: Setup) -> list[Kernel]:
         if device.startswith("cuda"):
             title = "tiny kernels replayed as a graph"
             curve = partial(replays, setup, device)
-            family.append(Kernel("graph-replay", title, device, "launches/s", curve, 0.5))
+            family.append(CeilingKernel("graph-replay", title, device, "launches/s", curve, 0.5))
     return family
 
 

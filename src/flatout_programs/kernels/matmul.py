@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import sizes
-from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
+from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 Shape = tuple[int, int, int]
@@ -38,7 +38,7 @@ IMPORTANT = ("bf16", "fp16", "fp32", "tf32", "fp8", "fp64")
 """Where time runs out the last are left out."""
 
 
-def kernels(setup: Setup) -> list[Kernel]:
+def kernels(setup: Setup) -> list[CeilingKernel]:
     """Each format that a device multiplies natively; on the CPU fp32, bf16 and fp64."""
     family = []
     for device in setup.accelerators:
@@ -46,7 +46,7 @@ def kernels(setup: Setup) -> list[Kernel]:
             if name in formats(setup.torch, device):
                 curve = partial(products, setup, device, name)
                 title = f"matrix product, {name}"
-                family.append(Kernel(f"matmul-{name}", title, device, "TFLOP/s", curve, 2.0))
+                family.append(CeilingKernel(f"matmul-{name}", title, device, "TFLOP/s", curve, 2.0))
     for name in ("fp32", "bf16", "fp64"):
         curve = partial(products, setup, "cpu", name)
         title = f"matrix product, {name}, {setup.cores} cores"
@@ -54,7 +54,9 @@ def kernels(setup: Setup) -> list[Kernel]:
         if name == "bf16":
             note = instructions(setup.torch)
             title = f"matrix product, bf16 ({_by(note)})"
-        family.append(Kernel(f"matmul-cpu-{name}", title, "cpu", "TFLOP/s", curve, 2.0, note))
+        family.append(
+            CeilingKernel(f"matmul-cpu-{name}", title, "cpu", "TFLOP/s", curve, 2.0, note)
+        )
     return family
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import sizes
-from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
+from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 MIB = 2**20
@@ -21,16 +21,18 @@ ARRAYS = {"copy": 2, "triad": 3}
 """Arrays that one call goes through."""
 
 
-def kernels(setup: Setup) -> list[Kernel]:
+def kernels(setup: Setup) -> list[CeilingKernel]:
     """Copy and triad on each device; for the CPU both in one ceiling."""
     family = []
     for device in setup.accelerators:
         for name in ARRAYS:
             curve = partial(bandwidths, setup, device, name)
             title = f"device memory, {name}"
-            family.append(Kernel(f"{name}-device", title, device, "GB/s", curve))
+            family.append(CeilingKernel(f"{name}-device", title, device, "GB/s", curve))
     title = f"memory, {setup.cores} cores"
-    family.append(Kernel("memory-cpu", title, "cpu", "GB/s", partial(main_memory, setup), 2.0))
+    family.append(
+        CeilingKernel("memory-cpu", title, "cpu", "GB/s", partial(main_memory, setup), 2.0)
+    )
     return family
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from flatout_programs.kernels import sizes
-from flatout_programs.kernels.kernel import Kernel, Point, Setup, Slice
+from flatout_programs.kernels.kernel import CeilingKernel, Point, Setup, Slice
 from flatout_programs.kernels.timing import Clock, median_s
 
 MIB = 2**20
@@ -19,10 +19,10 @@ WAYS = ("host-to-device", "device-to-host")
 MEMORIES = ("pinned", "pageable")
 
 
-def kernels(setup: Setup) -> list[Kernel]:
+def kernels(setup: Setup) -> list[CeilingKernel]:
     """Four on each device with memory of its own."""
     return [
-        Kernel(
+        CeilingKernel(
             f"copy-{way}-{memory}",
             f"copy {way.replace('-', ' ')}, {memory}",
             device,

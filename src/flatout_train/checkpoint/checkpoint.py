@@ -16,8 +16,8 @@ from flatout_train.checkpoint import random_states, termination
 from flatout_train.checkpoint import reading as checkpoint_reading
 from flatout_train.checkpoint import sharded as checkpoint_sharded
 from flatout_train.checkpoint.files import Folder
-from flatout_train.checkpoint.ranks import Agreement, Ranks
-from flatout_train.checkpoint.reading import RANDOM_STATES, Found, file_name, read_all
+from flatout_train.checkpoint.ranks import Agreement, CheckpointRanks
+from flatout_train.checkpoint.reading import RANDOM_STATES, NewestCheckpoint, file_name, read_all
 from flatout_train.checkpoint.states import Staging
 from flatout_train.checkpoint.tracked import Tracked, differences, load_all, mismatch, put_back
 from flatout_train.checkpoint.writing import Background, Staged, write
@@ -94,7 +94,7 @@ class Checkpoint:
         self._folder, self._keep = Folder(dir), keep
         self._staging, self._background = Staging(), Background()
         self._watch = termination.Watch(grace)
-        self._ranks: Ranks | None = None
+        self._ranks: CheckpointRanks | None = None
         self._agreement: Agreement | None = None
         self._broken: list[Any] = []
         self._may_save = self._closed = False
@@ -180,15 +180,15 @@ class Checkpoint:
                 raise
             warnings.warn(str(failed), stacklevel=2)  # the exception in flight takes precedence
 
-    def _begin(self) -> Ranks:
+    def _begin(self) -> CheckpointRanks:
         if self._closed:
             raise UsageError("this Checkpoint is closed: create a new one")
         if self._ranks is None:
-            self._ranks = Ranks()
+            self._ranks = CheckpointRanks()
             self._agreement = self._ranks.agreement() if self._ranks.size > 1 else None
         return self._ranks
 
-    def _check_folder(self, ranks: Ranks) -> None:
+    def _check_folder(self, ranks: CheckpointRanks) -> None:
         """Refuse to mix a new training run with the checkpoints of an older one."""
         if self._may_save:
             return
@@ -231,7 +231,7 @@ class Checkpoint:
             self._watch.ask()
         return request, bool(any_late)
 
-    def _stage(self, ranks: Ranks) -> Staged:
+    def _stage(self, ranks: CheckpointRanks) -> Staged:
         self._staging.begin()
         states: dict[str, Any] = {}
         error: Exception | None = None
@@ -258,7 +258,7 @@ class Checkpoint:
         shards = self._staging.shards
         return Staged(self._done, states, shards, facts, self._staging.finish, error)
 
-    def _load(self, source: Found, ranks: Ranks) -> None:
+    def _load(self, source: NewestCheckpoint, ranks: CheckpointRanks) -> None:
         """Load everything or nothing, on all ranks alike."""
         things, path, staging = self._tracked, source.entry.path, Staging()
         current = {tracked.name: tracked.state() for tracked in things}

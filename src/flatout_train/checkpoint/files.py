@@ -39,7 +39,7 @@ Files = dict[str, dict[str, Any]]
 """Name inside the folder -> size in bytes and SHA-256."""
 
 
-class Entry(NamedTuple):
+class SavedCheckpoint(NamedTuple):
     """A finished checkpoint: its step, its number among those of that step (from 1), its path."""
 
     step: int
@@ -76,7 +76,7 @@ class Hashing:
         return {"size": self.size, "sha256": self._hash.hexdigest()}
 
 
-class Disk:
+class Filesystem:
     """All operations that change the disk, so that a test can crash between any two."""
 
     def make_folder(self, path: Path) -> None:
@@ -116,18 +116,20 @@ class Disk:
 class Folder:
     """The folder that holds the checkpoints of one training."""
 
-    def __init__(self, path: str | os.PathLike[str], disk: Disk | None = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], disk: Filesystem | None = None) -> None:
         self.path = Path(path).absolute()
-        self.disk = disk or Disk()
+        self.disk = disk or Filesystem()
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[SavedCheckpoint]:
         """The finished checkpoints, intact or broken, the newest first."""
         try:
             paths = [Path(entry.path) for entry in os.scandir(self.path) if entry.is_dir()]
         except FileNotFoundError:
             return []
         matches = [(path, _NAME.fullmatch(path.name)) for path in paths]
-        entries = [Entry(int(name[1]), int(name[2] or 1), path) for path, name in matches if name]
+        entries = [
+            SavedCheckpoint(int(name[1]), int(name[2] or 1), path) for path, name in matches if name
+        ]
         return sorted(entries, reverse=True)
 
     def begin(self, step: int) -> Path:
@@ -143,7 +145,9 @@ class Folder:
         self.disk.remove(temporary)
         _forget(temporary)
 
-    def finish(self, temporary: Path, step: int, facts: dict[str, Any], files: Files) -> Entry:
+    def finish(
+        self, temporary: Path, step: int, facts: dict[str, Any], files: Files
+    ) -> SavedCheckpoint:
         """Write the manifest, flush everything to the disk, and give the folder its final name."""
         manifest = {"format": FORMAT, "step": step, "date": _now(), **facts, "files": files}
         manifest["checksum"] = _checksum(manifest)
@@ -157,9 +161,9 @@ class Folder:
         self.disk.rename(temporary, self.path / name)
         self.disk.flush_folder(self.path)
         _forget(temporary)
-        return Entry(step, times, self.path / name)
+        return SavedCheckpoint(step, times, self.path / name)
 
-    def prune(self, keep: int, newest: Entry, broken: Collection[Path] = ()) -> None:
+    def prune(self, keep: int, newest: SavedCheckpoint, broken: Collection[Path] = ()) -> None:
         """Remove the checkpoints before `newest`, except those of the last `keep` steps.
 
         `broken` checkpoints do not count towards `keep`; folders not written by flatout stay.
@@ -180,7 +184,7 @@ class Folder:
             if match and entry.is_dir() and _is_dead(Path(entry.path), match):
                 self.disk.remove(Path(entry.path))
 
-    def _remove(self, entry: Entry) -> None:
+    def _remove(self, entry: SavedCheckpoint) -> None:
         """Rename the checkpoint, then remove it: a crash must not leave half of one."""
         temporary = self._temporary(entry.step)
         self.disk.rename(entry.path, temporary)

@@ -17,7 +17,7 @@ EAGER_S = 0.5
 """Approximate seconds between two exchanges of the ranks."""
 
 
-class Ranks:
+class CheckpointRanks:
     """The ranks of this training run; a single rank where torch.distributed is not in use.
 
     Created on every rank at the same point: it opens two groups on the CPU (gloo), one for the

@@ -8,8 +8,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from flatout_train.checkpoint.files import BrokenError, Entry, Folder, read_manifest, verify
-from flatout_train.checkpoint.ranks import Ranks
+from flatout_train.checkpoint.files import (
+    BrokenError,
+    Folder,
+    SavedCheckpoint,
+    read_manifest,
+    verify,
+)
+from flatout_train.checkpoint.ranks import CheckpointRanks
 from flatout_train.checkpoint.tracked import fit
 from flatout_train.errors import CheckpointError
 
@@ -17,15 +23,15 @@ RANDOM_STATES = "random-states"
 """File name of the random states; no tracked object can have it."""
 
 
-class Found(NamedTuple):
+class NewestCheckpoint(NamedTuple):
     """The newest intact checkpoint, and the newer ones that are broken."""
 
-    entry: Entry
+    entry: SavedCheckpoint
     manifest: dict[str, Any]
     broken: list[Path]
 
 
-def newest(folder: Folder, ranks: Ranks) -> Found | None:
+def newest(folder: Folder, ranks: CheckpointRanks) -> NewestCheckpoint | None:
     """The newest checkpoint whose files are all intact; None: there is no checkpoint.
 
     Every rank calls it and checks its share of the files. Broken checkpoints are skipped with a
@@ -40,7 +46,7 @@ def newest(folder: Folder, ranks: Ranks) -> Found | None:
             if isinstance(problem, CheckpointError):
                 raise problem
         if not problems:
-            return Found(entry, manifest, broken)
+            return NewestCheckpoint(entry, manifest, broken)
         broken.append(entry.path)
         if ranks.rank == 0:
             message = f"the checkpoint {entry.path} is broken and was skipped: {problems[0]}"
@@ -53,7 +59,7 @@ def newest(folder: Folder, ranks: Ranks) -> Found | None:
     return None
 
 
-def read_all(source: Found, rank: int, current: dict[str, Any]) -> dict[str, Any]:
+def read_all(source: NewestCheckpoint, rank: int, current: dict[str, Any]) -> dict[str, Any]:
     """The saved states of the objects in `current`, with the keys of their current states."""
     held = source.manifest["tracked"]
     if missing := [name for name in current if name not in held]:
@@ -67,7 +73,7 @@ def read_all(source: Found, rank: int, current: dict[str, Any]) -> dict[str, Any
     return {name: fit(read(source, name, rank), state) for name, state in current.items()}
 
 
-def read(source: Found, name: str, rank: int) -> Any:
+def read(source: NewestCheckpoint, name: str, rank: int) -> Any:
     """The state in this rank's file or, where there is none, in that of rank 0."""
     path = source.entry.path / (own_file(source, name, rank) or f"{name}.pt")
     try:
@@ -76,7 +82,7 @@ def read(source: Found, name: str, rank: int) -> Any:
         raise CheckpointError(f"{path} cannot be loaded: {error}") from error
 
 
-def own_file(source: Found, name: str, rank: int) -> str | None:
+def own_file(source: NewestCheckpoint, name: str, rank: int) -> str | None:
     """The file that this rank wrote; None: it wrote none."""
     file = f"{file_name(name, rank)}.pt"
     return file if file in source.manifest["files"] else None
@@ -87,7 +93,7 @@ def file_name(name: str, rank: int) -> str:
     return f"{name}.rank{rank}" if rank else name
 
 
-def entries(folder: Folder) -> list[Entry]:
+def entries(folder: Folder) -> list[SavedCheckpoint]:
     try:
         return folder.entries()
     except OSError as error:
@@ -98,7 +104,7 @@ def entries(folder: Folder) -> list[Entry]:
 
 
 def _look(
-    entry: Entry, ranks: Ranks
+    entry: SavedCheckpoint, ranks: CheckpointRanks
 ) -> tuple[dict[str, Any], BrokenError | CheckpointError | None]:
     """The manifest, and what is wrong with this rank's part of the files."""
     try:

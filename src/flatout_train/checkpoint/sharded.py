@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from flatout_train.checkpoint.files import Files, file_entry
-from flatout_train.checkpoint.ranks import Ranks
+from flatout_train.checkpoint.ranks import CheckpointRanks
 from flatout_train.checkpoint.states import MARK, is_sharded
 from flatout_train.checkpoint.tracked import Tracked
 from flatout_train.errors import CheckpointError
@@ -43,7 +43,7 @@ _RECORDS = {
 """Module -> names that DCP's index may contain, beside torch's dtypes."""
 
 
-def save(shards: dict[str, Tensor], path: Path, ranks: Ranks) -> list[Files]:
+def save(shards: dict[str, Tensor], path: Path, ranks: CheckpointRanks) -> list[Files]:
     """Write this rank's parts under `path`; every rank calls it, and it fails on all or none.
 
     Returns size and checksum of each rank's files. Raises CheckpointError or OSError.

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from flatout_train.checkpoint import sharded as checkpoint_sharded
-from flatout_train.checkpoint.files import Entry, Files, Folder
-from flatout_train.checkpoint.ranks import Ranks
+from flatout_train.checkpoint.files import Files, Folder, SavedCheckpoint
+from flatout_train.checkpoint.ranks import CheckpointRanks
 from flatout_train.errors import CheckpointError
 
 _CURES = {
@@ -52,15 +52,15 @@ class Staged:
 
 
 def write(
-    staged: Staged, folder: Folder, ranks: Ranks, keep: int, broken: Collection[Path]
-) -> Entry:
+    staged: Staged, folder: Folder, ranks: CheckpointRanks, keep: int, broken: Collection[Path]
+) -> SavedCheckpoint:
     """Write and publish a checkpoint, then remove older ones; every rank calls it with its part.
 
     Raises CheckpointError where it cannot be written; the older checkpoints stay then.
     """
     group = ranks.writing
 
-    def finish() -> Entry:
+    def finish() -> SavedCheckpoint:
         merged = {name: entry for part in files for name, entry in part.items()}
         assert path is not None
         return folder.finish(path, staged.step, staged.facts, merged)
@@ -84,7 +84,7 @@ def write(
     return newest
 
 
-def _prune(folder: Folder, keep: int, newest: Entry, broken: Collection[Path]) -> None:
+def _prune(folder: Folder, keep: int, newest: SavedCheckpoint, broken: Collection[Path]) -> None:
     try:
         folder.prune(keep, newest, broken)
     except OSError as error:

@@ -13,15 +13,15 @@ from flatout_train.errors import UsageError
 from flatout_train.images import augmenting
 from flatout_train.images import folder as image_folder
 from flatout_train.images.augmenting import Augment, Cuts, Normalise
-from flatout_train.images.folder import Labels, Pictures
+from flatout_train.images.folder import ImageFiles, Labels
 from flatout_train.loader.sampling import IndexOrder, world
 
 
 @dataclass(frozen=True)
-class Settings:
+class ImageSettings:
     """The pictures, their order, the operations on each, and how they are loaded."""
 
-    pictures: Pictures
+    pictures: ImageFiles
     order: IndexOrder
     cuts: Cuts
     normalise: Normalise
@@ -54,7 +54,7 @@ def settings(
     std: Sequence[float],
     dtype: torch.dtype,
     prefetch: int,
-) -> Settings:
+) -> ImageSettings:
     """Settings from the arguments of `image_loader`; UsageError for invalid ones."""
     _check(batch_size, workers, prefetch, dtype)
     cuts = augmenting.choose(augment, size, resize, train, color_jitter)
@@ -69,7 +69,7 @@ def settings(
         )
     normalise = Normalise(mean, std, target, dtype)
     number = workers if isinstance(workers, int) else None
-    return Settings(
+    return ImageSettings(
         pictures, order, cuts, normalise, target, number, cache, decoder, train, prefetch
     )
 

@@ -35,7 +35,7 @@ Side = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Plan:
+class CachePlan:
     """What is cached and where: "device" or "host" (canvases), "files" (encoded) or "none"."""
 
     kind: str
@@ -59,7 +59,7 @@ def plan(
     mean_file: float,
     room: Room,
     through: Side | None = None,
-) -> Plan:
+) -> CachePlan:
     """What to cache of `count` pictures: one of the canvases `sizes`, largest first, or the files.
 
     `mean_file`: bytes. `through`: pictures are resized to this canvas even if none is cached.
@@ -70,16 +70,16 @@ def plan(
             f"image_loader: cache={cache!r} must be 'auto', 'device', 'host', 'files' or False."
         )
     if cache is False:
-        return Plan("none", through, "requested")
+        return CachePlan("none", through, "requested")
     for kind, room_bytes in (("device", room.device), ("host", room.host)):
         fitting = [side for side in sizes if _fits(count * side[0] * side[1] * 3, room_bytes)]
         if sizes and (cache == kind or (cache == "auto" and fitting)):
             side = (fitting or sizes[-1:])[0]
-            return Plan(kind, side, _kept_note(kind, count, side, room_bytes))
+            return CachePlan(kind, side, _kept_note(kind, count, side, room_bytes))
     files = int(count * mean_file)
     if cache == "files" or (cache == "auto" and _fits(files, room.host)):
-        return Plan("files", through, f"the files, {_bytes(files)} together, in host memory")
-    return Plan("none", through, _why_not(count, sizes, files, room))
+        return CachePlan("files", through, f"the files, {_bytes(files)} together, in host memory")
+    return CachePlan("none", through, _why_not(count, sizes, files, room))
 
 
 def canvases(cuts: Cuts, sides: Sequence[Side]) -> list[Side]:

@@ -17,7 +17,7 @@ from flatout_train.out_of_memory import is_out_of_memory
 
 
 @dataclass
-class Read:
+class ReadBatch:
     """A batch after reading."""
 
     items: list[Item | None]
@@ -40,7 +40,7 @@ class Finisher:
         self.cuts: Cuts = reader.cuts
         self.decoder = decoder
 
-    def finish(self, read: Read) -> tuple[Tensor, Tensor] | None:
+    def finish(self, read: ReadBatch) -> tuple[Tensor, Tensor] | None:
         """Images [n, 3, size, size], labels int64 [n]; None: every picture was skipped.
 
         The images are normalised, unless there is a user's function: it takes uint8 images, and
@@ -73,7 +73,7 @@ class Finisher:
             return images
         return self.normalise(self.cuts.call(images))
 
-    def _decoded(self, read: Read) -> dict[int, Tensor]:
+    def _decoded(self, read: ReadBatch) -> dict[int, Tensor]:
         """Place in the batch -> pixels, uint8 [3, h, w], of pictures that the device decodes."""
         places = [
             place for place, item in enumerate(read.items) if item and item.encoded is not None
@@ -93,7 +93,7 @@ class Finisher:
                     self._alone(read, place, pixels_by_place)
         return pixels_by_place
 
-    def _alone(self, read: Read, place: int, pixels_by_place: dict[int, Tensor]) -> None:
+    def _alone(self, read: ReadBatch, place: int, pixels_by_place: dict[int, Tensor]) -> None:
         """Decode one picture, or its replacement."""
         while (item := read.items[place]) is not None and item.encoded is not None:
             pixels = self._decoded_alone(item)
@@ -121,7 +121,9 @@ class Finisher:
             return None
         return pixels.to(self.device)
 
-    def _from_slots(self, read: Read, readable: list[int], decoded: dict[int, Tensor]) -> Tensor:
+    def _from_slots(
+        self, read: ReadBatch, readable: list[int], decoded: dict[int, Tensor]
+    ) -> Tensor:
         """Images from the slots and the decoded pixels: uint8 [n, 3, size, size], channels last."""
         count = len(read.items)
         if len(decoded) == len(readable) and self.cuts.random:
@@ -164,7 +166,7 @@ class Finisher:
 
     def _keep(
         self,
-        read: Read,
+        read: ReadBatch,
         readable: list[int],
         items: Sequence[Item],
         decoded: dict[int, Tensor],
@@ -219,13 +221,13 @@ def _raise_trouble(error: Exception) -> None:
         raise error
 
 
-def _item(read: Read, place: int) -> Item:
+def _item(read: ReadBatch, place: int) -> Item:
     item = read.items[place]
     assert item is not None
     return item
 
 
-def _file(read: Read, place: int) -> Tensor:
+def _file(read: ReadBatch, place: int) -> Tensor:
     encoded = _item(read, place).encoded
     assert encoded is not None
     return encoded

@@ -24,7 +24,7 @@ Labels = str | os.PathLike[str] | Mapping[str, int | str]
 
 
 @dataclass(frozen=True)
-class Pictures:
+class ImageFiles:
     """Names below `folder` in a fixed order; labels int64 [count], indices into `classes`."""
 
     folder: Path
@@ -51,7 +51,7 @@ def find(
     folder: str | os.PathLike[str],
     labels: Labels | None = None,
     classes: Sequence[str] | None = None,
-) -> Pictures:
+) -> ImageFiles:
     """The pictures of `folder`; UsageError where it has none, or a class without any.
 
     Without `labels`, each folder in it is a class with all pictures below that folder, at any
@@ -69,7 +69,7 @@ def find(
     return _by_labels(root, _rows(Path(labels)), classes, str(labels))
 
 
-def _by_class_folder(root: Path, classes: Sequence[str] | None) -> Pictures:
+def _by_class_folder(root: Path, classes: Sequence[str] | None) -> ImageFiles:
     found_classes = sorted(entry.name for entry in root.iterdir() if _is_class(entry))
     if classes is None:
         chosen = found_classes
@@ -97,7 +97,7 @@ def _by_class_folder(root: Path, classes: Sequence[str] | None) -> Pictures:
             "them, or list the intended classes with classes=[...]."
         )
     labels = torch.repeat_interleave(torch.arange(len(chosen)), torch.tensor(counts))
-    return Pictures(root, names, labels, chosen, others)
+    return ImageFiles(root, names, labels, chosen, others)
 
 
 def _is_class(entry: Path) -> bool:
@@ -144,7 +144,7 @@ def _by_labels(
     pairs: Iterable[tuple[str, int | str]],
     classes: Sequence[str] | None,
     source: str,
-) -> Pictures:
+) -> ImageFiles:
     rows = [(str(name), label) for name, label in pairs]
     if not rows:
         raise UsageError(f"image_loader: {source} lists no pictures; pass name and label of each.")
@@ -163,7 +163,7 @@ def _by_labels(
             f"image_loader: none of the pictures in {source} is in {root} (the first is "
             f"{rows[0][0]!r}); names must be relative to that folder."
         )
-    return Pictures(root, [name for name, _ in rows], labels, chosen)
+    return ImageFiles(root, [name for name, _ in rows], labels, chosen)
 
 
 def _rows(path: Path) -> Iterator[tuple[str, int | str]]:

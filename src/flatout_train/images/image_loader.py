@@ -50,13 +50,13 @@ from torch import Tensor
 from flatout_agent.limits import local_processes, usable_cores
 from flatout_train.errors import UsageError
 from flatout_train.images import cache as image_cache
-from flatout_train.images.arguments import Settings, settings
+from flatout_train.images.arguments import ImageSettings, settings
 from flatout_train.images.augmenting import Augment
 from flatout_train.images.cache import Canvases, Files, Side
 from flatout_train.images.finishing import Finisher
 from flatout_train.images.folder import Labels
 from flatout_train.images.pipeline import Pipeline
-from flatout_train.images.probing import Probe, probe
+from flatout_train.images.probing import ImageProbe, probe
 from flatout_train.images.reading import Reader, Skipped
 from flatout_train.loader.sampling import world
 
@@ -111,7 +111,7 @@ class ImageLoader:
     why: "decoder", "cache", "augment", "workers", "pictures".
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ImageSettings) -> None:
         self.pictures, self.device = settings.pictures, settings.device
         self.classes = list(settings.pictures.classes)
         self.class_to_index = {name: index for index, name in enumerate(self.classes)}
@@ -144,7 +144,7 @@ class ImageLoader:
 
     def _make_pipeline(self, sizes: Sequence[Side], through: Side | None) -> Pipeline:
         """The pipeline for the largest of these canvases that fits into memory."""
-        probe: Probe = self._probe
+        probe: ImageProbe = self._probe
         count, room = len(self.pictures), image_cache.room(self.device)
         cache = self._settings.cache
         if cache == "device" and self.device.type == "cpu":

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from flatout_train.images.finishing import Finisher, Read
+from flatout_train.images.finishing import Finisher, ReadBatch
 from flatout_train.images.reading import Item, Reader
 from flatout_train.loader.sampling import Request
 
@@ -30,7 +30,7 @@ class Lane(Protocol):
     def close(self) -> None: ...
 
 
-class Here:
+class SameThread:
     """In the program's own thread, when the batch is needed."""
 
     def start(self, work: Work) -> Work:
@@ -81,7 +81,7 @@ class Pipeline:
         self._pool = _pool(workers) if workers else None
         cuda = finisher.device.type == "cuda"
         self._pinned = cuda
-        self._lane: Lane = Aside(finisher.device) if cuda and ahead else Here()
+        self._lane: Lane = Aside(finisher.device) if cuda and ahead else SameThread()
 
     def run(self, requests: Iterable[Request]) -> Iterator[tuple[Batch, int]]:
         """Batches with the position in the epoch after each; empty batches are skipped."""
@@ -114,7 +114,7 @@ class Pipeline:
         slots = torch.empty(
             count, *self.reader.slot_shape, 3, dtype=torch.uint8, pin_memory=self._pinned
         )
-        read = Read([None] * count, slots, draws)
+        read = ReadBatch([None] * count, slots, draws)
         rows = draws.tolist()
         if self._pool is None:
 
@@ -139,7 +139,7 @@ class Pipeline:
         return self._lane.start(finish), futures, request.end
 
     def _read(
-        self, indices: Sequence[int], draws: list[list[float]], read: Read, places: range
+        self, indices: Sequence[int], draws: list[list[float]], read: ReadBatch, places: range
     ) -> None:
         items: list[Item | None] = read.items
         for place in places:

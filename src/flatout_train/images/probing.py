@@ -12,7 +12,7 @@ from flatout_train.images import decoding, device_decoding, jpeg_header
 from flatout_train.images.cache import Side
 from flatout_train.images.decoding import MARGIN, Decoder
 from flatout_train.images.device_decoding import DeviceDecoder
-from flatout_train.images.folder import Pictures
+from flatout_train.images.folder import ImageFiles
 
 READ, WEIGHED = 16, 256
 """Pictures that are read, and pictures whose file size is read."""
@@ -21,7 +21,7 @@ MEASURED_PIXELS = 4_000_000
 
 
 @dataclass(frozen=True)
-class Probe:
+class ImageProbe:
     """Facts of a few pictures, evenly spread over the folder."""
 
     sides: list[Side]
@@ -35,8 +35,8 @@ class Probe:
 
 
 def probe(
-    pictures: Pictures, choice: str, device: torch.device, batch_size: int, workers: int
-) -> Probe:
+    pictures: ImageFiles, choice: str, device: torch.device, batch_size: int, workers: int
+) -> ImageProbe:
     """Sample some of the pictures; UsageError where the requested decoder is not installed."""
     samples = [data for place in _spread(len(pictures), READ) if (data := _read(pictures, place))]
     sides = [side for data in samples if (side := _side(data)) is not None]
@@ -52,7 +52,7 @@ def probe(
     else:
         reason = f"{decoder.name}: {reason}"
     mean = sum(sizes) / len(sizes) if sizes else 0.0
-    return Probe(sides, mean, decoder, chosen, reason)
+    return ImageProbe(sides, mean, decoder, chosen, reason)
 
 
 def _compared(
@@ -82,14 +82,14 @@ def _spread(count: int, most: int) -> list[int]:
     return [place * count // some for place in range(some)]
 
 
-def _read(pictures: Pictures, place: int) -> bytes:
+def _read(pictures: ImageFiles, place: int) -> bytes:
     try:
         return pictures.path(place).read_bytes()
     except OSError:  # the reader reports it in its turn
         return b""
 
 
-def _weigh(pictures: Pictures, place: int) -> int:
+def _weigh(pictures: ImageFiles, place: int) -> int:
     try:
         return os.stat(pictures.path(place)).st_size  # noqa: PTH116 (the same, in fewer steps)
     except OSError:

@@ -24,7 +24,7 @@ from flatout_train.images.decoding import (
     open_picture,
     scaled,
 )
-from flatout_train.images.folder import Pictures
+from flatout_train.images.folder import ImageFiles
 
 NAMED = 1000
 """Skipped pictures that are listed by name; further ones are only counted."""
@@ -93,7 +93,7 @@ class Reader:
 
     def __init__(
         self,
-        pictures: Pictures,
+        pictures: ImageFiles,
         cuts: Cuts,
         *,
         decoder: Decoder,

@@ -67,7 +67,7 @@ def pinned(leaf: Any) -> Any:
     return leaf.pin_memory()
 
 
-class Fetcher(Dataset[Parcel]):
+class BatchedDataset(Dataset[Parcel]):
     """A map-style data set seen as batches: `fetcher[request]` is a Parcel."""
 
     def __init__(self, dataset: Any, collate: Collate | None) -> None:

@@ -15,9 +15,9 @@ from flatout_train.loader import bucketing, sampling
 from flatout_train.loader.arguments import Settings, settings
 from flatout_train.loader.caching import Columns, columns_of
 from flatout_train.loader.fetching import Collate
-from flatout_train.loader.prefetching import Ahead, copier
+from flatout_train.loader.prefetching import PrefetchedBatches, copier
 from flatout_train.loader.sampling import IndexOrder, Order, SamplerOrder, World
-from flatout_train.loader.sources import ColumnSource, Mark, SampleSource, Source
+from flatout_train.loader.sources import BatchSource, ColumnSource, Mark, SampleSource
 from flatout_train.loader.streaming import StreamSource
 
 VERSION = 1
@@ -172,7 +172,7 @@ class Loader:
         self._passes += 1
         world = sampling.world()
         batches = self._source.batches(self._epoch, self._mark, world)
-        return _Pass(self, Ahead(batches, self._copier), self._passes, world)
+        return _Pass(self, PrefetchedBatches(batches, self._copier), self._passes, world)
 
     def _handed_out(self, mark: Mark, world: World) -> bool:
         """Count a yielded batch. Returns whether it was the epoch's last."""
@@ -227,7 +227,7 @@ class _Pass:
         return batch
 
 
-def _source(settings: Settings, notes: dict[str, str]) -> Source:
+def _source(settings: Settings, notes: dict[str, str]) -> BatchSource:
     if settings.stream:
         return StreamSource(settings, notes)
     columns = columns_of(settings.dataset) if settings.collate is None else None

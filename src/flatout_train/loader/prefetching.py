@@ -105,7 +105,7 @@ def copier(device: torch.device, depth: int) -> Copier:
     return Plainly(device)
 
 
-class Ahead(Generic[Mark]):
+class PrefetchedBatches(Generic[Mark]):
     """Batches on the device, up to `copier.depth` of them fetched ahead of time.
 
     Each call fetches at most two, so that the first batch is not delayed until all of them have
@@ -118,7 +118,7 @@ class Ahead(Generic[Mark]):
         self._under_way: deque[Callable[[], tuple[Any, Mark]]] = deque()
         self._over = False
 
-    def __iter__(self) -> Ahead[Mark]:
+    def __iter__(self) -> PrefetchedBatches[Mark]:
         return self
 
     def __next__(self) -> tuple[Any, Mark]:

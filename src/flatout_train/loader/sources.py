@@ -15,7 +15,7 @@ from flatout_train.loader import caching, feeding
 from flatout_train.loader.arguments import Settings
 from flatout_train.loader.caching import Columns, SampleCache
 from flatout_train.loader.feeding import Feed
-from flatout_train.loader.fetching import Fetcher, Parcel
+from flatout_train.loader.fetching import BatchedDataset, Parcel
 from flatout_train.loader.sampling import IndexOrder, Order, Request, World
 
 CHANGED = "the data set has changed since"
@@ -23,7 +23,7 @@ Mark = dict[str, Any]
 """A position in an epoch, to be saved: only numbers, strings, lists and tensors."""
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Batches of one epoch after another."""
 
     @property
@@ -141,7 +141,7 @@ class SampleSource(_Indexed):
 
     def __init__(self, settings: Settings, notes: dict[str, str], order: Order) -> None:
         super().__init__(settings, notes, order)
-        self.fetcher = Fetcher(settings.dataset, settings.collate)
+        self.fetcher = BatchedDataset(settings.dataset, settings.collate)
         self.feed: Feed = Feed(
             self.fetcher,
             lambda: order.batches(World()),  # not self: a deleted loader must end its workers

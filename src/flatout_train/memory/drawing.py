@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from flatout_train.memory.reporting import size
-from flatout_train.memory.timeline import PARTS, Moment, Timeline
+from flatout_train.memory.timeline import PARTS, Timeline, TimelinePoint
 
 _COLOURS = {
     "before": "#8c8c8c",
@@ -67,7 +67,7 @@ def _summary(timeline: Timeline) -> str:
     )
 
 
-def _legend(moments: Sequence[Moment]) -> str:
+def _legend(moments: Sequence[TimelinePoint]) -> str:
     used = [part for place, part in enumerate(PARTS) if any(m.bytes[place] for m in moments)]
     keys = [
         f'<span class="key"><i style="background:{_COLOURS[part]}"></i>{_LABELS.get(part, part)}'
@@ -112,9 +112,9 @@ def _drawing(timeline: Timeline) -> str:
     )
 
 
-def _thinned(moments: Sequence[Moment], end: float) -> list[Moment]:
+def _thinned(moments: Sequence[TimelinePoint], end: float) -> list[TimelinePoint]:
     """At most one moment per bin, the one with most bytes, and the last moment."""
-    best: dict[int, Moment] = {}
+    best: dict[int, TimelinePoint] = {}
     for moment in moments:
         place = int(moment.seconds / end * _BINS)
         if place not in best or moment.total > best[place].total:

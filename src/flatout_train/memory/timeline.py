@@ -21,7 +21,7 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class Moment:
+class TimelinePoint:
     """Bytes in use by part of the step, right after one event."""
 
     seconds: float
@@ -76,12 +76,12 @@ class Timeline:
                 events.append((allocation.end, -allocation.size, allocation.part))
         return sorted(events, key=lambda event: event[0])
 
-    def _added_up(self, before: int) -> list[Moment]:
+    def _added_up(self, before: int) -> list[TimelinePoint]:
         in_use = dict.fromkeys(PARTS, 0)
         in_use["before"] = before
         moments = []
         origin = self._origin()
         for when, change, part in self._events():
             in_use[part] += change
-            moments.append(Moment(when - origin, tuple(in_use.values())))
+            moments.append(TimelinePoint(when - origin, tuple(in_use.values())))
         return moments

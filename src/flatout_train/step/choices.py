@@ -14,7 +14,7 @@ from flatout_agent.speedups.channels_last import convolutions
 from flatout_train import plans
 from flatout_train.step import chunked_head, compiling, optimizing
 from flatout_train.step import layout as layouts
-from flatout_train.step.layout import Layout
+from flatout_train.step.layout import ModelLayout
 from flatout_train.step.precision import Precision
 from flatout_train.step.precision import choose as choose_precision
 from flatout_train.step.update import let_round
@@ -79,7 +79,7 @@ class Choices:
         reason = started.declined.get(boost)
         self.notes[boost] = f"unchanged: {reason}" if reason else effect
 
-    def place(self, model: nn.Module) -> Layout:
+    def place(self, model: nn.Module) -> ModelLayout:
         """The memory layout."""
         chosen = layouts.choose(self.layout, model)
         self.undos.append(chosen.undo)

@@ -31,7 +31,7 @@ FEWEST_ROWS = 128
 
 
 @dataclass(frozen=True)
-class Terms:
+class ChunkedLossTerms:
     """The parameters of the loss, apart from its tensors."""
 
     product: torch.dtype
@@ -53,7 +53,7 @@ def cross_entropy(
     bias: Tensor | None,
     target: Tensor,
     class_weight: Tensor | None,
-    terms: Terms,
+    terms: ChunkedLossTerms,
 ) -> Tensor:
     """The loss of logits `rows @ weight.T + bias`, 0-d; nothing waits for the device.
 
@@ -140,7 +140,7 @@ class _ChunkedLoss(torch.autograd.Function):
         bias: Tensor | None,
         target: Tensor,
         class_weight: Tensor | None,
-        terms: Terms,
+        terms: ChunkedLossTerms,
     ) -> Tensor:
         counted = (target != terms.ignore_index).unsqueeze(1)
         index = torch.where(counted, target.unsqueeze(1), 0)
@@ -186,7 +186,7 @@ def _passed(
     weight: Tensor,
     bias: Tensor | None,
     wanted: tuple[Tensor, Tensor, Tensor],
-    terms: Terms,
+    terms: ChunkedLossTerms,
 ) -> tuple[Tensor, _Gradients]:
     """The sum of the losses of all rows, and the gradients of that sum."""
     kind = terms.product
@@ -215,7 +215,7 @@ def _scaled(gradient: Tensor, factor: Tensor, of: Tensor) -> Tensor:
 
 def _as_written(ctx: Any, inputs: Sequence[Any], of_loss: Tensor) -> list[Tensor | None]:
     """The gradients as differentiable functions of all inputs, by way of stored logits."""
-    terms: Terms = ctx.terms
+    terms: ChunkedLossTerms = ctx.terms
     target, class_weight = inputs[3:]
     kind = terms.product
     with torch.enable_grad(), _without_autocast(target.device):

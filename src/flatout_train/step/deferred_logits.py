@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_map
 
 from flatout_train.errors import UsageError
 from flatout_train.step import chunked_loss
-from flatout_train.step.chunked_loss import Terms
+from flatout_train.step.chunked_loss import ChunkedLossTerms
 from flatout_train.step.logits_outline import Outline, called, changed, getter
 
 _cross_entropy = functional.cross_entropy
@@ -241,7 +241,9 @@ def _loss(
     wide = torch.promote_types(dtype, torch.float32)
     casts = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     mean, result = reduction == "mean", wide if casts else dtype
-    terms = Terms(product.dtype, wide, result, mean, ignore_index, label_smoothing, product.slope)
+    terms = ChunkedLossTerms(
+        product.dtype, wide, result, mean, ignore_index, label_smoothing, product.slope
+    )
     rows = product.input
     for change in outline.changes:
         rows = change(rows)

@@ -35,7 +35,7 @@ from flatout_train.out_of_memory import let_go
 from flatout_train.step import recomputation
 from flatout_train.step.optimizer_memory import step_optimizer as step_optimizer
 from flatout_train.step.splitting import batch_size, split
-from flatout_train.step.ways_to_fit import Clock, Contest, Seconds, Way
+from flatout_train.step.ways_to_fit import CallTimer, Contest, Seconds, Way
 
 Attempt = Callable[[list[Any]], Tensor]
 
@@ -55,7 +55,7 @@ class Fit:
         if recompute not in ("auto", True, False):
             raise UsageError(f'recompute={recompute!r} is unknown: use "auto", True or False')
         self._model, self._device, self._recompute = model, device, recompute
-        self._clock = Clock(device)
+        self._clock = CallTimer(device)
         self._plain = Way("all" if recompute is True else None)
         self._contest: Contest | None = None
         self._policy: recomputation.Policy | None = None

@@ -17,7 +17,7 @@ NAMES = ("auto", "channels_last", "contiguous")
 
 
 @dataclass(frozen=True)
-class Layout:
+class ModelLayout:
     """The chosen layout, how to apply it and how to undo it."""
 
     name: str
@@ -32,7 +32,7 @@ class Layout:
     """The current layout, and why."""
 
 
-def choose(layout: str, model: nn.Module) -> Layout:
+def choose(layout: str, model: nn.Module) -> ModelLayout:
     """The layout for this model. Raises UsageError for an unknown value.
 
     "auto" is channels-last for models that convolve images or volumes. Only batches are converted:
@@ -55,13 +55,13 @@ def choose(layout: str, model: nn.Module) -> Layout:
             return _contiguous("Metal's convolutions expect the contiguous layout")
     what = "images" if dimensions == {4} else "volumes" if dimensions == {5} else "images, volumes"
     placing = _Placing(model, dimensions, f"{len(layers)} convolutions of {what}")
-    return Layout(
+    return ModelLayout(
         "channels_last", placing.reason, placing.place, placing.stop, placing.around, placing.note
     )
 
 
-def _contiguous(reason: str) -> Layout:
-    return Layout(
+def _contiguous(reason: str) -> ModelLayout:
+    return ModelLayout(
         "contiguous",
         reason,
         lambda batch: batch,

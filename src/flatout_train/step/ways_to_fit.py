@@ -139,7 +139,7 @@ class Contest:
         )
 
 
-class Clock:
+class CallTimer:
     """Times calls on a device without waiting for it."""
 
     def __init__(self, device: torch.device) -> None:

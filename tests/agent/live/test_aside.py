@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from flatout_agent.live import aside
-from flatout_agent.live.aside import Aside
+from flatout_agent.live.aside import SideProcesses
 from flatout_agent.live.blocks import Tick
 
 SOURCE = Path(__file__).parents[3] / "src"
@@ -29,15 +29,15 @@ def roomy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("roomy")
 def test_where_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Aside().possible("cpu")
-    assert not Aside().possible("cuda")
+    assert SideProcesses().possible("cpu")
+    assert not SideProcesses().possible("cuda")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    assert not Aside().possible("cpu"), "a process that has used a GPU is not copied"
+    assert not SideProcesses().possible("cpu"), "a process that has used a GPU is not copied"
     monkeypatch.undo()
     for name, value in (("usable_cores", 1), ("spare_memory", 1 << 20), ("spare_memory", None)):
         with monkeypatch.context() as patch:
             patch.setattr(aside, name, lambda value=value: value)
-            assert not Aside().possible("cpu"), name
+            assert not SideProcesses().possible("cpu"), name
 
 
 def program(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
@@ -89,7 +89,7 @@ def test_the_program_trains_on_until_the_copy_has_ended(
     monkeypatch.setattr(aside, "usable_cores", lambda: 4)
     own_threads = torch.get_num_threads()
     torch.set_num_threads(4)
-    side = Aside()
+    side = SideProcesses()
     side.begin(lambda: wait_for(gate.exists))
     story = side.wait()
     next(story)
@@ -112,7 +112,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("how", ["limit", "end"])
 def test_one_that_takes_too_long_is_ended(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    side = Aside()
+    side = SideProcesses()
     side.begin(signal.pause)
     (pid,) = side._pids
     assert side.running
@@ -126,7 +126,7 @@ def test_one_that_takes_too_long_is_ended(how: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_program_that_waits_for_all_its_children_does_no_harm() -> None:
-    side = Aside()
+    side = SideProcesses()
     side.begin(lambda: None)
     os.waitpid(side._pids[0], 0)
     assert not side.running

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from flatout_agent.live import calls, guard
-from flatout_agent.live.calls import Made
+from flatout_agent.live.calls import RepeatedCall
 from flatout_agent.speedups import forward_state
 from guarded import (
     Attending,
@@ -38,7 +38,7 @@ def seeded() -> None:
     numpy.random.seed(0)
 
 
-def repeat(model: nn.Module, recorded: calls.Recorded) -> Made:
+def repeat(model: nn.Module, recorded: calls.RecordedCall) -> RepeatedCall:
     """The call made again three times: all alike, and nothing of the program has changed."""
     assert recorded.refusal is None
     before = everything(model)
@@ -55,7 +55,7 @@ def _equal(one: Any, other: Any) -> bool:
     return one is other or (one is not None and other is not None and torch.equal(one, other))
 
 
-def assert_repeats(model: nn.Module, recorded: calls.Recorded) -> Made:
+def assert_repeats(model: nn.Module, recorded: calls.RecordedCall) -> RepeatedCall:
     """Bit for bit what the program's own backward pass left in `.grad`."""
     made = repeat(model, recorded)
     assert all(map(torch.equal, made.outputs, recorded.outputs))

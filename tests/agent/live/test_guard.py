@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from flatout_agent.live import calls, guard
-from flatout_agent.live.guard import Verdict
+from flatout_agent.live.guard import GuardVerdict
 from guarded import (
     NETS,
     conv,
@@ -52,8 +52,8 @@ class Case:
     """A recorded call, what came of it as written, and the program's yardstick."""
 
     model: nn.Module
-    recorded: calls.Recorded
-    other: calls.Recorded | None
+    recorded: calls.RecordedCall
+    other: calls.RecordedCall | None
     redraws: bool = False
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Case:
         }  # fmt: skip
         assert differences(before, everything(self.model)) == []
 
-    def verdict(self, boost: Callable[[Forward], Forward], risk: str) -> Verdict:
+    def verdict(self, boost: Callable[[Forward], Forward], risk: str) -> GuardVerdict:
         """As the checks take it."""
         with boosted_by(self.model, boost):
             boosted = calls.again(self.recorded)
@@ -239,7 +239,7 @@ def channels_last(forward: Forward) -> Forward:
     return lambda x: forward(x.to(memory_format=torch.channels_last))
 
 
-def call_of(model: nn.Module) -> tuple[calls.Recorded, calls.Recorded]:
+def call_of(model: nn.Module) -> tuple[calls.RecordedCall, calls.RecordedCall]:
     found = []
     for _ in range(2):
         x, y = images()
@@ -308,7 +308,7 @@ def test_compile_passes(net):
     assert found.passed, found.reason
 
 
-def dropping() -> tuple[nn.Module, calls.Recorded, calls.Recorded]:
+def dropping() -> tuple[nn.Module, calls.RecordedCall, calls.RecordedCall]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Dropout(0.3), nn.Linear(64, 10))
     found = []
@@ -379,7 +379,7 @@ class Residual(nn.Module):
         return (x + self.layers(x)).relu()
 
 
-def deep(seed: int) -> tuple[nn.Module, calls.Recorded]:
+def deep(seed: int) -> tuple[nn.Module, calls.RecordedCall]:
     """A deep network with batch normalisation amplifies each rounding."""
     torch.manual_seed(seed)
     model = nn.Sequential(
@@ -407,7 +407,7 @@ def test_an_exact_boost_on_top_of_bf16_reorders_what_is_rounded(seed: int) -> No
     # What float32's order does is a matter of luck here: some pass by it, some do not.
     assert own.reordered > of_float32.reordered
     longer = [None if g is None else g * 1.01 for g in written.gradients]
-    biased = calls.Made(written.outputs, longer, written.names)
+    biased = calls.RepeatedCall(written.outputs, longer, written.names)
     assert not guard.judge(guard.compare(written, biased), own, "exact", False).passed
 
 

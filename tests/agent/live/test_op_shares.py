@@ -26,7 +26,7 @@ class Attention(nn.Module):
         return out
 
 
-def recorded(model: nn.Module, x: torch.Tensor) -> calls.Recorded:
+def recorded(model: nn.Module, x: torch.Tensor) -> calls.RecordedCall:
     call = calls.begin(model, (x,), {})
     output = model(x)
     calls.finish(call, output)

@@ -15,7 +15,7 @@ from flatout_agent.live import paired
 from flatout_agent.live.blocks import Tick
 from flatout_agent.live.budget import Budget
 from flatout_agent.live.candidates import Candidate
-from flatout_agent.live.guard import Verdict
+from flatout_agent.live.guard import GuardVerdict
 from flatout_agent.live.session import Session
 
 FACTS = wire.JobFacts(
@@ -41,7 +41,7 @@ class Program:
 
     recompiles = 0
 
-    def __init__(self, speeds: Speeds, noise: float = 0.01, **verdicts: Verdict) -> None:
+    def __init__(self, speeds: Speeds, noise: float = 0.01, **verdicts: GuardVerdict) -> None:
         self.speeds, self.noise = speeds, noise
         self.verdicts = {name.replace("_", "-"): verdict for name, verdict in verdicts.items()}
         self.records: list[wire.Record] = []
@@ -99,9 +99,9 @@ class Program:
         yield
         yield
         self.checked.append((candidate.id, self.taken))
-        verdict = self.verdicts.get(candidate.id, Verdict(True, "the same", 1e-6))
+        verdict = self.verdicts.get(candidate.id, GuardVerdict(True, "the same", 1e-6))
         if verdict.near and candidate.again:
-            return Verdict(True, "small by now", 0.1)
+            return GuardVerdict(True, "small by now", 0.1)
         return verdict
 
     def check_together(self, kept: Sequence[Candidate]):
@@ -109,7 +109,7 @@ class Program:
         bad = self.verdicts.get("together")
         if bad is not None and any(item.boost.risk.value != "exact" for item in kept):
             return bad
-        return Verdict(True, "together the same", 1e-6)
+        return GuardVerdict(True, "together the same", 1e-6)
 
     def idle(self) -> str | None:
         return None
@@ -179,7 +179,7 @@ def test_what_is_faster_stays_and_the_rest_goes() -> None:
 
 
 def test_a_boost_that_learns_otherwise_is_never_switched_on() -> None:
-    refused = Verdict(False, "gradient error 90 % of batch noise", 0.9)
+    refused = GuardVerdict(False, "gradient error 90 % of batch noise", 0.9)
     program = Program({"bf16-autocast": 2.0}, bf16_autocast=refused)
     session = tune(program, "bf16-autocast")
     assert kept(session) == []
@@ -189,7 +189,7 @@ def test_a_boost_that_learns_otherwise_is_never_switched_on() -> None:
 
 @pytest.mark.parametrize("boost", ["bf16-autocast", "channels-last"])
 def test_what_is_near_its_limit_gets_a_second_look_some_steps_later(boost: str) -> None:
-    near = Verdict(False, "gradient error 80 % of batch noise", 0.8, near=True)
+    near = GuardVerdict(False, "gradient error 80 % of batch noise", 0.8, near=True)
     program = Program({boost: 2.0}, **{boost.replace("-", "_"): near})
     assert kept(tune(program, boost)) == [boost]
     (_, first), (_, second) = program.checked
@@ -215,7 +215,7 @@ def test_a_program_whose_own_loss_is_nan_is_no_boosts_fault() -> None:
 
 
 def test_what_adds_up_to_too_much_loses_its_last_rounding_part() -> None:
-    together = Verdict(False, "gradient error 75 % of batch noise", 0.9)
+    together = GuardVerdict(False, "gradient error 75 % of batch noise", 0.9)
     program = Program({"bf16-autocast": 2.0, "channels-last": 1.3}, together=together)
     session = tune(program, "bf16-autocast", "channels-last")
     assert kept(session) == ["channels-last"]

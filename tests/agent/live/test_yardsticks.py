@@ -10,10 +10,10 @@ from flatout_agent.boost import Boost
 from flatout_agent.boosts import load
 from flatout_agent.live.candidates import Candidate
 from flatout_agent.live.guard import Yardstick
-from flatout_agent.live.yardsticks import Asked, Yardsticks, purpose_of
+from flatout_agent.live.yardsticks import YardstickPurpose, Yardsticks, purpose_of
 
 OWN = Yardstick(1e-6, 0.5, None)
-EXACT, ROUNDS = Asked(False, False, 0.0), Asked(False, True, 0.0)
+EXACT, ROUNDS = YardstickPurpose(False, False, 0.0), YardstickPurpose(False, True, 0.0)
 
 
 def candidate(boost: str) -> Candidate:
@@ -31,8 +31,12 @@ def test_what_it_is_for() -> None:
     assert purpose_of([candidate("fast-dropout")], {}).redraws
     # An exact boost on top of one that rounds reorders what is rounded; its own rounding is what
     # is asked about.
-    assert purpose_of([layout], on("bf16-autocast", "tf32")) == Asked(False, False, 2.0**-9)
-    assert purpose_of([layout, bf16], on("bf16-autocast", "tf32")) == Asked(False, True, 2.0**-12)
+    assert purpose_of([layout], on("bf16-autocast", "tf32")) == YardstickPurpose(
+        False, False, 2.0**-9
+    )
+    assert purpose_of([layout, bf16], on("bf16-autocast", "tf32")) == YardstickPurpose(
+        False, True, 2.0**-12
+    )
 
 
 def test_it_is_known_for_the_same_model_and_question() -> None:

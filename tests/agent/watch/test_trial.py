@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flatout_agent import wire
-from flatout_agent.watch.window import Window, stable
+from flatout_agent.watch.window import TrialWindow, stable
 
 pytestmark = pytest.mark.slow
 
@@ -120,7 +120,7 @@ def test_stable():
 
 
 def test_a_window_has_at_least_the_steps_and_the_time_asked_for():
-    window = Window(wire.TrialOrders(min_steps=3, max_steps=100, window_s=1.0))
+    window = TrialWindow(wire.TrialOrders(min_steps=3, max_steps=100, window_s=1.0))
     now, index = 0.0, 0
     while not window.complete and index < 200:
         now += 0.1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flatout.profiling.trace.reading import read
-from flatout.profiling.trace.recording import Recording
+from flatout.profiling.trace.recording import TraceRecording
 
 MAIN, BACKWARD = 100, 101
 TRACES = Path(__file__).parents[2] / "traces"
@@ -71,7 +71,7 @@ class Trace:
     def text(self) -> str:
         return json.dumps({"schemaVersion": 1, **self.facts, "traceEvents": self.events})
 
-    def recording(self, folder: Path, name: str = "trace.json") -> Recording:
+    def recording(self, folder: Path, name: str = "trace.json") -> TraceRecording:
         path = folder / name
         path.write_text(self.text(), encoding="utf-8")
         (found,) = read([path])

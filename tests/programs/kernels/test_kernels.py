@@ -21,7 +21,7 @@ from flatout_programs.kernels import (
     memory,
     sizes,
 )
-from flatout_programs.kernels.kernel import Kernel, Setup, Slice
+from flatout_programs.kernels.kernel import CeilingKernel, Setup, Slice
 
 FOLDER = Path(program.__file__).with_name("kernels")
 MACHINERY = {"__init__", "kernel", "sizes", "timing"}
@@ -32,7 +32,7 @@ def here(tmp_path: Path) -> Setup:
     return Setup(torch, quick=True, folder=str(tmp_path), cores=2)
 
 
-def kernel(here: Setup, family: Any, kernel_id: str) -> Kernel:
+def kernel(here: Setup, family: Any, kernel_id: str) -> CeilingKernel:
     (found,) = [one for one in family.kernels(here) if one.id == kernel_id]
     return found
 
@@ -215,7 +215,7 @@ def test_further_devices_are_looked_at_shortly() -> None:
     two = Setup(torch, quick=True, accelerators=("cuda:0", "cuda:1"))
 
     def seen(kernel_id: str, device: str) -> bool:
-        return two.has_time_for(Kernel(kernel_id, "", device, "", lambda _: iter(())))
+        return two.has_time_for(CeilingKernel(kernel_id, "", device, "", lambda _: iter(())))
 
     assert seen("launch-rate", "cuda:0")
     assert seen("memory-cpu", "cpu")

@@ -13,16 +13,16 @@ from flatout.nouns.anatomy import Kind
 from flatout.nouns.errors import UserError
 from flatout.nouns.profile import Kernel, Profiled
 from flatout.reporting.profile import compare, compare_screen, document
-from flatout.reporting.profile.compare import Comparison
+from flatout.reporting.profile.compare import ProfileComparison
 from machines.healthy import changed
 from reporting import profiled_examples as examples
 
 
-def compared(before: Profiled, after: Profiled) -> Comparison:
+def compared(before: Profiled, after: Profiled) -> ProfileComparison:
     return compare.compare(*map(document.document, (before, after)))
 
 
-def drawn(comparison: Comparison, width: int = 80) -> str:
+def drawn(comparison: ProfileComparison, width: int = 80) -> str:
     file = io.StringIO()
     names = ("naive.json", "tuned.json")
     compare_screen.compared(comparison, names, Console(file=file, width=width))
@@ -30,24 +30,24 @@ def drawn(comparison: Comparison, width: int = 80) -> str:
 
 
 @pytest.fixture
-def tuned() -> Comparison:
+def tuned() -> ProfileComparison:
     return compared(examples.naive(), examples.healthy())
 
 
-def test_the_parts_explain_all_of_the_difference(tuned: Comparison) -> None:
+def test_the_parts_explain_all_of_the_difference(tuned: ProfileComparison) -> None:
     assert tuned.before_ms == pytest.approx(411.74) and tuned.after_ms == pytest.approx(100.0)
     assert sum(change.ms for change in tuned.parts) == pytest.approx(100.0 - 411.74)
     assert tuned.parts[0].kind is Kind.WAIT_DATA
     assert tuned.ratio == pytest.approx(4.1174)
 
 
-def test_what_explains_most_is_told_first(tuned: Comparison) -> None:
+def test_what_explains_most_is_told_first(tuned: ProfileComparison) -> None:
     (first, share), (second, _) = tuned.explained
     assert first.name == "waiting for data" and second.name == "waiting after a sync"
     assert share == pytest.approx(231.6 / 311.74)
 
 
-def test_reasons_stand_at_the_part_that_they_changed(tuned: Comparison) -> None:
+def test_reasons_stand_at_the_part_that_they_changed(tuned: ProfileComparison) -> None:
     why = {change.kind: " ".join(change.why) for change in tuned.parts}
     assert "gone: DATA001 at train.py:80" in why[Kind.WAIT_DATA]
     assert "gone: SYNC001 at train.py:88" in why[Kind.WAIT_SYNC]
@@ -117,7 +117,7 @@ def test_of_itself_nothing_changed(name: str) -> None:
     assert not any(change.ms or change.why for change in comparison.parts)
 
 
-def test_the_screen(tuned: Comparison) -> None:
+def test_the_screen(tuned: ProfileComparison) -> None:
     text = drawn(tuned)
     assert text.isascii()
     assert all(len(line) <= 80 for line in text.splitlines())
@@ -135,7 +135,7 @@ def test_foreign_text_cannot_reach_the_terminal() -> None:
     assert "\x1b" not in text and "\x07" not in text
 
 
-def test_the_document(tuned: Comparison) -> None:
+def test_the_document(tuned: ProfileComparison) -> None:
     published = compare.document(tuned)
     assert json.loads(json.dumps(published, allow_nan=False)) == published
     assert published["schema"] == "flatout.profile-compare/1"

@@ -211,7 +211,7 @@ def test_an_error_in_the_background_is_raised_at_the_next_step(tmp_path, monkeyp
     checkpoint = Checkpoint(tmp_path, every=2, **things)
     train(things, checkpoint, 2)
     checkpoint.wait()
-    monkeypatch.setattr(checkpoint_files.Disk, "write", fail)
+    monkeypatch.setattr(checkpoint_files.Filesystem, "write", fail)
     train(things, checkpoint, 4)
     checkpoint._background._thread.join()
     then = weights(things)
@@ -259,7 +259,7 @@ def test_a_file_in_the_place_of_the_folder(tmp_path):
 
 
 def test_the_error_under_way_is_the_one_that_comes_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint_files.Disk, "write", lambda *_: 1 / 0)
+    monkeypatch.setattr(checkpoint_files.Filesystem, "write", lambda *_: 1 / 0)
     checkpoint = Checkpoint(tmp_path, model=nn.Linear(1, 1))
     checkpoint.save()
     with pytest.warns(UserWarning, match="division"), pytest.raises(KeyError), checkpoint:

@@ -12,7 +12,7 @@ import pytest
 from flatout_train.checkpoint import files
 from flatout_train.checkpoint import reading as checkpoint_reading
 from flatout_train.checkpoint import writing as checkpoint_writing
-from flatout_train.checkpoint.ranks import Ranks
+from flatout_train.checkpoint.ranks import CheckpointRanks
 from flatout_train.errors import CheckpointError
 
 
@@ -20,7 +20,7 @@ class Crash(BaseException):
     """The machine stops here."""
 
 
-class CrashingDisk(files.Disk):
+class CrashingDisk(files.Filesystem):
     """Stops before, or right after, the n-th change; what is not flushed is lost."""
 
     def __init__(self, at, after, lost):
@@ -90,11 +90,11 @@ def save(folder, step, keep=2):
     facts = {"tracked": {"value": "int"}, "world_size": 1, "sharded": False}
     states = {"value": {"step": step}, "other": {"bytes": "x" * 1000}}
     staged = checkpoint_writing.Staged(step, states, {}, facts, lambda: None)
-    return checkpoint_writing.write(staged, folder, Ranks(), keep, ())
+    return checkpoint_writing.write(staged, folder, CheckpointRanks(), keep, ())
 
 
 def newest(folder):
-    found = checkpoint_reading.newest(folder, Ranks())
+    found = checkpoint_reading.newest(folder, CheckpointRanks())
     return found and checkpoint_reading.read(found, "value", 0)["step"]
 
 
@@ -171,7 +171,7 @@ def test_a_broken_one_is_passed_over_by_name(folder, how):
     broken = save(folder, 20)
     BREAKS[how](broken.path)
     with pytest.warns(UserWarning, match=re.escape(str(broken.path))):
-        found = checkpoint_reading.newest(folder, Ranks())
+        found = checkpoint_reading.newest(folder, CheckpointRanks())
     assert found.entry.step == 10
     assert found.broken == [broken.path]
 
@@ -195,7 +195,7 @@ def test_keep_counts_good_ones_and_newer_ones_stay(folder):
         entry = save(folder, step, keep=9)
     shutil.rmtree(folder.path / "step-00000040")
     broken = folder.path / "step-00000030"
-    folder.prune(2, files.Entry(30, 1, broken), [broken])
+    folder.prune(2, files.SavedCheckpoint(30, 1, broken), [broken])
     assert [each.step for each in folder.entries()] == [20, 10]
     assert entry.step == 40
 

@@ -236,8 +236,8 @@ def main(folder):
 
     def body(name, say):
         if name == "slow":
-            plain = checkpoint_files.Disk.write
-            checkpoint_files.Disk.write = lambda *a: (time.sleep(0.7), plain(*a))[1]
+            plain = checkpoint_files.Filesystem.write
+            checkpoint_files.Filesystem.write = lambda *a: (time.sleep(0.7), plain(*a))[1]
         if name == "thread":
             made = Checkpoint(folder / name, every=None, model=model)
 

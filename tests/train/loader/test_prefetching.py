@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils.rnn import pack_sequence
 
 from flatout_train.loader import prefetching
-from flatout_train.loader.prefetching import Ahead, Plainly, copier
+from flatout_train.loader.prefetching import Plainly, PrefetchedBatches, copier
 
 
 class Recorded:
@@ -36,7 +36,7 @@ def numbered(count: int) -> Iterator[tuple[int, int]]:
 
 def test_copies_are_started_ahead_by_two_a_call_up_to_the_depth() -> None:
     copies = Recorded(2)
-    ahead = Ahead(numbered(6), copies)
+    ahead = PrefetchedBatches(numbered(6), copies)
     assert next(ahead) == (0, 100)
     assert copies.done == ["start 0", "start 1", "finish 0"]
     assert next(ahead) == (1, 101)
@@ -50,7 +50,7 @@ def test_copies_are_started_ahead_by_two_a_call_up_to_the_depth() -> None:
 
 def test_without_depth_a_batch_is_fetched_when_it_is_asked_for() -> None:
     copies = Recorded(0)
-    ahead = Ahead(numbered(3), copies)
+    ahead = PrefetchedBatches(numbered(3), copies)
     assert copies.done == []
     assert [next(ahead)[0] for _ in range(3)] == [0, 1, 2]
     assert copies.done[:2] == ["start 0", "finish 0"]
@@ -61,7 +61,7 @@ def test_an_error_in_fetching_comes_after_the_batches_before_it() -> None:
         yield from numbered(3)
         raise OSError("the disk is gone")
 
-    ahead = Ahead(failing(), Recorded(3))
+    ahead = PrefetchedBatches(failing(), Recorded(3))
     assert [next(ahead)[0] for _ in range(3)] == [0, 1, 2]
     with pytest.raises(OSError, match="the disk is gone"):
         next(ahead)
@@ -182,7 +182,7 @@ def test_on_cuda_batches_arrive_whole_while_the_device_is_busy() -> None:
             x = torch.full((1 << 18,), number).pin_memory()
             yield {"x": x, "packed": pack_sequence([torch.full((3,), float(number))])}, number
 
-    for batch, number in Ahead(batches(), side):
+    for batch, number in PrefetchedBatches(batches(), side):
         busy = busy @ busy / 4096
         assert int(batch["x"].min()) == int(batch["x"].max()) == number
         assert batch["packed"].data.device == device

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import flatout
 from flatout_train.errors import UsageError
 from flatout_train.step import chunked_head, chunked_loss, compiling
-from flatout_train.step.chunked_loss import Terms, chunk_rows, cross_entropy
+from flatout_train.step.chunked_loss import ChunkedLossTerms, chunk_rows, cross_entropy
 from flatout_train.step.deferred_logits import DeferredLogits
 from flatout_train.step.graph.whole_step import WholeStep
 from flatout_train.step.loss_region import SMALLEST
@@ -192,10 +192,10 @@ def test_no_tensor_is_nearly_as_large_as_the_logits(loss_fn: LossFn) -> None:
     assert bytes_held["chunked"] <= SMALLEST
 
 
-def terms(**others: Any) -> Terms:
+def terms(**others: Any) -> ChunkedLossTerms:
     kinds = {"product": torch.float32, "wide": torch.float32, "result": torch.float32}
     rest = {"mean": True, "ignore_index": -100, "label_smoothing": 0.0, "slope": chunked_loss.slope}
-    return Terms(**(kinds | rest | others))
+    return ChunkedLossTerms(**(kinds | rest | others))
 
 
 def tensors(kind: torch.dtype = torch.float32) -> list[Tensor]:

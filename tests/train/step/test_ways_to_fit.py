@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 
-from flatout_train.step.ways_to_fit import TIMED, WARM_UP, Clock, Contest, Way
+from flatout_train.step.ways_to_fit import TIMED, WARM_UP, CallTimer, Contest, Way
 
 CPU = torch.device("cpu")
 
@@ -72,7 +72,7 @@ def test_where_all_is_given_up_nothing_is_left() -> None:
 
 
 def test_the_cpu_s_clock() -> None:
-    end = Clock(CPU).start()
+    end = CallTimer(CPU).start()
     time.sleep(0.01)
     seconds = end()
     assert seconds() == seconds()
@@ -103,7 +103,7 @@ def test_events_of_a_device_are_read_when_they_are_done(monkeypatch: pytest.Monk
     device = torch.device("cuda", 1)
     module = SimpleNamespace(Event=Event, current_stream=lambda device: ("current of", device))
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
-    seconds = Clock(device).start()()
+    seconds = CallTimer(device).start()()
     assert seconds() is None
     Event.done = True
     assert seconds() == 0.25
@@ -114,4 +114,4 @@ def test_a_device_that_shows_no_streams(monkeypatch: pytest.MonkeyPatch) -> None
     event = SimpleNamespace(record=lambda: None, query=lambda: True, elapsed_time=lambda end: 250.0)
     module = SimpleNamespace(Event=lambda enable_timing: event)
     monkeypatch.setattr(torch, "get_device_module", lambda device: module)
-    assert Clock(torch.device("mps")).start()()() == 0.25
+    assert CallTimer(torch.device("mps")).start()()() == 0.25

@@ -10,13 +10,13 @@ from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Profile, RankSeen
 from flatout.profiling.trace import device, drawing, tables
 from flatout.profiling.trace.anatomy import anatomy, factors
-from flatout.profiling.trace.attribution import Seen, look
-from flatout.profiling.trace.recording import Recording
+from flatout.profiling.trace.attribution import Attribution, look
+from flatout.profiling.trace.recording import TraceRecording
 
 
 def analyse(
-    recording: Recording,
-    detail: Recording | None = None,
+    recording: TraceRecording,
+    detail: TraceRecording | None = None,
     *,
     step_ms: float | None = None,
     roots: Sequence[Path] = (),
@@ -50,7 +50,7 @@ def analyse(
     )
 
 
-def ranks(recordings: Sequence[Recording]) -> tuple[RankSeen, ...]:
+def ranks(recordings: Sequence[TraceRecording]) -> tuple[RankSeen, ...]:
     """A summary of each rank; empty for a single one."""
     if len(recordings) < 2:
         return ()
@@ -58,7 +58,7 @@ def ranks(recordings: Sequence[Recording]) -> tuple[RankSeen, ...]:
     return tuple(_rank(look(recording)) for recording in ordered)
 
 
-def _rank(attribution: Seen) -> RankSeen:
+def _rank(attribution: Attribution) -> RankSeen:
     """How long this rank was busy, and with what; overlaps count for both."""
     step_anatomy = anatomy(attribution)
     communication = step_anatomy.part(Kind.COMMUNICATION) + step_anatomy.hidden_communication_ms
@@ -72,7 +72,7 @@ def _rank(attribution: Seen) -> RankSeen:
     )
 
 
-def _device(attribution: Seen) -> tuple[str | None, tuple[int, int] | None]:
+def _device(attribution: Attribution) -> tuple[str | None, tuple[int, int] | None]:
     """Name and compute capability of the device that trained, from the trace."""
     properties = attribution.recording.metadata.get("deviceProperties")
     if not attribution.on_device or not isinstance(properties, list):

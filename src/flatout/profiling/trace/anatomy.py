@@ -6,7 +6,7 @@ import numpy as np
 
 from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
 from flatout.profiling.trace import flops, intervals, processor
-from flatout.profiling.trace.attribution import Seen
+from flatout.profiling.trace.attribution import Attribution
 from flatout.profiling.trace.device import RANKS
 from flatout.profiling.trace.recording import Ints
 
@@ -19,7 +19,7 @@ UNAFFECTED = {True: (), False: (Kind.WAIT_DATA,)}
 """The parts that recording does not prolong: where a CPU trains, its wait for a batch."""
 
 
-def anatomy(attribution: Seen, step_ms: float | None = None) -> Anatomy:
+def anatomy(attribution: Attribution, step_ms: float | None = None) -> Anatomy:
     """Divide up the window. `step_ms`: duration of a step without recording."""
     times = _times(attribution)
     recorded_ms = attribution.per_step(attribution.window.end - attribution.window.begin)
@@ -52,7 +52,7 @@ def anatomy(attribution: Seen, step_ms: float | None = None) -> Anatomy:
     )
 
 
-def factors(attribution: Seen, step_anatomy: Anatomy) -> dict[Kind, float]:
+def factors(attribution: Attribution, step_anatomy: Anatomy) -> dict[Kind, float]:
     """The factor by which each kind's time was corrected."""
     return {
         kind: step_anatomy.part(kind) / ms if ms else 1.0
@@ -60,7 +60,7 @@ def factors(attribution: Seen, step_anatomy: Anatomy) -> dict[Kind, float]:
     }
 
 
-def _times(attribution: Seen) -> dict[Kind, float]:
+def _times(attribution: Attribution) -> dict[Kind, float]:
     """Milliseconds of each kind in one step, as recorded."""
     times = {
         kind: attribution.per_step(attribution.held.total(number))
@@ -112,7 +112,7 @@ def _scaled(
     return {kind: ms if kind in fixed_kinds else ms * ratio for kind, ms in times.items()}
 
 
-def _launches(attribution: Seen) -> dict[Kind, float]:
+def _launches(attribution: Attribution) -> dict[Kind, float]:
     """Kernels of one step, or operators that compute."""
     if attribution.on_device:
         ranks = attribution.work.rank[attribution.counted]
@@ -125,7 +125,7 @@ def _launches(attribution: Seen) -> dict[Kind, float]:
     return {kind: float(counts[number]) for number, kind in enumerate(attribution.order)}
 
 
-def _hidden(attribution: Seen, kind: Kind) -> float:
+def _hidden(attribution: Attribution, kind: Kind) -> float:
     """Time in which this kind was active while another kind owned the instant."""
     if not attribution.on_device:
         return 0.0
@@ -141,19 +141,19 @@ def _hidden(attribution: Seen, kind: Kind) -> float:
     return attribution.per_step(int((last - first).sum()) - attribution.held.total(RANKS[kind]))
 
 
-def _flops(attribution: Seen) -> dict[Kind, float]:
+def _flops(attribution: Attribution) -> dict[Kind, float]:
     """Floating-point operations of one step, by the kind that performs them."""
     rows = np.flatnonzero(attribution.flops)
     return _by_kind(attribution, rows, attribution.flops[rows])
 
 
-def _traffic(attribution: Seen) -> dict[Kind, float]:
+def _traffic(attribution: Attribution) -> dict[Kind, float]:
     """Least bytes that one step must move, by the kind that moves them."""
     rows = np.flatnonzero(attribution.traffic)
     return _by_kind(attribution, rows, attribution.traffic[rows])
 
 
-def _by_kind(attribution: Seen, rows: Ints, amounts: Ints) -> dict[Kind, float]:
+def _by_kind(attribution: Attribution, rows: Ints, amounts: Ints) -> dict[Kind, float]:
     """Operators' amounts per step, by kind."""
     if not len(rows):
         return {}

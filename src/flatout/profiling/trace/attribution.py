@@ -18,16 +18,16 @@ from flatout.profiling.trace.host import Host, host
 from flatout.profiling.trace.idle import Gaps, Syncs
 from flatout.profiling.trace.intervals import NOBODY, Segments
 from flatout.profiling.trace.places import Places, directions, places
-from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
+from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecording
 from flatout.profiling.trace.twins import twins
-from flatout.profiling.trace.window import Window
+from flatout.profiling.trace.window import TimeWindow
 
 
 @dataclass(frozen=True)
-class Source:
+class LineSource:
     """Where lines and shapes come from: the recording itself, or one with more detail."""
 
-    recording: Recording
+    recording: TraceRecording
     places: Places
     twin: Ints
     """For each row of the recording its row in this source; NOBODY: none."""
@@ -43,20 +43,20 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Attribution:
     """A recording, its window, and the owner of each instant."""
 
-    recording: Recording
+    recording: TraceRecording
     host: Host
     work: Work
-    window: Window
+    window: TimeWindow
     main: int
     """The thread that takes the steps."""
     held: Segments
     """Owners are numbers of `order`; NOBODY: the device is idle."""
     gaps: Gaps
     syncs: Syncs
-    source: Source
+    source: LineSource
 
     @property
     def on_device(self) -> bool:
@@ -150,17 +150,17 @@ class Seen:
 
 
 def look(
-    recording: Recording,
-    detail: Recording | None = None,
+    recording: TraceRecording,
+    detail: TraceRecording | None = None,
     roots: Sequence[Path] = (),
     span: tuple[int, int] | None = None,
-) -> Seen:
+) -> Attribution:
     """Attribute a recording's time. `span`: use this interval (ns) as the window, not the steps."""
     host_side = host(recording)
     work = device.work(recording, host_side)
     steps = window.window(recording, host_side, work)
     if span is not None:
-        steps = Window(*span, ())
+        steps = TimeWindow(*span, ())
     main = processor.main_thread(recording, host_side)
     empty = tuple(np.empty(0, np.int64) for _ in range(4))
     sync_calls, gaps = Syncs(*empty[:3]), Gaps(*empty)
@@ -172,21 +172,21 @@ def look(
         rank = processor.ranks(recording, host_side)
         held = processor.held(recording, host_side, rank, main, steps.begin, steps.end)
     source = _source(recording, host_side, steps, detail, roots)
-    return Seen(recording, host_side, work, steps, main, held, gaps, sync_calls, source)
+    return Attribution(recording, host_side, work, steps, main, held, gaps, sync_calls, source)
 
 
 def _source(
-    recording: Recording,
+    recording: TraceRecording,
     host_side: Host,
-    steps: Window,
-    detail: Recording | None,
+    steps: TimeWindow,
+    detail: TraceRecording | None,
     roots: Sequence[Path],
-) -> Source:
+) -> LineSource:
     """Lines and shapes, from the recording with more detail where there is one."""
     if detail is None or detail is recording:
         step_places = places(recording, host_side, roots)
         twin = np.arange(len(recording.events))
-        return Source(recording, step_places, twin, step_places.where, step_places.backward)
+        return LineSource(recording, step_places, twin, step_places.where, step_places.backward)
     detail_host = host(detail)
     step_places = places(detail, detail_host, roots)
     marks = window.marks(detail, detail_host)
@@ -197,4 +197,4 @@ def _source(
     where = np.where(forward >= 0, where[forward], where)
     inherits = recording.events.category == Category.RUNTIME
     parent_place = np.where(inherits & (host_side.parent >= 0), where[host_side.parent], NOBODY)
-    return Source(detail, step_places, twin, np.where(inherits, parent_place, where), backward)
+    return LineSource(detail, step_places, twin, np.where(inherits, parent_place, where), backward)

@@ -64,8 +64,8 @@ class Instant:
 COMPLETE: set[type] = {Complete}
 INSTANTS: set[type] = {Instant}
 if fast is not None:
-    COMPLETE.add(fast.Complete)
-    INSTANTS.add(fast.Instant)
+    COMPLETE.add(fast.FastComplete)
+    INSTANTS.add(fast.FastInstant)
 
 
 def decode(text: bytes) -> list[Any] | None:

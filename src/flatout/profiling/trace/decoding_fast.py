@@ -11,7 +11,7 @@ Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 NONE = msgspec.Raw(b"")
 
 
-class Args(msgspec.Struct, gc=False):
+class FastArgs(msgspec.Struct, gc=False):
     """See decoding.Args."""
 
     external: Whole = msgspec.field(name="External id", default=-1)
@@ -33,7 +33,7 @@ class Args(msgspec.Struct, gc=False):
     element_type: msgspec.Raw = msgspec.field(name="dtype", default=NONE)
 
 
-class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
+class FastComplete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
     """See decoding.Complete."""
 
     name: str = ""
@@ -42,15 +42,15 @@ class Complete(msgspec.Struct, tag_field="ph", tag="X", gc=False):
     tid: Whole | str = -1
     ts: float = math.nan
     dur: float = 0.0
-    args: Args | None = None
+    args: FastArgs | None = None
 
 
-class Instant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
+class FastInstant(msgspec.Struct, tag_field="ph", tag="i", gc=False):
     """See decoding.Instant."""
 
     name: str = ""
     ts: float = math.nan
-    args: Args | None = None
+    args: FastArgs | None = None
 
 
 # Arrows, processes, counters and the like are not read.
@@ -58,7 +58,7 @@ SKIPPED = [
     msgspec.defstruct(f"Skipped{number}", [], tag_field="ph", tag=phase, gc=False)
     for number, phase in enumerate("sftMCNDOBEIRbnecvVpP")
 ]
-KINDS: Any = Complete | Instant
+KINDS: Any = FastComplete | FastInstant
 for skipped in SKIPPED:
     KINDS = KINDS | skipped
 DECODER = msgspec.json.Decoder(list[KINDS])

@@ -11,7 +11,7 @@ from flatout.nouns.anatomy import Kind
 from flatout.profiling.trace import intervals, kinds
 from flatout.profiling.trace.host import Host
 from flatout.profiling.trace.intervals import NOBODY, Segments
-from flatout.profiling.trace.recording import DEVICE, Category, Flags, Ints, Recording
+from flatout.profiling.trace.recording import DEVICE, Category, Flags, Ints, TraceRecording
 
 ORDER = (
     Kind.TENSOR_CORES,
@@ -50,13 +50,13 @@ class Work:
     """Runtime calls are recorded, but not the one that launched it: it was already queued when the
     recording began. Nothing waits for the device between a warm-up and the recording."""
 
-    def held(self, recording: Recording, low: int, high: int) -> Segments:
+    def held(self, recording: TraceRecording, low: int, high: int) -> Segments:
         """The owner of each instant of [low, high): ranks of ORDER, or NOBODY when idle."""
         events = recording.events
         return intervals.sweep(events.begin[self.rows], events.end[self.rows], self.rank, low, high)
 
 
-def work(recording: Recording, host: Host) -> Work:
+def work(recording: TraceRecording, host: Host) -> Work:
     """The work of the busiest device; empty where there is none."""
     rows = _busiest(recording, recording.rows(*DEVICE))
     call, operator = _launchers(recording, host, rows)
@@ -68,7 +68,7 @@ def work(recording: Recording, host: Host) -> Work:
     return Work(rows, _ranks(recording, host, rows, operator), call, operator, launched, orphaned)
 
 
-def _busiest(recording: Recording, rows: Ints) -> Ints:
+def _busiest(recording: TraceRecording, rows: Ints) -> Ints:
     events = recording.events
     devices: Ints = numbers(recording)[rows]
     if not len(rows):
@@ -81,7 +81,7 @@ def _busiest(recording: Recording, rows: Ints) -> Ints:
     return busiest_rows
 
 
-def numbers(recording: Recording) -> NDArray[np.int64]:
+def numbers(recording: TraceRecording) -> NDArray[np.int64]:
     """The device of each row: from its arguments, else its process."""
     pids = [pid if isinstance(pid, int) else -1 for pid, _ in recording.threads]
     device_numbers: NDArray[np.int64] = np.where(
@@ -92,7 +92,7 @@ def numbers(recording: Recording) -> NDArray[np.int64]:
     return device_numbers
 
 
-def streams(recording: Recording, rows: Ints) -> Ints:
+def streams(recording: TraceRecording, rows: Ints) -> Ints:
     """The stream of each of these rows: from its arguments, else its thread."""
     tids = [tid if isinstance(tid, int) else -1 for _, tid in recording.threads]
     stream_numbers: Ints = np.where(
@@ -103,7 +103,7 @@ def streams(recording: Recording, rows: Ints) -> Ints:
     return stream_numbers
 
 
-def _launchers(recording: Recording, host: Host, rows: Ints) -> tuple[Ints, Ints]:
+def _launchers(recording: TraceRecording, host: Host, rows: Ints) -> tuple[Ints, Ints]:
     """The call and the operator that launched each row."""
     events = recording.events
     calls = recording.rows(Category.RUNTIME)
@@ -128,7 +128,7 @@ def _look_up(keys: Ints, values: Ints, wanted_keys: Ints) -> Ints:
     return matches
 
 
-def _ranks(recording: Recording, host: Host, rows: Ints, operator: Ints) -> Ints:
+def _ranks(recording: TraceRecording, host: Host, rows: Ints, operator: Ints) -> Ints:
     """Ranks by name; computation inside an optimizer's step belongs to the optimizer."""
     by_name = np.full(len(recording.names), RANKS[Kind.OTHER], np.int64)
     for number in np.flatnonzero(np.bincount(recording.events.name[rows])).tolist():

@@ -9,7 +9,7 @@ import numpy as np
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.profile import MemoryPoint, Span
 from flatout.profiling.trace import device, operators, processor
-from flatout.profiling.trace.attribution import Seen
+from flatout.profiling.trace.attribution import Attribution
 from flatout.profiling.trace.intervals import NOBODY
 from flatout.profiling.trace.recording import Category, Flags, Ints
 
@@ -17,7 +17,7 @@ MOST_SPANS = 4000
 MOST_POINTS = 2000
 
 
-def timeline(attribution: Seen) -> tuple[Span, ...]:
+def timeline(attribution: Attribution) -> tuple[Span, ...]:
     """Spans of the middle step, in order of begin; the shortest are left out."""
     low, high = _middle(attribution)
     spans = [*_device(attribution, low, high), *_idle(attribution, low, high)]
@@ -30,7 +30,7 @@ def timeline(attribution: Seen) -> tuple[Span, ...]:
     return tuple(sorted(spans[:MOST_SPANS], key=lambda span: span.begin_ms))
 
 
-def _middle(attribution: Seen) -> tuple[int, int]:
+def _middle(attribution: Attribution) -> tuple[int, int]:
     """The middle step; on an accelerator its share of the window, because the device may lag."""
     steps, marks = attribution.window.steps, attribution.window.marks
     if marks and not attribution.on_device:
@@ -49,7 +49,7 @@ def _spans(
     ]
 
 
-def _device(attribution: Seen, low: int, high: int) -> Iterator[Span]:
+def _device(attribution: Attribution, low: int, high: int) -> Iterator[Span]:
     events, work = attribution.recording.events, attribution.work
     inside = (events.end[work.rows] > low) & (events.begin[work.rows] < high)
     rows, ranks = work.rows[inside], work.rank[inside]
@@ -65,7 +65,7 @@ def _device(attribution: Seen, low: int, high: int) -> Iterator[Span]:
         yield from _spans(f"stream {stream}", names, kinds, begin, end, low)
 
 
-def _idle(attribution: Seen, low: int, high: int) -> Iterator[Span]:
+def _idle(attribution: Attribution, low: int, high: int) -> Iterator[Span]:
     gaps = attribution.gaps
     inside = (gaps.end > low) & (gaps.begin < high)
     doing = gaps.doing[inside]
@@ -78,7 +78,7 @@ def _idle(attribution: Seen, low: int, high: int) -> Iterator[Span]:
     yield from _spans("idle", names, kinds, begin, end, low)
 
 
-def _host(attribution: Seen, low: int, high: int) -> list[Span]:
+def _host(attribution: Attribution, low: int, high: int) -> list[Span]:
     """The outermost operators of the main thread, with loader and optimizer."""
     if attribution.main not in attribution.host.nests:
         return []
@@ -95,7 +95,7 @@ def _host(attribution: Seen, low: int, high: int) -> list[Span]:
     return _spans("host", names, kinds, begin, end, low)
 
 
-def _visible_rows(attribution: Seen, rows: Ints) -> Flags:
+def _visible_rows(attribution: Attribution, rows: Ints) -> Flags:
     events = attribution.recording.events
     by_name = attribution.recording.named(
         lambda name: bool(
@@ -115,7 +115,7 @@ def _kind(rank: int) -> Kind | None:
     return None if kind is Kind.PYTHON else kind
 
 
-def _processor(attribution: Seen, low: int, high: int) -> list[Span]:
+def _processor(attribution: Attribution, low: int, high: int) -> list[Span]:
     """What the main thread itself was doing, instant by instant."""
     if attribution.main not in attribution.host.nests:
         return []
@@ -134,7 +134,7 @@ def _processor(attribution: Seen, low: int, high: int) -> list[Span]:
     return _spans("host", names, kinds, begin, end, low)
 
 
-def memory(attribution: Seen) -> tuple[MemoryPoint, ...]:
+def memory(attribution: Attribution) -> tuple[MemoryPoint, ...]:
     """Memory in use, of the accelerator if one trains, else of the host."""
     samples = attribution.recording.memory
     if not len(samples.at):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from flatout.profiling.trace import operators
 from flatout.profiling.trace.intervals import NOBODY, Nest, Segments, nest
-from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
+from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecording
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def owner_at(segments: Segments, at: Ints) -> Ints:
     return owners
 
 
-def host(recording: Recording) -> Host:
+def host(recording: TraceRecording) -> Host:
     """Nest the host's events."""
     events, count = recording.events, len(recording.events)
     rows = recording.rows(Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME)
@@ -74,7 +74,7 @@ def host(recording: Recording) -> Host:
     return Host(rows, parent, own, optimizing, loading, nests)
 
 
-def by_thread(recording: Recording, rows: Ints) -> list[tuple[int, Ints]]:
+def by_thread(recording: TraceRecording, rows: Ints) -> list[tuple[int, Ints]]:
     """The rows of each thread, in their order."""
     threads = recording.events.thread[rows]
     order = np.argsort(threads, kind="stable")

@@ -11,7 +11,7 @@ from flatout.profiling.trace import intervals, kinds, operators
 from flatout.profiling.trace.device import Work
 from flatout.profiling.trace.host import Host
 from flatout.profiling.trace.intervals import NOBODY, Segments
-from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
+from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecording
 
 QUEUED_NS = 5_000
 """A kernel whose launch returned this long before the gap was already queued: the host is not
@@ -40,7 +40,7 @@ class Syncs:
     end: Ints
 
 
-def syncs(recording: Recording, work: Work) -> Syncs:
+def syncs(recording: TraceRecording, work: Work) -> Syncs:
     """Runtime calls that synchronise, including copies of pageable memory.
 
     Where the trace has no runtime calls: the operators that need one.
@@ -59,7 +59,12 @@ def syncs(recording: Recording, work: Work) -> Syncs:
 
 
 def gaps(
-    recording: Recording, host: Host, work: Work, owners: Segments, sync_calls: Syncs, main: int
+    recording: TraceRecording,
+    host: Host,
+    work: Work,
+    owners: Segments,
+    sync_calls: Syncs,
+    main: int,
 ) -> Gaps:
     """The causes of all idle time in `owners`. `main`: the thread that takes the steps."""
     idle = owners.of(NOBODY)
@@ -84,7 +89,7 @@ def gaps(
     return pieces
 
 
-def _following(recording: Recording, work: Work, at: Ints) -> Ints:
+def _following(recording: TraceRecording, work: Work, at: Ints) -> Ints:
     """The work that ends each gap: index into work.rows; NOBODY: the window ended first."""
     begins = recording.events.begin[work.rows]
     indexes = np.searchsorted(begins, at)
@@ -93,7 +98,7 @@ def _following(recording: Recording, work: Work, at: Ints) -> Ints:
     return np.where(is_begin, indexes, NOBODY)
 
 
-def _queued(recording: Recording, work: Work, following: Ints, idle: Segments) -> Flags:
+def _queued(recording: TraceRecording, work: Work, following: Ints, idle: Segments) -> Flags:
     """Gaps whose next kernel had been launched well before: the device had queued work."""
     call = np.where(following >= 0, work.call[following], NOBODY)
     launched_at = recording.events.end[call]
@@ -117,7 +122,7 @@ def _outermost(host: Host, flag: Flags) -> Flags:
     return outermost
 
 
-def _waiting_for_ranks(recording: Recording) -> Flags:
+def _waiting_for_ranks(recording: TraceRecording) -> Flags:
     events = recording.events
     waits = recording.named(operators.RANKS.search)[events.name]
     rows_that_wait: Flags = waits & np.isin(
@@ -126,7 +131,7 @@ def _waiting_for_ranks(recording: Recording) -> Flags:
     return rows_that_wait
 
 
-def _overlaid(recording: Recording, pieces: Gaps, rows: Ints, cause: int) -> Gaps:
+def _overlaid(recording: TraceRecording, pieces: Gaps, rows: Ints, cause: int) -> Gaps:
     """The gaps cut at the borders of these rows; the parts inside get this cause."""
     events = recording.events
     rows = rows[np.argsort(events.begin[rows], kind="stable")]

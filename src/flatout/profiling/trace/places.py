@@ -14,7 +14,7 @@ from flatout.profiling.trace import lines
 from flatout.profiling.trace.groups import grouped
 from flatout.profiling.trace.host import Host, by_thread
 from flatout.profiling.trace.intervals import NOBODY, nest
-from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
+from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecording
 from flatout.profiling.trace.sites import FOREIGN, sites, text
 
 PACKAGES = ("site-packages", "dist-packages", "lib/python", "Lib\\", "/torch/", "<")
@@ -36,7 +36,7 @@ class Places:
         return self.entries[number] if number >= 0 else None
 
 
-def places(recording: Recording, host: Host, roots: Sequence[Path]) -> Places:
+def places(recording: TraceRecording, host: Host, roots: Sequence[Path]) -> Places:
     """The places from the recording's own stacks."""
     where, entries = _from_stacks(recording, roots)
     backward, forward = directions(recording, host)
@@ -44,7 +44,9 @@ def places(recording: Recording, host: Host, roots: Sequence[Path]) -> Places:
     return Places(np.where(backward, forward_places, where), entries, backward)
 
 
-def _from_stacks(recording: Recording, roots: Sequence[Path]) -> tuple[Ints, tuple[Place, ...]]:
+def _from_stacks(
+    recording: TraceRecording, roots: Sequence[Path]
+) -> tuple[Ints, tuple[Place, ...]]:
     """For each row the line in the innermost enclosing frame of the user's."""
     where = np.full(len(recording.events), NOBODY, np.int64)
     if not (recording.events.category == Category.PYTHON).any():
@@ -61,7 +63,7 @@ def _from_stacks(recording: Recording, roots: Sequence[Path]) -> tuple[Ints, tup
     return where, tuple(frames.entries)
 
 
-def _needs_line(recording: Recording, rows: Ints, callee: Ints) -> Flags:
+def _needs_line(recording: TraceRecording, rows: Ints, callee: Ints) -> Flags:
     """Rows that need a line: those that are no frames, and calls that led to such rows."""
     events = recording.events
     is_no_frame = events.category[rows] != Category.PYTHON
@@ -72,7 +74,7 @@ def _needs_line(recording: Recording, rows: Ints, callee: Ints) -> Flags:
     return needs_line
 
 
-def _callees(recording: Recording, rows: Ints, parent: Ints) -> dict[int, frozenset[str]]:
+def _callees(recording: TraceRecording, rows: Ints, parent: Ints) -> dict[int, frozenset[str]]:
     """For each call by the user's functions, the names of the functions that it called in turn."""
     names, callee_names = recording.names, dict[int, frozenset[str]]()
     for row, caller in zip(recording.events.name[rows].tolist(), parent.tolist(), strict=True):
@@ -83,7 +85,7 @@ def _callees(recording: Recording, rows: Ints, parent: Ints) -> dict[int, frozen
     return callee_names
 
 
-def _frames(recording: Recording, rows: Ints, own: Flags) -> tuple[Ints, Ints, Ints]:
+def _frames(recording: TraceRecording, rows: Ints, own: Flags) -> tuple[Ints, Ints, Ints]:
     """For each row of a thread: the user's frame around it, what that frame called, its parent."""
     events = recording.events
     nested = nest(events.begin[rows], events.end[rows])
@@ -113,7 +115,7 @@ def short(path: Path, root: Path) -> str:
 class _Frames:
     """Frames of the user's functions, and their lines."""
 
-    def __init__(self, recording: Recording, roots: Sequence[Path]) -> None:
+    def __init__(self, recording: TraceRecording, roots: Sequence[Path]) -> None:
         self.recording = recording
         self.roots = [root.resolve() for root in roots]
         self.files: dict[str, Path | None] = {}
@@ -199,7 +201,7 @@ class _Frames:
         return self.index[key]
 
 
-def directions(recording: Recording, host: Host) -> tuple[Flags, Ints]:
+def directions(recording: TraceRecording, host: Host) -> tuple[Flags, Ints]:
     """For each row: whether it is in a backward pass, and the row of its forward operator."""
     events = recording.events
     count = len(events)

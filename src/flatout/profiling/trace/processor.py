@@ -8,7 +8,7 @@ from flatout.nouns.anatomy import Kind
 from flatout.profiling.trace import intervals, operators
 from flatout.profiling.trace.host import Host
 from flatout.profiling.trace.intervals import Segments
-from flatout.profiling.trace.recording import Category, Ints, Recording
+from flatout.profiling.trace.recording import Category, Ints, TraceRecording
 
 ORDER = (
     Kind.MATMUL,
@@ -28,7 +28,7 @@ ORDER = (
 RANKS = {kind: rank for rank, kind in enumerate(ORDER)}
 
 
-def training_threads(recording: Recording, host: Host, main: int) -> list[int]:
+def training_threads(recording: TraceRecording, host: Host, main: int) -> list[int]:
     """The thread that takes the steps, and autograd's threads."""
     events = recording.events
     backward = recording.named(lambda name: name.startswith(operators.BACKWARD))
@@ -37,7 +37,7 @@ def training_threads(recording: Recording, host: Host, main: int) -> list[int]:
     return sorted(thread for thread in threads if thread in host.nests)
 
 
-def main_thread(recording: Recording, host: Host) -> int:
+def main_thread(recording: TraceRecording, host: Host) -> int:
     """The thread that takes the steps: the one with their marks, else with most host events."""
     events = recording.events
     is_step = recording.named(operators.STEP.fullmatch)[events.name]
@@ -46,7 +46,7 @@ def main_thread(recording: Recording, host: Host) -> int:
     return int(np.bincount(events.thread[rows]).argmax()) if len(rows) else -1
 
 
-def ranks(recording: Recording, host: Host) -> Ints:
+def ranks(recording: TraceRecording, host: Host) -> Ints:
     """Rank of each row's kind in ORDER, also for rows that are not the host's."""
     events = recording.events
     by_name = np.full((2, len(recording.names)), RANKS[Kind.PYTHON], np.int64)
@@ -74,7 +74,9 @@ def _kind(name: str, category: Category) -> Kind:
     return Kind.PYTHON
 
 
-def held(recording: Recording, host: Host, rank: Ints, main: int, low: int, high: int) -> Segments:
+def held(
+    recording: TraceRecording, host: Host, rank: Ints, main: int, low: int, high: int
+) -> Segments:
     """The owner of each instant of [low, high): ranks of ORDER. `rank`: of each row."""
     begins, ends, owners = [np.array([low])], [np.array([high])], [np.array([RANKS[Kind.PYTHON]])]
     training = training_threads(recording, host, main)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from flatout.nouns.errors import UserError
 from flatout.profiling.trace import decoding, widths
-from flatout.profiling.trace.recording import Category, Events, Memory, Recording
+from flatout.profiling.trace.recording import Allocations, Category, Events, TraceRecording
 from flatout.profiling.trace.stream import NEXT_STEP, Stream
 
 CATEGORIES = {
@@ -54,7 +54,7 @@ COLUMNS = {
 Column = NDArray[Any]
 
 
-def read(paths: Sequence[Path]) -> tuple[Recording, ...]:
+def read(paths: Sequence[Path]) -> tuple[TraceRecording, ...]:
     """Read traces, in order of their ranks; a folder stands for the traces in it.
 
     Raises UserError for a file that cannot be read, is not a trace or has no events.
@@ -74,7 +74,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         yield from traces
 
 
-def _read(path: Path, number: int) -> Recording:
+def _read(path: Path, number: int) -> TraceRecording:
     stream, columns = Stream(path), _Columns()
     gc_was_enabled = gc.isenabled()
     gc.disable()  # a million objects, and not one reference cycle
@@ -201,7 +201,7 @@ class _Columns:
             values = map(attrgetter(name), args)
             part[name][at] = [whole_numbers[value] for value in values]
 
-    def recording(self, stream: Stream, number: int) -> Recording:
+    def recording(self, stream: Stream, number: int) -> TraceRecording:
         """The whole recording. Raises UserError where there are no events."""
         joined = {
             name: np.concatenate([part[name] for part in self.parts])
@@ -217,7 +217,7 @@ class _Columns:
         order = np.lexsort((-end, begin))
         texts = {name: self._texts(name, joined) for name in self.texts}
         columns = {name: column[row_numbers[order]] for name, column in joined.items()}
-        return Recording(
+        return TraceRecording(
             path=str(stream.path),
             rank=_rank(stream, number),
             names=tuple(self.names),
@@ -324,10 +324,10 @@ def _parsed(raw: bytes) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _memory(instants: Iterable[tuple[float, int, bool]], base: float) -> Memory:
+def _memory(instants: Iterable[tuple[float, int, bool]], base: float) -> Allocations:
     plausible = [instant for instant in instants if abs(instant[0] - base) < LONGEST_US]
     plausible.sort(key=lambda instant: instant[0])
-    return Memory(
+    return Allocations(
         at=np.array([round((ts - base) * 1e3) for ts, _, _ in plausible], np.int64),
         total=np.array([total for _, total, _ in plausible], np.int64),
         accelerator=np.array([flag for _, _, flag in plausible], np.bool_),

@@ -69,7 +69,7 @@ class Events:
 
 
 @dataclass(frozen=True)
-class Memory:
+class Allocations:
     """Recorded allocations, in order of time."""
 
     at: Ints
@@ -79,7 +79,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Recording:
+class TraceRecording:
     """One process's trace, as read."""
 
     path: str
@@ -93,7 +93,7 @@ class Recording:
     concrete: tuple[str, ...]
     """JSON."""
     events: Events
-    memory: Memory
+    memory: Allocations
     metadata: dict[str, Any] = field(default_factory=dict)
     event_count: int = 0
     """Events in the file, including those that are no rows."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.profile import Collective, Copy, Gap, Kernel, Operator, Sync
 from flatout.profiling.trace import device, intervals, kinds, operators, processor
-from flatout.profiling.trace.attribution import Seen
+from flatout.profiling.trace.attribution import Attribution
 from flatout.profiling.trace.device import RANKS
 from flatout.profiling.trace.groups import Groups, grouped
 from flatout.profiling.trace.intervals import NOBODY
@@ -21,7 +21,7 @@ MOST = 2000
 MOST_SHAPES = 8
 
 
-def operator_table(attribution: Seen, factor: Mapping[Kind, float]) -> tuple[Operator, ...]:
+def operator_table(attribution: Attribution, factor: Mapping[Kind, float]) -> tuple[Operator, ...]:
     """Operators by name, place and direction."""
     recording, rows = attribution.recording, attribution.rows
     events = recording.events
@@ -64,7 +64,7 @@ def operator_table(attribution: Seen, factor: Mapping[Kind, float]) -> tuple[Ope
 
 
 def _operator_kinds(
-    attribution: Seen, groups: Groups, is_counted: Flags, group_numbers: Ints
+    attribution: Attribution, groups: Groups, is_counted: Flags, group_numbers: Ints
 ) -> list[Kind]:
     """The kind of each group: that of its kernels with the most time, else by its name.
 
@@ -88,7 +88,7 @@ def _operator_kinds(
     ]
 
 
-def _launching(attribution: Seen, groups: Groups, is_counted: Flags, rows: Ints) -> Ints:
+def _launching(attribution: Attribution, groups: Groups, is_counted: Flags, rows: Ints) -> Ints:
     """For each piece of device work the group that launched it; NOBODY: none of these."""
     group = np.full(len(attribution.recording.events), NOBODY, np.int64)
     group[rows] = groups.group
@@ -97,7 +97,7 @@ def _launching(attribution: Seen, groups: Groups, is_counted: Flags, rows: Ints)
 
 
 def _float32_by_kernels(
-    attribution: Seen, is_counted: Flags, group_numbers: Ints
+    attribution: Attribution, is_counted: Flags, group_numbers: Ints
 ) -> dict[int, tuple[str, ...]]:
     """Groups that launched kernels whose names say float32, for traces without dtypes."""
     is_float32 = attribution.recording.named(kinds.float32)
@@ -108,7 +108,11 @@ def _float32_by_kernels(
 
 
 def _distinct(
-    attribution: Seen, groups: Groups, rows: Ints, launched_ns: NDArray[np.float64], column: str
+    attribution: Attribution,
+    groups: Groups,
+    rows: Ints,
+    launched_ns: NDArray[np.float64],
+    column: str,
 ) -> dict[int, tuple[str, ...]]:
     """The distinct texts of a column in each group, the costliest first."""
     detail, twin = attribution.source.recording, attribution.source.twin[rows]
@@ -140,7 +144,7 @@ def _dtypes(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(dtype for dtype in text.split(", ") if dtype not in skipped))
 
 
-def kernel_table(attribution: Seen) -> tuple[Kernel, ...]:
+def kernel_table(attribution: Attribution) -> tuple[Kernel, ...]:
     """Kernels by name, operator and place."""
     recording, work = attribution.recording, attribution.work
     events = recording.events
@@ -173,7 +177,7 @@ def kernel_table(attribution: Seen) -> tuple[Kernel, ...]:
     return tuple(table)
 
 
-def gap_table(attribution: Seen, factor: Mapping[Kind, float]) -> tuple[Gap, ...]:
+def gap_table(attribution: Attribution, factor: Mapping[Kind, float]) -> tuple[Gap, ...]:
     """Idle time by cause, what the host did, and place."""
     recording, gaps = attribution.recording, attribution.gaps
     owner = owners(attribution, gaps.doing)
@@ -197,7 +201,7 @@ def gap_table(attribution: Seen, factor: Mapping[Kind, float]) -> tuple[Gap, ...
     return tuple(table)
 
 
-def owners(attribution: Seen, rows: Ints) -> Ints:
+def owners(attribution: Attribution, rows: Ints) -> Ints:
     """For each row the row whose name is reported.
 
     For a runtime call: the operator around it that needs a result from the device (aten::item),
@@ -225,7 +229,7 @@ def _is_frame(name: str) -> bool:
     return "::" not in name or name.startswith(operators.BACKWARD)
 
 
-def sync_table(attribution: Seen) -> tuple[Sync, ...]:
+def sync_table(attribution: Attribution) -> tuple[Sync, ...]:
     """Calls in which the host waited for the device."""
     events, syncs = attribution.recording.events, attribution.syncs
     rows = syncs.rows[attribution.window.inside(syncs.begin)]
@@ -258,7 +262,7 @@ def sync_table(attribution: Seen) -> tuple[Sync, ...]:
     return tuple(table)
 
 
-def copy_table(attribution: Seen) -> tuple[Copy, ...]:
+def copy_table(attribution: Attribution) -> tuple[Copy, ...]:
     """Copies by direction, kind of memory and place."""
     recording, work = attribution.recording, attribution.work
     events = recording.events
@@ -289,13 +293,13 @@ def copy_table(attribution: Seen) -> tuple[Copy, ...]:
     return tuple(table)
 
 
-def _exposed(attribution: Seen, rows: Ints, rank: int) -> Ints:
+def _exposed(attribution: Attribution, rows: Ints, rank: int) -> Ints:
     """How much of each row's time is owned by its kind."""
     owned, events = attribution.held.of(rank), attribution.recording.events
     return intervals.covered(owned.begin, owned.end, events.begin[rows], events.end[rows])
 
 
-def collective_table(attribution: Seen) -> tuple[Collective, ...]:
+def collective_table(attribution: Attribution) -> tuple[Collective, ...]:
     """Communication by collective."""
     names = attribution.recording.names
     if attribution.on_device:
@@ -334,7 +338,7 @@ def collective_table(attribution: Seen) -> tuple[Collective, ...]:
     return tuple(sorted(table, key=lambda collective: -collective.ms))
 
 
-def _sent_bytes(attribution: Seen, callers: Ints) -> Ints:
+def _sent_bytes(attribution: Attribution, callers: Ints) -> Ints:
     """Bytes passed by the callers of kernels; for a caller of several, only the first counts."""
     moved, counted, sizes = attribution.recording.events.moved, set(), []
     for operator in callers.tolist():
@@ -345,7 +349,7 @@ def _sent_bytes(attribution: Seen, callers: Ints) -> Ints:
     return np.array(sizes, np.int64)
 
 
-def _sent_bytes_within(attribution: Seen, rows: Ints, inner: Ints) -> Ints:
+def _sent_bytes_within(attribution: Attribution, rows: Ints, inner: Ints) -> Ints:
     """Bytes recorded with the operators `inner`, each of them in `rows` or inside one of `rows`."""
     totals, moved = (
         np.zeros(len(attribution.recording.events), np.int64),
@@ -361,7 +365,7 @@ def _sent_bytes_within(attribution: Seen, rows: Ints, inner: Ints) -> Ints:
     return sent
 
 
-def _collective_kind(attribution: Seen, row: int, operator: int) -> str:
+def _collective_kind(attribution: Attribution, row: int, operator: int) -> str:
     """The collective by the name of the kernel's launcher, else by the kernel's own name."""
     names, events = attribution.recording.names, attribution.recording.events
     while operator >= 0:

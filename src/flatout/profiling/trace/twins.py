@@ -17,14 +17,14 @@ from flatout.profiling.trace.aligning import align
 from flatout.profiling.trace.host import Host
 from flatout.profiling.trace.intervals import NOBODY
 from flatout.profiling.trace.processor import main_thread
-from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
+from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecording
 
 Marks = tuple[tuple[int, int], ...]
 ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93), np.uint64(0xFF51AFD7ED558CCD))
 
 
 @dataclass(frozen=True)
-class Side:
+class TwinSide:
     """One of the two recordings: facts for each of its rows."""
 
     thread: Ints
@@ -68,10 +68,10 @@ class Side:
 
 
 def twins(
-    recording: Recording,
+    recording: TraceRecording,
     host: Host,
     marks: Marks,
-    detail: Recording,
+    detail: TraceRecording,
     detail_host: Host,
     detail_marks: Marks,
     where: Ints,
@@ -98,7 +98,7 @@ def twins(
 class _Pairing:
     """Two sides, and the rows of the one that are matched in the other."""
 
-    def __init__(self, left: Side, right: Side, where: Ints) -> None:
+    def __init__(self, left: TwinSide, right: TwinSide, where: Ints) -> None:
         self.left, self.right, self.where = left, right, where
         self.twin = np.full(len(left.parent), NOBODY, np.int64)
         self.whole = np.zeros(len(left.parent), np.bool_)
@@ -149,8 +149,8 @@ class _Pairing:
 
 
 def _side(
-    recording: Recording, host: Host, marks: Marks, names: Ints, threads: Ints | None
-) -> Side:
+    recording: TraceRecording, host: Host, marks: Marks, names: Ints, threads: Ints | None
+) -> TwinSide:
     """The trees of these steps. Without marks the whole recording is one step."""
     events, count = recording.events, len(recording.events)
     rows = recording.rows(Category.OPERATOR, Category.ANNOTATION)
@@ -173,7 +173,7 @@ def _side(
         np.arange(len(order) - len(children_rows), len(order)) - first[parent[children_rows]]
     )
     name = names[events.name]
-    return Side(thread, step, parent, name, depth, number, order, first, child_counts)
+    return TwinSide(thread, step, parent, name, depth, number, order, first, child_counts)
 
 
 def _parents(host: Host, rows: Ints, step: Ints) -> tuple[Ints, Ints]:
@@ -189,7 +189,7 @@ def _parents(host: Host, rows: Ints, step: Ints) -> tuple[Ints, Ints]:
     return parent, depth
 
 
-def _marks(recording: Recording) -> Flags:
+def _marks(recording: TraceRecording) -> Flags:
     """Whether each row is the mark of a step."""
     is_mark: Flags = recording.named(operators.STEP.fullmatch)[recording.events.name]
     return is_mark

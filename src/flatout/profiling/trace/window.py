@@ -9,14 +9,14 @@ import numpy as np
 from flatout.profiling.trace import operators
 from flatout.profiling.trace.device import Work
 from flatout.profiling.trace.host import Host
-from flatout.profiling.trace.recording import Category, Flags, Ints, Recording
+from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecording
 
 LEAST_SHARE = 0.5
 """A step at either end with less than this share of the usual events was cut off."""
 
 
 @dataclass(frozen=True)
-class Window:
+class TimeWindow:
     """[begin, end) in ns.
 
     On an accelerator it begins when the device has finished the work launched before the first
@@ -51,7 +51,7 @@ def is_mark(name: str) -> bool:
     return operators.STEP.fullmatch(name) is not None
 
 
-def marks(recording: Recording, host: Host) -> tuple[tuple[int, int], ...]:
+def marks(recording: TraceRecording, host: Host) -> tuple[tuple[int, int], ...]:
     """The recorded steps, without steps that were cut off at the begin or the end."""
     events = recording.events
     is_step = recording.named(is_mark)[events.name]
@@ -69,22 +69,24 @@ def marks(recording: Recording, host: Host) -> tuple[tuple[int, int], ...]:
     return tuple(steps[complete[0] : complete[-1] + 1])
 
 
-def window(recording: Recording, host: Host, work: Work) -> Window:
+def window(recording: TraceRecording, host: Host, work: Work) -> TimeWindow:
     """The window of this recording, given the device's `work`."""
     events = recording.events
     step_marks = marks(recording, host)
     if not len(work.rows):
         if step_marks:
-            return Window(step_marks[0][0], step_marks[-1][1], step_marks)
+            return TimeWindow(step_marks[0][0], step_marks[-1][1], step_marks)
         rows = host.rows if len(host.rows) else np.arange(len(events))
-        return Window(int(events.begin[rows].min()), int(events.end[rows].max()), ())
+        return TimeWindow(int(events.begin[rows].min()), int(events.end[rows].max()), ())
     begin, end = events.begin[work.rows], events.end[work.rows]
     launch_times = np.where(work.launched >= 0, work.launched, begin)
     if not step_marks:
-        return Window(int(min(launch_times.min(), begin.min())), int(end.max()), ())
+        return TimeWindow(int(min(launch_times.min(), begin.min())), int(end.max()), ())
     low, high = step_marks[0][0], step_marks[-1][1]
     ends_before, ends_inside = end[(launch_times < low) | work.orphaned], end[launch_times < high]
     first, last = max(low, ends_before.max(initial=low)), max(high, ends_inside.max(initial=high))
     return (
-        Window(int(first), int(last), step_marks) if first < last else Window(low, high, step_marks)
+        TimeWindow(int(first), int(last), step_marks)
+        if first < last
+        else TimeWindow(low, high, step_marks)
     )

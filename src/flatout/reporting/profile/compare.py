@@ -59,7 +59,7 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class FindingSummary:
     """A finding that one of the two has, in short."""
 
     code: str
@@ -69,7 +69,7 @@ class Told:
 
 
 @dataclasses.dataclass(frozen=True)
-class Comparison:
+class ProfileComparison:
     """What differs between two profiles. `ms` are of one step."""
 
     before_ms: float
@@ -81,10 +81,10 @@ class Comparison:
     appeared: tuple[Change, ...]
     vanished: tuple[Change, ...]
     settings: tuple[Setting, ...]
-    gone: tuple[Told, ...]
+    gone: tuple[FindingSummary, ...]
     """Findings of the first that the second has no more."""
-    new: tuple[Told, ...]
-    stayed: tuple[Told, ...]
+    new: tuple[FindingSummary, ...]
+    stayed: tuple[FindingSummary, ...]
     samples: tuple[float, float] | None = None
     """Per step, where both are known."""
     caveats: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class Comparison:
 Reasons = dict[str, Sequence[Finding | Change]]
 
 
-def compare(a: dict[str, Any], b: dict[str, Any]) -> Comparison:
+def compare(a: dict[str, Any], b: dict[str, Any]) -> ProfileComparison:
     """What changed from document `a` to `b`. Raises UserError where one of them is no profile."""
     first, second = read(a), read(b)
     before, after = first.profile, second.profile
@@ -119,7 +119,7 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> Comparison:
     new = _only(second.findings, first.findings)
     changed, appeared, vanished = _kernels(before, after)
     reasons: Reasons = {"gone": gone, "new": new, "appeared": appeared, "vanished": vanished}
-    return Comparison(
+    return ProfileComparison(
         before.anatomy.step_ms,
         after.anatomy.step_ms,
         tuple(_parts(before, after, reasons)),
@@ -135,7 +135,7 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> Comparison:
     )
 
 
-def document(comparison: Comparison) -> dict[str, Any]:
+def document(comparison: ProfileComparison) -> dict[str, Any]:
     """What `flatout compare A B --json` prints."""
     fields = as_json(comparison)
     for name in ("parts", "kernels", "appeared", "vanished"):
@@ -286,9 +286,9 @@ def _only(findings: Iterable[Finding], others: Iterable[Finding]) -> list[Findin
     return [finding for finding in findings if (finding.code, finding.where) not in other_keys]
 
 
-def _brief(finding: Finding) -> Told:
+def _brief(finding: Finding) -> FindingSummary:
     ratio = finding.gain.ratio if finding.gain else None
-    return Told(finding.code, plain.one_line(finding.title), finding.where, ratio)
+    return FindingSummary(finding.code, plain.one_line(finding.title), finding.where, ratio)
 
 
 def _launches(anatomy: Anatomy, kind: Kind) -> float:

@@ -9,7 +9,7 @@ from flatout.nouns import units
 from flatout.reporting import plain
 from flatout.reporting.paragraphs import LABEL, Line, paragraph, show, width_of
 from flatout.reporting.profile import words
-from flatout.reporting.profile.compare import Change, Comparison, Told
+from flatout.reporting.profile.compare import Change, FindingSummary, ProfileComparison
 from flatout.reporting.profile.screen import mark_for
 
 if TYPE_CHECKING:
@@ -22,7 +22,9 @@ BETTER, WORSE = "green", "red"
 
 
 def compared(
-    comparison: Comparison, names: tuple[str, str] = ("A", "B"), console: Console | None = None
+    comparison: ProfileComparison,
+    names: tuple[str, str] = ("A", "B"),
+    console: Console | None = None,
 ) -> None:
     """Print what changed; on stdout unless another console is given. names: of the two."""
     from rich.console import Console
@@ -33,7 +35,7 @@ def compared(
 
 
 def lines(
-    comparison: Comparison, names: tuple[str, str], width: int, mark: str = "#"
+    comparison: ProfileComparison, names: tuple[str, str], width: int, mark: str = "#"
 ) -> Iterator[Line]:
     """The lines of the screen."""
     yield from _head(comparison, names, width)
@@ -62,7 +64,7 @@ def lines(
         yield from paragraph("note", caveat, width, "bold yellow")
 
 
-def _head(comparison: Comparison, names: tuple[str, str], width: int) -> Iterator[Line]:
+def _head(comparison: ProfileComparison, names: tuple[str, str], width: int) -> Iterator[Line]:
     style = f"bold {_style(comparison.after_ms - comparison.before_ms)}"
     before, after = map(units.milliseconds, (comparison.before_ms, comparison.after_ms))
     per = " per sample" if comparison.samples else ""
@@ -72,7 +74,7 @@ def _head(comparison: Comparison, names: tuple[str, str], width: int) -> Iterato
     yield from paragraph("profiles", title, width, "bold")
 
 
-def _parts(comparison: Comparison, width: int, mark: str) -> Iterator[Line]:
+def _parts(comparison: ProfileComparison, width: int, mark: str) -> Iterator[Line]:
     """Each part with a bar as long as its change; those of nothing left out."""
     head = f"{'':{LABEL}}{'part':<{NAME}}{'before':>10}{'after':>10}{'change':>10}"
     yield Line(head, ((0, len(head), "dim"),))
@@ -117,7 +119,7 @@ def _alone(change: Change) -> str:
     return f"{_signed(change.ms)}: {_short(change.name)} ({calls:,.0f} calls)"
 
 
-def _finding(finding: Told) -> str:
+def _finding(finding: FindingSummary) -> str:
     place = f" {finding.where}" if finding.where else ""
     ratio = f" ({units.ratio(finding.ratio)})" if finding.ratio else ""
     return f"{finding.code}{place}: {finding.title}{ratio}"

@@ -65,7 +65,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class ReportRow:
     """One row, with the time that it stands for."""
 
     cells: tuple[Cell, ...]
@@ -81,7 +81,7 @@ class Table:
     title: str
     note: str
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[ReportRow, ...]
     many: bool = False
 
     def numbers(self, column: int) -> bool:
@@ -99,7 +99,7 @@ def kernels(profile: Profile) -> Table:
     """Kernels by name, the costliest first."""
     step = profile.anatomy.step_ms
     rows = [
-        Row(
+        ReportRow(
             (
                 _name(kernel.name),
                 _kind(kernel.kind),
@@ -140,7 +140,7 @@ def operators(profile: Profile) -> Table:
             Cell(plain.one_line(", ".join(DTYPES.get(dtype, dtype) for dtype in operator.dtypes))),
             Cell(plain.one_line("; ".join(operator.shapes)), style="short"),
         )
-        rows.append(Row(cells, ms, operator.kind))
+        rows.append(ReportRow(cells, ms, operator.kind))
     times = ("Time",) if cpu else ("On the device", "On the host")
     columns = ("Operator", "Kind", *times, "Calls", "Line", "Reached", "Types", "Shapes")
     return _many("operators", "Operators", columns, rows)
@@ -172,7 +172,7 @@ def ranks(profile: Profile) -> Table:
 
 def devices(profile: Profile) -> Table:
     """What the driver reported of each GPU while the window was recorded."""
-    rows = tuple(Row(_device(sample)) for sample in profile.devices)
+    rows = tuple(ReportRow(_device(sample)) for sample in profile.devices)
     note = "Means over the samples taken while the window was recorded."
     return Table("devices", "Devices", note, DEVICE_COLUMNS, rows)
 
@@ -180,7 +180,7 @@ def devices(profile: Profile) -> Table:
 def ceilings(profile: Profile) -> Table:
     """What was measured of this hardware, beside its data sheet."""
     rows = [
-        Row(
+        ReportRow(
             (
                 Cell(plain.one_line(ceiling.title)),
                 Cell(plain.one_line(ceiling.device)),
@@ -196,7 +196,7 @@ def ceilings(profile: Profile) -> Table:
     return Table("ceilings", "Ceilings", "As `flatout bench` measured them.", columns, tuple(rows))
 
 
-def _many(id_: str, title: str, columns: tuple[str, ...], rows: list[Row]) -> Table:
+def _many(id_: str, title: str, columns: tuple[str, ...], rows: list[ReportRow]) -> Table:
     note = "Per step."
     if len(rows) > AT_MOST:
         omitted = rows[AT_MOST:]
@@ -231,7 +231,7 @@ def _without_empty(table: Table) -> Table:
 
 def _gaps(profile: Profile) -> Table:
     rows = [
-        Row(
+        ReportRow(
             (
                 _kind(gap.kind),
                 _ms(gap.ms),
@@ -251,7 +251,7 @@ def _gaps(profile: Profile) -> Table:
 
 def _syncs(profile: Profile) -> Table:
     rows = [
-        Row(
+        ReportRow(
             (
                 Cell(plain.one_line(sync.name)),
                 _number(sync.calls),
@@ -269,7 +269,7 @@ def _syncs(profile: Profile) -> Table:
 
 def _copies(profile: Profile) -> Table:
     rows = [
-        Row(
+        ReportRow(
             (
                 Cell(copy.direction),
                 Cell({True: "pinned", False: "pageable", None: ""}[copy.pinned]),
@@ -290,7 +290,7 @@ def _copies(profile: Profile) -> Table:
 
 def _collectives(profile: Profile) -> Table:
     rows = [
-        Row(
+        ReportRow(
             (
                 Cell(collective.name),
                 _number(collective.calls),
@@ -312,7 +312,7 @@ def _collectives(profile: Profile) -> Table:
 def _calls(profile: Profile) -> Table:
     calls = profile.seen.calls if profile.seen is not None else ()
     rows = [
-        Row(
+        ReportRow(
             (
                 Cell(plain.one_line(f"{call.name} {call.detail}")),
                 _number(call.calls),
@@ -326,14 +326,14 @@ def _calls(profile: Profile) -> Table:
     return Table("calls", "Calls in the loop", note, ("Call", "Calls", "Time", "Line"), tuple(rows))
 
 
-def _rank(rank: RankSeen, median_ms: float, median_compute_ms: float) -> Row:
+def _rank(rank: RankSeen, median_ms: float, median_compute_ms: float) -> ReportRow:
     style = "slow" if rank.compute_ms > SLOWER * median_compute_ms else ""
     times = (rank.step_ms, rank.busy_ms, rank.compute_ms, rank.communication_ms)
     step, busy, compute, communication = (_ms(value) for value in times)
     if rank.step_ms > SLOWER * median_ms:
         step = Cell(step.text, step.value, "slow")
     compute_cell = Cell(compute.text, compute.value, style)
-    return Row((Cell(str(rank.rank), rank.rank), step, busy, compute_cell, communication))
+    return ReportRow((Cell(str(rank.rank), rank.rank), step, busy, compute_cell, communication))
 
 
 def _device(sample: DeviceSample) -> tuple[Cell, ...]:

@@ -23,12 +23,12 @@ HERE = object()
 """Among the arguments of a deferred operation: the result of the one before it."""
 
 
-class Step:
+class DeferredStep:
     """A deferred operation, and the one before it."""
 
     __slots__ = ("args", "before", "func", "kwargs", "real", "versions")
 
-    def __init__(self, before: Step | None, func: Any, args: Any, kwargs: Any) -> None:
+    def __init__(self, before: DeferredStep | None, func: Any, args: Any, kwargs: Any) -> None:
         self.before, self.func, self.args, self.kwargs = before, func, args, kwargs
         self.real: Any = None
         self.versions = [_version(item) for item in (*args, *kwargs.values())]
@@ -48,9 +48,9 @@ class Step:
         if self.versions != [_version(item) for item in (*self.args, *self.kwargs.values())]:
             raise RuntimeError("a factor of attention scores was modified by an inplace operation")
 
-    def chain(self) -> Iterator[Step]:
+    def chain(self) -> Iterator[DeferredStep]:
         """The step itself and those before it that have not been computed."""
-        step: Step | None = self
+        step: DeferredStep | None = self
         while step is not None and step.real is None:
             yield step
             step = step.before
@@ -63,7 +63,7 @@ def _version(tensor: Any) -> int:
 
 
 @dataclass(eq=False)
-class Place:
+class AttentionModule:
     """A module that computes attention, and what deferring it led to."""
 
     calls: int = 0
@@ -86,18 +86,18 @@ class Place:
 class Pending:
     """What is known of a deferred tensor."""
 
-    step: Step
+    step: DeferredStep
     form: Form
     mode: tuple[Any, ...]
     """Gradient and autocast modes when its operations were deferred."""
-    place: Place
+    place: AttentionModule
     used: bool = False
     """The fused kernel was called with it."""
     item: weakref.ref[Any] | None = None
     """The tensor; None: it has been computed."""
 
 
-class Machinery:
+class TorchParts:
     """The classes that need torch, and the state that all watches share."""
 
     def __init__(self) -> None:
@@ -255,7 +255,7 @@ class _Mode:
             context.__exit__(*exception)
 
 
-def _deferred(machinery: Machinery) -> Any:
+def _deferred(machinery: TorchParts) -> Any:
     """The class of deferred tensors: any use except a query of its form computes the tensor."""
     import torch
 
@@ -311,9 +311,9 @@ def plain() -> bool:
 
 
 @functools.cache
-def machinery() -> Machinery:
+def machinery() -> TorchParts:
     """The instance of this process."""
-    return Machinery()
+    return TorchParts()
 
 
 class Guarded:
@@ -369,8 +369,8 @@ class Guarded:
             tensor = torch.ones(1, 1, 1)
             form = Form(tensor, tensor, (1, 1, 1))
             state = machinery()
-            step = Step(None, torch.bmm, (tensor, tensor), {})
-            pending = Pending(step, form, state.mode("cpu"), Place())
+            step = DeferredStep(None, torch.bmm, (tensor, tensor), {})
+            pending = Pending(step, form, state.mode("cpu"), AttentionModule())
             Look.apply(  # type: ignore[no-untyped-call]
                 state.make((1, 1, 1), tensor.dtype, pending)
             )

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from flatout_agent.speedups.attention import forms, operators
 from flatout_agent.speedups.attention.calls import (
     HERE,
+    AttentionModule,
+    DeferredStep,
     Pending,
-    Place,
-    Step,
     machinery,
     plain,
 )
@@ -31,7 +31,7 @@ UNKNOWN = object()
 class Watching:
     """What is deferred in one forward pass."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: AttentionModule) -> None:
         self.place = place
         self.machinery = machinery()
         self.table = operators.kinds_by_function()
@@ -99,7 +99,7 @@ class Watching:
         if mode[2] is not None and a.dtype is torch.float64:
             return UNKNOWN
         dtype = self.machinery.dtype(torch.matmul, a, mode, (HERE, HERE))
-        step = Step(None, func, (a, b) if equation is None else (equation, a, b), {})
+        step = DeferredStep(None, func, (a, b) if equation is None else (equation, a, b), {})
         return self._put_off(form.shape, dtype, Pending(step, form, mode, self.place))
 
     def _takes(self, *items: Any) -> bool:
@@ -146,7 +146,7 @@ class Watching:
             return UNKNOWN
         pending = scores._flatout
         args = tuple(HERE if argument is scores else argument for argument in args)
-        step = Step(pending.step, func, args, kwargs)
+        step = DeferredStep(pending.step, func, args, kwargs)
         dtype, shape = new.get("dtype", scores.dtype), new.get("shape", tuple(scores.shape))
         if not func.__name__.endswith("_") or func.__name__.endswith("__"):
             return self._put_off(shape, dtype, Pending(step, form, pending.mode, pending.place))
@@ -340,7 +340,7 @@ def watch_type() -> Any:
     return Watch
 
 
-def watched(place: Place, call: Callable[..., Any]) -> Callable[..., Any]:
+def watched(place: AttentionModule, call: Callable[..., Any]) -> Callable[..., Any]:
     """A module's call with its attention fused."""
     import torch
 

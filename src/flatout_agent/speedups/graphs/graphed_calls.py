@@ -63,7 +63,7 @@ def of_job(job: Job) -> list[GraphedCalls]:
     return [calls for calls in _known.values() if calls.job is job]
 
 
-class Pending:
+class PendingBackward:
     """A replayed forward pass whose activations are still needed; dies with its autograd graph."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class GraphedCalls:
         self.given_up = ""
         self.why_eager = ""
         self._model = weakref.ref(model)
-        self._pending: weakref.ref[Pending] | None = None
+        self._pending: weakref.ref[PendingBackward] | None = None
         self._version = self._moves = self._began = 0
 
     # On and off -----------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class GraphedCalls:
 
         self._keep_gradients(recording)
         flat = recording.graphed(*tensors)
-        token = Pending()
+        token = PendingBackward()
         node = next((item.grad_fn for item in flat if item.grad_fn is not None), None)
         if node is not None:
             node.register_prehook(token.begin)
@@ -359,7 +359,7 @@ class GraphedCalls:
                 gradient.data = gradient.detach().clone()
 
     def _backward_ends(
-        self, recording: Recording, token: Pending, inputs: int, gradients: Any, _: Any
+        self, recording: Recording, token: PendingBackward, inputs: int, gradients: Any, _: Any
     ) -> Any:
         """The recorded backward pass has run: only gradients that go to `.grad` stay in place.
 

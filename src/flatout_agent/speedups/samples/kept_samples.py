@@ -162,12 +162,12 @@ class KeptSamples:
             plain = iterator._dataset_fetcher
             kind = torch.utils.data._utils.fetch._MapDatasetFetcher
             if type(plain) is kind and "fetch" not in vars(plain):
-                iterator._dataset_fetcher = Fetcher(plain, self)
+                iterator._dataset_fetcher = KeptFetcher(plain, self)
 
     def _put_back(self) -> None:
         for iterator in self._iterators():
             fetcher = iterator._dataset_fetcher
-            if type(fetcher) is Fetcher and fetcher.cache is self:
+            if type(fetcher) is KeptFetcher and fetcher.cache is self:
                 iterator._dataset_fetcher = fetcher.plain
 
     @property
@@ -321,7 +321,7 @@ _caches: weakref.WeakKeyDictionary[Any, KeptSamples] = weakref.WeakKeyDictionary
 """By loader."""
 
 
-class Fetcher:
+class KeptFetcher:
     """In place of an iterator's `_MapDatasetFetcher`, which it holds."""
 
     def __init__(self, plain: Any, cache: KeptSamples) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.chain import Depth, compiled_by_user
-from flatout_agent.job import Job, Seen
+from flatout_agent.job import Job, WeakList
 from flatout_agent.job_facts import JobNotes
 from flatout_agent.recorder import Recorder
 from flatout_agent.replacing import Undo
@@ -45,7 +45,7 @@ class LoopNotes:
         self.record = LoopRecord()
         self._undo: list[Undo] = []
         self._begun = 0
-        self.watched: Seen[torch.nn.Module] = Seen()
+        self.watched: WeakList[torch.nn.Module] = WeakList()
         """Root models whose every call is seen."""
 
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> None:

@@ -24,7 +24,7 @@ PROFILER_TOOL = 2
 """sys.monitoring's number for profilers (Python 3.12): cProfile is one."""
 
 
-class Recording:
+class ProfilerRecording:
     """Steps `warmup` unrecorded, then `steps` recorded; `step` at the end of each.
 
     Its start and its end take time. Where the script starts a profiler of its own meanwhile, this

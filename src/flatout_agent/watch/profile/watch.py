@@ -25,7 +25,7 @@ from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import flops
 from flatout_agent.watch.profile.held import optimizer_bytes, parameter_bytes
 from flatout_agent.watch.profile.loop import LoopNotes
-from flatout_agent.watch.profile.recording import Recording, give_way, other_profiler
+from flatout_agent.watch.profile.recording import ProfilerRecording, give_way, other_profiler
 from flatout_agent.watch.profile.seen import Window
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
@@ -72,7 +72,7 @@ class ProfileWatch(Watcher):
         self._waited = 0
         self._attempts = 0
         self._recorded: list[Step] = []
-        self._recording: Recording | None = None
+        self._recording: ProfilerRecording | None = None
         self._count: Any = None
         self._count_steps = 0
         self._over = False
@@ -212,7 +212,7 @@ class ProfileWatch(Watcher):
                 self._back()
             return
         warmup = 1 if detail else self._warmup()
-        self._recording = Recording(self.job.device, steps, warmup, detail)
+        self._recording = ProfilerRecording(self.job.device, steps, warmup, detail)
         self._recording.start()
 
     def _back(self) -> None:
@@ -246,7 +246,7 @@ class ProfileWatch(Watcher):
             if self.orders.detail_steps:
                 self._record(self.orders.detail_steps, detail=True)
 
-    def _save_times(self, recording: Recording) -> None:
+    def _save_times(self, recording: ProfilerRecording) -> None:
         path = os.path.join(self.recorder.folder, f"times-{os.getpid()}")  # noqa: PTH118
         self.trace = recording.save(path)
         self._recording = None
@@ -260,7 +260,7 @@ class ProfileWatch(Watcher):
         self.phase = "flops"
         self._begin_count()
 
-    def _save_detail(self, recording: Recording) -> None:
+    def _save_detail(self, recording: ProfilerRecording) -> None:
         path = os.path.join(self.recorder.folder, f"detail-{os.getpid()}")  # noqa: PTH118
         self.detail_trace = recording.save(path)
         self._recording = None

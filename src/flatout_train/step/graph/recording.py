@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass
-class Recording:
+class StepRecording:
     inputs: list[Tensor]
     outputs: dict[str, Tensor]
     gradients: Sequence[tuple[Tensor, Tensor | None]]

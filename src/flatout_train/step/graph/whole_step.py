@@ -26,7 +26,7 @@ from flatout_train.step.graph.kinds import describe, difference
 from flatout_train.step.graph.placement import Placement
 from flatout_train.step.graph.program import Program
 from flatout_train.step.graph.rates import Rates
-from flatout_train.step.graph.recording import Recording
+from flatout_train.step.graph.recording import StepRecording
 
 Body = Callable[[Any], dict[str, Tensor]]
 Key = tuple[Hashable, int]
@@ -45,7 +45,7 @@ _TRIES = 3
 """Recordings tried while state on the host changes: a loader's thread may draw random numbers."""
 
 
-class Recorder(Protocol):
+class GraphRecorder(Protocol):
     """The interface to the device: runs a step on a side stream, records one and replays it."""
 
     def refusal(self) -> str | None: ...
@@ -88,24 +88,24 @@ class WholeStep:
         *,
         loss_fn: Any = None,
         average: Callable[[], Average | None] | None = None,
-        recorder: Recorder | None = None,
+        recorder: GraphRecorder | None = None,
         undo: Callable[[], None] | None = None,
     ) -> None:
         self._body, self._model, self._optimizer = body, model, optimizer
         self._loss_fn, self._average = loss_fn, average or _no_average
         self._program = Program(model, loss_fn)
         self._device = device
-        self._recorder: Recorder = recorder or CudaRecorder(device)
+        self._recorder: GraphRecorder = recorder or CudaRecorder(device)
         self._rates = Rates(optimizer, device)
         self._watchers, self._hooks = Watchers(optimizer), Hooks(model, optimizer)
         self._refusal = functools.partial(refusal, model, optimizer, device, scheduler)
         self._undo = undo or functools.partial(optimizer.zero_grad, set_to_none=True)
         self._placement: Placement | None = None
-        self._recordings: dict[Key, Recording] = {}
+        self._recordings: dict[Key, StepRecording] = {}
         self._unused: list[Callable[[], None]] = []
         """Recorded, but never replayed: freed with the others (see `CudaRecorder.renew`)."""
         self._counts: dict[Hashable, int] = {}
-        self._active: Recording | None = None
+        self._active: StepRecording | None = None
         self._moves = self._tries = self._wasted = 0
         problem = self._recorder.refusal() or self._refusal()
         self._over = problem is not None
@@ -203,7 +203,7 @@ class WholeStep:
             return None
         return tuple(parts)
 
-    def _find(self, key: Key) -> Recording | None:
+    def _find(self, key: Key) -> StepRecording | None:
         """The recording of this kind; compared, not hashed: keys are mostly the same objects."""
         for other, recording in self._recordings.items():
             if other == key:
@@ -307,7 +307,7 @@ class WholeStep:
                 self.reason = f"not yet: {moved}"
             return None
         gradients = [(parameter, parameter.grad) for parameter in host.parameters]
-        recording = self._recordings[key] = Recording(inputs, outputs, gradients, replay)
+        recording = self._recordings[key] = StepRecording(inputs, outputs, gradients, replay)
         self._counts.pop(key[0])
         self._active = recording
         self.reason = "recorded"
@@ -338,7 +338,7 @@ class WholeStep:
         let_go(failure, self._device)
         return problems[0], {}, None
 
-    def _replay(self, recording: Recording, tensors: list[Tensor]) -> dict[str, Tensor]:
+    def _replay(self, recording: StepRecording, tensors: list[Tensor]) -> dict[str, Tensor]:
         recording.fill(tensors)
         self._rates.send()
         if self._active is not recording or not recording.has_gradients():

@@ -18,7 +18,7 @@ from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile.flops import counter
 from flatout_agent.watch.profile.graphs import Forwards, Losses, keeping_line
 from flatout_agent.watch.profile.process import Collections, worker_cpu_s
-from flatout_agent.watch.profile.recording import Recording, other_profiler
+from flatout_agent.watch.profile.recording import ProfilerRecording, other_profiler
 from flatout_agent.watch.profile.seen import step_times_s
 from flatout_agent.watch.profile.settings import debug_variables
 
@@ -192,7 +192,7 @@ def test_flops_are_not_counted_inside_a_mode_of_the_script() -> None:
 
 
 def test_a_recording_and_its_marks(tmp_path: Path) -> None:
-    recording = Recording("cpu", steps=2, warmup=1, detail=False)
+    recording = ProfilerRecording("cpu", steps=2, warmup=1, detail=False)
     recording.start()
     assert other_profiler() or not recording.recording
     for _ in range(3):
@@ -246,7 +246,7 @@ def test_a_recording_on_a_gpu(tmp_path: Path) -> None:
     import json
 
     weight = torch.randn(256, 256, device="cuda")
-    recording = Recording("cuda", steps=2, warmup=1, detail=True)
+    recording = ProfilerRecording("cuda", steps=2, warmup=1, detail=True)
     recording.start()
     for _ in range(3):
         weight @ weight

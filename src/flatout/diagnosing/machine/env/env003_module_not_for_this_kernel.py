@@ -36,7 +36,7 @@ from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.installing import driver, system_packages
 from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.machine import Kernel, Machine
+from flatout.nouns.machine import LinuxKernel, Machine
 
 CHECK = Check(code="ENV003", severity=Severity.ERROR, since="0.2.0", hides=("ENV025",))
 
@@ -57,12 +57,12 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _parts(kernel: Kernel) -> str:
+def _parts(kernel: LinuxKernel) -> str:
     words = {True: "there", False: "missing", None: "not known"}
     return f"kernel headers: {words[kernel.headers]}; dkms: {words[kernel.dkms]}"
 
 
-def _text(kernel: Kernel) -> str:
+def _text(kernel: LinuxKernel) -> str:
     if kernel.dkms is False:
         return (
             "Reinstall the driver with DKMS, which builds it for each kernel update. Until "
@@ -72,7 +72,7 @@ def _text(kernel: Kernel) -> str:
     return f"{first} the module for the running kernel with DKMS, then load it."
 
 
-def _commands(place: Target, kernel: Kernel) -> tuple[str, ...]:
+def _commands(place: Target, kernel: LinuxKernel) -> tuple[str, ...]:
     if kernel.dkms is False:
         kinds = ("kernel-headers", "dkms")
         return (*system_packages.commands(place, *kinds), *driver.commands(place))
