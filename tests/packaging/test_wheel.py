@@ -22,7 +22,7 @@ import flatout
 
 pytestmark = pytest.mark.slow
 
-PACKAGES = ("flatout", "flatout_agent")
+PACKAGES = ("flatout", "flatout_agent", "flatout_programs", "flatout_train")
 
 
 @pytest.fixture(scope="module")

@@ -833,13 +833,13 @@ def test_declines(loader: Any, reason: str) -> None:
 
 def test_declines_where_memory_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boost, "spare_memory", lambda: None)
-    with pytest.raises(Declined, match="how much memory is free"):
+    with pytest.raises(Declined, match="the amount of free memory is unknown"):
         _apply(_loader())
 
 
 def test_trouble_in_taking_over_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     job, applied = _apply(loader := _loader())
-    monkeypatch.setattr(kept_samples, "Fetcher", None)
+    monkeypatch.setattr(kept_samples, "KeptFetcher", None)
     assert [_seen(b) for b in _start(job, loader)] == [_seen(b) for b in loader]
     assert applied.engaged() == (False, "TypeError: 'NoneType' object is not callable")
 

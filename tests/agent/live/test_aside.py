@@ -43,7 +43,7 @@ def test_where_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
 def program(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     script = folder / "program.py"
     head = f"import sys\nsys.path.insert(0, {str(SOURCE)!r})\n"
-    script.write_text(head + "import torch\nfrom flatout_agent.live.aside import Aside\n" + text)
+    script.write_text(head + "import torch\nfrom flatout_agent.live.aside import SideProcesses\n" + text)
     # For a single kernel, headers that are compiled first are most of a compiler's work.
     variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
                  "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
@@ -68,7 +68,7 @@ def work():
     value = float((torch.ones(1000, 1000) @ torch.ones(1000, 1000)).sum())
     (folder / "result").write_text(f"{handler} {torch.get_num_threads()} {value}")
     raise SystemExit(5)
-side = Aside()
+side = SideProcesses()
 side.begin(work)
 while side.running:
     time.sleep(0.01)
@@ -134,7 +134,7 @@ def test_a_program_that_waits_for_all_its_children_does_no_harm() -> None:
 
 ORPHAN = """
 import os, signal
-side = Aside()
+side = SideProcesses()
 side.begin(signal.pause)
 print(side._pids[0], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -160,7 +160,7 @@ import time
 from flatout_agent.boosts import compile as boost
 from flatout_agent.job import Job
 from flatout_agent.live import calls
-from flatout_agent.live.aside import Aside
+from flatout_agent.live.aside import SideProcesses
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(20, 40), torch.nn.Tanh(), torch.nn.Linear(40, 4))
 job = Job()
@@ -170,7 +170,7 @@ recorded = calls.begin(model, (x,), {})
 loss = model(x)
 calls.finish(recorded, loss)
 loss.square().sum().backward()
-side = Aside()
+side = SideProcesses()
 def work():
     applied = boost.apply(job, model, {})
     calls.again(recorded)

@@ -150,7 +150,7 @@ def test_without_room_no_copy_of_the_weights_is_kept_during_an_update(
     program, left, monkeypatch
 ) -> None:
     run = program(boost=update_boost(1.01))
-    monkeypatch.setattr(checks, "Before", lambda *args: pytest.fail("kept"))
+    monkeypatch.setattr(checks, "WeightsBefore", lambda *args: pytest.fail("kept"))
     left(7 * PARAMETERS - 1)
     verdict = run.check("boost")
     assert (verdict.passed, verdict.error) == (True, None)

@@ -649,7 +649,7 @@ class ToMeta:
 def test_copies_ahead_leave_every_bit(plan: Plan) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: True)
-        patch.setattr(device_prefetch, "PinnedCopies", ToMeta)
+        patch.setattr(device_prefetch, "SideStreamCopies", ToMeta)
         plain = Moving()
         plain.run(len(plan) + 2)
         expected = drawn()

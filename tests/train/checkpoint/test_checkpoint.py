@@ -321,8 +321,8 @@ def test_a_program_that_ends_without_close_still_has_its_last_checkpoint(tmp_pat
     program = (
         "import sys, time, torch; from flatout_train.checkpoint import files\n"
         "from flatout_train.checkpoint.checkpoint import Checkpoint\n"
-        "plain = files.Disk.write\n"
-        "files.Disk.write = lambda *a: (time.sleep(0.3), plain(*a))[1]\n"
+        "plain = files.Filesystem.write\n"
+        "files.Filesystem.write = lambda *a: (time.sleep(0.3), plain(*a))[1]\n"
         "Checkpoint(sys.argv[1], model=torch.nn.Linear(1, 1)).save()\n"
     )
     subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
