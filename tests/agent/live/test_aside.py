@@ -42,8 +42,8 @@ def test_where_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def program(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     script = folder / "program.py"
-    head = f"import sys\nsys.path.insert(0, {str(SOURCE)!r})\n"
-    script.write_text(head + "import torch\nfrom flatout_agent.live.aside import SideProcesses\n" + text)
+    head = f"import sys\nsys.path.insert(0, {str(SOURCE)!r})\nimport torch\n"
+    script.write_text(f"{head}from flatout_agent.live.aside import SideProcesses\n{text}")
     # For a single kernel, headers that are compiled first are most of a compiler's work.
     variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
                  "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
