@@ -1,6 +1,8 @@
-"""Programs without flatout, each in a fork of one process that has imported torch already.
+"""Programs with or without flatout, each in a fork of one process that has imported torch already.
 
-Importing torch and what its optimizers import is all that a small program takes time for.
+Importing torch and what its optimizers import is all that a small program takes time for. The agent
+begins there as in a program that imported torch before it: that it is loaded first, and waits for
+the import, is for tests with a process of their own.
 """
 
 from __future__ import annotations
@@ -10,8 +12,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from flatout_agent import wire
 
 PARENT = """# of tests/forked.py
 import json, os, runpy, sys
@@ -29,10 +34,14 @@ order = serve()
 if order is not None:
     torch.seed()  # each process draws its own numbers, where the program chooses no seed
     os.chdir(order["folder"])
+    os.environ.update(order["variables"])
     for number, path in ((0, os.devnull), (1, order["out"]), (2, order["err"])):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), number)
-    sys.argv[:] = order["argv"]
+    sys.orig_argv[1:] = sys.argv[:] = order["argv"]
     sys.path[0] = os.path.dirname(sys.argv[0])
+    if order["agent"]:
+        from flatout_agent import start
+        start.start()
     runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -48,16 +57,35 @@ class Done:
 
 def bare(argv: list[str], folder: Path, results: Path) -> Done:
     """The script `argv` in `folder`; its output is kept in `results`, outside of it."""
+    return _run(argv, folder, results, {}, agent=False)
+
+
+def with_variables(
+    argv: list[str], folder: Path, results: Path, variables: Mapping[str, str]
+) -> Done:
+    """As `bare`, with these variables besides; with the agent where they name its orders."""
+    return _run(argv, folder, results, variables, agent=wire.ORDERS_ENV in variables)
+
+
+def _run(
+    argv: list[str], folder: Path, results: Path, variables: Mapping[str, str], agent: bool
+) -> Done:
     out, err = results / "forked.out", results / "forked.err"
     if not hasattr(os, "fork"):
         done = subprocess.run(
-            [sys.executable, *argv], cwd=folder, capture_output=True, text=True, timeout=240
+            [sys.executable, *argv],
+            cwd=folder,
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=240,
         )
         return Done(done.returncode, done.stdout, done.stderr)
     parent = _parent()
     assert parent.stdin is not None
     assert parent.stdout is not None
     order = {"argv": argv, "folder": str(folder), "out": str(out), "err": str(err)}
+    order = {**order, "variables": dict(variables), "agent": agent}
     parent.stdin.write(json.dumps(order) + "\n")
     parent.stdin.flush()
     code = int(parent.stdout.readline())

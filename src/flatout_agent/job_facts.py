@@ -216,7 +216,7 @@ def machine_facts(device: str) -> dict[str, Any]:
         "device_name": torch.cuda.get_device_name() if cuda else None,
         "capability": torch.cuda.get_device_capability() if cuda else None,
         "hip": torch.version.hip is not None,
-        "bf16": native_bf16(device)[0],
+        "bf16": native_bf16(device).native,
         "bf16_inside_float32": bf16_inside_float32(device),
         "cores": usable_cores(),
         "threads": torch.get_num_threads(),

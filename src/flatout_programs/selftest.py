@@ -83,7 +83,7 @@ def main(arguments: list[str], tell: Tell) -> None:
 def _run(name: str, test: Test, tell: Tell, silent: bool = False) -> bool | None:
     """Run one test and report its result: passed, failed, or (None) skipped."""
     if not silent:
-        tell({"begin": name})
+        tell({"begin": name, "slow": getattr(test, "func", test) in (_import, compile_)})
     began = time.perf_counter()
     passed: bool | None = True
     figure = message = None

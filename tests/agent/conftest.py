@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from agent_paths import INJECT
 from flatout_agent import wire
 
@@ -47,7 +48,10 @@ RunAgent = Callable[..., AgentRun]
 
 @pytest.fixture
 def run_agent(tmp_path: Path) -> RunAgent:
-    """run_agent(argv, boosts=..., trial=..., name=...) -> AgentRun."""
+    """run_agent(argv, boosts=..., trial=..., name=...) -> AgentRun.
+
+    With `light=True` in a fork that has imported torch already: see `forked`.
+    """
 
     def run(
         argv: list[str],
@@ -57,24 +61,23 @@ def run_agent(tmp_path: Path) -> RunAgent:
         cwd: Path | None = None,
         env: dict[str, str] | None = None,
         timeout: float = 120,
+        light: bool = False,
     ) -> AgentRun:
         folder = tmp_path / name
         folder.mkdir()
         chosen = tuple(wire.BoostOrder(b) if isinstance(b, str) else b for b in boosts)
         orders = folder / "orders.json"
         orders.write_text(wire.dump(wire.Orders(str(folder), chosen, trial)))
-        variables = {
-            **os.environ,
-            "PYTHONPATH": str(INJECT),
-            wire.ORDERS_ENV: str(orders),
-            **(env or {}),
-        }
+        variables = {"PYTHONPATH": str(INJECT), wire.ORDERS_ENV: str(orders), **(env or {})}
+        if light:
+            done: Any = forked.with_variables(argv, cwd or tmp_path, folder, variables)
+            return AgentRun(done.returncode, done.stdout, done.stderr, folder)
         done = subprocess.run(
             [sys.executable, *argv],
             capture_output=True,
             text=True,
             cwd=cwd or tmp_path,
-            env=variables,
+            env={**os.environ, **variables},
             timeout=timeout,
         )
         return AgentRun(done.returncode, done.stdout, done.stderr, folder)

@@ -153,8 +153,11 @@ def test_what_is_no_usable_python(
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    told = ask(str(program), 0.4 if "sleep" in script else ENOUGH_S)
-    assert told == Interpreter(executable=str(program), version=version, error=error)
+    late = "sleep" in script
+    told = ask(str(program), 0.4 if late else ENOUGH_S)
+    assert told == Interpreter(
+        executable=str(program), version=version, error=error, timed_out=late
+    )
 
 
 def test_the_environment_is_the_users_without_our_orders(python: str, tmp_path: Path) -> None:

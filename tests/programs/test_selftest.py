@@ -29,7 +29,7 @@ def told(python: str, *arguments: str) -> list[dict[str, Any]]:
 def run(test: Any) -> dict[str, Any]:
     said: list[dict[str, Any]] = []
     selftest._run("it", test, said.append)
-    assert said[0] == {"begin": "it"}
+    assert said[0] == {"begin": "it", "slow": False}
     return said[1]
 
 
@@ -139,7 +139,7 @@ def test_torch_cannot_be_imported(tmp_path: Path) -> None:
     python = bare(tmp_path / "venv")
     install(site(python), "torch", "2.7.1", __init__="print('noise'); import missing")
     begun, failed, done = told(python)
-    assert begun == {"begin": "import torch"}
+    assert begun == {"begin": "import torch", "slow": True}
     assert failed["passed"] is False
     assert failed["message"] == "ModuleNotFoundError: No module named 'missing'"
     assert done == {"done": True}

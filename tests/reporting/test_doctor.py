@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from flatout.nouns.diagnosed import Diagnosed, Health
-from flatout.nouns.finding import Cure, Finding, Severity
+from flatout.nouns.finding import Cure, Finding, Sentence, Severity
 from flatout.nouns.interpreter import Jax, Tensorflow
 from flatout.nouns.machine import Machine
 from flatout.nouns.selftest import SelfTest
@@ -185,7 +185,7 @@ def test_document() -> None:
 
 def test_sentences_are_wrapped_and_commands_are_not() -> None:
     remark = "# why: " + "a long remark that says why the command below is the right one " * 2
-    cure = Cure("Do it.", (remark.strip(), COMMAND, f"# {COMMAND}"))
+    cure = Cure("Do it.", (Sentence(remark.strip()), COMMAND, f"# {COMMAND}"))
     text = drawn(diagnosed(dataclasses.replace(DRIVER, cure=cure)))
     lines = [line.strip() for line in text.splitlines()]
     assert COMMAND in lines

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterable
 
 from flatout.installing import driver as driver_of
-from flatout.installing import system_packages, target
+from flatout.installing import shell, system_packages, target
 from flatout.installing.target import Target
 from flatout.knowledge import gpus as data_sheets
 from flatout.knowledge.compat import cuda
@@ -214,7 +214,7 @@ def repair(place: Target) -> tuple[str, ...]:
         return driver_of.commands(place)
     return (
         system_packages.sudo(place, f"{REPAIRS[family]} $({listed})"),
-        "# Nothing listed? Then the driver came as a .run file: run that file again.",
+        shell.sentence("Nothing listed? Then the driver came as a .run file: run that file again."),
     )
 
 

@@ -19,7 +19,7 @@ def environment(target: Target, mirror: str | None = None) -> tuple[str, Choice]
     target = replace(target, python=".".join(python.split(".")[:2]))
     choice = pytorch.choose(target)
     lines = [
-        *(shell.remark(f"why: {reason}") for reason in choice.why),
+        *(shell.why(reason) for reason in choice.why),
         *_needs(target, choice),
         f"name: {NAME}",
         "channels:",
@@ -49,7 +49,7 @@ def _packages(target: Target, choice: Choice, mirror: str | None) -> list[str]:
         return [f'  - "{name}"' for name in conda_packages.names(target, choice)]
     index = releases.index_url(choice.build, mirror)
     return [
-        shell.remark(f"why: conda-forge has no {choice.build} build of PyTorch; pip installs it"),
+        shell.why(f"conda-forge has no {choice.build} build of PyTorch; pip installs it"),
         "  - pip",
         "  - pip:",
         f'      - "--extra-index-url {index}"',

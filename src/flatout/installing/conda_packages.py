@@ -10,9 +10,7 @@ from flatout.nouns.errors import UserError
 
 def lines(target: Target, choice: Choice) -> tuple[str, ...]:
     """Lines that install from conda-forge: PyTorch's own channel ended with 2.5."""
-    reason = shell.remark(
-        "why: PyTorch's own conda channel ended with 2.5; conda-forge builds it now"
-    )
+    reason = shell.why("PyTorch's own conda channel ended with 2.5; conda-forge builds it now")
     install = python_packages.lines(target, names(target, choice))
     if choice.cuda and target.driver is None:
         # conda refuses GPU builds where it finds no driver

@@ -85,7 +85,7 @@ def _dockerfile(container: Target, choice: Choice, mirror: str | None) -> str:
     health = HEALTH.get(vendor or "")
     why = [*choice.why, *([_needs(choice)] if choice.driver_needed else ()), WHY_SLIM]
     lines = [
-        *(shell.remark(f"why: {reason}") for reason in why),
+        *(shell.why(reason) for reason in why),
         shell.remark("build: docker build -t training ."),
         shell.remark(f"run: docker run --rm {_run_options(vendor)} training python train.py"),
         f"FROM {image}",

@@ -135,7 +135,7 @@ def _wsl(vendor: str, name: str, version: str) -> tuple[str, ...]:
 
 def _windows(vendor: str, name: str, version: str) -> tuple[str, ...]:
     return (
-        shell.remark(f"why: {name} offers its Windows drivers only on its own page{version}"),
+        shell.why(f"{name} offers its Windows drivers only on its own page{version}"),
         f"Start-Process '{_windows_page(vendor)}'",
         "Restart-Computer -Confirm",
     )
@@ -177,7 +177,7 @@ def _groups(target: Target) -> str:
 
 def _amd_linux(target: Target) -> tuple[str, ...]:
     return (
-        shell.remark("why: the kernel's own amdgpu drives it, and PyTorch's wheels include ROCm;"),
+        shell.why("the kernel's own amdgpu drives it, and PyTorch's wheels include ROCm;"),
         shell.remark(f"for AMD's own module (recommended on Instinct) see {AMD_PAGE}"),
         *(
             system_packages.install(target, f"linux-modules-extra-{system_packages.RUNNING}")
@@ -203,7 +203,7 @@ def _intel_linux(target: Target) -> tuple[str, ...]:
     if target.distribution == "ubuntu":
         tool = system_packages.install(target, "software-properties-common")
         add = sudo(target, "add-apt-repository -y ppa:kobuk-team/intel-graphics")
-        archive = (shell.remark("why: Intel's own archive for Ubuntu"), *tool, add)
+        archive = (shell.why("Intel's own archive for Ubuntu"), *tool, add)
     return (
         *archive,
         *system_packages.install(target, *packages),

@@ -48,7 +48,7 @@ def commands(target: Target, at_least: str | None) -> tuple[str, ...]:
     lines = recipe(target, at_least)
     if target.secure_boot:
         text = "Secure Boot is on: choose a password when asked, and enroll the key (MOK) with it"
-        lines.append(shell.remark(f"why: {text} in the blue screen at the restart"))
+        lines.append(shell.why(f"{text} in the blue screen at the restart"))
     return (*lines, sudo(target, "reboot"), shell.remark("after the restart: nvidia-smi"))
 
 
@@ -94,18 +94,18 @@ def _ubuntu(target: Target, at_least: str | None) -> list[str]:
         ]
     if target.distribution_version not in UBUNTU_RELEASES and target.distribution == "ubuntu":
         return [
-            shell.remark("why: ubuntu-drivers knows which driver this release of Ubuntu has"),
+            shell.why("ubuntu-drivers knows which driver this release of Ubuntu has"),
             *system_packages.install(target, "ubuntu-drivers-common", _headers()),
             sudo(target, "ubuntu-drivers install"),
         ]
     branch = branch or UBUNTU_BRANCH
     flavour = "-server" if _server(target) else ""
     flavour += "-open" if open_modules(target) and branch >= 535 else ""
-    why = f"why: Ubuntu's archive keeps branch {branch}"
+    why = f"Ubuntu's archive keeps branch {branch}"
     if flavour.endswith("-open"):
         why += "; the open kernel modules are NVIDIA's default from Turing on"
     package = f"nvidia-driver-{branch}{flavour}"
-    return [shell.remark(why), *system_packages.install(target, _headers(), package)]
+    return [shell.why(why), *system_packages.install(target, _headers(), package)]
 
 
 def _headers() -> str:
@@ -124,7 +124,7 @@ def _debian(target: Target, at_least: str | None) -> list[str]:
     if archive_branch is None and version:
         return _unknown(target, at_least)
     sections = [
-        shell.remark("why: the driver is not free software, so Debian keeps it in non-free"),
+        shell.why("the driver is not free software, so Debian keeps it in non-free"),
         *(sudo(target, line) for line in _debian_sections()),
     ]
     if (new_enough or not version) and not too_new and not _blackwell(target):
@@ -166,9 +166,7 @@ def _network_packages(target: Target) -> str:
 def _network_repository_apt(target: Target, release: str) -> list[str]:
     folder = f"{REPOSITORIES}/{release.replace('.', '')}/{_network_architecture(target)}"
     return [
-        shell.remark(
-            "why: the distribution's own driver is too old; NVIDIA's repository has newer ones"
-        ),
+        shell.why("the distribution's own driver is too old; NVIDIA's repository has newer ones"),
         *system_packages.install(target, "curl", "ca-certificates"),
         f"curl -fsSLo /tmp/cuda-keyring.deb {folder}/cuda-keyring_1.1-1_all.deb",
         sudo(target, "dpkg -i /tmp/cuda-keyring.deb"),
@@ -184,7 +182,7 @@ def _fedora(target: Target, at_least: str | None) -> list[str]:
         for kind in ("free", "nonfree")
     )
     return [
-        shell.remark("why: RPM Fusion builds the driver for Fedora's kernels"),
+        shell.why("RPM Fusion builds the driver for Fedora's kernels"),
         sudo(target, f"dnf install -y {free} {nonfree}"),
         sudo(
             target,
@@ -207,7 +205,7 @@ def _red_hat(target: Target, at_least: str | None) -> list[str]:
     headers = (*system_packages.PACKAGES["kernel-headers"]["dnf"], *modules)
     last = last_branch(target)
     lines = [
-        shell.remark("why: NVIDIA's own repository, built for this release"),
+        shell.why("NVIDIA's own repository, built for this release"),
         *repository,
         *system_packages.install(target, *headers, "'dnf-command(config-manager)'"),
         sudo(target, f"dnf config-manager --add-repo {address}"),
@@ -232,7 +230,7 @@ def _suse(target: Target, at_least: str | None) -> list[str]:
     release = f"{name}{major}"
     address = f"{REPOSITORIES}/{release}/{_network_architecture(target)}/cuda-{release}.repo"
     return [
-        shell.remark("why: NVIDIA's own repository, built for this release"),
+        shell.why("NVIDIA's own repository, built for this release"),
         sudo(target, f"zypper addrepo --refresh {address}"),
         sudo(target, "zypper --gpg-auto-import-keys refresh"),
         *system_packages.install(target, "kernel-default-devel", _network_packages(target)),
@@ -243,14 +241,14 @@ def _arch(target: Target, at_least: str | None) -> list[str]:
     last = last_branch(target)
     if last is not None:
         return [
-            shell.remark(f"why: this GPU needs branch {last}, which Arch keeps in the AUR"),
+            shell.why(f"this GPU needs branch {last}, which Arch keeps in the AUR"),
             *system_packages.install(target, "base-devel", "git", "linux-headers"),
             f"git clone https://aur.archlinux.org/nvidia-{last}xx-utils.git",
             f"cd nvidia-{last}xx-utils && makepkg -si",
         ]
     update = sudo(target, "pacman -Syu --needed --noconfirm linux-headers nvidia-open-dkms")
     return [
-        shell.remark("why: the open modules, built for whichever kernel is installed"),
+        shell.why("the open modules, built for whichever kernel is installed"),
         f"{update} nvidia-utils",
     ]
 
@@ -269,7 +267,7 @@ def _nixos(target: Target, at_least: str | None) -> list[str]:
         package = f"config.boot.kernelPackages.nvidiaPackages.legacy_{last}"
         settings.append(f"hardware.nvidia.package = {package};")
     return [
-        shell.remark("why: NixOS builds the system from /etc/nixos/configuration.nix; add there:"),
+        shell.why("NixOS builds the system from /etc/nixos/configuration.nix; add there:"),
         *(shell.remark(setting) for setting in settings),
         sudo(target, "nixos-rebuild boot"),
     ]

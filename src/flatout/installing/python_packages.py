@@ -64,8 +64,8 @@ def environment(target: Target) -> tuple[tuple[str, ...], Target]:
         creation = f"{creation} {OWN_ENVIRONMENT}"
     else:
         creation = f"{shell.python(target)} -m venv {OWN_ENVIRONMENT}"
-    why = "why: this Python belongs to the system, which forbids installing into it"
-    return (shell.remark(why), creation), new_target
+    why = "this Python belongs to the system, which forbids installing into it"
+    return (shell.why(why), creation), new_target
 
 
 def _belongs_to_system(target: Target) -> bool:

@@ -27,7 +27,7 @@ class Script:
     @property
     def text(self) -> str:
         """The reasons as comments above the lines."""
-        reasons = (shell.remark(f"why: {reason}") for reason in self.why)
+        reasons = (shell.why(reason) for reason in self.why)
         return "\n".join((*reasons, *self.commands)) + "\n"
 
 
@@ -64,6 +64,6 @@ def _variables(target: Target, choice: Choice) -> tuple[str, ...]:
     """Variables without which this build does not run on this GPU."""
     if choice.vendor != "amd" or target.gfx not in RDNA2:
         return ()
-    why = f"why: with this variable {target.gfx} runs the kernels of gfx1030, which the wheel has"
+    why = f"with this variable {target.gfx} runs the kernels of gfx1030, which the wheel has"
     value = system_packages.variable(target, "HSA_OVERRIDE_GFX_VERSION", "10.3.0")
-    return (shell.remark(why), *value)
+    return (shell.why(why), *value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from flatout.installing.target import Target
+from flatout.nouns.finding import Sentence
 
 PLAIN = re.compile(r"[\w@%+=:,./~\\-]+", re.ASCII)
 """Words without special meaning in either shell (a backslash only in Windows paths)."""
@@ -43,5 +44,15 @@ def python_code(target: Target, code: str) -> str:
 
 
 def remark(text: str) -> str:
-    """A comment, for both shells."""
+    """A comment, for both shells; it may hold a command."""
     return f"# {' '.join(text.split())}"
+
+
+def sentence(text: str) -> Sentence:
+    """A comment that is read and never copied."""
+    return Sentence(remark(text))
+
+
+def why(reason: str) -> Sentence:
+    """The comment that gives the reason for the lines below it."""
+    return sentence(f"why: {reason}")

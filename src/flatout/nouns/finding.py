@@ -22,6 +22,12 @@ class Severity(enum.StrEnum):
     """The check itself failed: an error in flatout, reported and not hidden."""
 
 
+class Sentence(str):
+    """A line of a Cure that is a remark to read: a terminal may wrap it, unlike a command."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True)
 class Cure:
     """What to do about it."""

@@ -123,6 +123,8 @@ class Interpreter:
     jax: Jax | None = None
     error: str | None = None
     """Why the interpreter could not be queried."""
+    timed_out: bool = False
+    """That error is the time limit: asked again, with more time, it may answer."""
 
 
 @dataclass(frozen=True)

@@ -8,24 +8,48 @@ from __future__ import annotations
 
 import math
 import re
+from typing import NamedTuple
 
 UNKNOWN = "unknown"
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
+class Quantity(NamedTuple):
+    """A number as it is printed, and its unit, which may be empty."""
+
+    number: str
+    unit: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.number} {self.unit}" if self.unit else self.number
+
+
+UNKNOWN_QUANTITY = Quantity(UNKNOWN)
+
+
 def milliseconds(value: float | None) -> str:
     """1514.2 -> "1514 ms", 41.23 -> "41.2 ms", 0.8312 -> "0.83 ms"."""
+    return str(in_milliseconds(value))
+
+
+def in_milliseconds(value: float | None) -> Quantity:
+    """`milliseconds`, its unit apart."""
     if value is None or not math.isfinite(value):
-        return UNKNOWN
-    return f"{_three_digits(value)} ms"
+        return UNKNOWN_QUANTITY
+    return Quantity(_three_digits(value), "ms")
 
 
 def rate(value: float | None, unit: str = "samples/s") -> str:
     """78.04 -> "78 samples/s", 2.113 -> "2.1 samples/s", 12345.6 -> "12,346 samples/s"."""
+    return str(at_rate(value, unit))
+
+
+def at_rate(value: float | None, unit: str = "samples/s") -> Quantity:
+    """`rate`, its unit apart."""
     if value is None or not math.isfinite(value):
-        return UNKNOWN
+        return UNKNOWN_QUANTITY
     digits = 0 if abs(value) >= 9.95 else 1 if abs(value) >= 0.995 else 3
-    return f"{value:,.{digits}f} {unit}"
+    return Quantity(f"{value:,.{digits}f}", unit)
 
 
 def ratio(value: float | None) -> str:
@@ -53,14 +77,19 @@ def share(value: float | None) -> str:
 
 def size(value: float | None) -> str:
     """Bytes in binary units: 1536 -> "1.5 KiB", 3435973837 -> "3.2 GiB"."""
+    return str(in_bytes(value))
+
+
+def in_bytes(value: float | None) -> Quantity:
+    """`size`, its unit apart."""
     if value is None or not math.isfinite(value):
-        return UNKNOWN
+        return UNKNOWN_QUANTITY
     amount = float(value)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(amount) < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{_two_digits(amount)} {unit}"
+            return Quantity(f"{amount:.0f}" if unit == "B" else _two_digits(amount), unit)
         amount /= 1024
-    return f"{_two_digits(amount)} TiB"
+    return Quantity(_two_digits(amount), "TiB")
 
 
 def duration(seconds: float | None) -> str:

@@ -92,7 +92,10 @@ class Question:
         version = None if late else conversation.output(question, self._environ, 1.0)
         parts = tuple(int(part) for part in (version or "").split(".") if part.isdecimal())
         if len(parts) != 3:
-            return Interpreter(executable=self._executable, error=ending or "reported nothing")
+            error = ending or "reported nothing"
+            return Interpreter(
+                executable=self._executable, error=error, timed_out=late and bool(ending)
+            )
         oldest = ".".join(map(str, OLDEST))
         old = f"Python {version} is too old to be queried; the oldest is {oldest}"
         error = old if parts < OLDEST else ending or "reported nothing"

@@ -19,8 +19,7 @@ FIRST = ("import torch", "find devices")
 """Without these, no other test can run."""
 LIMIT_S = 60.0
 SLOW_S = 180.0
-"""For tests that load or generate a lot of code."""
-SLOW = ("import torch", "torch.compile")
+"""For tests that say that they are slow: they load or generate a lot of code."""
 
 
 def run(
@@ -49,17 +48,18 @@ def _run_process(
 ) -> tuple[list[SelfTest], bool]:
     """The tests of one process, until it ends; and whether it ran all of them."""
     tests: list[SelfTest] = []
-    running, started_at = FIRST[0], time.monotonic()
+    running, slow, started_at = FIRST[0], True, time.monotonic()
     try:
         with Conversation(command, env) as talk:
-            while (answer := talk.answer(started_at + _limit_s(running, limit_s))) is not None:
+            while (answer := talk.answer(started_at + _limit_s(slow, limit_s))) is not None:
                 if "done" in answer:
                     return tests, True
                 if isinstance(answer.get("begin"), str):
                     running, started_at = answer["begin"], time.monotonic()
+                    slow = answer.get("slow") is True
                 elif (test := decode(SelfTest, answer)) is not None:
                     tests.append(test)
-                    running, started_at = "", time.monotonic()
+                    running, slow, started_at = "", False, time.monotonic()
             is_late = talk.running
             seconds = time.monotonic() - started_at
             ending = f"no end within {seconds:.3g} s" if is_late else talk.how_it_ended()
@@ -71,6 +71,6 @@ def _run_process(
     return tests, False
 
 
-def _limit_s(name: str, limit_s: float | None) -> float:
-    default_s = SLOW_S if name.startswith(SLOW) else LIMIT_S
+def _limit_s(slow: bool, limit_s: float | None) -> float:
+    default_s = SLOW_S if slow else LIMIT_S
     return default_s if limit_s is None else limit_s

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flatout.nouns import units
 from flatout.nouns.diagnosed import Diagnosed, Health
-from flatout.nouns.finding import Finding, Severity
+from flatout.nouns.finding import Finding, Sentence, Severity
 from flatout.nouns.gpu import Gpu
 from flatout.nouns.machine import Machine
 from flatout.nouns.selftest import SelfTest
@@ -136,16 +136,14 @@ def print_finding(console: Console, finding: Finding) -> None:
     print_entry(console, ("  found", finding.evidence, "dim"))
     print_entry(console, ("  cure", finding.cure.text, "dim"))
     for command in finding.cure.commands:
-        for line in _command_lines(plain.one_line(command), width_of(console) - LABEL):
+        for line in _command_lines(command, width_of(console) - LABEL):
             show(console, styled(f"{'':{LABEL}}{line}", "cyan"))
 
 
 def _command_lines(command: str, width: int) -> list[str]:
     """Commands stay whole, even beyond the edge: they are there to be copied; sentences wrap."""
-    sentence = command.startswith("# why: ") or command.endswith((".", ":"))
-    if not (command.startswith("# ") and sentence):
-        return [command]
-    return wrapped(command, width, hanging="# ")
+    line = plain.one_line(command)
+    return wrapped(line, width, hanging="# ") if isinstance(command, Sentence) else [line]
 
 
 def _selftest(test: SelfTest) -> Entry:

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from flatout.nouns import units
 from flatout.nouns.trial import Trial, Verdict
 from flatout.nouns.tuned import Tuned
+from flatout.nouns.units import Quantity
 from flatout.reporting import charts, document, outcome, plain
 from flatout.reporting.outcome import Headline, TuneOutcome
 
@@ -139,36 +140,39 @@ def before_and_after(head: Headline, tuned: Tuned) -> list[dict[str, Any]]:
     plan = outcome.plan_measured(tuned)
     waits = (tuned.baseline.wait_share, plan.wait_share if plan else None)
     untouched, planned = head.untouched, head.plan
-    table: list[tuple[str, Callable[[float | None], str], float | None, float | None]] = [
-        ("Time per step", units.milliseconds, untouched.step_ms, planned.step_ms),
-        ("Throughput", units.rate, untouched.samples_per_s, planned.samples_per_s),
-        ("Peak memory", units.size, untouched.peak_bytes, planned.peak_bytes),
-        ("Waiting for data", units.share, *waits),
+    table: list[tuple[str, Callable[[float | None], Quantity], float | None, float | None]] = [
+        ("Time per step", units.in_milliseconds, untouched.step_ms, planned.step_ms),
+        ("Throughput", units.at_rate, untouched.samples_per_s, planned.samples_per_s),
+        ("Peak memory", units.in_bytes, untouched.peak_bytes, planned.peak_bytes),
+        ("Waiting for data", lambda value: Quantity(units.share(value)), *waits),
     ]
     figures: list[dict[str, Any]] = []
     for name, show, before, after in table:
         if before is None and after is None:
             continue
         if head.answer is TuneOutcome.NOTHING:
-            figures.append({"name": name, "title": show(before), "bars": []})
+            figures.append({"name": name, "title": str(show(before)), "bars": []})
             continue
         values = {"as written": before, "with the plan": after}
         largest = max((value for value in values.values() if value), default=0.0)
         bars = [
-            {"side": side, "text": show(value), "width": 100 * value / largest if largest else 0}
+            {
+                "side": side,
+                "text": str(show(value)),
+                "width": 100 * value / largest if largest else 0,
+            }
             for side, value in values.items()
             if value is not None
         ]
-        title = _change([show(value) for value in values.values()])
+        title = _change(show(before), show(after))
         figures.append({"name": name, "title": title, "bars": bars})
     return figures
 
 
-def _change(texts: list[str]) -> str:
-    units_of = {text.partition(" ")[2] for text in texts}
-    if len(units_of) == 1 and units.UNKNOWN not in texts:
-        texts = [*(text.partition(" ")[0] for text in texts[:-1]), texts[-1]]
-    return " → ".join(texts)
+def _change(before: Quantity, after: Quantity) -> str:
+    """Both, the unit only once where it is the same."""
+    first = before.number if before.unit == after.unit else before
+    return f"{first} → {after}"
 
 
 def row(trial: Trial, folder: Path) -> dict[str, Any]:

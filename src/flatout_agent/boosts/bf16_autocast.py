@@ -105,14 +105,14 @@ def apply(job: Job, target: torch.nn.Module, params: Params) -> Applied:
     if reason is not None:
         raise Declined(reason)
     device = next(p.device.type for p in target.parameters())
-    native, detail = native_bf16(device)
-    if not native:
-        raise Declined(f"bfloat16: {detail}")
+    bf16 = native_bf16(device)
+    if not bf16.native:
+        raise Declined(f"bfloat16: {bf16.detail}")
     if not torch.amp.is_autocast_available(device):
         raise Declined(f"torch has no autocast for devices of type {device}")
     autocast = AutocastCall(device, torch.bfloat16)
     undo = job.wrap_call(target, Depth.PRECISION, autocast.layer)
-    return Applied(undo, lambda: autocast.engaged(detail))
+    return Applied(undo, lambda: autocast.engaged(bf16.detail))
 
 
 def by_hand(facts: JobFacts, params: Params) -> str:

@@ -134,7 +134,7 @@ def _no_use(device: str) -> str | None:
 
     if device != "cuda":
         return f"float16 needs a GPU, the model is on {device}"
-    if native_bf16(device)[0]:
+    if native_bf16(device).native:
         return "this GPU has native bfloat16, which needs no loss scaling"
     capability = torch.cuda.get_device_capability()
     if capability < (7, 0):

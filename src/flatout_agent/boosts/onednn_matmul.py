@@ -126,6 +126,6 @@ def _why_not_here() -> str | None:
         return "this torch was built without oneDNN"
     if torch.cuda.is_available():
         return "the setting also applies to the GPU, and would let it round factors to TF32"
-    if "AMX" in native_bf16("cpu")[1]:
+    if native_bf16("cpu").instructions == "AMX":
         return "the CPU has AMX: oneDNN would round factors to bfloat16"
     return None

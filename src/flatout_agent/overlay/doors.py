@@ -32,7 +32,7 @@ class Door(NamedTuple):
     position: int
     keyword: str
     intent: Callable[[Arguments], Intent | None]
-    extra: str = ""
+    extra: tuple[int, str] | None = None
     """A further argument that `intent` needs: position and keyword."""
 
 
@@ -59,7 +59,7 @@ def _by_mode(arguments: Arguments) -> Intent | None:
 DOORS = (
     Door("torch", "save", 1, "f", _writes),
     Door("torch", "load", 0, "f", _reads),
-    Door("torch", "from_file", 0, "filename", _mapped, "1 shared"),
+    Door("torch", "from_file", 0, "filename", _mapped, (1, "shared")),
     Door("torch.serialization", "save", 1, "f", _writes),
     Door("torch.serialization", "load", 0, "f", _reads),
     Door("torch.jit", "save", 1, "f", _writes),
@@ -78,9 +78,9 @@ DOORS = (
     Door("torchvision.io.image", "write_file", 0, "filename", _writes),
     Door("cv2", "imread", 0, "filename", _reads),
     Door("cv2", "imwrite", 0, "filename", _writes),
-    Door("h5py", "File.__init__", 1, "name", _by_mode, "2 mode"),
+    Door("h5py", "File.__init__", 1, "name", _by_mode, (2, "mode")),
     Door("sentencepiece", "SentencePieceProcessor.LoadFromFile", 1, "arg", _reads),
-    Door("pyarrow", "memory_map", 0, "path", _by_mode, "1 mode"),
+    Door("pyarrow", "memory_map", 0, "path", _by_mode, (1, "mode")),
 )  # fmt: skip
 
 
@@ -125,12 +125,11 @@ def _replace(opening: Opening, door: Door, module: Any) -> None:
 
 
 def _wrapped(opening: Opening, door: Door, original: Callable[..., Any]) -> Callable[..., Any]:
-    place, _, keyword = door.extra.partition(" ")
-
     def call(*args: Any, **options: Any) -> Any:
-        extra = options.get(keyword) if keyword in options else None
-        if place and len(args) > int(place):
-            extra = args[int(place)]
+        extra = None
+        if door.extra is not None:
+            place, keyword = door.extra
+            extra = args[place] if len(args) > place else options.get(keyword)
         intent = door.intent({"extra": extra})
         by_position = len(args) > door.position
         path = args[door.position] if by_position else options.get(door.keyword)

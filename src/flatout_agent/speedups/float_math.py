@@ -67,15 +67,15 @@ def multiply_in_bf16() -> tuple[Undo, str]:
 
     Returns (the undo, how this CPU computes bfloat16). Raises Declined where it would not.
     """
-    native, detail = native_bf16("cpu")
-    if not native:
-        raise Declined(f"bfloat16: {detail}")
+    bf16 = native_bf16("cpu")
+    if not bf16.native:
+        raise Declined(f"bfloat16: {bf16.detail}")
     # oneDNN takes the mode into account where its AMX or Arm kernels are; elsewhere it multiplies
     # in float32 all the same.
-    if "AMX" not in detail and "Arm" not in detail:
+    if not bf16.inside_float32:
         raise Declined(NO_KERNELS)
     refuse_own_choice()
-    return set_precision("medium", convolutions="bf16"), detail
+    return set_precision("medium", convolutions="bf16"), bf16.detail
 
 
 def rounding_error() -> float:

@@ -9,7 +9,7 @@ import platform
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from flatout_agent.speedups import nests
 
@@ -19,8 +19,25 @@ if TYPE_CHECKING:
 MAX_NODES = 200_000
 """Give up looking for low precision in an autograd graph after this many nodes."""
 
+CpuInstructions = Literal["AMX", "AVX512_BF16", "Arm BF16"]
 
-def native_bf16(device: torch.device | str) -> tuple[bool, str]:
+
+class Bf16Support(NamedTuple):
+    """Whether a device multiplies bfloat16 matrices natively."""
+
+    native: bool
+    detail: str
+    """The evidence, in words."""
+    instructions: CpuInstructions | None = None
+    """What a CPU does it with; None: it emulates it, or the device is no CPU."""
+
+    @property
+    def inside_float32(self) -> bool:
+        """Whether oneDNN's float-math mode takes effect: it has kernels for these alone."""
+        return self.instructions in ("AMX", "Arm BF16")
+
+
+def native_bf16(device: torch.device | str) -> Bf16Support:
     """Whether bfloat16 matrix multiplication is native on `device`, and the evidence.
 
     `device` is a torch.device, or its type alone: then the current one of that type is meant.
@@ -30,31 +47,30 @@ def native_bf16(device: torch.device | str) -> tuple[bool, str]:
     kind = getattr(device, "type", device)
     if kind == "cuda":
         if torch.version.hip:
-            return True, "native on this AMD GPU"
+            return Bf16Support(True, "native on this AMD GPU")
         if not torch.cuda.is_available():
-            return False, "no CUDA device can be used"
+            return Bf16Support(False, "no CUDA device can be used")
         # torch.cuda.is_bf16_supported asks for the same, but of the current device alone
         major, minor = torch.cuda.get_device_capability(device)
         if major >= 8:
-            return True, f"native at compute capability {major}.{minor}"
-        return False, f"emulated below compute capability 8.0, this GPU has {major}.{minor}"
+            return Bf16Support(True, f"native at compute capability {major}.{minor}")
+        return Bf16Support(
+            False, f"emulated below compute capability 8.0, this GPU has {major}.{minor}"
+        )
     if kind == "mps":
         newer = torch.backends.mps.is_macos_or_newer(14, 0)
-        return newer, "native from macOS 14 on" if newer else "needs macOS 14"
+        return Bf16Support(newer, "native from macOS 14 on" if newer else "needs macOS 14")
     if kind == "xpu":
         native = torch.xpu.get_device_properties(device).has_bfloat16_conversions
-        return bool(native), "native on this XPU" if native else "emulated on this XPU"
+        return Bf16Support(bool(native), f"{'native' if native else 'emulated'} on this XPU")
     if kind == "cpu":
         return _cpu_bf16()
-    return False, f"unknown for devices of type {kind}"
+    return Bf16Support(False, f"unknown for devices of type {kind}")
 
 
 def bf16_inside_float32(device: str) -> bool | None:
     """Whether oneDNN's float-math mode takes effect; None: not a CPU."""
-    if device != "cpu":
-        return None
-    native, detail = native_bf16(device)
-    return native and ("AMX" in detail or "Arm" in detail)
+    return native_bf16(device).inside_float32 if device == "cpu" else None
 
 
 def matmul_precision() -> str:
@@ -77,24 +93,25 @@ def rounds_to_tf32() -> bool:
     return convolutions == "tf32" or matmul_precision() != "highest"
 
 
-def _cpu_bf16() -> tuple[bool, str]:
+def _cpu_bf16() -> Bf16Support:
     import torch
 
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False, "this torch was built without oneDNN"
+        return Bf16Support(False, "this torch was built without oneDNN")
     # True also where oneDNN only emulates it with AVX512, so it is no more than a first test.
     if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return False, "oneDNN has no bfloat16 kernels for this CPU"
+        return Bf16Support(False, "oneDNN has no bfloat16 kernels for this CPU")
     if platform.machine().lower() in ("aarch64", "arm64"):
-        return True, "native (Arm BF16)"
-    for name, attribute, flag in (
+        return Bf16Support(True, "native (Arm BF16)", "Arm BF16")
+    instructions: tuple[tuple[CpuInstructions, str, str], ...] = (
         ("AMX", "_is_amx_tile_supported", "amx_bf16"),
         ("AVX512_BF16", "_is_avx512_bf16_supported", "avx512_bf16"),
-    ):
+    )
+    for name, attribute, flag in instructions:
         is_supported = getattr(torch.cpu, attribute, None)
         if is_supported() if is_supported is not None else flag in _cpu_flags():
-            return True, f"native ({name})"
-    return False, "this CPU has neither AMX nor AVX512_BF16, oneDNN would emulate it"
+            return Bf16Support(True, f"native ({name})", name)
+    return Bf16Support(False, "this CPU has neither AMX nor AVX512_BF16, oneDNN would emulate it")
 
 
 def _cpu_flags() -> frozenset[str]:

@@ -52,8 +52,11 @@ def kernels(setup: Setup) -> list[CeilingKernel]:
         title = f"matrix product, {name}, {setup.cores} cores"
         note = ""
         if name == "bf16":
-            note = instructions(setup.torch)
-            title = f"matrix product, bf16 ({_by(note)})"
+            from flatout_agent.speedups import precision
+
+            bf16 = precision.native_bf16("cpu")
+            note = bf16.detail
+            title = f"matrix product, bf16 ({bf16.instructions or 'emulated'})"
         family.append(
             CeilingKernel(f"matmul-cpu-{name}", title, "cpu", "TFLOP/s", curve, 2.0, note)
         )
@@ -91,18 +94,6 @@ def float8(torch: Any, device: str) -> Any:
 def _gfx(torch: Any, device: str) -> str:
     name = getattr(torch.cuda.get_device_properties(device), "gcnArchName", "")
     return str(name).partition(":")[0]
-
-
-def instructions(torch: Any) -> str:
-    """What multiplies bfloat16 on this CPU."""
-    from flatout_agent.speedups import precision
-
-    return precision.native_bf16("cpu")[1]
-
-
-def _by(note: str) -> str:
-    """AMX, AVX512_BF16; "emulated" where none of them is there."""
-    return note.partition("(")[2].rstrip(")") or "emulated"
 
 
 def products(setup: Setup, device: str, name: str, time_slice: Slice) -> Iterator[Point]:

@@ -87,14 +87,14 @@ def _auto(model: nn.Module, device: torch.device) -> Precision:
     reason = why_not_float32(model)
     if reason is not None:
         return Precision(_own(model), reason)
-    native, detail = native_bf16(device)
+    bf16 = native_bf16(device)
     if not torch.amp.is_autocast_available(device.type):
         return Precision("fp32", f"torch has no autocast for devices of type {device.type}")
-    if native:
-        return Precision("bf16", detail, torch.bfloat16, device_type=device.type)
+    if bf16.native:
+        return Precision("bf16", bf16.detail, torch.bfloat16, device_type=device.type)
     if device.type == "cuda" and _capability(device) >= (7, 0):
-        return _autocast("fp16", f"bfloat16 is {detail}", device)
-    return Precision("fp32", f"bfloat16: {detail}")
+        return _autocast("fp16", f"bfloat16 is {bf16.detail}", device)
+    return Precision("fp32", f"bfloat16: {bf16.detail}")
 
 
 def _autocast(name: str, reason: str, device: torch.device) -> Precision:
@@ -136,7 +136,7 @@ def _by_name(precision: str, model: nn.Module, device: torch.device) -> Precisio
             f"{device.type}. Use precision='fp32'."
         )
     if precision == "bf16":
-        return _autocast(precision, f"requested; {native_bf16(device)[1]}", device)
+        return _autocast(precision, f"requested; {native_bf16(device).detail}", device)
     return _autocast(precision, "requested; with loss scaling", device)
 
 

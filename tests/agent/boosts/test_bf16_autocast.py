@@ -12,6 +12,7 @@ from flatout_agent.boost import Declined
 from flatout_agent.boosts import bf16_autocast
 from flatout_agent.chain import Depth
 from flatout_agent.job import Job
+from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.wire import JobFacts, ModelFacts
 
 MODEL = ModelFacts(kind="Net", parameters=1_000_000, dtype="float32", device="cpu", matmul=2)
@@ -22,7 +23,9 @@ FACTS = JobFacts(
 
 @pytest.fixture(autouse=True)
 def native(monkeypatch):
-    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: (True, "native (fake)"))
+    monkeypatch.setattr(
+        bf16_autocast, "native_bf16", lambda device: Bf16Support(True, "native (fake)")
+    )
 
 
 class Net(nn.Module):
@@ -149,7 +152,8 @@ def test_compile_sits_inside():
 
 
 def test_declined_where_it_would_be_emulated(monkeypatch):
-    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda *_: (False, "oneDNN would emulate it"))
+    emulated = Bf16Support(False, "oneDNN would emulate it")
+    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda *_: emulated)
     with pytest.raises(Declined, match="emulate"):
         boosted(Net())
 

@@ -7,6 +7,7 @@ from flatout_agent.boost import Declined
 from flatout_agent.boosts import cpu_bf16
 from flatout_agent.job import Job
 from flatout_agent.speedups import float_math
+from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.wire import JobFacts, ModelFacts
 
 FACTS = JobFacts(
@@ -26,7 +27,8 @@ def settings():
 
 @pytest.fixture
 def amx(monkeypatch):
-    monkeypatch.setattr(float_math, "native_bf16", lambda device: (True, "native (AMX)"))
+    native = Bf16Support(True, "native (AMX)", "AMX")
+    monkeypatch.setattr(float_math, "native_bf16", lambda device: native)
 
 
 @pytest.fixture
@@ -58,7 +60,10 @@ def test_the_scripts_own_setting_has_the_last_word(applied):
 
 @pytest.mark.parametrize(
     ("native", "word"),
-    [((False, "emulated"), "emulated"), ((True, "native (AVX512_BF16)"), "needs AMX")],
+    [
+        (Bf16Support(False, "emulated"), "emulated"),
+        (Bf16Support(True, "native (AVX512_BF16)", "AVX512_BF16"), "needs AMX"),
+    ],
 )
 def test_declined_where_onednn_would_keep_float32(monkeypatch, native, word):
     monkeypatch.setattr(float_math, "native_bf16", lambda device: native)

@@ -7,6 +7,7 @@ from torch import nn
 from flatout_agent.boost import Declined
 from flatout_agent.boosts import fp16_autocast
 from flatout_agent.job import Job
+from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.wire import JobFacts, ModelFacts
 
 FACTS = JobFacts(
@@ -185,7 +186,7 @@ def test_declined_where_the_script_looks_at_gradients():
 )
 def test_only_gpus_with_tensor_cores_and_without_bfloat16(monkeypatch, native, capability, word):
     monkeypatch.undo()
-    monkeypatch.setattr(fp16_autocast, "native_bf16", lambda device: (native, ""))
+    monkeypatch.setattr(fp16_autocast, "native_bf16", lambda device: Bf16Support(native, ""))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     reason = fp16_autocast._no_use("cuda")
     assert reason is None if word is None else word in reason

@@ -14,6 +14,7 @@ from flatout_agent.boost import Applied, Declined
 from flatout_agent.boosts import onednn_matmul as boost
 from flatout_agent.job import Job
 from flatout_agent.speedups import float_math
+from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.wire import JobFacts, ModelFacts
 
 MODEL = ModelFacts("Net", 1_000_000, "float32", "cpu", matmul=3)
@@ -128,7 +129,8 @@ def test_declined_on_arm(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
 
 def test_declined_with_amx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(boost.platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(boost, "native_bf16", lambda device: (True, "native (AMX)"))
+    native = Bf16Support(True, "native (AMX)", "AMX")
+    monkeypatch.setattr(boost, "native_bf16", lambda device: native)
     with pytest.raises(Declined, match="has AMX"):
         boosted(net())
 

@@ -34,6 +34,7 @@ from flatout_agent.discovery import Discovery
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 from flatout_agent.speedups.attention import watch
+from flatout_agent.speedups.precision import Bf16Support
 from flatout_agent.watch import Watcher
 from flatout_agent.wire import BoostOrder
 
@@ -86,7 +87,7 @@ def a_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.unfreeze()  # what conftest has frozen may go at any time, and `path` counts it
     monkeypatch.setattr(loader_workers, "usable_cores", lambda: 2)
     monkeypatch.setattr(cpu_threads, "usable_cores", lambda: 2)
-    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: (True, "here"))
+    monkeypatch.setattr(bf16_autocast, "native_bf16", lambda device: Bf16Support(True, "here"))
     monkeypatch.setattr(watch, "SMALLEST", 1)
     monkeypatch.setattr(fused_loss, "SMALLEST", 1)
     monkeypatch.setattr(fused_loss, "COLUMNS", 2)

@@ -53,17 +53,17 @@ def x86(monkeypatch):
 
 
 def test_avx512_without_bf16_is_emulated_though_onednn_accepts_it(x86):
-    native, reason = precision.native_bf16("cpu")
+    native, reason, _ = precision.native_bf16("cpu")
     assert not native
     assert "emulate" in reason
     x86._is_amx_tile_supported = lambda: True
-    assert precision.native_bf16("cpu") == (True, "native (AMX)")
+    assert precision.native_bf16("cpu") == (True, "native (AMX)", "AMX")
 
 
 def test_releases_that_do_not_tell_are_read_from_the_cpu_flags(x86, monkeypatch):
     monkeypatch.setattr(torch, "cpu", SimpleNamespace())
     monkeypatch.setattr(precision, "_cpu_flags", lambda: frozenset({"avx512_bf16"}))
-    assert precision.native_bf16("cpu") == (True, "native (AVX512_BF16)")
+    assert precision.native_bf16("cpu") == (True, "native (AVX512_BF16)", "AVX512_BF16")
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_cuda_is_native_from_ampere_on(monkeypatch, device, native):
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", capabilities.__getitem__)
-    is_native, reason = precision.native_bf16(device)
+    is_native, reason, _ = precision.native_bf16(device)
     assert is_native is native
     assert ("8.0" if native else "7.5") in reason
 
@@ -93,5 +93,5 @@ def test_an_xpu_is_asked_by_its_own_number(monkeypatch):
         return SimpleNamespace(has_bfloat16_conversions=True)
 
     monkeypatch.setattr(torch.xpu, "get_device_properties", properties)
-    assert precision.native_bf16(torch.device("xpu", 3))[0]
+    assert precision.native_bf16(torch.device("xpu", 3)).native
     assert asked == [torch.device("xpu", 3)]

@@ -39,7 +39,7 @@ def native_bf16() -> bool:
     pytest.importorskip("torch")
     from flatout_agent.speedups.precision import native_bf16
 
-    return native_bf16("cpu")[0]
+    return native_bf16("cpu").native
 
 
 def profiled(*faults: str, half: bool = True) -> Told:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from flatout_agent.speedups.precision import Bf16Support
 from flatout_train.errors import UsageError
 from flatout_train.step import precision
 
@@ -37,7 +38,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
 
 
 def bf16_is(monkeypatch: pytest.MonkeyPatch, native: bool) -> None:
-    monkeypatch.setattr(precision, "native_bf16", lambda *_: (native, "told"))
+    monkeypatch.setattr(precision, "native_bf16", lambda *_: Bf16Support(native, "told"))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ reported.
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Protocol
@@ -45,6 +46,16 @@ _TRIES = 3
 """Recordings tried while state on the host changes: a loader's thread may draw random numbers."""
 
 
+class Phase(enum.Enum):
+    """Where the step stands on its way to a recording."""
+
+    WAITING = enum.auto()
+    """No recording yet; the next steps lead to one."""
+    RECORDED = enum.auto()
+    REFUSED = enum.auto()
+    """The last step ran without a recording, and the next one like it will too."""
+
+
 class GraphRecorder(Protocol):
     """The interface to the device: runs a step on a side stream, records one and replays it."""
 
@@ -74,8 +85,8 @@ class WholeStep:
     gradients or optimizer have hooks of the program's, which a replay would not call, steps are
     left to the caller; so is a step whose update of `average()` is the first, which copies.
 
-    `reason` is the current state: "recorded", or why not. `close()` frees the recordings and
-    restores the optimizer's flags.
+    `phase` is the current state, `reason` says it in words: "recorded", or why not. `close()`
+    frees the recordings and restores the optimizer's flags.
     """
 
     def __init__(
@@ -109,7 +120,9 @@ class WholeStep:
         self._moves = self._tries = self._wasted = 0
         problem = self._recorder.refusal() or self._refusal()
         self._over = problem is not None
-        self.reason = problem or "not yet: no step was run"
+        self.phase, self.reason = Phase.WAITING, "not yet: no step was run"
+        if problem is not None:
+            self.phase, self.reason = Phase.REFUSED, problem
 
     def run(self, batch: Any) -> dict[str, Tensor] | None:
         """Do the whole step and return the body's static tensors; None: the caller must do it."""
@@ -129,7 +142,7 @@ class WholeStep:
             self._active = None
             return self._approach(key, batch, tensors)
         recording.used += 1
-        self.reason = "recorded"
+        self.phase, self.reason = Phase.RECORDED, "recorded"
         return self._replay(recording, tensors)
 
     @contextlib.contextmanager
@@ -149,8 +162,7 @@ class WholeStep:
     @property
     def note(self) -> str:
         """`reason`, with "no: " before it where the step does not run as a graph."""
-        runs = self.reason == "recorded" or self.reason.startswith("not yet")
-        return self.reason if runs else f"no: {self.reason}"
+        return f"no: {self.reason}" if self.phase is Phase.REFUSED else self.reason
 
     @property
     def holds_memory(self) -> bool:
@@ -184,10 +196,13 @@ class WholeStep:
         """Whether the program has hooks, or the average's update is the first: run eagerly."""
         average = self._average()
         problem = self._hooks.problem()
-        if problem is None and average is not None and average.is_empty():
-            problem = "not yet: the average has not had its first update"
-        self.reason = problem or self.reason
-        return problem is not None
+        if problem is not None:
+            self._refuse(problem)
+        elif average is not None and average.is_empty():
+            self._wait("the average has not had its first update")
+        else:
+            return False
+        return True
 
     def _flags(self) -> Hashable:
         placement = self._placement
@@ -199,7 +214,7 @@ class WholeStep:
         parts: list[Hashable] = []
         problem = describe(batch, self._device, parts, tensors)
         if problem is not None:
-            self.reason = problem
+            self._refuse(problem)
             return None
         return tuple(parts)
 
@@ -217,7 +232,7 @@ class WholeStep:
         if self._over:
             return None
         if len(self._recordings) >= RECORDINGS:
-            self.reason = f"{RECORDINGS} kinds of step are recorded; this one is none of them"
+            self._refuse(f"{RECORDINGS} kinds of step are recorded; this one is none of them")
             return None
         kind, _ = key
         count = self._counts[kind] = self._counts.get(kind, 0) + 1
@@ -225,7 +240,7 @@ class WholeStep:
             self._stop_looking()
             return None
         if count <= EAGER_STEPS:
-            self.reason = f"not yet: step {count} of {EAGER_STEPS + 1} before a recording"
+            self._wait(f"step {count} of {EAGER_STEPS + 1} before a recording")
             return None
         if count == EAGER_STEPS + 1:
             return self._rehearse(batch)
@@ -257,7 +272,7 @@ class WholeStep:
         reason = difference(first, second)
         if self._recordings:
             self._counts.clear()
-            self.reason = reason
+            self._refuse(reason)
         else:
             self._give_up(reason)
 
@@ -284,7 +299,7 @@ class WholeStep:
         if waits is not None:
             self._give_up(waits)
         else:
-            self.reason = f"not yet: step {EAGER_STEPS + 1} of {EAGER_STEPS + 1} before a recording"
+            self._wait(f"step {EAGER_STEPS + 1} of {EAGER_STEPS + 1} before a recording")
         return dict(outputs)
 
     def _record(self, key: Key, batch: Any, tensors: list[Tensor]) -> dict[str, Tensor] | None:
@@ -304,13 +319,13 @@ class WholeStep:
                 self._give_up(problem or moved or "")
             else:
                 self._unused.append(replay)
-                self.reason = f"not yet: {moved}"
+                self._wait(moved or "")
             return None
         gradients = [(parameter, parameter.grad) for parameter in host.parameters]
         recording = self._recordings[key] = StepRecording(inputs, outputs, gradients, replay)
         self._counts.pop(key[0])
         self._active = recording
-        self.reason = "recorded"
+        self.phase, self.reason = Phase.RECORDED, "recorded"
         return self._replay(recording, tensors)
 
     def _capture(self, static: Any) -> tuple[str | None, Any, Callable[[], None] | None]:
@@ -358,9 +373,15 @@ class WholeStep:
             self._unused.clear()
             self._recorder.renew()
 
+    def _wait(self, reason: str) -> None:
+        self.phase, self.reason = Phase.WAITING, f"not yet: {reason}"
+
+    def _refuse(self, reason: str) -> None:
+        self.phase, self.reason = Phase.REFUSED, reason
+
     def _give_up(self, reason: str) -> None:
         self._over = True
-        self.reason = reason
+        self._refuse(reason)
         self._drop()
         self._rates.undo()
 

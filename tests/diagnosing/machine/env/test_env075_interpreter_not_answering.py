@@ -30,7 +30,9 @@ def test_no_python_at_all() -> None:
 
 
 def test_a_slow_one_is_a_note() -> None:
-    python = Interpreter(executable="/nfs/venv/bin/python", error="no answer within 1.53 s")
+    python = Interpreter(
+        executable="/nfs/venv/bin/python", error="no answer within 1.53 s", timed_out=True
+    )
     finding = only(ID, changed(workstation(), interpreter=python))
     assert finding.severity is Severity.NOTE
     assert commands(finding) == "flatout doctor --deep"

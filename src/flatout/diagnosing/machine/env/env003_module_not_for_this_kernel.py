@@ -33,7 +33,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import driver_state
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.installing import driver, system_packages
+from flatout.installing import driver, shell, system_packages
 from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import LinuxKernel, Machine
@@ -83,6 +83,6 @@ def _commands(place: Target, kernel: LinuxKernel) -> tuple[str, ...]:
         system_packages.sudo(place, 'dkms autoinstall -k "$(uname -r)"'),
         system_packages.sudo(place, "modprobe nvidia"),
         "nvidia-smi",
-        "# If dkms built nothing, the driver was installed without it. Reinstall it:",
+        shell.sentence("If dkms built nothing, the driver was installed without it. Reinstall it:"),
         *(line if line.startswith("#") else f"# {line}" for line in driver.commands(place)),
     )

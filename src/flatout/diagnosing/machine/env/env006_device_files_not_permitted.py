@@ -36,7 +36,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import driver_state
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.installing import system_packages, target
+from flatout.installing import shell, system_packages, target
 from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import DeviceFile, Machine
@@ -121,7 +121,9 @@ def _cure(
             f"Join the group {group}, then log out and in again: groups count from the next login.",
             (
                 system_packages.sudo(place, f'usermod -aG {group} "$(id -un)"'),
-                f"# After the new login: id -nG must name {group}, and nvidia-smi must work.",
+                shell.sentence(
+                    f"After the new login: id -nG must name {group}, and nvidia-smi must work."
+                ),
             ),
         )
     return _open_to_all(place)

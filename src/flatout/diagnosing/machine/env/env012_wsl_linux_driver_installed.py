@@ -32,7 +32,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import driver_state
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.installing import system_packages, target
+from flatout.installing import shell, system_packages, target
 from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import Machine
@@ -91,7 +91,7 @@ def _commands(place: Target) -> tuple[str, ...]:
     listed = driver_state.installed_packages(place)
     remove = REMOVE.get(system_packages.package_manager(place) or "")
     lines: tuple[str, ...] = (
-        "# Remove the packages of the Linux driver with your package manager.",
+        shell.sentence("Remove the packages of the Linux driver with your package manager."),
     )
     if listed and remove:
         lines = (listed, system_packages.sudo(place, f"{remove} $({listed})"))

@@ -38,7 +38,6 @@ from flatout.nouns.interpreter import Interpreter
 from flatout.nouns.machine import Machine
 
 CHECK = Check(code="ENV075", severity=Severity.ERROR, since="0.2.0")
-SLOW = "no answer within"
 SHOP = "WindowsApps"
 
 
@@ -47,7 +46,7 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     python = machine.interpreter
     if python is None or python.error is None or python.packages is not None:
         return
-    slow = python.error.startswith(SLOW)
+    slow = python.timed_out
     subject = f"Python {python.version}" if python.version else "the Python for the training"
     yield Diagnosis(
         title=f"{subject} does not answer{' in time' if slow else ''}: nothing is known of its "
