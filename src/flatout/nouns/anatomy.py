@@ -32,7 +32,17 @@ class Kind(enum.StrEnum):
     OTHER = "other"
     """Kernels and operators that no rule knows."""
     PYTHON = "python"
-    """On a CPU: between operators, in Python and in torch's dispatch."""
+    """On a CPU: between operators; where stacks were sampled, the next five stand instead."""
+    DISPATCH = "dispatch"
+    """On a CPU: between operators, in torch's Python and its dispatch."""
+    USER = "user-python"
+    """On a CPU: in the user's own Python."""
+    LIBRARY = "libraries"
+    """On a CPU: in other packages than torch."""
+    COLLECTING = "garbage-collection"
+    """On a CPU: in Python's garbage collector."""
+    BLOCKED = "blocked"
+    """On a CPU: waiting for something else than a batch: a file, a lock, another process, sleep."""
     WAIT_DATA = "wait-data"
     WAIT_HOST = "wait-host"
     """The host launches kernels more slowly than the device runs them."""
@@ -42,6 +52,10 @@ class Kind(enum.StrEnum):
     WAIT_OTHER = "wait-other"
 
 
+CALLING = (Kind.PYTHON, Kind.DISPATCH)
+"""Where a CPU trains: calling operators, and what else is not told from it."""
+HOST_PARTS = (*CALLING, Kind.USER, Kind.LIBRARY, Kind.COLLECTING, Kind.BLOCKED)
+"""Where a CPU trains: what is between operators."""
 WAITS = (Kind.WAIT_DATA, Kind.WAIT_HOST, Kind.WAIT_SYNC, Kind.WAIT_RANKS, Kind.WAIT_OTHER)
 
 

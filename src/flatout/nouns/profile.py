@@ -10,22 +10,9 @@ from dataclasses import dataclass, field
 from flatout.nouns.anatomy import Anatomy, Kind
 from flatout.nouns.ceiling import Ceiling
 from flatout.nouns.finding import Finding
+from flatout.nouns.host_time import HostTime
+from flatout.nouns.place import Place as Place
 from flatout_agent import wire
-
-
-@dataclass(frozen=True)
-class Place:
-    """A line of the user's own code: not of torch's, nor of a package's."""
-
-    file: str
-    """From where the program was started: train.py, pkg/model.py; outside of it the whole path."""
-    line: int
-    function: str = ""
-    source: str = ""
-    """The text of the line, stripped; empty: not known."""
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -202,6 +189,8 @@ class Profile:
     ceilings: tuple[Ceiling, ...] = ()
     job: wire.JobFacts | None = None
     seen: wire.LoopSeen | None = None
+    host: HostTime | None = None
+    """None: no stacks were sampled."""
     boosts: tuple[str, ...] = ()
     """Those that were on while it was recorded: what they cure is no finding."""
     trace: str | None = None

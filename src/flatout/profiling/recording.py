@@ -17,9 +17,10 @@ from flatout.nouns.observer import Observer, Silent
 from flatout.nouns.profile import Profile
 from flatout.probing.identity import identity
 from flatout.probing.sampling import Sampler
-from flatout.profiling import memory_categories, records
+from flatout.profiling import host_parts, memory_categories, records
+from flatout.profiling.host_lines import host_time
 from flatout.profiling.records import Follower
-from flatout.profiling.trace import analysing, places, reading
+from flatout.profiling.trace import analysing, places, reading, sites
 from flatout.running import foreground
 from flatout.running.command import Command
 from flatout.running.processes import Process
@@ -198,12 +199,20 @@ def profile_of(
     step_profile = analysing.analyse(recording, detail, step_ms=1000 * loop.step_s, roots=roots)
     facts = main_process.facts
     _check_device(step_profile, facts)
+    host = None
+    if main_process.host is not None:
+        sampled = _short_frames(main_process.host, roots[0])
+        host = host_time(sampled, step_profile.operators, _source(roots))
+        step_profile = dataclasses.replace(
+            step_profile, anatomy=host_parts.divided(step_profile.anatomy, host)
+        )
     complete = dataclasses.replace(
         step_profile,
         command=command.display,
         job=facts,
         boosts=main_process.engaged,
         seen=_short_places(loop, roots[0]),
+        host=host,
         trace=loop.trace,
         ceilings=known_ceilings,
         ranks=analysing.ranks(recordings),
@@ -211,6 +220,22 @@ def profile_of(
         capability=step_profile.capability or (facts.capability if facts else None),
     )
     return memory_categories.by_category(reaching.reached(complete))
+
+
+def _short_frames(host: wire.HostSeen, root: Path) -> wire.HostSeen:
+    """Stacks with the user's files relative to `root`, as in a Place."""
+    frames = (
+        frame
+        if frame.package
+        else dataclasses.replace(frame, file=places.short(Path(frame.file), root))
+        for frame in host.frames
+    )
+    return dataclasses.replace(host, frames=tuple(frames))
+
+
+def _source(roots: Sequence[Path]) -> Callable[[str, int], str]:
+    """From a file, as the agent names it, and a line to its text."""
+    return lambda file, line: sites.whole_line(roots[0] / file, line)
 
 
 def _check_device(profile: Profile, facts: wire.JobFacts | None) -> None:

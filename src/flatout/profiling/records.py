@@ -18,6 +18,7 @@ POLL_S = 0.1
 PHASES = {
     "warmup": "waiting until step times are steady",
     "window": "watching undisturbed steps",
+    "sample": "sampling which lines the host executes",
     "record": "recording steps for their times",
     "detail": "recording steps with stacks and shapes, for lines",
     "again": "waiting for the script's own profiler to end",

@@ -35,6 +35,7 @@ class Process:
     crashes: list[str] = field(default_factory=list)
     gate: wire.AtGate | None = None
     loop: wire.LoopSeen | None = None
+    host: wire.HostSeen | None = None
     decisions: list[wire.Decided] = field(default_factory=list)
     blocks: list[wire.BlockRun] = field(default_factory=list)
     live: wire.LiveSummary | None = None
@@ -65,6 +66,8 @@ class Process:
                 self.gate = record
             case wire.LoopSeen():
                 self.loop = record
+            case wire.HostSeen():
+                self.host = record
             case wire.Decided():
                 self.decisions.append(record)
             case wire.BlockRun():

@@ -107,6 +107,11 @@ class LoopRecord:
         if self._eval_began is None:
             self._eval_began = time.perf_counter()
 
+    @property
+    def evaluating(self) -> bool:
+        """Whether an evaluation has begun, and no training call has followed."""
+        return self._eval_began is not None
+
     def evaluated(self, output: Any) -> None:
         """That call has returned `output`."""
         self._eval_ended = time.perf_counter()

@@ -13,6 +13,11 @@ from types import FrameType
 AGENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # noqa: PTH100, PTH120
 LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep  # noqa: PTH100, PTH120
 PACKAGES = ("site-packages", "dist-packages")
+OWN = os.path.dirname(AGENT.rstrip(os.sep)) + os.sep  # noqa: PTH120
+"""The folder in which flatout's packages lie, perhaps beside others."""
+OWN_PACKAGES = ("flatout", "flatout_agent", "flatout_programs", "flatout_train")
+GENERATED = {"<eval_with_key": "torch", "<__array_function__": "numpy"}
+"""What begins the file name of generated code -> whose it is."""
 STARTED_IN = os.getcwd() + os.sep  # noqa: PTH109
 
 _names: dict[str, str] = {}
@@ -46,6 +51,38 @@ def user_frame(frame: FrameType | None, inside: str | None = None) -> FrameType 
     return None
 
 
+def display(file: str) -> str:
+    """A file as reports name it: relative to where the program was started, else the whole path."""
+    if file.startswith("<"):
+        return file
+    path = os.path.abspath(file)  # noqa: PTH100
+    return path[len(STARTED_IN) :] if path.startswith(STARTED_IN) else path
+
+
+def package(file: str) -> str:
+    """The package, or the module of Python's library, that a file belongs to; empty: the user's."""
+    name = _names.get(file)
+    if name is None:
+        name = _names[file] = _name(file)
+    if name:
+        return ""
+    if file.startswith("<"):
+        return GENERATED.get(file.split()[0].rstrip(">").rstrip("0123456789"), "python")
+    path = os.path.abspath(file)  # noqa: PTH100
+    if path.startswith(_torch()):
+        return "torch"
+    parts = path.replace("\\", "/").split("/")
+    for at, part in enumerate(parts[:-1]):
+        if part in PACKAGES:
+            return parts[at + 1].removesuffix(".py")
+    for folder in (OWN, LIBRARY):
+        if path.startswith(folder):
+            first = path[len(folder) :].replace("\\", "/").split("/")[0].removesuffix(".py")
+            if folder is LIBRARY or first in OWN_PACKAGES:
+                return first
+    return "python"
+
+
 def _name(file: str) -> str:
     if file.startswith("<"):
         return ""
@@ -53,11 +90,12 @@ def _name(file: str) -> str:
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     if main is None or os.path.abspath(main) != path:  # noqa: PTH100
         parts = path.replace("\\", "/").split("/")
-        if path.startswith((AGENT, LIBRARY, _torch())) or any(
+        own = tuple(OWN + name + os.sep for name in OWN_PACKAGES)
+        if path.startswith((*own, LIBRARY, _torch())) or any(
             folder in parts for folder in PACKAGES
         ):
             return ""
-    return path[len(STARTED_IN) :] if path.startswith(STARTED_IN) else path
+    return display(file)
 
 
 def _torch() -> str:

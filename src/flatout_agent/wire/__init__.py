@@ -17,6 +17,9 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from flatout_agent.wire.host import FrameSeen as FrameSeen
+from flatout_agent.wire.host import HostSeen as HostSeen
+from flatout_agent.wire.host import StackSeen as StackSeen
 from flatout_agent.wire.live import BlockRun as BlockRun
 from flatout_agent.wire.live import BoostOrder as BoostOrder
 from flatout_agent.wire.live import Decided as Decided
@@ -36,7 +39,7 @@ ORDERS_ENV = "FLATOUT_ORDERS"
 LAST_GATE = "last"
 
 BoostState = Literal["applied", "declined", "failed", "engaged", "idle"]
-Phase = Literal["warmup", "window", "record", "again", "detail", "flops"]
+Phase = Literal["warmup", "window", "sample", "record", "again", "detail", "flops"]
 """A trial has the first two, a profile all of them."""
 EndReason = Literal["window", "program"]
 """window: what was ordered is complete; program: the program ended by itself."""
@@ -323,6 +326,7 @@ Record = (
     | Redirected
     | Fault
     | LoopSeen
+    | HostSeen
     | Crashed
     | Ended
 )

@@ -101,8 +101,14 @@ def sites(path: Path, function: str, line: int) -> tuple[Site, ...]:
 @lru_cache(maxsize=1000)
 def text(path: Path, line: int) -> str:
     """The text of this line, stripped; empty: there is none."""
+    return whole_line(path, line).strip()
+
+
+@lru_cache(maxsize=1000)
+def whole_line(path: Path, line: int) -> str:
+    """The text of this line as it stands; empty: there is none."""
     lines = _source(path).splitlines()
-    return lines[line - 1].strip() if 0 < line <= len(lines) else ""
+    return lines[line - 1] if 0 < line <= len(lines) else ""
 
 
 @lru_cache(maxsize=200)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from flatout.nouns import units
-from flatout.nouns.anatomy import WAITS, Anatomy, Kind
+from flatout.nouns.anatomy import HOST_PARTS, WAITS, Anatomy, Kind
 from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting import plain
@@ -22,9 +22,9 @@ KERNELS = 20
 EXPLAIN = 3
 """Parts that are named as explaining the difference."""
 CODES = {
-    "DATA": (Kind.WAIT_DATA, Kind.PYTHON),
+    "DATA": (Kind.WAIT_DATA, *HOST_PARTS),
     "SYNC": (Kind.WAIT_SYNC,),
-    "HOST": (Kind.WAIT_HOST, Kind.PYTHON),
+    "HOST": (Kind.WAIT_HOST, *HOST_PARTS),
     "COPY": (Kind.COPY, Kind.CONVERSION),
     "COMM": (Kind.COMMUNICATION, Kind.WAIT_RANKS),
 }

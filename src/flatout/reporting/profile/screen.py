@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from flatout.nouns import units
-from flatout.nouns.anatomy import WAITS, Kind, Part
+from flatout.nouns.anatomy import HOST_PARTS, WAITS, Kind, Part
 from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Profiled
 from flatout.reporting import plain
@@ -28,7 +28,7 @@ SHORT = 36
 BLOCK = "█"  # full block
 STYLES = {
     **dict.fromkeys(WAITS, "yellow"),
-    Kind.PYTHON: "yellow",
+    **dict.fromkeys(HOST_PARTS, "yellow"),
     Kind.COPY: "magenta",
     Kind.COMMUNICATION: "magenta",
     Kind.CONVERSION: "magenta",

@@ -1,8 +1,9 @@
 """Watch a window of the real run: undisturbed steps, then recorded ones; then let it go on.
 
 Phases, each counted in steps: warmup (until step times are stable), window (undisturbed: nothing
-is recorded, only watched), record (torch.profiler, for times), detail (with stacks, shapes and
-memory, for lines) and one step whose operations are counted. After that all hooks are taken out.
+is recorded, only watched), sample (which lines the host executes), record (torch.profiler, for
+times), detail (with stacks, shapes and memory, for lines) and one step whose operations are
+counted. After that all hooks are taken out.
 Several ranks take each step together, and none decides by its own clock.
 """
 
@@ -27,6 +28,7 @@ from flatout_agent.watch.profile.held import optimizer_bytes, parameter_bytes
 from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.recording import ProfilerRecording, give_way, other_profiler
 from flatout_agent.watch.profile.seen import Window
+from flatout_agent.watch.profile.stacks import StackSampler
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
 from flatout_agent.watch.window import LEAST_WARMUP, LOCKSTEP_STEPS, stable
@@ -38,6 +40,12 @@ WINDOW_STEPS = 8
 WINDOW_S = 1.5
 """... for at least this long ..."""
 WINDOW_MOST = 20
+"""... and at most so many."""
+SAMPLE_STEPS = 4
+"""Steps whose stacks are sampled at least ..."""
+SAMPLE_S = 1.5
+"""... for at least this long ..."""
+SAMPLE_MOST = 100
 """... and at most so many."""
 REPORT_S = 0.5
 """Seconds between two records of steps in the same phase."""
@@ -62,6 +70,7 @@ class ProfileWatch(Watcher):
         self.loop = LoopNotes(job, recorder)
         self.window = Window(self.loop, recorder.folder)
         self.lockstep = world_size() > 1
+        self.sampler: StackSampler | None = None
         self.phase: wire.Phase = "warmup"
         self.trace = self.detail_trace = ""
         self.flops: float | None = None
@@ -71,6 +80,8 @@ class ProfileWatch(Watcher):
         self._recompiles = 0
         self._waited = 0
         self._attempts = 0
+        self._sampled: list[Step] = []
+        self._sampling_began = 0.0
         self._recorded: list[Step] = []
         self._recording: ProfilerRecording | None = None
         self._count: Any = None
@@ -193,8 +204,29 @@ class ProfileWatch(Watcher):
             self.profiler = True
         if closing:
             self.window.ends()
-            self.phase = "record"
-            self._record_times()
+            self.phase = "sample"
+            self.sampler = StackSampler(lambda: self.loop.record.evaluating)
+            self.sampler.start()
+            self._sampling_began = time.perf_counter()
+
+    def _in_sample(self, step: Step, closing: bool) -> None:
+        self._sampled.append(step)
+        if not self._sampled_enough():
+            return
+        self._end_sampling()
+        self.phase = "record"
+        self._record_times()
+
+    def _sampled_enough(self) -> bool:
+        steps = len(self._sampled)
+        if self.lockstep:
+            return steps >= WINDOW_STEPS
+        long_enough = time.perf_counter() - self._sampling_began >= SAMPLE_S
+        return steps >= SAMPLE_MOST or (steps >= SAMPLE_STEPS and long_enough)
+
+    def _end_sampling(self) -> None:
+        if self.sampler is not None:
+            self.sampler.stop()
 
     def _record_times(self) -> None:
         """Begin where the loader's pass goes on long enough; else with a later step."""
@@ -321,6 +353,7 @@ class ProfileWatch(Watcher):
             end_process(self.recorder)
 
     def _take_out(self) -> None:
+        self.recorder.safely("profile: samples", self._end_sampling)
         if self._recording is not None:
             self.recorder.safely("profile: stop", self._recording.stop)
         self.recorder.safely("profile: count", self._end_count)
@@ -338,6 +371,9 @@ class ProfileWatch(Watcher):
             self.recorder.write(wire.JobSeen(facts))
         if summary is not None:
             self.recorder.write(summary)
+        stacks = self.recorder.safely("profile: samples", self._stacks)
+        if stacks is not None:
+            self.recorder.write(stacks)
         measured = self.loop.steps[1:]
         recompiles, breaks = compile_counters()
         self.recorder.write(
@@ -352,6 +388,14 @@ class ProfileWatch(Watcher):
                 graph_breaks=breaks,
             )
         )
+
+    def _stacks(self) -> wire.HostSeen | None:
+        """Where the host's time went; None: no step was sampled."""
+        if self.sampler is None or not self._sampled:
+            return None
+        steps = len(self._sampled)
+        mean_s = sum(step.train_s for step in self._sampled) / steps
+        return self.sampler.summary(steps, mean_s)
 
     def _summary(self) -> wire.LoopSeen | None:
         """None: no undisturbed step was watched, and the script ran no profiler of its own."""

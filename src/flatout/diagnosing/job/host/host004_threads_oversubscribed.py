@@ -34,7 +34,7 @@ from collections.abc import Iterator
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import loading, savings
 from flatout.nouns import units
-from flatout.nouns.anatomy import WAITS, Kind
+from flatout.nouns.anatomy import HOST_PARTS, WAITS
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
@@ -53,7 +53,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     threads, workers = profile.job.threads, _busy_workers(profile)
     if threads + workers <= MORE * share or threads <= 1:
         return
-    operators = profile.anatomy.step_ms - profile.anatomy.part(Kind.PYTHON, *WAITS)
+    operators = profile.anatomy.step_ms - profile.anatomy.part(*HOST_PARTS, *WAITS)
     saves = savings.within(profile, BELIEVED * operators * (1 - share / (threads + workers)))
     if not savings.worth(profile, saves):
         return

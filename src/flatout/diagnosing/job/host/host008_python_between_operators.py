@@ -35,7 +35,7 @@ from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import loading, savings
 from flatout.diagnosing.job.host import launching
 from flatout.nouns import units
-from flatout.nouns.anatomy import WAITS, Kind
+from flatout.nouns.anatomy import CALLING, HOST_PARTS, WAITS
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
@@ -50,8 +50,8 @@ SPARED = 0.5
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the step."""
     anatomy = profile.anatomy
-    python = anatomy.part(Kind.PYTHON)
-    operators = [part for part in anatomy.parts if part.kind not in (Kind.PYTHON, *WAITS)]
+    python = anatomy.part(*CALLING)
+    operators = [part for part in anatomy.parts if part.kind not in (*HOST_PARTS, *WAITS)]
     calls = sum(part.launches for part in operators)
     computing = sum(part.ms for part in operators)
     calling = max(0.0, python - launching.paused_ms(profile)) + min(computing, DISPATCH_MS * calls)

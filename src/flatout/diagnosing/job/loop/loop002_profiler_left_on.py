@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, savings
 from flatout.nouns import units
-from flatout.nouns.anatomy import Kind
+from flatout.nouns.anatomy import CALLING, Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
@@ -46,7 +46,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     events = sum(operator.calls for operator in profile.operators)
     # On an accelerator only what it waits for the host counts.
-    most = profile.anatomy.part(Kind.PYTHON, Kind.WAIT_HOST)
+    most = profile.anatomy.part(*CALLING, Kind.WAIT_HOST)
     saved = min(events * EVENT_MS, most)
     saving = device_time.of_step(
         profile,

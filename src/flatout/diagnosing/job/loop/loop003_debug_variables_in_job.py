@@ -33,7 +33,7 @@ from flatout.diagnosing import causes
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, memory
 from flatout.nouns import units
-from flatout.nouns.anatomy import Kind
+from flatout.nouns.anatomy import CALLING, Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
@@ -77,7 +77,7 @@ def _saved(profile: Profile, names: list[str]) -> tuple[float, str]:
         saved += waited
         words.append(memory.waited_words(waited))
     if any(PYTHON.fullmatch(name) for name in names):
-        python = anatomy.part(Kind.PYTHON)
+        python = anatomy.part(*CALLING)
         saved += python * SAVED_PYTHON
         words.append(
             f"Python takes {units.milliseconds(python)}, of which {units.share(SAVED_PYTHON)} is "

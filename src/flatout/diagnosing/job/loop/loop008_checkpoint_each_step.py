@@ -28,43 +28,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, savings
 from flatout.diagnosing.job.loop import loops
-from flatout.nouns import units
-from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.finding import Severity
 from flatout.nouns.profile import Profile
 
 CHECK = Check(code="LOOP008", severity=Severity.WARNING, since="0.2.0")
-KEPT = 0.01
-"""One in a hundred is enough."""
+EVERY = 100
+"""Steps: one save in so many is enough."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the loop."""
     saves = loops.calls(profile, "torch.save")
-    took = loops.ms(saves)
-    saving = device_time.of_step(
-        profile,
-        took * (1 - KEPT),
-        f"saving takes {units.milliseconds(took)} a step; one in a hundred steps is enough",
-    )
+    saving = loops.rarer(profile, saves, "saving", EVERY)
     if not saving.worth:
         return
-    where = loops.where(saves)
-    yield Diagnosis(
-        title=f"a checkpoint in nearly every step: {units.milliseconds(took)}",
-        evidence=loops.evidence(saves),
-        cure=Cure(
-            "Save every N steps, or minutes.",
-            savings.lines(
-                where,
-                "torch.save(state, path)",
-                "if step % 1000 == 0:",
-                "    torch.save(state, path)",
-            ),
-        ),
-        severity=saving.severity,
-        where=where,
-        saves_ms=saving.ms,
-        reason=saving.reason,
+    lines = ("torch.save(state, path)", "if step % 1000 == 0:", "    torch.save(state, path)")
+    yield loops.diagnosis(
+        "a checkpoint in nearly every step", saves, saving, "Save every N steps, or minutes.", lines
     )

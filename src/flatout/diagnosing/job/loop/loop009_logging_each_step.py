@@ -30,45 +30,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, savings
 from flatout.diagnosing.job.loop import loops
-from flatout.nouns import units
-from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.finding import Severity
 from flatout.nouns.profile import Profile
 
 CHECK = Check(code="LOOP009", severity=Severity.WARNING, since="0.2.0")
 NAMES = ("print", "logging", "SummaryWriter.add_scalar", "wandb.log")
-KEPT = 0.02
-"""One in fifty is enough."""
+EVERY = 50
+"""Steps: one line of the log in so many is enough."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all of it."""
     waiting = {str(sync.where) for sync in profile.syncs if sync.where is not None}
     log_calls = [call for call in loops.calls(profile, *NAMES) if call.where not in waiting]
-    took = loops.ms(log_calls)
-    saving = device_time.of_step(
-        profile,
-        took * (1 - KEPT),
-        f"logging takes {units.milliseconds(took)} a step; one in fifty steps is enough",
-    )
+    saving = loops.rarer(profile, log_calls, "logging", EVERY)
     if not saving.worth:
         return
-    where = loops.where(log_calls)
-    yield Diagnosis(
-        title=f"logging in each step: {units.milliseconds(took)}",
-        evidence=loops.evidence(log_calls),
-        cure=Cure(
-            "Log every N steps.",
-            savings.lines(
-                where,
-                f"{log_calls[0].name}(...)",
-                "if step % 50 == 0:",
-                f"    {log_calls[0].name}(...)",
-            ),
-        ),
-        severity=saving.severity,
-        where=where,
-        saves_ms=saving.ms,
-        reason=saving.reason,
-    )
+    line = f"{log_calls[0].name}(...)"
+    lines = (line, f"if step % {EVERY} == 0:", f"    {line}")
+    yield loops.diagnosis("logging in each step", log_calls, saving, "Log every N steps.", lines)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from flatout.diagnosing.checks import Diagnosis
+from flatout.diagnosing.job import device_time, savings
+from flatout.diagnosing.job.device_time import Saving
 from flatout.nouns import units
+from flatout.nouns.finding import Cure
 from flatout.nouns.profile import Profile
 from flatout_agent.wire import CallSeen
 
@@ -39,6 +43,29 @@ def evidence(calls: list[CallSeen], most: int = 3) -> str:
         for call in calls[:most]
     ]
     return "; ".join([*parts, f"and {len(calls) - most} more"] if len(calls) > most else parts)
+
+
+def rarer(profile: Profile, calls: list[CallSeen], work: str, every: int) -> Saving:
+    """What is saved where one in `every` steps makes these calls. work: "saving"."""
+    took = ms(calls)
+    reason = f"{work} takes {units.milliseconds(took)} a step; one in {every} steps is enough"
+    return device_time.of_step(profile, took * (1 - 1 / every), reason)
+
+
+def diagnosis(
+    title: str, calls: list[CallSeen], saving: Saving, cure: str, lines: Sequence[str]
+) -> Diagnosis:
+    """Calls that nearly every step makes. lines: the line as it is, and what should stand there."""
+    line = where(calls)
+    return Diagnosis(
+        title=f"{title}: {units.milliseconds(ms(calls))}",
+        evidence=evidence(calls),
+        cure=Cure(cure, savings.lines(line, *lines)),
+        severity=saving.severity,
+        where=line,
+        saves_ms=saving.ms,
+        reason=saving.reason,
+    )
 
 
 FOREIGN = re.compile(

@@ -1,0 +1,94 @@
+"""HostTime: which lines of the user's the host's time goes to, by sampled stacks.
+
+All figures are milliseconds of one step of the thread that trains, means over the sampled steps,
+unless they say otherwise. Sampling's own cost is in none of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from flatout.nouns.place import Place
+
+
+class HostKind(enum.StrEnum):
+    """Whose code the host executes."""
+
+    TORCH = "torch"
+    """torch's operators and its Python around them."""
+    PYTHON = "python"
+    """The user's own Python, with the built-in functions that it calls."""
+    LIBRARY = "library"
+    """Another package, or a module of Python's library."""
+    WAITING = "waiting"
+    """No code runs: a file, a lock, a pipe, another process, sleep."""
+
+
+@dataclass(frozen=True)
+class HostLine:
+    """One line of the user's own code, the deepest one, with what it calls outside of it."""
+
+    where: Place
+    kind: HostKind
+    ms: float
+    callee: str = ""
+    """What the line calls: sklearn.f1_score; for the user's own Python the expression; may be
+    empty.
+    """
+    package: str = ""
+    """Whose code that is; empty: the user's own."""
+    chain: tuple[Place, ...] = ()
+    """The user's lines that led there, the outermost first, without `where` itself."""
+    loading: bool = False
+    """In the loader: preparing a batch in the process that trains."""
+    updating: bool = False
+    """In an optimizer's step."""
+    samples: int = 0
+
+
+@dataclass(frozen=True)
+class HostStack:
+    """One sampled stack, for pictures."""
+
+    frames: tuple[str, ...]
+    """The outermost first: "train.py:30 clip", "sklearn f1_score"."""
+    ms: float
+    thread: str = ""
+    """Empty: the thread that trains; else the thread's name, and `ms` is CPU time."""
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """The host's side of a step."""
+
+    steps: int
+    step_ms: float
+    """Mean of the sampled steps, without evaluation."""
+    lines: tuple[HostLine, ...]
+    """The longest first."""
+    stacks: tuple[HostStack, ...] = ()
+    gc_ms: float = 0.0
+    """In Python's garbage collector, in no line."""
+    queued_ms: float | None = None
+    """Ready to run while no core was free, in no line; None: not known on this system."""
+    cost_ms: float = 0.0
+    """That sampling took, in no line."""
+    idle_known: bool = False
+    """Whether waiting is told from running."""
+
+    def total_ms(self, *kinds: HostKind, loading: bool = False) -> float:
+        """Of these kinds together. loading: of what the loader does, else of all the rest."""
+        return total_ms(
+            line for line in self.lines if line.kind in kinds and line.loading is loading
+        )
+
+    def of(self, *kinds: HostKind, loading: bool = False) -> list[HostLine]:
+        """The lines of these kinds, the longest first."""
+        return [line for line in self.lines if line.kind in kinds and line.loading is loading]
+
+
+def total_ms(lines: Iterable[HostLine]) -> float:
+    """Milliseconds of a step of all these lines."""
+    return sum(line.ms for line in lines)

@@ -1,0 +1,208 @@
+"""From sampled stacks to the lines of the user's that the host's time goes to.
+
+A stack shows Python's frames only: whether a line that runs itself is inside of one of torch's
+operators or in Python is told by the recording, which has each line's operators and their times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from flatout.nouns.host_time import HostKind, HostLine, HostStack, HostTime
+from flatout.nouns.place import Place
+from flatout.nouns.profile import Operator
+from flatout_agent import wire
+
+TORCH = "torch"
+CALL_MS = 0.004
+"""Around each operator that a line calls: Python's call into torch, which the recording leaves out.
+"""
+BLOCKED_SHARE = 0.5
+"""Share of a stack's time without CPU use from which its idle time is waiting."""
+ENTERS_LOADER = "_BaseDataLoaderIter.__next__"
+ENTERS_MODULE = "Module._call_impl"
+ENTERS_OPTIMIZER = "Optimizer.profile_hook_step"
+CALL = re.compile(r"[\w.]+(?=\()")
+EXPRESSION = 48
+"""Characters of an expression that are shown."""
+FLAME_STACKS = 250
+
+Source = Callable[[str, int], str]
+"""From a file as reports name it and a line to its text; empty: not known."""
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """One stack, taken apart."""
+
+    frames: tuple[wire.FrameSeen, ...]
+    deepest: int
+    """Index of the deepest frame of the user's."""
+    ms: float
+    idle_ms: float
+    samples: int
+
+    @property
+    def own(self) -> wire.FrameSeen:
+        return self.frames[self.deepest]
+
+    @property
+    def callees(self) -> tuple[wire.FrameSeen, ...]:
+        return self.frames[self.deepest + 1 :]
+
+    def enters(self, function: str) -> bool:
+        return any(frame.package == TORCH and function in frame.function for frame in self.frames)
+
+
+def host_time(host: wire.HostSeen, operators: Sequence[Operator], source: Source) -> HostTime:
+    """The host's time by line. operators: those of the recording, with their lines."""
+    samples = [sample for stack in host.stacks if (sample := _sample(host, stack)) is not None]
+    torch_share = _torch_shares(samples, operators)
+    totals: dict[HostLine, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
+    for sample in samples:
+        for line, ms in _lines(sample, torch_share, source):
+            before_ms, before = totals[line]
+            totals[line] = before_ms + ms, before + sample.samples
+    lines = [
+        dataclasses.replace(line, ms=ms, samples=count)
+        for line, (ms, count) in totals.items()
+        if ms > 0
+    ]
+    return HostTime(
+        steps=host.steps,
+        step_ms=1000 * host.step_s,
+        lines=tuple(sorted(lines, key=lambda line: -line.ms)),
+        stacks=_flames(host),
+        gc_ms=1000 * host.gc_s,
+        queued_ms=None if host.queued_s is None else 1000 * host.queued_s,
+        cost_ms=1000 * host.cost_s,
+        idle_known=host.idle_known,
+    )
+
+
+def _sample(host: wire.HostSeen, stack: wire.StackSeen) -> _Sample | None:
+    """None: another thread's, or without a line of the user's."""
+    frames = tuple(host.frames[number] for number in stack.frames)
+    deepest = max((at for at, frame in enumerate(frames) if not frame.package), default=None)
+    if stack.thread or deepest is None:
+        return None
+    return _Sample(frames, deepest, 1000 * stack.s, 1000 * stack.idle_s, stack.samples)
+
+
+def _torch_shares(
+    samples: Iterable[_Sample], operators: Sequence[Operator]
+) -> dict[tuple[str, int], float]:
+    """Of the time in which a line runs itself: the share of the operators that it calls."""
+    own_ms: dict[tuple[str, int], float] = defaultdict(float)
+    below_ms: dict[tuple[str, int], float] = defaultdict(float)
+    for sample in samples:
+        line = sample.own.file, sample.own.line
+        if not sample.callees:
+            own_ms[line] += sample.ms
+        elif sample.callees[0].package == TORCH:
+            below_ms[line] += sample.ms
+    operators_ms: dict[tuple[str, int], float] = defaultdict(float)
+    for operator in operators:
+        if operator.where is not None and not operator.backward:
+            line = operator.where.file, operator.where.line
+            operators_ms[line] += operator.host_ms + CALL_MS * operator.calls
+    if not operators_ms:
+        return dict.fromkeys(own_ms, 1.0)  # without lines nothing is claimed
+    return {
+        line: min(1.0, max(0.0, operators_ms[line] - below_ms[line]) / ms) if ms else 0.0
+        for line, ms in own_ms.items()
+    }
+
+
+def _lines(
+    sample: _Sample, torch_share: dict[tuple[str, int], float], source: Source
+) -> Iterable[tuple[HostLine, float]]:
+    """The lines that a stack counts for, and with how much."""
+    if not sample.callees:
+        share = torch_share.get((sample.own.file, sample.own.line), 0.0)
+        yield _line(sample, HostKind.TORCH, source), share * sample.ms
+        yield from _blocked_or(sample, HostKind.PYTHON, 1 - share, source)
+    elif _is_torch(sample):
+        yield _line(sample, HostKind.TORCH, source), sample.ms
+    else:
+        yield from _blocked_or(sample, HostKind.LIBRARY, 1.0, source)
+
+
+def _blocked_or(
+    sample: _Sample, kind: HostKind, share: float, source: Source
+) -> Iterable[tuple[HostLine, float]]:
+    idle_ms = sample.idle_ms if sample.idle_ms >= BLOCKED_SHARE * sample.ms else 0.0
+    if idle_ms:
+        yield _line(sample, HostKind.WAITING, source), share * idle_ms
+    yield _line(sample, kind, source), share * (sample.ms - idle_ms)
+
+
+def _is_torch(sample: _Sample) -> bool:
+    """Whether torch itself runs, or a model's code that torch has called."""
+    callees = sample.callees
+    if callees[-1].package == TORCH:
+        return True
+    modules = (frame.package == TORCH and ENTERS_MODULE in frame.function for frame in callees)
+    return any(modules)
+
+
+def _line(sample: _Sample, kind: HostKind, source: Source) -> HostLine:
+    user_frames = [frame for frame in sample.frames[: sample.deepest] if not frame.package]
+    return HostLine(
+        where=_place(sample.own, source),
+        kind=kind,
+        ms=0.0,
+        callee=_expression(sample.own, source) or sample.frames[-1].function,
+        package=_package(sample),
+        chain=tuple(_place(frame, source) for frame, _ in itertools.groupby(user_frames)),
+        loading=sample.enters(ENTERS_LOADER),
+        updating=sample.enters(ENTERS_OPTIMIZER),
+    )
+
+
+def _package(sample: _Sample) -> str:
+    """Whose code it is: of several packages the first one below torch; empty: the user's own."""
+    callees = sample.callees
+    if not callees or _is_torch(sample):
+        return TORCH if callees else ""
+    inner = next((at for at in range(len(callees) - 1, -1, -1) if callees[at].package == TORCH), -1)
+    return callees[inner + 1].package
+
+
+def _expression(frame: wire.FrameSeen, source: Source) -> str:
+    """The text of what is executed, long calls without their arguments; empty: not known."""
+    text = source(frame.file, frame.line)
+    if frame.column is None or frame.end_column is None:
+        return ""
+    end = frame.end_column if frame.end_line == frame.line else None
+    raw = text.encode()[frame.column : end].decode(errors="replace").strip()
+    if len(raw) <= EXPRESSION and end is not None:
+        return raw
+    name = CALL.match(raw)
+    return f"{name[0]}(...)" if name else f"{raw[: EXPRESSION - 3]}..."
+
+
+def _place(frame: wire.FrameSeen, source: Source) -> Place:
+    return Place(frame.file, frame.line, frame.function, source(frame.file, frame.line).strip())
+
+
+def _flames(host: wire.HostSeen) -> tuple[HostStack, ...]:
+    """The longest stacks, in words."""
+    totals: dict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
+    for stack in host.stacks:
+        frames = (host.frames[number] for number in stack.frames)
+        words = tuple(text for text, _ in itertools.groupby(map(_words, frames)))
+        totals[stack.thread, words] += 1000 * stack.s
+    longest = sorted(totals.items(), key=lambda item: -item[1])[:FLAME_STACKS]
+    return tuple(HostStack(frames, ms, thread) for (thread, frames), ms in longest)
+
+
+def _words(frame: wire.FrameSeen) -> str:
+    if frame.package:
+        return f"{frame.package} {frame.function}"
+    return f"{frame.file}:{frame.line} {frame.function}"

@@ -1,0 +1,268 @@
+"""Sampled stacks: which lines the host's time goes to, while nothing else is recorded.
+
+A thread of this process looks at what the others execute, about a thousand times a second. While a
+thread runs Python without a pause the interpreter is handed over every 5 ms only, so that each
+look counts for the time since the last one. Whether a thread ran or waited is told by its CPU
+clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+
+from flatout_agent import wire
+from flatout_agent.watch import places
+from flatout_agent.watch.profile.process import Collections
+
+INTERVAL_S = 0.001
+DEEPEST = 80
+"""Frames of a stack that are followed, from the innermost outwards."""
+STACKS = 400
+"""Distinct stacks that are reported at most."""
+FRAMES = 40
+"""Frames of a stack that are reported at most, the innermost."""
+TIMED_OUT_S = 0.25
+"""A longer pause of the sampler (a suspended machine, a debugger) counts as this."""
+
+Key = tuple[int, ...]
+"""Code objects' ids and instructions in turn, the innermost first."""
+CLOCKS = hasattr(time, "pthread_getcpuclockid")
+"""Whether this system has a CPU clock for each thread."""
+
+
+@dataclass
+class _Tally:
+    samples: int = 0
+    s: float = 0.0
+    idle_s: float = 0.0
+
+
+@dataclass
+class _Watched:
+    """One thread between two looks."""
+
+    name: str
+    cpu_s: float | None
+    stacks: dict[Key, _Tally] = field(default_factory=dict)
+
+
+class StackSampler:
+    """Samples the thread that makes it, and the others, from `start` until `stop`."""
+
+    def __init__(self, evaluating: Callable[[], bool]) -> None:
+        """evaluating: whether the program is evaluating now; that time is left out."""
+        self._evaluating = evaluating
+        self._main = threading.get_ident()
+        self._threads: dict[int, _Watched] = {}
+        self._codes: dict[int, CodeType] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="flatout samples", daemon=True)
+        self._collections = Collections()
+        self._collected_s = 0.0
+        self._cost_s = 0.0
+        self._queued_s = 0.0
+        self._queue = _RunQueue(threading.get_native_id())
+        self._queue_known = self._queue.known
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what was sampled stays."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
+        self._collections.remove()
+        self._queue.close()
+
+    def _run(self) -> None:
+        last = time.perf_counter()
+        while not self._ended.is_set():
+            time.sleep(INTERVAL_S)
+            if self._ended.is_set():
+                return  # else the thread that trains would be seen ending this
+            now = time.perf_counter()
+            spent_s, last = min(now - last, TIMED_OUT_S), now
+            try:
+                self._look(spent_s)
+            except Exception:  # fewer samples are better than an error in the program
+                return
+            self._cost_s += time.perf_counter() - now
+
+    def _look(self, spent_s: float) -> None:
+        collected_s = self._collections.s
+        spent_s = max(0.0, spent_s - (collected_s - self._collected_s))
+        self._collected_s = collected_s
+        queued_s = min(self._queue.delay_s(), spent_s)
+        evaluating = self._evaluating()
+        own = threading.get_ident()
+        for ident, frame in sys._current_frames().items():
+            if ident == own:
+                continue
+            watched = self._threads.get(ident)
+            if watched is None:
+                watched = self._threads[ident] = _Watched(_name(ident), _cpu_s(ident))
+                continue
+            cpu_s, before_s = _cpu_s(ident), watched.cpu_s
+            watched.cpu_s = cpu_s
+            if evaluating:
+                continue
+            ran_s = None if cpu_s is None or before_s is None else min(cpu_s - before_s, spent_s)
+            if ident == self._main:
+                self._queued_s += queued_s
+                idle_s = 0.0 if ran_s is None else max(0.0, spent_s - queued_s - ran_s)
+                self._add(watched, frame, spent_s - queued_s, idle_s)
+            elif ran_s:
+                self._add(watched, frame, ran_s, 0.0)
+
+    def _add(self, watched: _Watched, frame: FrameType | None, s: float, idle_s: float) -> None:
+        key: list[int] = []
+        while frame is not None and len(key) < 2 * DEEPEST:
+            code = frame.f_code
+            self._codes.setdefault(id(code), code)
+            key += (id(code), frame.f_lasti)
+            frame = frame.f_back
+        tally = watched.stacks.setdefault(tuple(key), _Tally())
+        tally.samples += 1
+        tally.s += s
+        tally.idle_s += idle_s
+
+    def summary(self, steps: int, step_s: float) -> wire.HostSeen | None:
+        """What was seen, per step. None: nothing. steps, step_s: those sampled, mean seconds."""
+        if not steps or not self._threads:
+            return None
+        resolved = _Resolved(self._codes)
+        tallies: dict[tuple[str, tuple[int, ...]], _Tally] = {}
+        for ident, watched in self._threads.items():
+            name = "" if ident == self._main else watched.name
+            for key, tally in watched.stacks.items():
+                stack = resolved.stack(key)
+                total = tallies.setdefault((name, stack), _Tally())
+                total.samples += tally.samples
+                total.s += tally.s
+                total.idle_s += tally.idle_s
+        longest = sorted(tallies.items(), key=lambda item: -item[1].s)[:STACKS]
+        return wire.HostSeen(
+            steps=steps,
+            step_s=step_s,
+            frames=tuple(resolved.frames),
+            stacks=tuple(
+                wire.StackSeen(stack, tally.samples, tally.s / steps, tally.idle_s / steps, thread)
+                for (thread, stack), tally in longest
+            ),
+            gc_s=self._collections.s / steps,
+            cost_s=self._cost_s / steps,
+            queued_s=self._queued_s / steps if self._queue_known else None,
+            idle_known=CLOCKS,
+        )
+
+
+class _Resolved:
+    """Frames by their code and instruction."""
+
+    def __init__(self, codes: dict[int, CodeType]) -> None:
+        self._codes = codes
+        self._numbers: dict[tuple[int, int], int | None] = {}
+        self._index: dict[wire.FrameSeen, int] = {}
+        self.frames: list[wire.FrameSeen] = []
+
+    def stack(self, key: Key) -> tuple[int, ...]:
+        """Numbers of its frames, the outermost first, without flatout's own."""
+        frames = (self._number(key[at], key[at + 1]) for at in range(0, len(key), 2))
+        kept = [number for number in frames if number is not None][:FRAMES]
+        return tuple(reversed(kept))
+
+    def _number(self, code_id: int, instruction: int) -> int | None:
+        pair = code_id, instruction
+        if pair not in self._numbers:
+            frame = _frame(self._codes[code_id], instruction)
+            if frame is not None and frame not in self._index:
+                self._index[frame] = len(self.frames)
+                self.frames.append(frame)
+            self._numbers[pair] = None if frame is None else self._index[frame]
+        return self._numbers[pair]
+
+
+def _frame(code: CodeType, instruction: int) -> wire.FrameSeen | None:
+    """None: flatout's own."""
+    package = places.package(code.co_filename)
+    if package in places.OWN_PACKAGES:
+        return None
+    line, end_line, column, end_column = _position(code, instruction)
+    file = places.display(code.co_filename)
+    name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
+    line = line or code.co_firstlineno
+    if package:  # their exact expressions are of no interest, and would make many stacks of one
+        return wire.FrameSeen(file, line, name, package)
+    return wire.FrameSeen(file, line, name, "", column, end_line, end_column)
+
+
+def _position(
+    code: CodeType, instruction: int
+) -> tuple[int | None, int | None, int | None, int | None]:
+    """Line, end line, column and end column of an instruction."""
+    if hasattr(code, "co_positions"):
+        for at, position in enumerate(code.co_positions()):
+            if at == instruction // 2:
+                line, end_line, column, end_column = position
+                return line, end_line, column, end_column
+    for first, last, line in code.co_lines():
+        if first <= instruction < last:
+            return line, None, None, None
+    return None, None, None, None
+
+
+def _name(ident: int) -> str:
+    names = (thread.name for thread in threading.enumerate() if thread.ident == ident)
+    return next(names, "a thread")
+
+
+def _cpu_s(ident: int) -> float | None:
+    """CPU seconds of a thread so far; None: it has ended, or the system has no such clock."""
+    if not CLOCKS:
+        return None
+    with contextlib.suppress(OSError, OverflowError):
+        return time.clock_gettime(time.pthread_getcpuclockid(ident))
+    return None
+
+
+class _RunQueue:
+    """How long a thread was ready to run while no core was free: Linux alone tells."""
+
+    def __init__(self, native_id: int) -> None:
+        self._file: int | None = None
+        with contextlib.suppress(OSError):  # another system, or a kernel built without it
+            self._file = os.open(f"/proc/self/task/{native_id}/schedstat", os.O_RDONLY)
+        self._before_ns = self._total_ns()
+
+    @property
+    def known(self) -> bool:
+        return self._before_ns is not None
+
+    def delay_s(self) -> float:
+        """Since the last call; 0 where it is not known."""
+        total_ns, before_ns = self._total_ns(), self._before_ns
+        if total_ns is None or before_ns is None:
+            return 0.0
+        self._before_ns = total_ns
+        return (total_ns - before_ns) / 1e9
+
+    def close(self) -> None:
+        """Count no more."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _total_ns(self) -> int | None:
+        if self._file is None or sys.platform == "win32":
+            return None
+        fields = os.pread(self._file, 128, 0).split()
+        return int(fields[1]) if len(fields) > 1 else None
