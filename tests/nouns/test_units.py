@@ -80,3 +80,21 @@ def test_portions(text: str, value: float) -> None:
 @pytest.mark.parametrize("text", ["10", "1", "1.0", "", "%", "-5%", "much", "nan", "1e-1", "10%%"])
 def test_a_number_of_which_the_meaning_is_open_is_no_portion(text: str) -> None:
     assert units.portion(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("11.90 GiB", 11.9 * 2**30),
+        (" 512 mb ", 512 * 2**20),
+        ("2 TB", 2 * 2**40),
+        ("17", 17.0),
+        ("3 bytes", 3.0),
+        ("1.2.3 GiB", None),
+        ("3 apples", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_sizes_that_software_prints(text: str | None, size_bytes: float | None) -> None:
+    assert units.size_bytes(text) == size_bytes

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
+from flatout.nouns import units
 from flatout.nouns.machine import Machine
 
 Captured = Mapping[str, str]
@@ -12,19 +12,6 @@ GIB = 1 << 30
 SMALL_SHM = 1 * GIB
 FEW_FILES = 4096
 LITTLE_DISK = 2 * GIB
-_UNITS = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
-_UNITS |= {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "bytes": 1}
-
-
-def size_bytes(text: str | None) -> float | None:
-    """A size as software prints it, 11.90 GiB, in bytes; None: it is no size."""
-    match = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", text or "")
-    if match is None or match[2].lower() not in _UNITS:
-        return None
-    try:
-        return float(match[1]) * _UNITS[match[2].lower()]
-    except ValueError:
-        return None
 
 
 def _fragmented(captured: Captured) -> bool:
@@ -33,12 +20,12 @@ def _fragmented(captured: Captured) -> bool:
     What the allocator holds without using would have sufficed, and is not what any full device
     leaves over: at least a tenth of what it reserved.
     """
-    requested = size_bytes(captured.get("wanted"))
+    requested = units.size_bytes(captured.get("wanted"))
     allocated, reserved = (
-        size_bytes(captured.get("allocated")),
-        size_bytes(captured.get("reserved")),
+        units.size_bytes(captured.get("allocated")),
+        units.size_bytes(captured.get("reserved")),
     )
-    unused = size_bytes(captured.get("unallocated"))
+    unused = units.size_bytes(captured.get("unallocated"))
     if unused is None and allocated is not None and reserved is not None:
         unused = reserved - allocated
     if requested is None or unused is None or allocated is None:
@@ -48,8 +35,10 @@ def _fragmented(captured: Captured) -> bool:
 
 def _mostly_other_programs(captured: Captured) -> bool:
     """Groups total, free, and own or reserved: more than a quarter of the device is others'."""
-    total, free = size_bytes(captured.get("total")), size_bytes(captured.get("free"))
-    own = size_bytes(captured.get("own") or captured.get("reserved") or captured.get("allocated"))
+    total, free = units.size_bytes(captured.get("total")), units.size_bytes(captured.get("free"))
+    own = units.size_bytes(
+        captured.get("own") or captured.get("reserved") or captured.get("allocated")
+    )
     if total is None or free is None or own is None or total <= 0:
         return False
     return (total - free - own) / total > 0.25
@@ -57,7 +46,10 @@ def _mostly_other_programs(captured: Captured) -> bool:
 
 def _larger_than_device(captured: Captured) -> bool:
     """Groups wanted and total: one tensor alone does not fit."""
-    requested, total = size_bytes(captured.get("wanted")), size_bytes(captured.get("total"))
+    requested, total = (
+        units.size_bytes(captured.get("wanted")),
+        units.size_bytes(captured.get("total")),
+    )
     return requested is not None and total is not None and requested > total
 
 

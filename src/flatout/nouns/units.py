@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 UNKNOWN = "unknown"
 SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+SIZES = {"": 1, "b": 1, "bytes": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+SIZES |= {"kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
 
 class Quantity(NamedTuple):
@@ -105,6 +107,14 @@ def duration(seconds: float | None) -> str:
         return f"{whole // 60} min {whole % 60:02d} s"
     minutes = round(seconds / 60)
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def size_bytes(text: str | None) -> float | None:
+    """A size as software prints it, 11.90 GiB or 8 GB (binary as well); None: it is no size."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", (text or "").lower())
+    if match is None or match[2] not in SIZES:
+        return None
+    return float(match[1]) * SIZES[match[2]]
 
 
 def seconds(text: str) -> float | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import statistics
 import time
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from flatout.nouns import units
@@ -73,12 +72,7 @@ class TuneView:
             self._live.start(refresh=True)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._running = None
         try:
             self._tell_skipped()

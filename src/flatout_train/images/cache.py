@@ -21,6 +21,7 @@ from flatout_agent.limits import spare_memory
 from flatout_train.errors import UsageError
 from flatout_train.images.augmenting import Cuts
 from flatout_train.loader.caching import device_memory
+from flatout_train.sizes import size
 
 HOST_SHARE = 0.5
 """Share of the host memory that this process may still take."""
@@ -78,7 +79,7 @@ def plan(
             return CachePlan(kind, side, _kept_note(kind, count, side, room_bytes))
     files = int(count * mean_file)
     if cache == "files" or (cache == "auto" and _fits(files, room.host)):
-        return CachePlan("files", through, f"the files, {_bytes(files)} together, in host memory")
+        return CachePlan("files", through, f"the files, {size(files)} together, in host memory")
     return CachePlan("none", through, _why_not(count, sizes, files, room))
 
 
@@ -94,30 +95,22 @@ def canvases(cuts: Cuts, sides: Sequence[Side]) -> list[Side]:
     return sizes[:1] if sizes[0] == sizes[1] else sizes
 
 
-def _fits(size: int, room: int | None) -> bool:
-    return room is not None and size <= room
+def _fits(needed_bytes: int, room: int | None) -> bool:
+    return room is not None and needed_bytes <= room
 
 
 def _kept_note(kind: str, count: int, side: Side, room_bytes: int | None) -> str:
-    size = _bytes(count * side[0] * side[1] * 3)
-    of = "" if room_bytes is None else f" of {_bytes(room_bytes)} that may be used"
-    return f"decoded, {side[1]} x {side[0]} pixels each: {size}{of} in {kind} memory"
+    needed = size(count * side[0] * side[1] * 3)
+    of = "" if room_bytes is None else f" of {size(room_bytes)} that may be used"
+    return f"decoded, {side[1]} x {side[0]} pixels each: {needed}{of} in {kind} memory"
 
 
 def _why_not(count: int, sizes: Sequence[Side], files: int, room: Room) -> str:
     if room.host is None:
         return "the available memory is unknown on this system; cache='host' caches all"
-    decoded = [f"{_bytes(count * h * w * 3)} decoded" for h, w in sizes[-1:]]
-    needed = " and ".join([*decoded, f"{_bytes(files)} of files"])
-    return f"{needed} do not fit in the {_bytes(room.host)} that may be used"
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
+    decoded = [f"{size(count * h * w * 3)} decoded" for h, w in sizes[-1:]]
+    needed = " and ".join([*decoded, f"{size(files)} of files"])
+    return f"{needed} do not fit in the {size(room.host)} that may be used"
 
 
 def room(device: torch.device) -> Room:
@@ -144,15 +137,15 @@ class Canvases:
         """Height and width of the picture; None: its canvas is not cached yet."""
         return self.sizes[index]
 
-    def put(self, index: int, canvas: Tensor, size: Side) -> None:
+    def put(self, index: int, canvas: Tensor, side: Side) -> None:
         self.pixels[index].copy_(canvas)
-        self.sizes[index] = size  # last: from now on other threads may read it
+        self.sizes[index] = side  # last: from now on other threads may read it
 
     def put_together(self, indices: Sequence[int], batch: Tensor, sizes: Sequence[Side]) -> None:
         """Store the canvases of a batch that is on the device already."""
         self.pixels.index_copy_(0, torch.tensor(indices).to(batch.device), batch)
-        for index, size in zip(indices, sizes, strict=True):
-            self.sizes[index] = size
+        for index, side in zip(indices, sizes, strict=True):
+            self.sizes[index] = side
 
     def unfilled(self) -> int:
         """Bytes that will still be written, which the system does not count as used yet."""

@@ -8,8 +8,8 @@ import linecache
 import math
 from collections.abc import Iterable, Sequence
 
-from flatout_train.memory.reporting import size
 from flatout_train.memory.timeline import PARTS, Timeline, TimelinePoint
+from flatout_train.sizes import size
 
 _COLOURS = {
     "before": "#8c8c8c",

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from flatout_train.memory import counters as memory_counters
-from flatout_train.memory.reporting import live_tensors, size
+from flatout_train.memory.reporting import live_tensors
+from flatout_train.sizes import size
 
 _WARM_UP = 3
 """Discarded measurements: caches and the optimizer's state are created in the first steps."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from flatout_train.memory import counters as memory_counters
+from flatout_train.sizes import size
 
 
 @dataclass(frozen=True)
@@ -95,18 +96,6 @@ def live_tensors() -> list[Tensor]:
             if issubclass(type(value), Tensor)
             and not type(value).__module__.startswith("torch._subclasses")
         ]
-
-
-def size(count: int | None) -> str:
-    """A human-readable size, such as 1.5 GiB."""
-    if count is None:
-        return "unknown"
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(amount) < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 def _categories(

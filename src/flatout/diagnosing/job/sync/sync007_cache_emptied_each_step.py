@@ -31,44 +31,31 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import savings, stalls
+from flatout.diagnosing.job.sync import stalling_calls
 from flatout.nouns import units
-from flatout.nouns.anatomy import WAITS
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
 CHECK = Check(code="SYNC007", severity=Severity.WARNING, since="0.2.0")
-CALL = "empty_cache"
+NAMES = ("torch.cuda.empty_cache",)
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all such calls."""
-    syncs = stalls.of(profile, stalls.Stall.CACHE)
-    watched_calls = profile.seen.calls if profile.seen is not None else ()
-    calls = [
-        call
-        for call in watched_calls
-        if call.name.endswith(CALL) and call.calls >= stalls.EACH_STEP
-    ]
-    if not savings.accelerated(profile) or not (syncs or calls):
+    calls = stalling_calls.of(profile, stalls.Stall.CACHE, NAMES)
+    if calls is None:
         return
-    idle = sum(sync.idle_ms for sync in syncs)
-    spent = sum(call.s for call in calls) * 1000
-    saves = savings.within(profile, max(idle, min(spent, profile.anatomy.part(*WAITS))))
-    if not savings.worth(profile, saves):
-        return
-    number = sum(call.calls for call in calls) or sum(sync.calls for sync in syncs)
-    where = next((call.where for call in calls if call.where), None)
-    where = where or next((str(sync.where) for sync in syncs if sync.where is not None), None)
     yield Diagnosis(
-        title=f"torch's memory cache is emptied {number:,.1f} times a step",
-        evidence=f"torch.cuda.empty_cache(): {number:,.1f} calls and {units.milliseconds(spent)} "
-        f"a step, the device idle for {units.milliseconds(idle)} after it",
+        title=f"torch's memory cache is emptied {calls.number:,.1f} times a step",
+        evidence=f"torch.cuda.empty_cache(): {calls.number:,.1f} calls and "
+        f"{units.milliseconds(calls.ms)} a step, the device idle for "
+        f"{units.milliseconds(calls.idle_ms)} after it",
         cure=Cure(
             "Leave the call out: torch reuses its cache.",
-            savings.lines(where, "torch.cuda.empty_cache()"),
+            savings.lines(calls.where, "torch.cuda.empty_cache()"),
         ),
-        severity=savings.severity(profile, saves),
-        where=where,
-        saves_ms=saves,
-        reason=f"{units.milliseconds(saves)} of a step in which the device waits for these calls",
+        severity=savings.severity(profile, calls.saves_ms),
+        where=calls.where,
+        saves_ms=calls.saves_ms,
+        reason=calls.reason,
     )

@@ -30,48 +30,35 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import savings, stalls
+from flatout.diagnosing.job.sync import stalling_calls
 from flatout.nouns import units
-from flatout.nouns.anatomy import WAITS
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 
 CHECK = Check(code="SYNC009", severity=Severity.WARNING, since="0.2.0")
-CALL = "torch.save"
+NAMES = ("torch.save",)
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all such calls."""
-    if not savings.accelerated(profile):
+    calls = stalling_calls.of(profile, stalls.Stall.SAVING, NAMES)
+    if calls is None:
         return
-    syncs = stalls.of(profile, stalls.Stall.SAVING)
-    watched_calls = profile.seen.calls if profile.seen is not None else ()
-    calls = [call for call in watched_calls if call.name == CALL and call.calls >= stalls.EACH_STEP]
-    if not (syncs or calls):
-        return
-    spent = sum(call.s for call in calls) * 1000
-    waits = profile.anatomy.part(*WAITS)
-    idle = max(sum(sync.idle_ms for sync in syncs), min(spent, waits))
-    saves = savings.within(profile, idle)
-    if not savings.worth(profile, saves):
-        return
-    number = sum(call.calls for call in calls) or sum(sync.calls for sync in syncs)
-    where = next((call.where for call in calls if call.where), None)
-    where = where or next((str(sync.where) for sync in syncs if sync.where is not None), None)
     yield Diagnosis(
-        title=f"checkpoints are saved {number:,.1f} times a step while the device waits",
-        evidence=f"torch.save: {number:,.1f} calls and {units.milliseconds(spent)} a step; the "
-        f"device idle for {units.milliseconds(idle)}",
+        title=f"checkpoints are saved {calls.number:,.1f} times a step while the device waits",
+        evidence=f"torch.save: {calls.number:,.1f} calls and {units.milliseconds(calls.ms)} a "
+        f"step; the device idle for {units.milliseconds(calls.idle_ms)}",
         cure=Cure(
             "Save every 500 steps, in the background.",
             savings.lines(
-                where,
+                calls.where,
                 "torch.save(model.state_dict(), path)",
                 "if step % 500 == 0:",
                 "    checkpoint.save(step)  # checkpoint = flatout.Checkpoint(folder, ...)",
             ),
         ),
-        severity=savings.severity(profile, saves),
-        where=where,
-        saves_ms=saves,
-        reason=f"{units.milliseconds(saves)} of a step in which the device waits for these calls",
+        severity=savings.severity(profile, calls.saves_ms),
+        where=calls.where,
+        saves_ms=calls.saves_ms,
+        reason=calls.reason,
     )
