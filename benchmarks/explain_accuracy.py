@@ -21,7 +21,8 @@ import mangling
 import record
 
 from flatout.explaining import explaining
-from flatout.nouns.explained import Confidence, Match
+from flatout.nouns.explained import Match
+from flatout.nouns.signature import Confidence
 
 GOAL_RIGHT = 0.97
 CASES = Path(__file__).parent / "explain_cases.jsonl"

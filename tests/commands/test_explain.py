@@ -11,22 +11,14 @@ from typing import Any
 
 import pytest
 
+from commands.called import Ended, Flatout
 from flatout.diagnosing import pages
 from flatout.knowledge import signatures
 
 KILLED = "RuntimeError: DataLoader worker (pid 82935) is killed by signal: Killed."
 
 
-def flat(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "flatout", "explain", *arguments]
-    env = {**os.environ, "LANG": "C.UTF-8", "LC_ALL": "", **options.pop("env", {})}
-    options = {"stdin": subprocess.DEVNULL, "encoding": "utf-8", **options}
-    if "input" in options:
-        del options["stdin"]
-    return subprocess.run(command, capture_output=True, check=False, timeout=60, env=env, **options)
-
-
-def matches(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+def matches(done: Ended) -> list[dict[str, Any]]:
     document = json.loads(done.stdout)
     assert document["schema"] == "flatout.explain/1"
     found: list[dict[str, Any]] = document["matches"]
@@ -34,42 +26,53 @@ def matches(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("words", [[KILLED], KILLED.split()])
-def test_a_text(words: list[str]) -> None:
-    done = flat(*words)
+def test_a_text(flat: Flatout, words: list[str]) -> None:
+    done = flat("explain", *words)
     assert done.returncode == 0, done.stderr
     assert "main memory (RAM) ran out" in done.stdout
     assert "82935" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_a_folder_and_a_pipe(tmp_path: Path) -> None:
+def test_a_folder_and_a_pipe(flat: Flatout, tmp_path: Path) -> None:
     (tmp_path / "rank0.log").write_text("all is well\n")
     (tmp_path / "rank1.log").write_text(f"epoch 1\n{KILLED}\n")
-    both = matches(flat("--json", str(tmp_path)))
-    piped = matches(flat("--json", input=f"epoch 1\n{KILLED}\n"))
-    dash = matches(flat("--json", "-", input=KILLED))
+    both = matches(flat("explain", "--json", str(tmp_path)))
+    piped = matches(flat("explain", "--json", stdin=f"epoch 1\n{KILLED}\n"))
+    dash = matches(flat("explain", "--json", "-", stdin=KILLED))
     for found in (both, piped, dash):
         assert [item["id"] for item in found] == ["loader-worker-killed"]
-        assert found[0]["confidence"] == "high"
+        assert found[0]["confidence"] == "likely"
         assert {"title", "cause", "evidence", "cure"} <= found[0].keys()
     assert both[0]["where"] == f"{tmp_path / 'rank1.log'}:2"
     assert both[0]["rank"] == 1
     assert piped[0]["where"] == "line 2"
 
 
-def test_chinese_by_option_and_by_locale_but_not_in_json() -> None:
-    asked = flat("--lang", "zh", KILLED)
-    by_locale = flat(KILLED, env={"LANG": "zh_CN.UTF-8"})
+def test_a_pipe_into_a_process_that_prints_chinese() -> None:
+    command = [sys.executable, "-m", "flatout", "explain", "--lang", "zh"]
+    done = subprocess.run(
+        command, input=KILLED, capture_output=True, encoding="utf-8", check=False, timeout=60,
+        env={**os.environ, "LANG": "C.UTF-8", "LC_ALL": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "原因" in done.stdout
+    assert "82935" in done.stdout
+
+
+def test_chinese_by_option_and_by_locale_but_not_in_json(flat: Flatout) -> None:
+    asked = flat("explain", "--lang", "zh", KILLED)
+    by_locale = flat("explain", KILLED, variables={"LANG": "zh_CN.UTF-8"})
     assert "原因" in asked.stdout
     assert asked.stdout == by_locale.stdout
-    assert "原因" not in flat("--json", KILLED, env={"LANG": "zh_CN.UTF-8"}).stdout
+    assert "原因" not in flat("explain", "--json", KILLED, variables={"LANG": "zh_CN.UTF-8"}).stdout
 
 
-def test_not_recognised() -> None:
-    done = flat("something that nobody has ever seen")
+def test_not_recognised(flat: Flatout) -> None:
+    done = flat("explain", "something that nobody has ever seen")
     assert done.returncode == 1
     assert done.stdout.startswith("not recognised")
-    document = json.loads(flat("--json", "something that nobody has ever seen").stdout)
+    document = json.loads(flat("explain", "--json", "something that nobody has ever seen").stdout)
     assert document["recognised"] is False
     assert document["matches"] == []
     assert document["better_log"]
@@ -85,65 +88,65 @@ def test_not_recognised() -> None:
         (["--nonsense"], 2, "--nonsense"),
     ],
 )
-def test_wrong_arguments(arguments: list[str], code: int, told: str) -> None:
-    done = flat(*arguments)
+def test_wrong_arguments(flat: Flatout, arguments: list[str], code: int, told: str) -> None:
+    done = flat("explain", *arguments)
     assert done.returncode == code
     assert told in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_an_empty_pipe_and_an_empty_folder(tmp_path: Path) -> None:
-    assert "no text" in flat(input="").stdout
-    empty = flat(str(tmp_path))
+def test_an_empty_pipe_and_an_empty_folder(flat: Flatout, tmp_path: Path) -> None:
+    assert "no text" in flat("explain").stdout
+    empty = flat("explain", str(tmp_path))
     assert empty.returncode == 2
     assert "holds no logs" in empty.stderr
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+def test_a_file_that_may_not_be_read(flat: Flatout, tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_text(KILLED)
     path.chmod(0)
-    done = flat(str(path))
+    done = flat("explain", str(path))
     assert done.returncode == 2
     assert "cannot be read" in done.stderr
 
 
-def test_a_signature_by_its_id() -> None:
-    done = flat("loader-worker-killed")
+def test_a_signature_by_its_id(flat: Flatout) -> None:
+    done = flat("explain", "loader-worker-killed")
     assert done.returncode == 0
     assert done.stdout.startswith("# A DataLoader worker was killed")
 
 
 @pytest.mark.parametrize("code", ["ENV002", "env002", "nouveau-in-the-way"])
-def test_page(code: str) -> None:
-    done = flat(code)
+def test_page(flat: Flatout, code: str) -> None:
+    done = flat("explain", code)
     assert done.returncode == 0, done.stderr
     page = pages.find("ENV002")
     assert page is not None
     assert done.stdout.strip() == page.markdown.strip()
 
 
-def test_json() -> None:
-    document = json.loads(flat("ENV002", "--json").stdout)
+def test_json(flat: Flatout) -> None:
+    document = json.loads(flat("explain", "ENV002", "--json").stdout)
     assert document["schema"] == "flatout.explain/1"
     assert document["matches"] == []
     assert document["page"]["code"] == "ENV002"
     assert "## Cure" in document["page"]["body"]
 
 
-def test_unknown() -> None:
-    done = flat("EVN002")
+def test_unknown(flat: Flatout) -> None:
+    done = flat("explain", "EVN002")
     assert done.returncode == 1
     assert "no finding 'EVN002'" in done.stderr
     assert "ENV002" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_its_guide_shows_what_it_prints(root: Path, tmp_path: Path) -> None:
+def test_its_guide_shows_what_it_prints(flat: Flatout, root: Path, tmp_path: Path) -> None:
     label = next(item for item in signatures.every() if item.id == "label-out-of-range")
     (tmp_path / "train.log").write_text(label.log, encoding="utf-8")
-    shown = flat("train.log", cwd=tmp_path).stdout.rstrip()
+    shown = flat("explain", "train.log", folder=tmp_path).stdout.rstrip()
     assert f"```\n{shown}\n```" in (root / "docs/guide-explain.md").read_text(encoding="utf-8")
 
 

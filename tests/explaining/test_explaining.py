@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from flatout.explaining import explaining
 from flatout.explaining.explaining import explain, explain_text
 from flatout.knowledge import signatures
-from flatout.nouns.explained import Confidence
 from flatout.nouns.machine import Container, Disk, Machine, Memory, System
+from flatout.nouns.signature import Confidence
 
 LOGS = {item.id: item.log.encode() for item in signatures.every()}
 KILLED = "RuntimeError: DataLoader worker (pid 82935) is killed by signal: Killed."

@@ -5,8 +5,7 @@ from __future__ import annotations
 from explaining.written import signature
 from flatout.explaining.ranking import RankedCause, confidence, ranked
 from flatout.explaining.scanning import Book, Scanner
-from flatout.nouns.explained import Confidence
-from flatout.nouns.signature import Role, Signature
+from flatout.nouns.signature import Confidence, Role, Signature
 
 CAUSE = signature("cause", "it ran out", specificity=8)
 GENERAL = signature("general", "error", specificity=4)
@@ -131,14 +130,15 @@ def test_files_of_ranks_are_told_apart() -> None:
     assert found[0].first.evidence.rank == 1
 
 
-def test_confidence_is_how_particular_the_match_is() -> None:
-    levels = {9: Confidence.HIGH, 7: Confidence.HIGH, 6: Confidence.MEDIUM, 4: Confidence.MEDIUM}
-    levels |= {3: Confidence.LOW, 1: Confidence.LOW}
-    for specificity, level in levels.items():
-        (found,) = order("boom", signature("boom", "boom", specificity=specificity))
-        assert confidence(found) is level
+def test_confidence_is_that_of_the_signature_however_particular_the_match() -> None:
+    for specificity in (2, 5, 9):
+        for level in Confidence:
+            made = signature("boom", "boom", specificity=specificity, confidence=level)
+            (found,) = order("boom", made)
+            assert confidence(found) is level
 
 
 def test_two_that_fit_equally_well_are_less_sure() -> None:
-    twins = (signature("a", "boom", specificity=8), signature("b", "boom", specificity=8))
-    assert [confidence(item) for item in order("boom", *twins)] == [Confidence.MEDIUM] * 2
+    sure = Confidence.HIGH
+    twins = [signature(name, "boom", specificity=8, confidence=sure) for name in ("a", "b")]
+    assert [confidence(item) for item in order("boom", *twins)] == [Confidence.LIKELY] * 2

@@ -15,8 +15,8 @@ from types import ModuleType
 from flatout.explaining import conditions, described, explaining
 from flatout.explaining.patterns import compiled
 from flatout.knowledge import signatures
-from flatout.nouns.explained import Confidence, Explained
-from flatout.nouns.signature import LANGUAGES, Role, Signature
+from flatout.nouns.explained import Explained
+from flatout.nouns.signature import LANGUAGES, Confidence, Role, Signature
 
 EVERY = signatures.every()
 IDS = [item.id for item in EVERY]

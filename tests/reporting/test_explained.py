@@ -8,8 +8,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from flatout.nouns.explained import Confidence, Evidence, Explained, FilledStep, Match
-from flatout.nouns.signature import BetterLog, CureStep, Role, Signature, Wording
+from flatout.nouns.explained import Evidence, Explained, FilledStep, Match
+from flatout.nouns.signature import BetterLog, Confidence, CureStep, Role, Signature, Wording
 from flatout.reporting import explained
 
 LONG = Wording("A sentence that goes on. " * 12, "这个句子很长，一直写下去。" * 12)

@@ -12,7 +12,7 @@ from flatout.nouns.signature import CureStep, Family, Role, Signature, Wording
 SURE = Wording("Confidence", "可信度")
 LEVELS = {
     "high": Wording("high", "高"),
-    "medium": Wording("medium", "中"),
+    "likely": Wording("likely", "较可能"),
     "low": Wording("low", "低"),
 }
 ROLES = {
@@ -49,11 +49,9 @@ def family_page(family: Family, language: str) -> str:
 
 def signature_page(signature: Signature, language: str, level: int) -> str:
     """Title, message, cause and cure; what a log would fill in stands as its fallback or name."""
-    level_name = "high" if signature.specificity >= 7 else "medium"
-    level_name = "low" if signature.specificity <= 3 else level_name
     facts = (
         f"`{signature.id}` · {ROLES[signature.role].in_language(language)} · "
-        f"{SURE.in_language(language)}: {LEVELS[level_name].in_language(language)}"
+        f"{SURE.in_language(language)}: {LEVELS[signature.confidence].in_language(language)}"
     )
     parts = [f"{'#' * level} {_text(signature.title, language)}", facts]
     parts.append("\n".join(["```", *message(signature), "```"]))

@@ -6,15 +6,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
-from flatout.explaining import conditions, filling, lines
+from flatout.explaining import conditions, ending, filling, lines, resembling
 from flatout.explaining.patterns import compiled
 from flatout.explaining.ranking import RankedCause, confidence, ranked
 from flatout.explaining.scanning import Book, Hit, Scanner
 from flatout.knowledge import signatures
 from flatout.knowledge.compat import pytorch
-from flatout.nouns.explained import Explained, FilledStep, Match
+from flatout.nouns.explained import Evidence, Explained, FilledStep, Match
 from flatout.nouns.machine import Machine
-from flatout.nouns.signature import BetterLog, CureStep, Role
+from flatout.nouns.signature import BetterLog, Confidence, CureStep, Role, Signature
 
 SMALL = 4 << 20
 """Bytes of a text that is tried again with its lines put together in other ways."""
@@ -50,12 +50,16 @@ def explain(
         causes = _tried_again(text, names[0], causes)
     explains = any(cause.role is not Role.HARMLESS for cause in causes)
     examined = machine() if explains else None
-    matches = tuple(_match(cause, examined) for cause in causes)
+    text = ends.both()
+    sure = not explains or len(names) > 1 or ending.accounts_for(causes, text, book())
+    matches = tuple(_match(cause, examined, sure) for cause in causes)
     better: tuple[BetterLog, ...] = ()
-    if not explains and (not causes or compiled(FAILED).search(ends.both())):
-        better = _better_logs(ends.both())
+    alike: tuple[Match, ...] = ()
+    if not explains and (not causes or compiled(FAILED).search(text)):
+        better = _better_logs(text)
+        alike = tuple(map(_resembled, resembling.resembling(text, signatures.every())))
     files = tuple(name for name in names if name is not None)
-    return Explained(matches, better, files, scanner.bytes_read)
+    return Explained(matches, better, files, scanner.bytes_read, alike)
 
 
 def explain_text(text: str, machine: Callable[[], Machine | None] = lambda: None) -> Explained:
@@ -131,14 +135,35 @@ def _constants() -> dict[str, str]:
     return {signatures.WHEELS: pytorch.index_url("").rstrip("/")}
 
 
-def _match(cause: RankedCause, machine: Machine | None) -> Match:
+def _resembled(likeness: resembling.Likeness) -> Match:
+    """A known error as something to compare with: no words of the text are filled in."""
+    signature = likeness.signature
+    values = _constants()
+    return Match(
+        signature=signature,
+        confidence=Confidence.LOW,
+        evidence=Evidence(likeness.message, 0),
+        title=filling.wording(signature.title, values),
+        cause=filling.wording(signature.cause, values),
+        cure=tuple(_unfilled(signature, values)),
+    )
+
+
+def _unfilled(signature: Signature, values: Mapping[str, str]) -> Iterable[FilledStep]:
+    for step in signature.cure:
+        commands = tuple(filling.command(line, values) for line in step.commands)
+        yield FilledStep(filling.wording(step.text, values), commands)
+
+
+def _match(cause: RankedCause, machine: Machine | None, sure: bool) -> Match:
+    """sure: the causes account for the error that ends the text."""
     hit = cause.first
     signature = hit.signature
     root = cause.consequence_of
     values = {**_constants(), **hit.captured}
     return Match(
         signature=signature,
-        confidence=confidence(cause),
+        confidence=_level(confidence(cause), sure),
         evidence=hit.evidence,
         title=filling.wording(signature.title, values),
         cause=filling.wording(signature.cause, values),
@@ -148,6 +173,10 @@ def _match(cause: RankedCause, machine: Machine | None) -> Match:
         ranks=cause.ranks,
         consequence_of=root.id if root is not None else None,
     )
+
+
+def _level(level: Confidence, sure: bool) -> Confidence:
+    return Confidence.LIKELY if level is Confidence.HIGH and not sure else level
 
 
 def _cure(hit: Hit, values: Mapping[str, str], machine: Machine | None) -> tuple[FilledStep, ...]:

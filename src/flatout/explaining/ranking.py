@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 from flatout.explaining.lines import DAY_S
 from flatout.explaining.scanning import Hit
-from flatout.nouns.explained import Confidence
-from flatout.nouns.signature import Role
+from flatout.nouns.signature import Confidence, Role
 
 INCIDENT = 60
 """Lines of one source within which messages belong to one failure."""
@@ -82,9 +81,9 @@ def _rung(cause: RankedCause) -> int:
 
 def confidence(cause: RankedCause) -> Confidence:
     """How sure; two that explain one place equally well make each other less sure."""
-    level = 0 if cause.specificity >= 7 else 1 if cause.specificity > VAGUE else 2
-    level = min(level + (cause.rivals > 0), 2)
-    return (Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW)[level]
+    levels = tuple(Confidence)
+    level = levels.index(cause.first.signature.confidence) + (cause.rivals > 0)
+    return levels[min(level, len(levels) - 1)]
 
 
 def _root_rank(hits: Sequence[Hit]) -> int | None:

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass, field
 
-from flatout.nouns.signature import BetterLog, Signature, Wording
-
-
-class Confidence(enum.StrEnum):
-    """How sure a match is, the surest first."""
-
-    HIGH = "high"
-    """The text itself names this cause."""
-    MEDIUM = "medium"
-    """Few causes print this, and it is the likeliest."""
-    LOW = "low"
-    """The text only shows that something of this kind failed."""
+from flatout.nouns.signature import BetterLog, Confidence, Signature, Wording
 
 
 @dataclass(frozen=True)
@@ -80,6 +68,11 @@ class Explained:
     sources: tuple[str, ...] = ()
     """Files that were read."""
     bytes_read: int = 0
+    resembling: tuple[Match, ...] = ()
+    """Where nothing matches: known errors whose message is like one in the text, the likest first.
+    Their confidence is low, and they are no answer."""
+    observations: tuple[Wording, ...] = ()
+    """What the run itself recorded of its end, where it was started by flatout."""
 
     @property
     def recognised(self) -> bool:

@@ -22,6 +22,17 @@ class Role(enum.StrEnum):
     """It looks like trouble and is none."""
 
 
+class Confidence(enum.StrEnum):
+    """How sure an answer is, the surest first."""
+
+    HIGH = "high"
+    """The text itself determines this cause: no other prints it."""
+    LIKELY = "likely"
+    """Few causes print this, and it is the likeliest."""
+    LOW = "low"
+    """The text only shows that something of this kind failed, or resembles a known message."""
+
+
 @dataclass(frozen=True)
 class Wording:
     """One text in every language.
@@ -81,9 +92,10 @@ class Signature:
     """Lines before and after the message that count as near; 0: its own line."""
     role: Role = Role.ERROR
     specificity: int = 5
-    """1 to 9. 7 to 9: the text itself names this cause, and nothing else prints it. 4 to 6: few
-    causes print it, and this is the likeliest. 1 to 3: it only shows that something of this kind
-    failed."""
+    """1 to 9: which of several that match one place stands above the others. Up to 3: it only shows
+    that something of this kind failed."""
+    confidence: Confidence = Confidence.LIKELY
+    """How often this is the cause where the message is printed. HIGH: at least 199 times in 200."""
     leads_to: tuple[str, ...] = ()
     """Signatures that are consequences of this one where both are found."""
     sources: tuple[str, ...] = ()

@@ -124,6 +124,7 @@ def explain_document(explained: Explained, page: Any = None) -> dict[str, Any]:
         "schema": EXPLAIN,
         "recognised": explained.recognised or page is not None,
         "matches": [_match(match) for match in explained.matches],
+        "resembles": [_match(match) for match in explained.resembling],
         "better_log": [
             {"id": advice.id, "text": advice.text.en, "commands": advice.commands}
             for advice in explained.better_log

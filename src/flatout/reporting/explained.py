@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from flatout.nouns.explained import Confidence, Explained, FilledStep, Match
-from flatout.nouns.signature import Role, Wording
+from flatout.nouns.explained import Explained, FilledStep, Match
+from flatout.nouns.signature import Confidence, Role, Wording
 from flatout.reporting import plain
 from flatout.reporting.paragraphs import LABEL, paragraph, show, styled, width_of
 
@@ -32,9 +32,9 @@ SURE = {
     Confidence.HIGH: Wording(
         "high: the text itself names this cause", "高：文本本身指明了这个原因"
     ),
-    Confidence.MEDIUM: Wording(
-        "medium: few causes print this, and it is the likeliest",
-        "中：只有少数原因会打印这段文字，这是最可能的一个",
+    Confidence.LIKELY: Wording(
+        "likely: few causes print this, and it is the likeliest",
+        "较可能：只有少数原因会打印这段文字，这是最可能的一个",
     ),
     Confidence.LOW: Wording(
         "low: the text only shows that something of this kind failed",
@@ -54,14 +54,18 @@ ONLY_REPORT = Wording(
     "ranks {ranks} only report that rank {rank} failed:",
     "rank {ranks} 只是转述 rank {rank} 的失败：",
 )
+RESEMBLES = Wording("resembles", "类似")
+RESEMBLES_TEXT = Wording(
+    "{title}. Its message is like one in the text, but not the same: compare before you act "
+    "(flatout explain {id})",
+    "{title}。其报错与文中的相似但不相同：请先比较，再采取措施（flatout explain {id}）",
+)
 MEANING = Wording("flatout: what this means", "flatout：这是什么意思")
 NOT_HERE = Wording("(does not apply to this machine) ", "（不适用于本机）")
 ALSO = Wording("also", "另有")
 UNKNOWN = Wording("not recognised", "未识别")
-UNKNOWN_TEXT = Wording(
-    "no signature matches this text. To get a better log:",
-    "没有与这段文字匹配的特征。可以这样得到更好的日志：",
-)
+UNKNOWN_TEXT = Wording("no signature matches this text.", "没有与这段文字匹配的特征。")
+TO_GET = Wording("To get a better log:", "可以这样得到更好的日志：")
 EMPTY = Wording("there is no text to explain", "没有可解释的文本")
 
 
@@ -133,6 +137,11 @@ class _Page:
         self.line(f"{label}: {why}", "bold yellow", len(label))
         if not answer.bytes_read:
             return
+        for match in answer.resembling:
+            named = {"title": self.text_of(match.title).rstrip("."), "id": match.id}
+            said = self.text_of(RESEMBLES_TEXT).format(**named)
+            self._paragraph(self.text_of(RESEMBLES), said, "yellow")
+        self._paragraph("", self.text_of(TO_GET))
         for advice in answer.better_log:
             self._paragraph("", self.text_of(advice.text))
             self._commands(advice.commands)

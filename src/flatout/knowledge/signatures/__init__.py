@@ -12,7 +12,15 @@ from functools import cache
 from importlib import resources
 
 from flatout.knowledge.compat.tables import Row
-from flatout.nouns.signature import BetterLog, CureStep, Family, Role, Signature, Wording
+from flatout.nouns.signature import (
+    BetterLog,
+    Confidence,
+    CureStep,
+    Family,
+    Role,
+    Signature,
+    Wording,
+)
 
 BETTER_LOGS = "better_logs.toml"
 PLACEHOLDER = re.compile(
@@ -26,7 +34,7 @@ WHEELS = "wheels"
 GROUP = re.compile(r"\(\?P<([a-z_][a-z_0-9]*)>")
 _FIELDS = {
     "id", "log", "title", "cause", "cure", "any", "all", "none", "captures", "needs", "near",
-    "role", "specificity", "leads_to", "sources",
+    "role", "specificity", "confidence", "leads_to", "sources",
 }  # fmt: skip
 _STEP_FIELDS = {"en", "zh", "commands", "when", "if_text"}
 
@@ -97,6 +105,7 @@ def _signature(row: Row, family: str) -> Signature:
         near=_number(row, "near", 40, 0, 200),
         role=Role(row.text_or_none("role") or "error"),
         specificity=_number(row, "specificity", None, 1, 9),
+        confidence=Confidence(row.text("confidence")),
         leads_to=row.texts("leads_to"),
         sources=row.texts("sources"),
     )
