@@ -7,14 +7,16 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flatout.commands import SCRIPT_CONTEXT, _options, duration, program
 from flatout.nouns.errors import UserError
-from flatout.nouns.plan import Plan
-from flatout.nouns.tuned import Tuned
+
+if TYPE_CHECKING:
+    from flatout.nouns.plan import Plan
+    from flatout.nouns.tuned import Tuned
 
 PLACE = ("Speed up", 1)
 CONTEXT = SCRIPT_CONTEXT
