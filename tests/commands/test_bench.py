@@ -1,27 +1,30 @@
-"""`flatout bench` as a real process: this CPU, wrong arguments, an interruption, no torch."""
+"""`flatout bench` as a user starts it: this CPU, wrong arguments, an interruption, no torch."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from commands.called import Ended, Flatout
 from probing.fake_packages import bare
 
 pytestmark = pytest.mark.slow
 
 
-def flat(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "flatout", "bench", *arguments],
-        env=environment(folder, **variables),
+        env={**os.environ, **variables(folder)},
         capture_output=True,
         text=True,
         check=False,
@@ -30,19 +33,26 @@ def flat(folder: Path, *arguments: str, **variables: str) -> subprocess.Complete
     )
 
 
-def environment(folder: Path, **variables: str) -> dict[str, str]:
-    own = {"FLATOUT_CACHE": str(folder / "cache"), "CUDA_VISIBLE_DEVICES": ""}
-    return {**os.environ, **own, **variables}
+def variables(folder: Path) -> dict[str, str]:
+    return {"FLATOUT_CACHE": str(folder / "cache"), "CUDA_VISIBLE_DEVICES": ""}
 
 
-def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+@pytest.fixture
+def bench(flat: Flatout, tmp_path: Path) -> Callable[..., Ended]:
+    """`flatout bench` in an empty folder."""
+    return functools.partial(flat, "bench", folder=tmp_path, variables=variables(tmp_path))
+
+
+def document(done: Ended | subprocess.CompletedProcess[str]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def test_one_ceiling_of_this_cpu_and_the_same_from_the_cache(tmp_path: Path) -> None:
+def test_one_ceiling_of_this_cpu_and_the_same_from_the_cache(
+    bench: Callable[..., Ended], tmp_path: Path
+) -> None:
     arguments = ["--quick", "--only", "matmul-cpu-fp32", "--python", sys.executable]
-    done = flat(tmp_path, *arguments, "--json")
+    done = process(tmp_path, *arguments, "--json")
     assert done.returncode == 0, done.stderr
     found = document(done)
     assert found["schema"] == "flatout.bench/1"
@@ -56,18 +66,28 @@ def test_one_ceiling_of_this_cpu_and_the_same_from_the_cache(tmp_path: Path) -> 
     assert ceiling["datasheet"] is None
     assert (found["quick"], found["cached"], found["passed"]) == (True, False, None)
     assert "[1/1] cpu, matrix product, fp32" in done.stderr
-    again = document(flat(tmp_path, "--cached", "--json"))
+    again = document(bench("--cached", "--json"))
     assert again["cached"] is True
     assert again["ceilings"] == found["ceilings"]
-    shown = flat(tmp_path, "--cached", COLUMNS="80")
+    shown = bench("--cached")
     assert shown.returncode == 0
     assert "GFLOP/s" in shown.stdout
     assert "\x1b" not in shown.stdout
 
 
+def test_no_such_gpu(bench: Callable[..., Ended], tmp_path: Path) -> None:
+    done = bench("--quick", "--only", "disk-read", "--json", "--expect", "h100")
+    found = document(done)
+    assert [one["id"] for one in found["ceilings"]] == ["disk-read"]
+    assert (done.returncode, found["passed"]) == (1, False)
+    assert "HW041" in [finding["code"] for finding in found["findings"]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache"]
+
+
+@pytest.mark.thorough
 def test_all_of_it_and_no_such_gpu(tmp_path: Path) -> None:
     began = time.monotonic()
-    done = flat(tmp_path, "--quick", "--json", "--expect", "h100")
+    done = process(tmp_path, "--quick", "--json", "--expect", "h100")
     assert time.monotonic() - began < 30  # 20 s where nobody else needs the cores
     found = document(done)
     ids = {one["id"] for one in found["ceilings"]}
@@ -84,7 +104,7 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "flatout", "bench", "--python", sys.executable, "--json"]
     process = subprocess.Popen(
         [*command, "--quick", "--only", "matmul-cpu-fp32", "--only", "memory-cpu"],
-        env=environment(tmp_path),
+        env={**os.environ, **variables(tmp_path)},
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -102,8 +122,8 @@ def test_an_interruption_keeps_what_was_measured(tmp_path: Path) -> None:
     assert [one["id"] for one in found["ceilings"]] == ["matmul-cpu-fp32"]
 
 
-def test_without_torch_the_cure_is_told(tmp_path: Path) -> None:
-    done = flat(tmp_path, "--quick", "--python", bare(tmp_path / "python"))
+def test_without_torch_the_cure_is_told(bench: Callable[..., Ended], tmp_path: Path) -> None:
+    done = bench("--quick", "--python", bare(tmp_path / "python"))
     assert done.returncode == 2
     assert "torch is not installed in" in done.stderr
     assert "next: flatout env install" in done.stderr
@@ -119,8 +139,8 @@ def test_without_torch_the_cure_is_told(tmp_path: Path) -> None:
         (["--python", "/no/python"], "no Python interpreter"),
     ],
 )
-def test_wrong_usage(tmp_path: Path, arguments: list[str], message: str) -> None:
-    done = flat(tmp_path, *arguments)
+def test_wrong_usage(bench: Callable[..., Ended], arguments: list[str], message: str) -> None:
+    done = bench(*arguments)
     assert done.returncode == (1 if arguments == ["--cached"] else 2)
     assert message in done.stderr
 
@@ -129,11 +149,17 @@ def test_wrong_usage(tmp_path: Path, arguments: list[str], message: str) -> None
     ("arguments", "message"),
     [
         (["--only", "matmul-fp3"], "there is no ceiling 'matmul-fp3'"),
-        (["--device", "cuda:7", "--only", "matmul-bf16"], "nothing to measure on 'cuda:7'"),
+        pytest.param(
+            ["--device", "cuda:7", "--only", "matmul-bf16"],
+            "nothing to measure on 'cuda:7'",
+            marks=pytest.mark.thorough,
+        ),
     ],
 )
-def test_what_is_not_here_is_named(tmp_path: Path, arguments: list[str], message: str) -> None:
-    done = flat(tmp_path, "--quick", "--python", sys.executable, *arguments)
+def test_what_is_not_here_is_named(
+    bench: Callable[..., Ended], arguments: list[str], message: str
+) -> None:
+    done = bench("--quick", "--python", sys.executable, *arguments)
     assert done.returncode == 2
     assert message in done.stderr
 

@@ -12,13 +12,19 @@ from pathlib import Path
 
 import pytest
 
+from commands.called import Flatout
+
 pytestmark = pytest.mark.slow
 
 TRACES = Path(__file__).parent.parent / "traces"
 COLLECTS = """
-import gc, sys, torch
+import gc, pathlib, sys, torch
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 2))
 optimizer = torch.optim.AdamW(model.parameters())
+optimizer.zero_grad()
+gc.collect()
+gc.freeze()  # torch's own objects would make each collection last a quarter of a second
+objects = [[] for _ in range(400_000)]
 print("sees a terminal", sys.stdout.isatty())
 for step in range({steps}):
     model(torch.randn(32, 64)).square().mean().backward()
@@ -27,6 +33,13 @@ for step in range({steps}):
     gc.collect()  # COLLECT
 print("ended by itself")
 """
+UNTIL_RECORDED = COLLECTS.format(steps=100_000).replace(
+    "# COLLECT",
+    """# COLLECT
+    if step % 20 == 0 and any(pathlib.Path(".flatout").rglob("detail-*")):
+        break""",
+)
+"""Ends soon after the last of its steps was recorded."""
 
 
 def argv(*words: str) -> list[str]:
@@ -40,8 +53,8 @@ def run(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
-def test_json_findings_files_and_exit_code(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(COLLECTS.format(steps=60))
+def test_json_findings_files_and_exit_code(flat: Flatout, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(UNTIL_RECORDED)
     done = run(tmp_path, "--no-bench", "--json", "--out", "board", "train.py")
     assert done.returncode == 1, done.stderr
     document = json.loads(done.stdout)
@@ -58,7 +71,7 @@ def test_json_findings_files_and_exit_code(tmp_path: Path) -> None:
     assert json.loads((folder / "profile.json").read_text()) == document
     assert "<html" in (folder / "report.html").read_text()
     assert len(list((tmp_path / "board").rglob("*.pt.trace.json*"))) == 2
-    same = run(tmp_path, "--compare", str(folder), str(folder / "profile.json"))
+    same = flat("profile", "--compare", str(folder), str(folder / "profile.json"))
     assert same.returncode == 0, same.stderr
     assert same.stdout
     assert f"this is now written: flatout compare {folder}" in same.stderr
@@ -97,26 +110,26 @@ def test_ctrl_c_reports_what_there_is(tmp_path: Path) -> None:
     assert process.returncode in (0, 1)
 
 
-def test_a_trace_needs_no_script(tmp_path: Path) -> None:
+def test_a_trace_needs_no_script(flat: Flatout, tmp_path: Path) -> None:
     trace = str(TRACES / "a100_train.json.gz")
-    done = run(tmp_path, trace, "--json")
+    done = flat("profile", trace, "--json", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     document = json.loads(done.stdout)
     assert document["step_ms"] > 0
-    old = run(tmp_path, "--json", "--trace", trace)
+    old = flat("profile", "--json", "--trace", trace, folder=tmp_path)
     assert old.stderr == f"flatout: this is now written: flatout profile {trace}\n"
     assert json.loads(old.stdout)["anatomy"] == document["anatomy"]
 
 
-def test_a_trace_is_known_by_what_it_holds(tmp_path: Path) -> None:
+def test_a_trace_is_known_by_what_it_holds(flat: Flatout, tmp_path: Path) -> None:
     (tmp_path / "recording").write_bytes((TRACES / "v100_train.json.gz").read_bytes())
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "x.pt.trace.json.gz").write_bytes(
         (TRACES / "v100_train.json.gz").read_bytes()
     )
-    by_content = run(tmp_path, "--json", "recording")
-    by_folder = run(tmp_path, "log", "--json")
+    by_content = flat("profile", "--json", "recording", folder=tmp_path)
+    by_folder = flat("profile", "log", "--json", folder=tmp_path)
     steps = [json.loads(done.stdout)["step_ms"] for done in (by_content, by_folder)]
     assert steps[0] == steps[1] > 0
 
@@ -131,15 +144,15 @@ def test_a_trace_is_known_by_what_it_holds(tmp_path: Path) -> None:
         (["--fail-over", "50"], 0),
     ],
 )
-def test_threshold(tmp_path: Path, threshold: list[str], code: int) -> None:
-    done = run(tmp_path, *threshold, str(TRACES / "a100_train.json.gz"))
+def test_threshold(flat: Flatout, tmp_path: Path, threshold: list[str], code: int) -> None:
+    done = flat("profile", *threshold, str(TRACES / "a100_train.json.gz"), folder=tmp_path)
     assert done.returncode == code, done.stderr
     renamed = f"written: flatout profile --fail-above {threshold[1]}%" in done.stderr
     assert renamed == (threshold[0] == "--fail-over")
 
 
-def test_its_guide_shows_what_it_prints(tmp_path: Path, root: Path) -> None:
-    done = run(tmp_path, str(TRACES / "a100_train.json.gz"), COLUMNS="80")
+def test_its_guide_shows_what_it_prints(flat: Flatout, tmp_path: Path, root: Path) -> None:
+    done = flat("profile", str(TRACES / "a100_train.json.gz"), folder=tmp_path)
     screen = done.stdout.partition("\nreport ")[0].rstrip()
     assert f"```\n{screen}\n```" in (root / "docs/guide-profile.md").read_text(encoding="utf-8")
 
@@ -160,8 +173,8 @@ def test_its_guide_shows_what_it_prints(tmp_path: Path, root: Path) -> None:
         ([], "nothing to run"),
     ],
 )
-def test_wrong_usage(tmp_path: Path, words: list[str], says: str) -> None:
+def test_wrong_usage(flat: Flatout, tmp_path: Path, words: list[str], says: str) -> None:
     (tmp_path / "train.py").write_text("")
-    done = run(tmp_path, *words)
+    done = flat("profile", *words, folder=tmp_path)
     assert done.returncode == 2
     assert says in done.stderr

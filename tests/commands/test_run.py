@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import forked
+from commands import called
 from running import stand_in
 from running.stand_in import TRAINED, Flatout
 
@@ -90,12 +92,15 @@ def test_another_plan_or_none(flatout: Flatout) -> None:
         ("\x00", "flatout.toml"),
     ],
 )
-def test_a_plan_that_cannot_be_honoured_is_refused(flatout: Flatout, plan: str, told: str) -> None:
-    flatout.script("print('started')")
-    (flatout.folder / "flatout.toml").write_text(plan)
-    done = flatout.run("run", "train.py")
-    assert (done.returncode, done.stdout) == (2, b"")
-    message, cure = lines(done)
+def test_a_plan_that_cannot_be_honoured_is_refused(
+    flat: called.Flatout, tmp_path: Path, plan: str, told: str
+) -> None:
+    (tmp_path / "train.py").write_text("open('started', 'w')")
+    (tmp_path / "flatout.toml").write_text(plan)
+    done = flat("run", "train.py", folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert not (tmp_path / "started").exists()
+    message, cure = done.stderr.splitlines()
     assert told in message
     assert "next: " in cure
 
@@ -114,11 +119,14 @@ def test_a_plan_that_cannot_be_honoured_is_refused(flatout: Flatout, plan: str, 
         [],
     ],
 )
-def test_wrong_usage_is_told_with_the_next_step(flatout: Flatout, words: list[str]) -> None:
-    flatout.script("print('started')")
-    done = flatout.run("run", *words)
-    assert (done.returncode, done.stdout) == (2, b"")
-    told = lines(done)
+def test_wrong_usage_is_told_with_the_next_step(
+    flat: called.Flatout, tmp_path: Path, words: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text("open('started', 'w')")
+    done = flat("run", *words, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert not (tmp_path / "started").exists()
+    told = done.stderr.splitlines()
     assert told[0].startswith("flatout: ")
     assert "next: " in told[-1]
     assert not any("Traceback" in line for line in told)
@@ -182,10 +190,10 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=8):
 """)
     (tmp_path / "flatout.toml").write_text("version = 1\n[boosts.channels-last]\n")
     options = {"cwd": tmp_path, "capture_output": True, "timeout": 120}
-    plain = subprocess.run([sys.executable, "train.py"], **options)
+    plain = forked.bare([str(tmp_path / "train.py")], tmp_path, tmp_path)
     run = [sys.executable, "-m", "flatout", "run"]
     watched = subprocess.run([*run, "--no-plan", "train.py"], **options)
-    assert watched.stdout == plain.stdout
+    assert watched.stdout.decode() == plain.stdout
     assert watched.returncode == 0
     assert watched.stderr.startswith(b"flatout: 8 steps, ")
     planned = subprocess.run([*run, "--json", "train.py"], **options)

@@ -116,5 +116,7 @@ def test_a_program_that_ends_well_or_says_no_is_not_explained(tmp_path: Path) ->
 
 
 def test_quiet_says_nothing_of_ours(tmp_path: Path) -> None:
-    done = run(tmp_path, MISSING_FILE, "--quiet")
-    assert "FileNotFoundError" in done.stderr.splitlines()[-1]
+    script = "raise RuntimeError('DataLoader worker (pid 7) is killed by signal: Killed.')"
+    assert "\nerror     " in run(tmp_path, script).stderr
+    done = run(tmp_path, script, "--quiet")
+    assert "RuntimeError" in done.stderr.splitlines()[-1]

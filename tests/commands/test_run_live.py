@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 from measuring.programs import PLAIN, at_each_step
 
 pytestmark = pytest.mark.slow
@@ -54,7 +55,7 @@ def test_the_program_s_own_results_are_the_same_to_the_last_bit(tmp_path: Path) 
     """Boosts that reorder nothing are tried, switched and taken out: the losses stay."""
     script = PLAIN.replace("100_000):", "700):") + "    print(repr(loss.item()))\n"
     (tmp_path / "train.py").write_text(script + "print('end', torch.rand(1).item())\n")
-    plain = run(tmp_path, "train.py")
+    plain = forked.bare([str(tmp_path / "train.py")], tmp_path, tmp_path)
     tuned = live(tmp_path, "--only", "gc-pause", "--only", "allocator", "train.py")
     assert tuned.returncode == plain.returncode == 0
     assert tuned.stdout == plain.stdout

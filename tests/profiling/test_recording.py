@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 
 class Data(Dataset):
     def __len__(self):
-        return 4000
+        return 100_000
     def __getitem__(self, index):
         time.sleep(0.001)
         return torch.randn(64)
@@ -39,7 +39,7 @@ optimizer = torch.optim.SGD(model.parameters(), 0.01)
 for step, batch in enumerate(DataLoader(Data(), 10)):
     model(batch).mean().backward()  # BACKWARD
     optimizer.step()
-    if step == 150:
+    if step == 300:
         open("done", "w").close()
         break
 """
@@ -92,7 +92,7 @@ def test_a_program_that_goes_on_is_told_of_before_it_ends(work: Path) -> None:
 
 
 def test_a_program_that_is_stopped(work: Path) -> None:
-    (work / "train.py").write_text(SLOW_DATA)
+    (work / "train.py").write_text(SLOW_DATA.replace("== 300", "== 6000"))
     profile = recording.profile(
         resolve(["train.py"]), ProfileSettings(steps=3, stop=True, bench=False)
     )

@@ -1,0 +1,51 @@
+"""`flatout` called in the tests' own process: for what a process of its own would not change."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flatout.__main__ import outcome
+
+SHOWN = {"COLUMNS": "80", "LANG": "C.UTF-8", "LC_ALL": ""}
+"""What decides how an answer is shown, unless a test says otherwise."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a call ended; named as in subprocess.CompletedProcess."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Flatout:
+    """`flat(*words)` is what the command line `flatout words...` does, in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self._capsys, self._monkeypatch = capsys, monkeypatch
+
+    def __call__(
+        self,
+        *words: str,
+        folder: Path | None = None,
+        stdin: str = "",
+        variables: Mapping[str, str] | None = None,
+    ) -> Ended:
+        """Run it in `folder` with these environment variables; stdin: what is piped into it."""
+        with self._monkeypatch.context() as patch:
+            if folder is not None:
+                patch.chdir(folder)
+            for name, value in {**SHOWN, **(variables or {})}.items():
+                patch.setenv(name, value)
+            patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+            self._capsys.readouterr()  # of an earlier call
+            code = outcome(words)
+        printed = self._capsys.readouterr()
+        return Ended(code, printed.out, printed.err)
