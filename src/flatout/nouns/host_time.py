@@ -43,6 +43,8 @@ class HostLine:
     """The user's lines that led there, the outermost first, without `where` itself."""
     loading: bool = False
     """In the loader: preparing a batch in the process that trains."""
+    modelling: bool = False
+    """Inside of a module that torch has called: a forward pass."""
     updating: bool = False
     """In an optimizer's step."""
     samples: int = 0
@@ -60,6 +62,19 @@ class HostStack:
 
 
 @dataclass(frozen=True)
+class HostThread:
+    """Another thread of the process, while the training thread takes its steps."""
+
+    name: str
+    cpu_ms: float
+    """CPU time a step."""
+    where: Place | None = None
+    """The user's line that takes most of it; None: none is the user's."""
+    package: str = ""
+    """Whose code takes most of it where no line is the user's."""
+
+
+@dataclass(frozen=True)
 class HostTime:
     """The host's side of a step."""
 
@@ -69,14 +84,28 @@ class HostTime:
     lines: tuple[HostLine, ...]
     """The longest first."""
     stacks: tuple[HostStack, ...] = ()
+    """The longest first."""
+    threads: tuple[HostThread, ...] = ()
+    """Other threads of the process that run Python, the busiest first."""
     gc_ms: float = 0.0
     """In Python's garbage collector, in no line."""
     queued_ms: float | None = None
     """Ready to run while no core was free, in no line; None: not known on this system."""
+    waited_ms: float = 0.0
+    """In which the thread that trains used no CPU, in whatever line, but for the loader."""
     cost_ms: float = 0.0
     """That sampling took, in no line."""
     idle_known: bool = False
     """Whether waiting is told from running."""
+
+    def scale(self, step_ms: float) -> float:
+        """From the sampled steps to a step of `step_ms`.
+
+        The sampled ones are longer by what sampling takes; and where other programs take the
+        cores, the time without one is in no line.
+        """
+        measured_ms = self.step_ms - self.cost_ms - (self.queued_ms or 0.0)
+        return step_ms / measured_ms if measured_ms > 0 else 1.0
 
     def total_ms(self, *kinds: HostKind, loading: bool = False) -> float:
         """Of these kinds together. loading: of what the loader does, else of all the rest."""

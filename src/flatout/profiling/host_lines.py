@@ -10,10 +10,10 @@ import dataclasses
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flatout.nouns.host_time import HostKind, HostLine, HostStack, HostTime
+from flatout.nouns.host_time import HostKind, HostLine, HostStack, HostThread, HostTime
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Operator
 from flatout_agent import wire
@@ -27,6 +27,7 @@ BLOCKED_SHARE = 0.5
 ENTERS_LOADER = "_BaseDataLoaderIter.__next__"
 ENTERS_MODULE = "Module._call_impl"
 ENTERS_OPTIMIZER = "Optimizer.profile_hook_step"
+NAME = re.compile(r"\w+(?=[.(])")
 CALL = re.compile(r"[\w.]+(?=\()")
 EXPRESSION = 48
 """Characters of an expression that are shown."""
@@ -34,6 +35,8 @@ FLAME_STACKS = 250
 
 Source = Callable[[str, int], str]
 """From a file as reports name it and a line to its text; empty: not known."""
+Aliases = Callable[[str], Mapping[str, str]]
+"""From a file as reports name it to its imported names: np -> numpy."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +62,15 @@ class _Sample:
         return any(frame.package == TORCH and function in frame.function for frame in self.frames)
 
 
-def host_time(host: wire.HostSeen, operators: Sequence[Operator], source: Source) -> HostTime:
+def host_time(
+    host: wire.HostSeen, operators: Sequence[Operator], source: Source, aliases: Aliases
+) -> HostTime:
     """The host's time by line. operators: those of the recording, with their lines."""
     samples = [sample for stack in host.stacks if (sample := _sample(host, stack)) is not None]
     torch_share = _torch_shares(samples, operators)
     totals: dict[HostLine, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
     for sample in samples:
-        for line, ms in _lines(sample, torch_share, source):
+        for line, ms in _lines(sample, torch_share, source, aliases):
             before_ms, before = totals[line]
             totals[line] = before_ms + ms, before + sample.samples
     lines = [
@@ -78,8 +83,10 @@ def host_time(host: wire.HostSeen, operators: Sequence[Operator], source: Source
         step_ms=1000 * host.step_s,
         lines=tuple(sorted(lines, key=lambda line: -line.ms)),
         stacks=_flames(host),
+        threads=_threads(host, source),
         gc_ms=1000 * host.gc_s,
         queued_ms=None if host.queued_s is None else 1000 * host.queued_s,
+        waited_ms=sum(sample.idle_ms for sample in samples if not sample.enters(ENTERS_LOADER)),
         cost_ms=1000 * host.cost_s,
         idle_known=host.idle_known,
     )
@@ -120,26 +127,38 @@ def _torch_shares(
 
 
 def _lines(
-    sample: _Sample, torch_share: dict[tuple[str, int], float], source: Source
+    sample: _Sample, torch_share: dict[tuple[str, int], float], source: Source, aliases: Aliases
 ) -> Iterable[tuple[HostLine, float]]:
     """The lines that a stack counts for, and with how much."""
+    line = _line(sample, source)
     if not sample.callees:
-        share = torch_share.get((sample.own.file, sample.own.line), 0.0)
-        yield _line(sample, HostKind.TORCH, source), share * sample.ms
-        yield from _blocked_or(sample, HostKind.PYTHON, 1 - share, source)
+        package = _imported(line.callee, aliases(sample.own.file))
+        share = torch_share.get((sample.own.file, sample.own.line), 0.0) if not package else 0.0
+        yield dataclasses.replace(line, kind=HostKind.TORCH), share * sample.ms
+        kind = HostKind.LIBRARY if package else HostKind.PYTHON
+        line = dataclasses.replace(line, kind=kind, package=package)
+        yield from _waiting_apart(sample, line, 1 - share)
     elif _is_torch(sample):
-        yield _line(sample, HostKind.TORCH, source), sample.ms
+        yield line, sample.ms
     else:
-        yield from _blocked_or(sample, HostKind.LIBRARY, 1.0, source)
+        line = dataclasses.replace(line, kind=HostKind.LIBRARY)
+        yield from _waiting_apart(sample, line, 1.0)
 
 
-def _blocked_or(
-    sample: _Sample, kind: HostKind, share: float, source: Source
+def _waiting_apart(
+    sample: _Sample, line: HostLine, share: float
 ) -> Iterable[tuple[HostLine, float]]:
+    """`share` of the sample's time, what was idle of it as waiting."""
     idle_ms = sample.idle_ms if sample.idle_ms >= BLOCKED_SHARE * sample.ms else 0.0
-    if idle_ms:
-        yield _line(sample, HostKind.WAITING, source), share * idle_ms
-    yield _line(sample, kind, source), share * (sample.ms - idle_ms)
+    yield dataclasses.replace(line, kind=HostKind.WAITING), share * idle_ms
+    yield line, share * (sample.ms - idle_ms)
+
+
+def _imported(expression: str, names: Mapping[str, str]) -> str:
+    """The package that an expression begins with, np.sort(...) -> numpy; empty: none but torch."""
+    root = NAME.match(expression)
+    package = names.get(root[0], "") if root else ""
+    return "" if package == TORCH else package
 
 
 def _is_torch(sample: _Sample) -> bool:
@@ -151,16 +170,21 @@ def _is_torch(sample: _Sample) -> bool:
     return any(modules)
 
 
-def _line(sample: _Sample, kind: HostKind, source: Source) -> HostLine:
+def _line(sample: _Sample, source: Source) -> HostLine:
+    """Of torch's kind, without its time."""
     user_frames = [frame for frame in sample.frames[: sample.deepest] if not frame.package]
     return HostLine(
         where=_place(sample.own, source),
-        kind=kind,
+        kind=HostKind.TORCH,
         ms=0.0,
         callee=_expression(sample.own, source) or sample.frames[-1].function,
         package=_package(sample),
         chain=tuple(_place(frame, source) for frame, _ in itertools.groupby(user_frames)),
         loading=sample.enters(ENTERS_LOADER),
+        modelling=any(
+            frame.package == TORCH and ENTERS_MODULE in frame.function
+            for frame in sample.frames[: sample.deepest]
+        ),
         updating=sample.enters(ENTERS_OPTIMIZER),
     )
 
@@ -189,6 +213,22 @@ def _expression(frame: wire.FrameSeen, source: Source) -> str:
 
 def _place(frame: wire.FrameSeen, source: Source) -> Place:
     return Place(frame.file, frame.line, frame.function, source(frame.file, frame.line).strip())
+
+
+def _threads(host: wire.HostSeen, source: Source) -> tuple[HostThread, ...]:
+    """The other threads, with the frame that takes most of their time."""
+    by_thread: dict[str, dict[wire.FrameSeen, float]] = defaultdict(lambda: defaultdict(float))
+    for stack in host.stacks:
+        if stack.thread and stack.frames:
+            frames = [host.frames[number] for number in stack.frames]
+            own = next((frame for frame in reversed(frames) if not frame.package), frames[-1])
+            by_thread[stack.thread][own] += 1000 * stack.s
+    threads = []
+    for name, frame_ms in by_thread.items():
+        frame = max(frame_ms, key=lambda frame: frame_ms[frame])
+        place = None if frame.package else _place(frame, source)
+        threads.append(HostThread(name, sum(frame_ms.values()), place, frame.package))
+    return tuple(sorted(threads, key=lambda thread: -thread.cpu_ms))
 
 
 def _flames(host: wire.HostSeen) -> tuple[HostStack, ...]:

@@ -13,8 +13,7 @@ def divided(anatomy: Anatomy, host: HostTime) -> Anatomy:
     python = next((part for part in anatomy.parts if part.kind is Kind.PYTHON), None)
     if anatomy.device != "cpu" or python is None:
         return anatomy
-    # The sampled steps may be longer or shorter than the undisturbed ones.
-    scale = anatomy.step_ms / host.step_ms if host.step_ms > 0 else 1.0
+    scale = host.scale(anatomy.step_ms)
     wanted = {
         Kind.USER: scale * host.total_ms(HostKind.PYTHON),
         Kind.LIBRARY: scale * host.total_ms(HostKind.LIBRARY),

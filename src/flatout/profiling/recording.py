@@ -17,8 +17,7 @@ from flatout.nouns.observer import Observer, Silent
 from flatout.nouns.profile import Profile
 from flatout.probing.identity import identity
 from flatout.probing.sampling import Sampler
-from flatout.profiling import host_parts, memory_categories, records
-from flatout.profiling.host_lines import host_time
+from flatout.profiling import host_lines, host_parts, memory_categories, records
 from flatout.profiling.records import Follower
 from flatout.profiling.trace import analysing, places, reading, sites
 from flatout.running import foreground
@@ -202,7 +201,7 @@ def profile_of(
     host = None
     if main_process.host is not None:
         sampled = _short_frames(main_process.host, roots[0])
-        host = host_time(sampled, step_profile.operators, _source(roots))
+        host = host_lines.host_time(sampled, step_profile.operators, *_sources(roots[0]))
         step_profile = dataclasses.replace(
             step_profile, anatomy=host_parts.divided(step_profile.anatomy, host)
         )
@@ -233,9 +232,12 @@ def _short_frames(host: wire.HostSeen, root: Path) -> wire.HostSeen:
     return dataclasses.replace(host, frames=tuple(frames))
 
 
-def _source(roots: Sequence[Path]) -> Callable[[str, int], str]:
-    """From a file, as the agent names it, and a line to its text."""
-    return lambda file, line: sites.whole_line(roots[0] / file, line)
+def _sources(root: Path) -> tuple[host_lines.Source, host_lines.Aliases]:
+    """What tells a file's lines and imported names; files are named from `root`."""
+    return (
+        lambda file, line: sites.whole_line(root / file, line),
+        lambda file: sites.imported_names(root / file),
+    )
 
 
 def _check_device(profile: Profile, facts: wire.JobFacts | None) -> None:
@@ -266,6 +268,35 @@ def _short_places(loop: wire.LoopSeen, root: Path) -> wire.LoopSeen:
         model_where=shortened(loop.model_where),
         loader_where=shortened(loop.loader_where),
         losses_where=shortened(loop.losses_where),
+        anomaly_where=shortened(loop.anomaly_where),
+        double_where=shortened(loop.double_where),
+        flow=_short_flow(loop.flow, shortened) if loop.flow is not None else None,
+    )
+
+
+def _short_flow(
+    flow: wire.FlowSeen, shortened: Callable[[str | None], str | None]
+) -> wire.FlowSeen:
+    """The data flow with such places."""
+    replace = dataclasses.replace
+    return replace(
+        flow,
+        unread=tuple(
+            replace(row, where=shortened(row.where), first_where=shortened(row.first_where))
+            for row in flow.unread
+        ),
+        constants=tuple(
+            replace(
+                row,
+                where=shortened(row.where) or row.where,
+                lines=tuple(shortened(line) or line for line in row.lines),
+            )
+            for row in flow.constants
+        ),
+        doubles=tuple(replace(row, where=shortened(row.where)) for row in flow.doubles),
+        returns=tuple(
+            replace(row, left=shortened(row.left), back=shortened(row.back)) for row in flow.returns
+        ),
     )
 
 

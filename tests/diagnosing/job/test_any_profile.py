@@ -16,6 +16,7 @@ from flatout.diagnosing import checks
 from flatout.diagnosing.diagnose import diagnose_profile
 from flatout.nouns.anatomy import Anatomy, Kind
 from flatout.nouns.finding import Severity
+from flatout.nouns.host_time import HostKind
 from flatout.nouns.profile import Place, Profile
 from flatout_agent import wire
 
@@ -33,7 +34,7 @@ NAMES = (
     "torch.cuda.empty_cache", "DataParallel", "DistributedDataParallel", "32x64, 64x128", "cpu",
     "train.py:8", "torch.ones", "gc.collect",
 )  # fmt: skip
-PLACES = st.none() | st.builds(
+PLACES = st.builds(
     Place,
     st.sampled_from(("train.py", "data.py")),
     st.integers(1, 3),
@@ -46,6 +47,7 @@ LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     bool: st.booleans(),
     str: st.sampled_from(NAMES),
     Kind: st.sampled_from(list(Kind)),
+    HostKind: st.sampled_from(list(HostKind)),
     Place: PLACES,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -117,6 +117,22 @@ def _source(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+@lru_cache(maxsize=200)
+def imported_names(path: Path) -> Mapping[str, str]:
+    """The names that a file imports, with the package each comes from: np -> numpy."""
+    tree, names = _tree(path), dict[str, str]()
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                package = alias.name.split(".")[0]
+                names[alias.asname or package] = package
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.update(
+                (alias.asname or alias.name, node.module.split(".")[0]) for alias in node.names
+            )
+    return names
 
 
 @lru_cache(maxsize=200)

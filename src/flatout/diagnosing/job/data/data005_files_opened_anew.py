@@ -41,7 +41,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 from flatout_agent.wire import CallSeen
 
-CHECK = Check(code="DATA005", severity=Severity.WARNING, since="0.2.0")
+CHECK = Check(code="DATA005", severity=Severity.WARNING, since="0.2.0", hides=("DATA010",))
 OPENING = ("open", "h5py.File", "lmdb.open", "sqlite3.connect", "zipfile.ZipFile")
 FILES = re.compile(r"(\d+) files\b")
 """Of several; else the detail names the file."""

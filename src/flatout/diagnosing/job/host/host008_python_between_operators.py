@@ -2,8 +2,10 @@
 
 ## What it sees
 
-Training on a CPU: a quarter of the step or more passes in Python and in torch's dispatch, between
-operators and (1.5 us for each) inside of them, on one core.
+Training on a CPU: a quarter of the step or more passes in calling operators: in torch's Python and
+its dispatch, between operators and (1.5 us for each) inside of them, on one core. The script's own
+Python (HOST009), other packages (HOST010) and operators called one by one outside of the model
+(HOST011) are not counted: compiling the model does not cure them.
 
 ## Why it matters
 
@@ -33,7 +35,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import loading, savings
-from flatout.diagnosing.job.host import launching
+from flatout.diagnosing.job.host import launching, operator_loops
 from flatout.nouns import units
 from flatout.nouns.anatomy import CALLING, HOST_PARTS, WAITS
 from flatout.nouns.finding import Cure, Severity
@@ -54,7 +56,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     operators = [part for part in anatomy.parts if part.kind not in (*HOST_PARTS, *WAITS)]
     calls = sum(part.launches for part in operators)
     computing = sum(part.ms for part in operators)
-    calling = max(0.0, python - launching.paused_ms(profile)) + min(computing, DISPATCH_MS * calls)
+    loop_ms = sum(group.ms for group in operator_loops.loops(profile))
+    calling = _calling_ms(profile, computing, calls) - loop_ms
     saves = savings.within(profile, SPARED * calling)
     if savings.accelerated(profile) or calls < MANY or not savings.worth(profile, saves):
         return
@@ -78,3 +81,11 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         reason=f"half of {units.milliseconds(calling)} in Python and dispatch: what is between "
         f"operators, and {1000 * DISPATCH_MS:.1f} us in each",
     )
+
+
+def _calling_ms(profile: Profile, computing_ms: float, calls: float) -> float:
+    """In calling operators: between them, but for collections, and inside of each."""
+    between = profile.anatomy.part(*CALLING)
+    if profile.host is None:
+        between = max(0.0, between - launching.paused_ms(profile))
+    return between + min(computing_ms, DISPATCH_MS * calls)

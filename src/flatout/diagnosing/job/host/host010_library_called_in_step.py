@@ -1,0 +1,64 @@
+"""A package other than torch takes a large part of each step.
+
+## What it sees
+
+In sampled stacks: a line of the script that calls another package (scikit-learn, NumPy, pandas,
+Matplotlib, logging, JSON, a tokeniser, copying) in each step, for 4 % of the step or more. On an
+accelerator it counts where the device waits for the host.
+
+## Why it matters
+
+Training stands still meanwhile. Most of these calls serve a report or a metric that nobody reads in
+each step, or prepare what could be prepared once.
+
+## Evidence
+
+The line, what it calls, its milliseconds a step, and in how many stacks it was seen.
+
+## Cure
+
+Every N steps instead of each; on tensors instead of arrays; once before training; or in a thread
+or a loader's worker. The gain: nine tenths of the time. `torch.compile` does not cure it.
+
+## References
+
+- https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- https://docs.python.org/3/library/concurrent.futures.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import host_lines, savings
+from flatout.diagnosing.job.host import packages
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.host_time import HostKind
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="HOST010", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for each line and package."""
+    for group in host_lines.by_call(profile, host_lines.of(profile, HostKind.LIBRARY)):
+        saves = host_lines.saved_ms(profile, group.ms)
+        package = group.lines[0].package
+        if packages.runs_loop(package) or not host_lines.worth(profile, group):
+            continue
+        if not savings.worth(profile, saves):
+            continue
+        share = units.share(group.ms / profile.anatomy.step_ms)
+        use = packages.use(package)
+        yield Diagnosis(
+            title=f"{use.what} in {package} takes {units.milliseconds(group.ms)}, {share} of the "
+            "step",
+            evidence=host_lines.evidence(profile, group),
+            cure=Cure(use.cure, savings.lines(group.where, "", *use.lines)),
+            severity=savings.severity(profile, saves),
+            where=str(group.where),
+            saves_ms=saves,
+            reason=f"nine tenths of {units.milliseconds(group.ms)} in {package}, on the host",
+        )

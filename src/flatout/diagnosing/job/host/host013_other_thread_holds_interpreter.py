@@ -1,0 +1,70 @@
+"""Another thread of the process runs Python and takes the interpreter from the one that trains.
+
+## What it sees
+
+Beside the training thread another thread of the process that runs Python for 15 % of the step or
+more, while the training thread waits, without CPU use, for 4 % of it or more.
+
+## Why it matters
+
+Python runs one thread at a time. A thread that computes in Python gives the interpreter back every
+5 ms only: each call of an operator may wait that long.
+
+## Evidence
+
+The thread's name and its line, its CPU time a step, and how long the training thread waited.
+
+## Cure
+
+Move the work into a process of its own (multiprocessing), or make the thread wait for events
+instead of polling. The gain: what the training thread waited, at most what the other one ran.
+
+## References
+
+- https://docs.python.org/3/library/sys.html#sys.setswitchinterval
+- https://docs.python.org/3/library/multiprocessing.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import host_lines, savings
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+
+CHECK = Check(code="HOST013", severity=Severity.WARNING, since="0.3.0", hides=("HOST012",))
+LEAST_CPU = 0.15
+"""Of the step, that the other thread must run."""
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the busiest thread."""
+    host, step_ms = profile.host, profile.anatomy.step_ms
+    if host is None or not host.idle_known or not host.threads or step_ms <= 0:
+        return
+    thread = host.threads[0]
+    factor = host_lines.scale(profile)
+    waited_ms = factor * host.waited_ms
+    saves = host_lines.saved_ms(profile, min(waited_ms, factor * thread.cpu_ms))
+    if factor * thread.cpu_ms < LEAST_CPU * step_ms or saves < host_lines.LEAST_SHARE * step_ms:
+        return
+    line = str(thread.where) if thread.where is not None else None
+    place = f" at {line}" if line else f" in {thread.package}" if thread.package else ""
+    yield Diagnosis(
+        title=f'thread "{thread.name}" takes the interpreter from the training thread'[:100],
+        evidence=f"it runs {units.milliseconds(factor * thread.cpu_ms)} of CPU time a step{place}; "
+        f"the training thread waits {units.milliseconds(waited_ms)} without CPU use",
+        cure=Cure(
+            "Move that work into a process of its own, or let the thread wait for events instead "
+            "of polling.",
+            savings.lines(line, "", "multiprocessing.Process(target=work, daemon=True).start()"),
+        ),
+        severity=savings.severity(profile, saves),
+        where=line,
+        saves_ms=saves,
+        reason=f"nine tenths of the {units.milliseconds(waited_ms)} in which the training thread "
+        "waits, at most what the other one runs",
+    )

@@ -1,0 +1,47 @@
+"""Python loops that call operators one by one, outside of the model."""
+
+from __future__ import annotations
+
+from flatout.diagnosing.job import host_lines
+from flatout.diagnosing.job.host_lines import LineGroup
+from flatout.nouns.host_time import HostKind
+from flatout.nouns.place import Place
+from flatout.nouns.profile import Operator, Profile
+
+MANY = 24
+"""Operators a step from which a line is taken for a loop."""
+SMALL_MS = 0.03
+"""Mean time of an operator below which its call is what costs."""
+
+
+def loops(profile: Profile) -> list[LineGroup]:
+    """Lines outside of the model that call many small operators."""
+    kinds = (HostKind.TORCH, HostKind.PYTHON)
+    own = [
+        line
+        for line in host_lines.of(profile, *kinds)
+        if not line.modelling and not line.updating and "backward(" not in line.callee
+    ]
+    return [group for group in host_lines.by_line(profile, own) if _is_loop(profile, group)]
+
+
+def _is_loop(profile: Profile, group: LineGroup) -> bool:
+    operators = _called(profile, group.where)
+    calls = sum(operator.calls for operator in operators)
+    small = sum(operator.host_ms + operator.device_ms for operator in operators)
+    return calls >= MANY and small <= SMALL_MS * calls
+
+
+def _called(profile: Profile, where: Place | str) -> list[Operator]:
+    """Operators that a line calls itself, not those of the backward pass."""
+    return [
+        operator
+        for operator in profile.operators
+        if str(operator.where) == str(where) and not operator.backward
+    ]
+
+
+def called_by(profile: Profile, group: LineGroup) -> list[Operator]:
+    """Operators that these lines call themselves."""
+    places = dict.fromkeys(str(line.where) for line in group.lines)
+    return [operator for place in places for operator in _called(profile, place)]

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from diagnosing.job import made
+from diagnosing.job.host import sampled
+from flatout.nouns.host_time import HostKind
+
+CHECK = "own-python-in-step"
+
+
+def test_the_function_with_its_costliest_line() -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    profile = sampled.profile(
+        sampled.line(14, HostKind.PYTHON, 0.2 * step_ms, function="mask", callee="mask[i][j]"),
+        sampled.line(13, HostKind.PYTHON, 0.1 * step_ms, function="mask", callee="range(n)"),
+        sampled.line(10, HostKind.TORCH, 0.5 * step_ms),
+    )
+    finding = made.only(CHECK, profile)
+    assert (finding.code, finding.where, finding.boost) == ("HOST009", "train.py:14", None)
+    assert "mask()" in finding.title and "30%" in finding.title
+    assert "train.py:14 mask[i][j]" in finding.evidence
+    assert made.saved_ms(finding, profile) == pytest.approx(0.27 * step_ms, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        sampled.line(14, HostKind.PYTHON, 0.2),
+        sampled.line(14, HostKind.PYTHON, 90.0, samples=2),
+        sampled.line(14, HostKind.PYTHON, 90.0, loading=True),
+        sampled.line(14, HostKind.TORCH, 90.0),
+    ],
+    ids=["little", "by chance", "the loader's", "torch's"],
+)
+def test_nothing_is_said(line: sampled.HostLine) -> None:
+    assert made.findings(CHECK, sampled.profile(line)) == ()
+
+
+def test_what_slows_other_programs_is_not_the_scripts() -> None:
+    """Time without a core is in no line, and the lines are those of a step without it."""
+    step_ms = made.cpu_profile().anatomy.step_ms
+    profile = sampled.profile(
+        sampled.line(14, HostKind.PYTHON, 0.5 * step_ms), step_ms=4 * step_ms, queued_ms=step_ms * 2
+    )
+    (finding,) = made.findings(CHECK, profile)
+    assert made.saved_ms(finding, profile) == pytest.approx(0.9 * 0.25 * step_ms, rel=0.01)

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from diagnosing.job import made
+from diagnosing.job.host import sampled
+from flatout.nouns.host_time import HostKind
+
+CHECK = "training-thread-waits"
+
+
+@pytest.mark.parametrize(
+    ("callee", "title", "cure"),
+    [
+        ("time.sleep(0.01)", "it pauses", "Remove the pause"),
+        ("os.fsync(file.fileno())", "for files", "every 50 steps"),
+        ("subprocess.run(...)", "for another process", "once"),
+        ("connection.commit()", "for a database", "connection open"),
+        ("results.wait_here", "waits:", "thread of its own"),
+    ],
+)
+def test_for_what_it_waits(callee: str, title: str, cure: str) -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    profile = sampled.profile(
+        sampled.line(50, HostKind.WAITING, 0.2 * step_ms, callee=callee, samples=40)
+    )
+    finding = made.only(CHECK, profile)
+    assert (finding.code, finding.where) == ("HOST012", "train.py:50")
+    assert title in finding.title
+    assert cure in finding.cure.text
+
+
+def test_where_waiting_cannot_be_told_from_running_nothing_is_said() -> None:
+    profile = sampled.profile(sampled.line(50, HostKind.WAITING, 60.0))
+    assert profile.host is not None
+    blind = dataclasses.replace(profile, host=dataclasses.replace(profile.host, idle_known=False))
+    assert made.findings(CHECK, blind) == ()

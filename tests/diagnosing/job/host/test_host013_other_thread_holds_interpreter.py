@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+
+from diagnosing.job import made
+from diagnosing.job.host import sampled
+from flatout.nouns.host_time import HostThread
+from flatout.nouns.place import Place
+
+CHECK = "other-thread-holds-interpreter"
+
+
+def test_the_thread_and_its_line() -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    thread = HostThread("watcher", 0.8 * step_ms, Place("train.py", 7, "poll"))
+    profile = sampled.profile(threads=(thread,), waited_ms=0.4 * step_ms)
+    finding = made.only(CHECK, profile)
+    assert (finding.code, finding.where) == ("HOST013", "train.py:7")
+    assert '"watcher"' in finding.title
+    assert made.saved_ms(finding, profile) == pytest.approx(0.36 * step_ms, rel=0.01)
+
+
+@pytest.mark.parametrize(("cpu", "waited"), [(0.05, 0.4), (0.8, 0.01)])
+def test_an_idle_thread_or_a_training_that_does_not_wait(cpu: float, waited: float) -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    thread = HostThread("watcher", cpu * step_ms, None, "threading")
+    profile = sampled.profile(threads=(thread,), waited_ms=waited * step_ms)
+    assert made.findings(CHECK, profile) == ()

@@ -1,0 +1,179 @@
+"""From sampled stacks to lines: whose code it is, by frames, operators and imports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from flatout.nouns.anatomy import Anatomy, Kind, Part
+from flatout.nouns.host_time import HostKind, HostTime
+from flatout.nouns.place import Place
+from flatout.nouns.profile import Operator
+from flatout.profiling import host_lines, host_parts
+from flatout_agent import wire
+
+SOURCES = {
+    8: "for x, y in loader:",
+    9: "loss = step(x)",
+    14: "    total = sum(values)",
+    15: "    order = np.sort(a)",
+    16: "    x = a @ b",
+    17: "    f1 = f1_score(y, p)",
+    18: "    time.sleep(0.01)",
+}
+
+
+def user(line: int, function: str = "step") -> wire.FrameSeen:
+    text = SOURCES.get(line, "")
+    begin = text.find("= ") + 2 if "= " in text else len(text) - len(text.lstrip())
+    return wire.FrameSeen("train.py", line, function, "", begin, line, len(text))
+
+
+def library(package: str, function: str) -> wire.FrameSeen:
+    return wire.FrameSeen(f"{package}.py", 1, function, package)
+
+
+MAIN = user(9, "<module>")
+
+
+def host(*stacks: tuple[Sequence[wire.FrameSeen], float, float]) -> wire.HostSeen:
+    """Stacks with their milliseconds, and how many of them were idle."""
+    frames = list(dict.fromkeys(frame for stack, _, _ in stacks for frame in stack))
+    return wire.HostSeen(
+        steps=10,
+        step_s=0.1,
+        frames=tuple(frames),
+        stacks=tuple(
+            wire.StackSeen(tuple(map(frames.index, stack)), 20, ms / 1000, idle_ms / 1000)
+            for stack, ms, idle_ms in stacks
+        ),
+        idle_known=True,
+    )
+
+
+def lines_of(
+    *stacks: tuple[Sequence[wire.FrameSeen], float, float], operators: Sequence[Operator] = ()
+) -> HostTime:
+    return host_lines.host_time(
+        host(*stacks),
+        operators or [Operator("aten::mm", Kind.MATMUL, 1.0, 1.0, where=Place("train.py", 99))],
+        lambda _, line: SOURCES.get(line, ""),
+        lambda _: {"np": "numpy", "time": "time", "torch": "torch"},
+    )
+
+
+def test_the_deepest_line_of_the_users_with_the_chain_that_led_there() -> None:
+    (line,) = lines_of(([MAIN, user(14)], 12.0, 0.0)).lines
+    assert (line.where.file, line.where.line, line.kind) == ("train.py", 14, HostKind.PYTHON)
+    assert line.callee == "sum(values)"
+    assert [place.line for place in line.chain] == [9]
+    assert line.ms == pytest.approx(12.0)
+
+
+def test_a_line_that_calls_an_operator_is_torchs_as_far_as_the_operators_go() -> None:
+    place = Place("train.py", 16)
+    operators = [Operator("aten::mm", Kind.MATMUL, 1.0, 9.0, where=place)]
+    host_time = lines_of(([MAIN, user(16)], 12.0, 0.0), operators=operators)
+    shares = {line.kind: line.ms for line in host_time.lines}
+    assert shares[HostKind.TORCH] == pytest.approx(9.0, abs=0.1)
+    assert shares[HostKind.PYTHON] == pytest.approx(3.0, abs=0.1)
+
+
+def test_backward_operators_are_not_those_of_the_line_that_made_them() -> None:
+    place = Place("train.py", 16)
+    elsewhere = Operator("aten::mm", Kind.MATMUL, 1.0, 9.0, where=Place("train.py", 99))
+    backward = Operator("MmBackward0", Kind.MATMUL, 1.0, 9.0, where=place, backward=True)
+    (line,) = lines_of(([MAIN, user(16)], 12.0, 0.0), operators=[elsewhere, backward]).lines
+    assert line.kind is HostKind.PYTHON
+
+
+def test_without_any_lines_of_operators_nothing_is_claimed() -> None:
+    operators = [Operator("aten::mm", Kind.MATMUL, 1.0, 9.0)]
+    (line,) = lines_of(([MAIN, user(16)], 12.0, 0.0), operators=operators).lines
+    assert line.kind is HostKind.TORCH
+
+
+@pytest.mark.parametrize(
+    ("callees", "package"),
+    [
+        ([library("sklearn", "f1_score"), library("numpy", "unique")], "sklearn"),
+        ([library("torch", "Tensor.__repr__"), library("numpy", "array2string")], "numpy"),
+    ],
+)
+def test_a_packages_time_is_that_of_the_first_one_below_the_user_and_torch(
+    callees: list[wire.FrameSeen], package: str
+) -> None:
+    (line,) = lines_of(([MAIN, user(17), *callees], 5.0, 0.0)).lines
+    assert (line.kind, line.package) == (HostKind.LIBRARY, package)
+
+
+def test_a_package_is_known_by_its_imported_name() -> None:
+    (line,) = lines_of(([MAIN, user(15)], 5.0, 0.0)).lines
+    assert (line.kind, line.package, line.callee) == (HostKind.LIBRARY, "numpy", "np.sort(a)")
+
+
+def test_code_of_a_model_that_torch_has_called_is_torchs() -> None:
+    module = library("torch", "Module._call_impl")
+    (line,) = lines_of(([MAIN, module, library("transformers", "forward")], 5.0, 0.0)).lines
+    assert line.kind is HostKind.TORCH
+
+
+def test_time_without_cpu_is_waiting() -> None:
+    sleeping = lines_of(([MAIN, user(18)], 10.0, 9.5)).lines
+    assert (sleeping[0].kind, sleeping[0].ms) == (HostKind.WAITING, pytest.approx(9.5))
+    now_and_then = lines_of(([MAIN, user(14)], 10.0, 2.0)).lines
+    assert [line.kind for line in now_and_then] == [HostKind.PYTHON]
+
+
+def test_flags_of_loader_model_and_optimizer() -> None:
+    fetching = library("torch", "_BaseDataLoaderIter.__next__")
+    module = library("torch", "Module._call_impl")
+    update = library("torch", "Optimizer.profile_hook_step.wrapper")
+    host_time = lines_of(
+        ([MAIN, fetching, user(14, "__getitem__")], 1.0, 0.0),
+        ([MAIN, module, user(14, "forward")], 2.0, 0.0),
+        ([MAIN, update, user(14, "step")], 3.0, 0.0),
+    )
+    flags = {line.ms: (line.loading, line.modelling, line.updating) for line in host_time.lines}
+    assert sorted(flags.values()) == [
+        (False, False, True),
+        (False, True, False),
+        (True, False, False),
+    ]
+    assert host_time.total_ms(HostKind.PYTHON) == pytest.approx(5.0)
+    assert host_time.total_ms(HostKind.PYTHON, loading=True) == pytest.approx(1.0)
+
+
+def test_other_threads_are_apart() -> None:
+    seen = host(([MAIN, user(14)], 12.0, 0.0))
+    stacks = (*seen.stacks, wire.StackSeen((1,), 5, 0.03, thread="watcher"))
+    host_time = host_lines.host_time(
+        wire.HostSeen(10, 0.1, seen.frames, stacks), (), lambda *_: "", lambda _: {}
+    )
+    (thread,) = host_time.threads
+    assert (thread.name, str(thread.where)) == ("watcher", "train.py:14")
+    assert thread.cpu_ms == pytest.approx(30.0)
+    assert len(host_time.lines) == 1
+
+
+def test_what_is_between_operators_is_divided_up_and_still_the_whole() -> None:
+    anatomy = Anatomy("cpu", 100.0, (Part(Kind.MATMUL, 60.0), Part(Kind.PYTHON, 40.0)), 6)
+    host_time = lines_of(
+        ([MAIN, user(14)], 20.0, 0.0), ([MAIN, user(15)], 5.0, 0.0), ([MAIN, user(18)], 4.0, 4.0)
+    )
+    parts = {part.kind: part.ms for part in host_parts.divided(anatomy, host_time).parts}
+    assert sum(parts.values()) == pytest.approx(100.0)
+    assert parts[Kind.USER] == pytest.approx(20.0)
+    assert parts[Kind.LIBRARY] == pytest.approx(5.0)
+    assert parts[Kind.BLOCKED] == pytest.approx(4.0)
+    assert parts[Kind.DISPATCH] == pytest.approx(11.0)
+
+
+def test_no_part_becomes_larger_than_what_was_recorded() -> None:
+    anatomy = Anatomy("cpu", 100.0, (Part(Kind.MATMUL, 90.0), Part(Kind.PYTHON, 10.0)), 6)
+    divided = host_parts.divided(anatomy, lines_of(([MAIN, user(14)], 50.0, 0.0)))
+    assert {part.kind: part.ms for part in divided.parts} == {
+        Kind.MATMUL: 90.0,
+        Kind.USER: pytest.approx(10.0),
+    }
