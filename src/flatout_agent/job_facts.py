@@ -177,13 +177,14 @@ def model_facts(model: torch.nn.Module) -> wire.ModelFacts:
         # transformers' Conv1D is a matrix multiplication that is no nn.Linear
         matmul=sum(isinstance(m, matmul) or type(m).__name__ == "Conv1D" for m in modules),
         compiled=compiled_by_user(model) or kind == "OptimizedModule",
-        channels_last=bool(four) and all(p.is_contiguous(memory_format=last) for p in four)
+        channels_last=bool(four)
+        and all(p.is_contiguous(memory_format=last) for p in four)
         and any(not p.is_contiguous() for p in four),
         has_hooks=any(m._forward_hooks or m._forward_pre_hooks for m in modules),
         wrapped=kind if kind in parallel else None,
         searches_unused=bool(getattr(model, "find_unused_parameters", False)),
         embeddings=sum(isinstance(module, nn.Embedding) for module in modules),
-    )  # fmt: skip
+    )
 
 
 def optimizer_facts(optimizer: torch.optim.Optimizer, closure: bool) -> wire.OptimizerFacts:

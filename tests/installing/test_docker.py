@@ -98,7 +98,7 @@ def test_the_python_is_one_that_the_build_has() -> None:
 def test_every_remark_stands_outside_the_instructions() -> None:
     made = docker.files(description.read("gpu=rtx4090,driver=535,os=ubuntu22.04,python=3.11"))
     assert made.dockerfile.startswith("# why: ")
-    assert set(made.named()) == {"Dockerfile", "compose.yaml"}
+    assert set(made.by_name()) == {"Dockerfile", "compose.yaml"}
 
 
 def test_no_container_for_what_has_no_build() -> None:

@@ -157,5 +157,5 @@ def test_what_contradicts_itself_is_refused() -> None:
 def test_an_interpreter_that_is_none_is_refused() -> None:
     mute = Interpreter(executable="/bin/ls", error="ended with exit code 0")
     with pytest.raises(UserError, match="/bin/ls did not report its facts: ended"):
-        target.asked(changed(workstation(), interpreter=mute))
-    assert target.asked(workstation()) == target.of(workstation())
+        target.of_interpreter(changed(workstation(), interpreter=mute))
+    assert target.of_interpreter(workstation()) == target.of(workstation())

@@ -282,7 +282,7 @@ def _target(
     from flatout.probing import machine
 
     facts = machine.look(_interpreter(python), limit_s=LIMIT_S)
-    return targets.adjusted(targets.asked(facts), manager, shell)
+    return targets.adjusted(targets.of_interpreter(facts), manager, shell)
 
 
 def _interpreter(python: str | None) -> str:

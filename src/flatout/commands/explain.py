@@ -107,7 +107,7 @@ def _sources(words: Sequence[str]) -> Iterator[Source]:
     from flatout.probing import logs
 
     if words and words != ["-"]:
-        yield from logs.named(words)
+        yield from logs.contents(words)
         return
     if not words and (sys.stdin is None or sys.stdin.isatty()):
         raise UserError("nothing to explain", "flatout explain train.log, or pipe a log into it")

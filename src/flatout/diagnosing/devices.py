@@ -61,7 +61,7 @@ def laptop(gpu: Gpu) -> bool:
 
 def on_pcie(gpu: Gpu) -> bool:
     """Data goes to it over PCIe: not to one in the processor or joined to it chip to chip."""
-    entry = data_sheets.known(gpu.name)
+    entry = data_sheets.product(gpu.name)
     if gpu.shared_memory or entry is None:
         return not gpu.shared_memory
     return entry.kind not in WITH_PROCESSOR and "nvlink_c2c" not in entry.features

@@ -52,7 +52,7 @@ def answer(what: str, target: Target, mirror: str | None = None) -> Installation
         raise UserError(f"--mirror {mirror!r} is not an address", example)
     if what == "docker":
         docker_files = docker.files(target, mirror)
-        return _choice_answer(target, docker_files.choice, docker_files.named())
+        return _choice_answer(target, docker_files.choice, docker_files.by_name())
     if what == "conda":
         text, choice = conda.environment(target, mirror)
         return _choice_answer(target, choice, {"environment.yml": text})

@@ -37,8 +37,8 @@ class DockerFiles:
     compose: str
     choice: Choice
 
-    def named(self) -> dict[str, str]:
-        """By file name."""
+    def by_name(self) -> dict[str, str]:
+        """The text of each file by its name."""
         return {"Dockerfile": self.dockerfile, "compose.yaml": self.compose}
 
 

@@ -133,7 +133,7 @@ def architecture(name: str | None) -> str:
     return "arm64" if lower in ("arm64", "aarch64") else lower
 
 
-def asked(machine: Machine) -> Target:
+def of_interpreter(machine: Machine) -> Target:
     """`of`, for lines that will run in the interpreter. Raises UserError where it does not answer
     as a Python: what to install into it would be a guess.
     """

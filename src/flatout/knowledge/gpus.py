@@ -98,7 +98,7 @@ def lines() -> tuple[ProductLine, ...]:
     )
 
 
-def known(name: str | None, memory_bytes: int | None = None) -> GpuModel | ProductLine | None:
+def product(name: str | None, memory_bytes: int | None = None) -> GpuModel | ProductLine | None:
     """The model that a driver's name identifies, else its product line; None: neither is known."""
     if not name:
         return None
@@ -110,7 +110,7 @@ def known(name: str | None, memory_bytes: int | None = None) -> GpuModel | Produ
 
 def kind(name: str | None) -> Kind | None:
     """The kind of GPU that a driver's name identifies; None: not known."""
-    entry = known(name)
+    entry = product(name)
     return entry.kind if entry else None
 
 

@@ -25,7 +25,7 @@ _BINARY_SAMPLE = 4096
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def named(words: Sequence[str]) -> Iterator[tuple[str | None, Iterator[bytes]]]:
+def contents(words: Sequence[str]) -> Iterator[tuple[str | None, Iterator[bytes]]]:
     """Name and content of each file, and of each log in each folder; else the words as text.
 
     Raises UserError where a path leads to no log.

@@ -154,10 +154,12 @@ class Clipping:
             return False
         kind, strided = grads[0].dtype, torch.strided
         return bool(kind.is_floating_point) and all(
-            item.dtype is kind and item.layout is strided and item.is_cpu
+            item.dtype is kind
+            and item.layout is strided
+            and item.is_cpu
             and not (item.requires_grad or item.is_nested)
             for item in grads
-        )  # fmt: skip
+        )
 
 
 class Body(StandIn):

@@ -189,9 +189,11 @@ class Loss:
         if type(smoothing) not in (float, int) or not 0.0 <= smoothing <= 1.0:
             return False
         if weight is not None and (
-            smoothing or weight.requires_grad or weight.shape != (columns,)
+            smoothing
+            or weight.requires_grad
+            or weight.shape != (columns,)
             or weight.dtype is not torch.float32
-        ):  # fmt: skip
+        ):
             return False
         return (
             all(item.device.type == "cpu" for item in tensors)
@@ -263,9 +265,11 @@ class Loss:
         first, second = (torch.autograd.grad(loss_value, logits)[0] for loss_value in (usual, loss))
         near = functools.partial(torch.allclose, rtol=0.01 if dtype is torch.bfloat16 else 1e-4)
         return bool(
-            usual.dtype is loss.dtype and near(usual, loss, atol=1e-5)
-            and first.dtype is second.dtype and near(first, second, atol=1e-6)
-        )  # fmt: skip
+            usual.dtype is loss.dtype
+            and near(usual, loss, atol=1e-5)
+            and first.dtype is second.dtype
+            and near(first, second, atol=1e-6)
+        )
 
 
 @functools.cache

@@ -108,8 +108,13 @@ class Pairs:
         self._compare_alike(on, block.seconds)
         step = self.machinery.steps()
         self.machinery.tell(
-            wire.BlockRun(max(1, step - block.units + 1), block.units, 1000 * block.seconds,
-                          tuple(order.id for order in on)))  # fmt: skip
+            wire.BlockRun(
+                max(1, step - block.units + 1),
+                block.units,
+                1000 * block.seconds,
+                tuple(order.id for order in on),
+            )
+        )
         return block
 
     def _compare_alike(self, on: Sequence[wire.BoostOrder], seconds: float) -> None:

@@ -361,8 +361,8 @@ class Session:
             self.state.gains[candidate.id] = self.state.gains.get(candidate.id, 1.0) * answer.gain
             self.state.now_s /= answer.gain
         self.pairs.switch(self.state.on)
-        self.tell(candidate, kind, reason, answer, began, verdict,
-                   compile_s if candidate.boost.compiles else 0.0)  # fmt: skip
+        start_s = compile_s if candidate.boost.compiles else 0.0
+        self.tell(candidate, kind, reason, answer, began, verdict, start_s)
         return kind
 
     def _step_s(self) -> float:

@@ -58,8 +58,9 @@ class Territory:
         self.protect = fold(canonical(protect)) if protect else None
         self.temp = tuple({fold(canonical(folder)) for folder in _temp_folders()})
         home = os.path.expanduser("~")
-        self.home_caches = tuple(fold(canonical(os.path.join(home, *name.split("/"))))
-                                 for name in HOME_CACHES)  # fmt: skip
+        self.home_caches = tuple(
+            fold(canonical(os.path.join(home, *name.split("/")))) for name in HOME_CACHES
+        )
         self._caches: tuple[tuple[str | None, ...], tuple[str, ...]] | None = None
 
     def protected(self, path: str) -> bool:

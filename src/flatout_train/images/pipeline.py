@@ -43,7 +43,7 @@ class SameThread:
         pass
 
 
-class Aside:
+class SideThread:
     """In a separate thread and on a side stream, concurrently with the training step."""
 
     def __init__(self, device: torch.device) -> None:
@@ -81,7 +81,7 @@ class Pipeline:
         self._pool = _pool(workers) if workers else None
         cuda = finisher.device.type == "cuda"
         self._pinned = cuda
-        self._lane: Lane = Aside(finisher.device) if cuda and ahead else SameThread()
+        self._lane: Lane = SideThread(finisher.device) if cuda and ahead else SameThread()
 
     def run(self, requests: Iterable[Request]) -> Iterator[tuple[Batch, int]]:
         """Batches with the position in the epoch after each; empty batches are skipped."""

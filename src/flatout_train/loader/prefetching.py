@@ -40,7 +40,7 @@ class Plainly:
         return to_device(started, self._device)
 
 
-class BatchesAside:
+class SideStreamBatches:
     """Copies from pinned memory on a side stream, on CUDA, ROCm and XPU."""
 
     def __init__(self, device: torch.device, depth: int) -> None:
@@ -101,7 +101,7 @@ def _record(leaf: Any, device: torch.device, stream: Any) -> Any:
 def copier(device: torch.device, depth: int) -> Copier:
     """The copier to `device`, with at most `depth` batches in flight where it has streams."""
     if device.type in ("cuda", "xpu") and depth:
-        return BatchesAside(device, depth)
+        return SideStreamBatches(device, depth)
     return Plainly(device)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from flatout_train.images.pipeline import Aside, _pool
+from flatout_train.images.pipeline import SideThread, _pool
 
 
 class FakeCuda:
@@ -57,7 +57,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
 
 def test_a_batch_is_made_on_the_side_and_taken_over_after_its_event(cuda: FakeCuda) -> None:
-    lane = Aside(torch.device("cuda"))
+    lane = SideThread(torch.device("cuda"))
 
     def work() -> Any:
         assert cuda.inside.here and threading.current_thread() is not threading.main_thread()
@@ -74,7 +74,7 @@ def test_a_batch_is_made_on_the_side_and_taken_over_after_its_event(cuda: FakeCu
 
 
 def test_an_error_on_the_side_is_raised_where_the_batch_is_asked_for(cuda: FakeCuda) -> None:
-    lane = Aside(torch.device("cuda"))
+    lane = SideThread(torch.device("cuda"))
 
     def work() -> Any:
         raise ZeroDivisionError("here")

@@ -131,7 +131,7 @@ def test_a_side_stream_copies_waits_and_tells_the_allocator(
     monkeypatch.setattr(
         torch.Tensor, "to", lambda *a, **k: pytest.fail("the boost would copy it again")
     )
-    side = prefetching.BatchesAside(torch.device("meta"), 2)
+    side = prefetching.SideStreamBatches(torch.device("meta"), 2)
     own = Recording()
     copied = side.finish(side.start({"x": torch.ones(2), "own": own, "name": "a"}))
     assert copied["x"].is_meta
@@ -163,7 +163,7 @@ def test_what_the_allocator_cannot_be_told_of_is_moved_where_it_is_used(
             raise NotImplementedError("record_stream of SparseCUDA")
 
     monkeypatch.setattr(torch.Tensor, "record_stream", record_stream)
-    side = prefetching.BatchesAside(torch.device("meta"), 2)
+    side = prefetching.SideStreamBatches(torch.device("meta"), 2)
     batch = {"own": Encoding(module), "sparse": torch.eye(2).to_sparse(), "plain": torch.ones(2)}
     copied = side.finish(side.start(batch))
     assert copied["plain"].is_meta
@@ -174,7 +174,7 @@ def test_what_the_allocator_cannot_be_told_of_is_moved_where_it_is_used(
 @pytest.mark.gpu
 def test_on_cuda_batches_arrive_whole_while_the_device_is_busy() -> None:
     device = torch.device("cuda", 0)
-    side = prefetching.BatchesAside(device, 3)
+    side = prefetching.SideStreamBatches(device, 3)
     busy = torch.randn(4096, 4096, device=device)
 
     def batches() -> Iterator[tuple[Any, int]]:

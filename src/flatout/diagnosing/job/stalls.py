@@ -60,8 +60,15 @@ READS = re.compile(r"\.item\(|\b(float|int)\(")
 CHOOSES = re.compile(
     r"\.?(nonzero|masked_select|unique|argwhere|repeat_interleave)\(|\[\w*mask\w*\]"
 )
-COPIES = ("aten::to", "aten::_to_copy", "aten::copy_", "cudaMemcpyAsync", "hipMemcpyAsync",
-          "cudaMemcpy", "hipMemcpyWithStream")  # fmt: skip
+COPIES = (
+    "aten::to",
+    "aten::_to_copy",
+    "aten::copy_",
+    "cudaMemcpyAsync",
+    "hipMemcpyAsync",
+    "cudaMemcpy",
+    "hipMemcpyWithStream",
+)
 NAMES: tuple[tuple[Stall, tuple[str, ...]], ...] = (
     (
         Stall.NONZERO,

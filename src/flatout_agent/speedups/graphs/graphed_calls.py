@@ -115,9 +115,8 @@ class Weights:
 
     def _walk(self, model: torch.nn.Module) -> None:
         owners = [
-            owner for module in model.modules()
-            for owner in (module._parameters, module._modules)
-        ]  # fmt: skip
+            owner for module in model.modules() for owner in (module._parameters, module._modules)
+        ]
         places = [(p, p.data_ptr(), p.requires_grad) for p in model.parameters()]
         plain = [(vars(module), *row) for module in model.modules() for row in _plain(module)]
         marks = [row[1:] for row in (*places, *plain)]
@@ -300,9 +299,7 @@ class GraphedCalls:
         model: Any = self._model()
         capture = self.capture
         try:
-            self.recording = recordings.record(
-                model, call, leaves, spec, key, capture
-            )  # fmt: skip
+            self.recording = recordings.record(model, call, leaves, spec, key, capture)
             self._pending = None
         except NotRecordable as reason:
             self.given_up = str(reason)

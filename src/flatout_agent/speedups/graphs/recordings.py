@@ -204,6 +204,8 @@ def _marks(value: Any, depth: int) -> Iterator[Any]:
 def _same(first: Any, second: Any) -> bool:
     if first is second:
         return True
-    return type(first) is type(second) and isinstance(first, (*forward_state.SIMPLE, set)) and (
-        first == second
-    )  # fmt: skip
+    return (
+        type(first) is type(second)
+        and isinstance(first, (*forward_state.SIMPLE, set))
+        and (first == second)
+    )
