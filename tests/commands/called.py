@@ -46,6 +46,9 @@ class Flatout:
                 patch.setenv(name, value)
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
             self._capsys.readouterr()  # of an earlier call
-            code = outcome(words)
+            try:
+                code = outcome(words)
+            except SystemExit as end:  # of a completion
+                code = end.code if isinstance(end.code, int) else int(end.code is not None)
         printed = self._capsys.readouterr()
         return Ended(code, printed.out, printed.err)

@@ -5,39 +5,36 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from commands.called import Flatout
 from flatout import commands
 from flatout.diagnosing import pages
 from flatout.knowledge import boosts, signatures
 
+Completed = Callable[[str], list[str]]
 EXPENSIVE = ("torch", "rich", "numpy", "plotly", "psutil")
 
 
-def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "flatout", *arguments],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+@pytest.fixture
+def completed(flat: Flatout) -> Completed:
+    """What bash offers for a line's last word, as its script asks for it."""
+
+    def words_for(line: str) -> list[str]:
+        words = line.split(" ")
+        variables = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
+        done = flat(variables={**variables, "_FLATOUT_COMPLETE": "complete_bash"})
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    return words_for
 
 
-def completed(line: str) -> list[str]:
-    """What bash offers for the line's last word, as its script asks for it."""
-    words = line.split(" ")
-    variables = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
-    done = run(_FLATOUT_COMPLETE="complete_bash", **variables)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
-    return done.stdout.split()
-
-
-def test_commands_and_options() -> None:
+def test_commands_and_options(completed: Completed) -> None:
     assert sorted(completed("flatout ")) == commands.names()
     assert completed("flatout tu") == ["tune"]
     assert "--budget" in completed("flatout tune --")
@@ -47,7 +44,7 @@ def test_commands_and_options() -> None:
 
 
 @pytest.mark.parametrize("line", ["flatout tune --only ", "flatout run --exact --skip "])
-def test_boosts(line: str) -> None:
+def test_boosts(completed: Completed, line: str) -> None:
     assert completed(line) == list(boosts.ids())
     assert completed(f"{line}bf16-a") == ["bf16-autocast"]
 
@@ -63,11 +60,11 @@ def test_boosts(line: str) -> None:
         ("flatout explain loader-worker-kill", ["loader-worker-killed"]),
     ],
 )
-def test_words(line: str, words: list[str]) -> None:
+def test_words(completed: Completed, line: str, words: list[str]) -> None:
     assert completed(line) == words
 
 
-def test_all_codes_and_signatures() -> None:
+def test_all_codes_and_signatures(completed: Completed) -> None:
     codes = {page.code for page in pages.every()}
     ids = {signature.id for signature in signatures.every()}
     assert set(signatures.ids()) == ids

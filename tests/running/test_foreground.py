@@ -72,10 +72,10 @@ print(json.dumps(told))
 @pytest.mark.parametrize(
     "text",
     [
-        "import sys; print('a'); sys.exit(3)",
+        pytest.param("import sys; print('a'); sys.exit(3)", marks=pytest.mark.thorough),
         "import sys; sys.exit('a message')",
         "def f():\n    raise ValueError('of the script')\nf()\n",
-        "syntax error",
+        pytest.param("syntax error", marks=pytest.mark.thorough),
         "import os; os._exit(250)",
         "print('fine')",
     ],
@@ -119,7 +119,16 @@ def test_open_files_are_inherited(flatout: Flatout) -> None:
 
 
 @POSIX
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGINT", "SIGSEGV", "SIGHUP"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SIGKILL",
+        "SIGINT",
+        pytest.param("SIGTERM", marks=pytest.mark.thorough),
+        pytest.param("SIGSEGV", marks=pytest.mark.thorough),
+        pytest.param("SIGHUP", marks=pytest.mark.thorough),
+    ],
+)
 def test_flatout_dies_of_what_the_program_died_of(flatout: Flatout, name: str) -> None:
     default = "" if name == "SIGKILL" else f"signal.signal(signal.{name}, signal.SIG_DFL)"
     flatout.script(f"""
@@ -163,7 +172,15 @@ def test_what_the_terminal_sends_to_all_arrives_once(flatout: Flatout, name: str
 
 
 @POSIX
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SIGTERM",
+        pytest.param("SIGHUP", marks=pytest.mark.thorough),
+        "SIGUSR1",
+        pytest.param("SIGUSR2", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_signal_for_flatout_alone_is_passed_on(flatout: Flatout, name: str) -> None:
     flatout.script(COUNT_SIGNALS)
     process = flatout.start("run", "train.py", name)
@@ -262,7 +279,7 @@ def test_a_full_disk_costs_the_boosts_and_not_the_run(flatout: Flatout) -> None:
     [
         ("compile", True, None, "tuned"),
         ("compile", True, "mine", "mine"),
-        ("compile", False, None, "None"),
+        pytest.param("compile", False, None, "None", marks=pytest.mark.thorough),
         ("gc-pause", True, None, "None"),
     ],
 )
