@@ -138,7 +138,9 @@ def test_wrong_usage_is_told_before_anything_runs(
         ),
         ("few_steps", [], ["after 2 steps: too few", "| step 2"]),
         ("no_torch", [], ["never imported torch", "| sum 1.64"]),
-        ("no_train", [], ["took no optimizer step", "| sum"]),
+        pytest.param(
+            "no_train", [], ["took no optimizer step", "| sum"], marks=pytest.mark.thorough
+        ),
     ],
 )
 def test_a_program_that_gives_no_measurement(

@@ -103,7 +103,7 @@ def test_a_program_that_is_stopped(work: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("few_steps", "ended after 2 steps: too few"),
+        pytest.param("few_steps", "ended after 2 steps: too few", marks=pytest.mark.thorough),
         ("no_train", "imported torch but took no optimizer step"),
         ("no_torch", "never imported torch"),
     ],
@@ -131,6 +131,15 @@ def test_a_profiler_of_the_scripts_own_is_named() -> None:
     error = records.why_not([process(profiler=True)], 0, True)
     assert "own profiler" in error.message
     assert error.next_step is not None and "flatout profile FILE" in error.next_step
+
+
+def test_a_program_with_few_steps_or_none_is_told_what_it_did() -> None:
+    steps = [wire.StepTaken(index, "warmup", 0.1) for index in range(2)]
+    few = records.why_not([Process(1, steps=steps)], 0, True)
+    assert "ended after 2 steps: too few" in few.message
+    failed = records.why_not([Process(1, steps=steps)], 3, True)
+    assert "failed after 2 steps (exit code 3)" in failed.message
+    assert "never imported torch" in records.why_not([Process(1)], 0, True).message
 
 
 def test_the_lowest_rank_with_a_trace_leads() -> None:
