@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from flatout.profiling.trace import operators
+from flatout.profiling.trace import closures, operators
+from flatout.profiling.trace.closures import NO_SPANS, Spans
 from flatout.profiling.trace.intervals import NOBODY, Nest, Segments, nest
 from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecording
 
@@ -22,11 +23,17 @@ class Host:
     own: Ints
     """Nanoseconds without nested events."""
     optimizing: Flags
-    """Whether it is inside an optimizer's step."""
+    """Whether it belongs to an optimizer's update: in its step, but in no closure."""
     loading: Flags
     """Whether it is inside the loader's __next__."""
     nests: dict[int, tuple[Ints, Nest]]
     """For each thread: its rows, and how they nest."""
+    closures: dict[int, Spans]
+    """For each thread: the forward and backward passes inside of optimizers' steps."""
+
+    def in_closure(self, thread: int, segments: Segments) -> Flags:
+        """Whether these segments of this thread belong to a closure."""
+        return closures.of_closure(self.closures.get(thread, NO_SPANS), segments)
 
     def working(self, thread: int) -> Segments:
         """Which row is active on this thread, over time."""
@@ -57,21 +64,24 @@ def host(recording: TraceRecording) -> Host:
     events, count = recording.events, len(recording.events)
     rows = recording.rows(Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME)
     parent, own = np.full(count, NOBODY, np.int64), np.zeros(count, np.int64)
-    flags = {
-        rule: recording.named(rule.search)[events.name]
+    optimizing, loading = (
+        recording.named(rule.search)[events.name]
         & np.isin(events.category, (Category.OPERATOR, Category.ANNOTATION))
         for rule in (operators.OPTIMIZER_STEP, operators.LOADER)
-    }
-    nests = {}
+    )
+    nests, spans, backward = {}, {}, closures.backward_rows(recording)
     for thread, thread_rows in by_thread(recording, rows):
         nested = nest(events.begin[thread_rows], events.end[thread_rows])
         parent[thread_rows] = np.where(nested.parent >= 0, thread_rows[nested.parent], NOBODY)
-        own[thread_rows] = nested.own()
-        for flag in flags.values():
-            flag[thread_rows] = nested.spread(flag[thread_rows])
+        is_step = optimizing[thread_rows]
+        closed = closures.spans(recording, thread_rows, nested, is_step, backward)
+        own[thread_rows] = nested.own() - closures.python_ns(closed, nested, is_step)
+        closing = closures.inside(closed, nested.begin) & ~is_step
+        optimizing[thread_rows] = nested.spread(is_step) & ~closing
+        spans[thread] = closed
+        loading[thread_rows] = nested.spread(loading[thread_rows])
         nests[thread] = (thread_rows, nested)
-    optimizing, loading = flags.values()
-    return Host(rows, parent, own, optimizing, loading, nests)
+    return Host(rows, parent, own, optimizing, loading, nests, spans)
 
 
 def by_thread(recording: TraceRecording, rows: Ints) -> list[tuple[int, Ints]]:

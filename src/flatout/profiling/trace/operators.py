@@ -9,6 +9,7 @@ from flatout.nouns.anatomy import Kind
 
 STEP = re.compile(r"ProfilerStep\s*#\s*\d+")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
+ZERO_GRAD = re.compile(r"Optimizer\.zero_grad#")
 LOADER = re.compile(r"enumerate\(DataLoader\)#|DataLoader\w*\.__next__")
 BACKWARD = "autograd::engine::evaluate_function: "
 SYNCS = frozenset(

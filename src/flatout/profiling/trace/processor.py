@@ -88,8 +88,12 @@ def held(
         is_counted = segments.owner >= 0
         if thread not in training:
             is_counted &= communication[segments.owner]
+        owned = np.where(is_counted, rank[segments.owner], 0)
+        # Between the operators of a closure it is the user's program, not the update.
+        is_python = host.in_closure(thread, segments) & is_counted & host.optimizing[segments.owner]
+        owned[is_python] = RANKS[Kind.PYTHON]
         begins.append(segments.begin[is_counted])
         ends.append(segments.end[is_counted])
-        owners.append(rank[segments.owner[is_counted]])
+        owners.append(owned[is_counted])
     begin, end, owner = (np.concatenate(part) for part in (begins, ends, owners))
     return intervals.sweep(begin, end, owner, low, high)

@@ -1,0 +1,103 @@
+"""Closures: forward and backward passes inside of an optimizer's step.
+
+`optimizer.step(closure)` computes the gradients itself: LBFGS several times, Lightning with every
+optimizer. Only the rest of such a step updates weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flatout.profiling.trace import operators
+from flatout.profiling.trace.intervals import Nest, Segments, union
+from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecording
+
+Spans = tuple[Ints, Ints]
+"""Begins and ends, in order, without overlaps."""
+NO_SPANS: Spans = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def backward_rows(recording: TraceRecording) -> Ints:
+    """The rows of backward passes, on any thread."""
+    events = recording.events
+    is_backward = recording.named(lambda name: name.startswith(operators.BACKWARD))[events.name]
+    return np.flatnonzero(is_backward & (events.category == Category.OPERATOR))
+
+
+def spans(
+    recording: TraceRecording, rows: Ints, nested: Nest, is_step: Flags, backward: Ints
+) -> Spans:
+    """The closures on the thread of `rows`. `is_step`: for each of `rows`, an optimizer's step.
+
+    A closure is what lies between a forward operator (or zero_grad) and the end of the backward
+    pass that follows it. Without a backward pass a step has no closure, whatever it computes.
+    """
+    outermost = is_step & (nested.depth == _first_depth(nested, is_step))
+    first, last = union(nested.begin[outermost], nested.end[outermost])
+    if not len(first) or not len(backward):
+        return NO_SPANS
+    events = recording.events
+    evidence = np.r_[_forward(recording, rows, nested, backward), backward]
+    is_backward = np.isin(evidence, backward)
+    order = np.lexsort((is_backward, events.begin[evidence]))
+    evidence, is_backward = evidence[order], is_backward[order]
+    step = np.searchsorted(first, events.begin[evidence], side="right") - 1
+    inside = (step >= 0) & (events.begin[evidence] < last[step])
+    evidence, is_backward, step = evidence[inside], is_backward[inside], step[inside]
+    if not is_backward.any():
+        return NO_SPANS
+    starts = np.r_[True, (step[1:] != step[:-1]) | (~is_backward[1:] & is_backward[:-1])]
+    begins = np.flatnonzero(starts)
+    has_backward = np.logical_or.reduceat(is_backward, begins)
+    ends = np.maximum.reduceat(events.end[evidence], begins)
+    return union(events.begin[evidence[begins]][has_backward], ends[has_backward])
+
+
+def _first_depth(nested: Nest, is_step: Flags) -> Ints:
+    """For each row the depth of the outermost optimizer's step around it, its own included."""
+    depth = np.where(is_step, nested.depth, len(is_step))
+    for rows in nested.levels()[1:]:
+        parents = nested.parent[rows]
+        depth[rows] = np.where(parents >= 0, np.minimum(depth[rows], depth[parents]), depth[rows])
+    return depth
+
+
+def _forward(recording: TraceRecording, rows: Ints, nested: Nest, backward: Ints) -> Ints:
+    """Rows of this thread that are a forward pass: with autograd's number, in no backward pass.
+
+    An optimizer's own update runs without gradients and has no such numbers.
+    """
+    events = recording.events
+    zeroes = recording.named(operators.ZERO_GRAD.search)[events.name[rows]]
+    is_numbered = (events.category[rows] == Category.OPERATOR) & (events.sequence[rows] >= 0)
+    in_backward = nested.spread(np.isin(rows, backward))
+    forward: Ints = rows[(is_numbered | zeroes) & ~in_backward]
+    return forward
+
+
+def inside(closures: Spans, begin: Ints) -> Flags:
+    """Whether each of these times is in a closure."""
+    first, last = closures
+    if not len(first):
+        return np.zeros(len(begin), np.bool_)
+    number = np.searchsorted(first, begin, side="right") - 1
+    is_inside: Flags = (number >= 0) & (begin < last[np.maximum(number, 0)])
+    return is_inside
+
+
+def of_closure(closures: Spans, segments: Segments) -> Flags:
+    """Whether each segment is in a closure, or leads to one: what precedes it is its Python."""
+    flags: Flags = inside(closures, segments.begin) | np.isin(segments.end, closures[0])
+    return flags
+
+
+def python_ns(closures: Spans, nested: Nest, is_step: Flags) -> Ints:
+    """How much of each row's own time is a closure's Python: above 0 for optimizers' steps only."""
+    times = np.zeros(len(is_step), np.int64)
+    if len(closures[0]):
+        segments = nested.innermost()
+        owned = segments.owner >= 0
+        owned[owned] = is_step[segments.owner[owned]]
+        owned &= of_closure(closures, segments)
+        np.add.at(times, segments.owner[owned], (segments.end - segments.begin)[owned])
+    return times
