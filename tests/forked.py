@@ -19,8 +19,9 @@ from pathlib import Path
 from flatout_agent import wire
 
 PARENT = """# of tests/forked.py
-import json, os, runpy, sys
+import gc, json, os, runpy, sys
 import torch, torch._dynamo
+gc.freeze()  # or each fork visits, and copies, all of torch when it ends
 
 def serve():
     for line in sys.stdin.buffer.raw:
@@ -42,7 +43,12 @@ if order is not None:
     if order["agent"]:
         from flatout_agent import start
         start.start()
-    runpy.run_path(sys.argv[0], run_name="__main__")
+    if sys.argv[0] == "-m":
+        sys.path[0] = os.getcwd()
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
@@ -56,7 +62,8 @@ class Done:
 
 
 def bare(argv: list[str], folder: Path, results: Path) -> Done:
-    """The script `argv` in `folder`; its output is kept in `results`, outside of it."""
+    """The script `argv`, or `-m` and a module's name, in `folder`; its output is kept in `results`,
+    outside of it."""
     return _run(argv, folder, results, {}, agent=False)
 
 

@@ -34,18 +34,17 @@ def one_thread(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def both(run_agent, argv, tmp_path, without=bare):
-    """The same program without and with the agent, side by side, each in its own folder."""
+def both(run_agent, argv, tmp_path, light=True):
+    """The same program without and with the agent, each in its own folder: both in a fork (see
+    `forked`), or, side by side, in processes of their own."""
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir(), there.mkdir()
+    if light:
+        return forked.bare(argv, here, tmp_path), run_agent(argv, cwd=there, light=True)
     with ThreadPoolExecutor(2) as pool:
-        plain = pool.submit(without, argv, here)
+        plain = pool.submit(bare, argv, here)
         run = pool.submit(run_agent, argv, cwd=there)
         return plain.result(), run.result()
-
-
-def light(argv, folder):
-    return forked.bare(argv, folder, folder.parent)
 
 
 def assert_same(without, run):
@@ -61,7 +60,7 @@ def assert_same(without, run):
 )
 def test_same_output_and_losses(run_agent, tmp_path, name):
     argv = [str(JOBS / f"{name}.py"), "--steps", "12"]
-    without, run = both(run_agent, argv, tmp_path, light)
+    without, run = both(run_agent, argv, tmp_path)
     assert_same(without, run)
     assert_steps(without.stdout, 12)
     assert without.returncode == 0
@@ -69,9 +68,8 @@ def test_same_output_and_losses(run_agent, tmp_path, name):
 
 @pytest.mark.parametrize("name", ENDING)
 def test_same_ending(run_agent, tmp_path, name):
-    told = name in ("raises", "eager_exit")  # how a program was started, by its way to end
-    without = bare if told else light
-    assert_same(*both(run_agent, [str(JOBS / f"{name}.py")], tmp_path, without))
+    own = name in ("raises", "no_torch")  # the most to compare: steps, a traceback, an exit code
+    assert_same(*both(run_agent, [str(JOBS / f"{name}.py")], tmp_path, light=not own))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,7 @@ def test_same_ending(run_agent, tmp_path, name):
 )
 def test_same_losses_under_a_framework(run_agent, tmp_path, name):
     argv = [str(JOBS / f"{name}.py"), "--steps", "6"]
-    without, run = both(run_agent, argv, tmp_path, light)
+    without, run = both(run_agent, argv, tmp_path)
     assert_steps(without.stdout, 6)
     losses = [line for line in run.stdout.splitlines() if line.startswith("step ")]
     assert losses == [line for line in without.stdout.splitlines() if line.startswith("step ")]
@@ -90,7 +88,7 @@ def test_same_losses_under_a_framework(run_agent, tmp_path, name):
 
 def test_a_module_run_by_name(run_agent, tmp_path):
     argv = ["-m", "pkg_module.train", "--steps", "5"]
-    without = bare(argv, JOBS)
+    without = forked.bare(argv, JOBS, tmp_path)
     run = run_agent(argv, cwd=JOBS)
     assert (run.returncode, run.stdout, run.stderr) == (0, without.stdout, without.stderr)
 
@@ -110,8 +108,7 @@ for i in range(9):
     if i == 5: os.kill(os.getpid(), signal.{number})
 """)
     ]
-    without = bare(argv, tmp_path)
-    run = run_agent(argv)
+    without, run = both(run_agent, argv, tmp_path)
     assert run.returncode == without.returncode == -getattr(signal, number)
     assert (run.stdout, run.stderr) == (without.stdout, without.stderr)
 
@@ -156,6 +153,7 @@ print([ref() is None for ref in gone])
 """)
         ],
         boosts=("fused-optimizer", "bf16-autocast"),
+        light=True,
     )
     # The last optimizer that led is still known; all models before it are gone.
     assert run.stdout.strip().startswith("[True, True"), run.stdout

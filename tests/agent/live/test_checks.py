@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -487,7 +484,7 @@ print(sum(p.double().sum().item() for p in model.parameters()))
 BARE = "FAST = [1]\nimport sys, time, torch\n" + PLANT[PLANT.index("class Model") :] + LOOP
 
 
-def live(folder: Path, text: str, steps: int) -> tuple[Any, list[wire.Record]]:
+def live(folder: Path, text: str, steps: int) -> tuple[forked.Done, list[wire.Record]]:
     records = folder / "records"
     records.mkdir()
     script = folder / "script.py"
@@ -495,10 +492,8 @@ def live(folder: Path, text: str, steps: int) -> tuple[Any, list[wire.Record]]:
     orders = folder / "orders.json"
     told = wire.LiveOrders(allowed=("planted",))
     orders.write_text(wire.dump(wire.Orders(str(records), (), live=told)))
-    variables = {**os.environ, "PYTHONPATH": str(INJECT), wire.ORDERS_ENV: str(orders),
-                 "OMP_NUM_THREADS": "1"}  # fmt: skip
-    done = subprocess.run([sys.executable, str(script), str(steps)], capture_output=True,
-                          text=True, cwd=folder, env=variables, timeout=200)  # fmt: skip
+    variables = {"PYTHONPATH": str(INJECT), wire.ORDERS_ENV: str(orders)}
+    done = forked.with_variables([str(script), str(steps)], folder, folder, variables)
     lines = [line for path in records.glob("*.jsonl") for line in path.read_text().splitlines()]
     return done, [wire.record(line) for line in lines]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import forked
 from flatout_agent.live.run_length import TRAINERS, steps_left
 
 JOBS = Path(__file__).parents[2] / "jobs"
@@ -19,7 +19,7 @@ from flatout_agent.live.run_length import steps_left
 
 seen = []
 register_optimizer_step_post_hook(lambda *given: seen.append(steps_left(sys._getframe())))
-sys.argv = sys.argv[1:]
+del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 print(json.dumps(seen))
 """
@@ -35,8 +35,10 @@ print(json.dumps(seen))
     ],
 )
 def test_steps_left_at_each_step(job: str, left: list[int | None], tmp_path: Path) -> None:
-    command = [sys.executable, "-c", WATCHED, str(JOBS / f"{job}.py"), "--steps", "5"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    script = tmp_path / "watched.py"
+    script.write_text(WATCHED)
+    done = forked.bare([str(script), str(JOBS / f"{job}.py"), "--steps", "5"], tmp_path, tmp_path)
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == left
 
 

@@ -27,7 +27,7 @@ def job(name: str, *options: str) -> list[str]:
 
 def test_baseline_and_twin_agree_to_the_last_bit(run_agent):
     base = run_agent(job("plain"), trial=trial(), name="base")
-    twin = run_agent(job("plain"), trial=trial(), name="twin")
+    twin = run_agent(job("plain"), trial=trial(), name="twin", light=True)
     assert base.returncode == twin.returncode == 0
     assert base.one(wire.Ended).reason == "window"
     losses = [run.one(wire.LossesSeen).losses for run in (base, twin)]
@@ -57,7 +57,7 @@ def test_baseline_and_twin_agree_to_the_last_bit(run_agent):
     ],
 )
 def test_what_is_seen_of_each_style(run_agent, name, expected):
-    run = run_agent(job(name), trial=trial(min_steps=40, max_steps=40))
+    run = run_agent(job(name), trial=trial(min_steps=40, max_steps=40), light=True)
     facts = run.one(wire.JobSeen).facts
     assert expected(facts), facts
     assert run.one(wire.Ended).samples > 0
@@ -70,7 +70,7 @@ def test_what_is_seen_of_each_style(run_agent, name, expected):
      ("accelerate_loop", "accelerate"), ("own_compile", None)],
 )  # fmt: skip
 def test_frameworks_are_understood(run_agent, tmp_path, name, framework):
-    run = run_agent(job(name), trial=trial(), cwd=tmp_path)
+    run = run_agent(job(name), trial=trial(), cwd=tmp_path, light=True)
     facts = run.one(wire.JobSeen).facts
     assert run.one(wire.Ended).reason == "window", run.stderr[-2000:]
     assert facts.framework == framework
@@ -80,7 +80,7 @@ def test_frameworks_are_understood(run_agent, tmp_path, name, framework):
 
 
 def test_few_steps_end_with_the_program(run_agent):
-    run = run_agent([str(JOBS / "few_steps.py")], trial=trial())
+    run = run_agent([str(JOBS / "few_steps.py")], trial=trial(), light=True)
     ended = run.one(wire.Ended)
     assert (ended.reason, run.returncode) == ("program", 0)
 
@@ -103,7 +103,7 @@ def test_it_waits_at_each_gate(run_agent, tmp_path):
 
     opener = threading.Thread(target=open_gates)
     opener.start()
-    run = run_agent(job("plain"), trial=trial(gates=3), name="gated")
+    run = run_agent(job("plain"), trial=trial(gates=3), name="gated", light=True)
     opener.join()
     windows = [step for step in run.of(wire.StepTaken) if step.phase == "window"]
     assert waited == ["0", "1", "2"]
