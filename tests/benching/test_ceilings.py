@@ -191,7 +191,7 @@ def test_measuring_keeps_and_cached_gives_it_back(stand_in: Path) -> None:
     assert ceilings.cached(dataclasses.replace(here, torch="2.8.0")) == ()
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_really_measured_on_the_cpu_here() -> None:
     found = {
         one.id: one

@@ -136,7 +136,9 @@ def test_wrong_usage_is_told_before_anything_runs(
             ["(exit code 3)", "| enough"],
             marks=pytest.mark.thorough,
         ),
-        ("few_steps", [], ["after 2 steps: too few", "| step 2"]),
+        pytest.param(
+            "few_steps", [], ["after 2 steps: too few", "| step 2"], marks=pytest.mark.thorough
+        ),
         ("no_torch", [], ["never imported torch", "| sum 1.64"]),
         pytest.param(
             "no_train", [], ["took no optimizer step", "| sum"], marks=pytest.mark.thorough
