@@ -75,7 +75,17 @@ OWN = ("data:", "blob:", "chrome://", "chrome-untrusted://")
 """What the page holds itself, and the browser's own first tab."""
 
 
-@pytest.mark.parametrize("name", tuned_examples.ALL)
+EACH_CHART = ("good", "nothing", "refuted", "interrupted", "hostile")
+"""Examples that hold every chart together, in each combination: others are like one of them."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in EACH_CHART else pytest.param(name, marks=pytest.mark.thorough)
+        for name in tuned_examples.ALL
+    ],
+)
 def test_every_page_is_drawn_without_an_error_or_a_request(
     browser: Any, folder: Path, name: str
 ) -> None:
@@ -127,7 +137,15 @@ def test_hostile_text_is_shown_and_never_run(browser: Any, folder: Path) -> None
     assert all(link.startswith("file:") for link in links)
 
 
-@pytest.mark.parametrize("width", [320, 400, 800, 1600])
+@pytest.mark.parametrize(
+    "width",
+    [
+        320,
+        pytest.param(400, marks=pytest.mark.thorough),
+        pytest.param(800, marks=pytest.mark.thorough),
+        1600,
+    ],
+)
 @pytest.mark.parametrize("name", ["good", "hostile"])
 def test_nothing_runs_over_the_edge(browser: Any, folder: Path, name: str, width: int) -> None:
     opened(browser, folder, name, width)

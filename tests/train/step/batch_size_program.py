@@ -1,7 +1,11 @@
-"""Two ranks with different memories look for a batch size; each prints what it found."""
+"""Two ranks with different memories look for a batch size; each prints what it found.
+
+torch is imported once, before the ranks are forked.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import warnings
@@ -14,14 +18,14 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import nn
 
+import flatout
+from flatout_train.step import batch_size as file
+
 sys.path.insert(0, str(Path(__file__).parents[2]))
+from train.step.limited_memory import Held, Memory
 
 
 def rank_main(rank: int, store: str) -> None:
-    import flatout
-    from flatout_train.step import batch_size as file
-    from train.step.limited_memory import Held, Memory
-
     warnings.simplefilter("error")
     torch.set_num_threads(1)
     file.PATIENCE, file.RUN_S = 10**6, 1e-4
@@ -54,7 +58,8 @@ def rank_main(rank: int, store: str) -> None:
 
 if __name__ == "__main__":
     path = Path(os.environ.get("TMPDIR", "/tmp")) / f"flatout-ranks-{os.getpid()}"
+    gc.freeze()  # what was imported costs each collection of garbage nothing
     try:
-        mp.spawn(rank_main, (str(path),), nprocs=2)
+        mp.start_processes(rank_main, (str(path),), nprocs=2, start_method="fork")
     finally:
         path.unlink(missing_ok=True)

@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, width: int = 8, depth: int = 4) -> None:
+    def __init__(self, width: int = 8, depth: int = 3) -> None:
         super().__init__()
         self.first = nn.Linear(4, width)
         self.blocks = nn.ModuleList(Block(width) for _ in range(depth))
@@ -51,7 +51,7 @@ class Net(nn.Module):
         return out
 
 
-def network(depth: int = 4) -> Net:
+def network(depth: int = 3) -> Net:
     torch.manual_seed(0)
     return Net(depth=depth)
 
