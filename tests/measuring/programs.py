@@ -21,6 +21,14 @@ for step in range(100_000):
     optimizer.step()
 """
 
+WITHOUT_COMPILER = """
+import types
+torch._dynamo = sys.modules["torch._dynamo"] = types.SimpleNamespace(
+    disable=lambda function, *args, **kwargs: function, graph_break=lambda: None
+)
+"""
+"""Optimizers import torch's compiler, which takes such a program as long as torch itself."""
+
 PAUSED = "gc.get_threshold()[0] == 100_000"
 """What tells the program that gc-pause is on."""
 
