@@ -177,3 +177,28 @@ def test_no_part_becomes_larger_than_what_was_recorded() -> None:
         Kind.MATMUL: 90.0,
         Kind.USER: pytest.approx(10.0),
     }
+
+
+def test_pictured_stacks_say_whose_code_each_frame_is() -> None:
+    operators = [Operator("aten::mm", Kind.MATMUL, 1.0, 12.0, where=Place("train.py", 16))]
+    stacks = lines_of(
+        ([MAIN, user(16)], 12.0, 0.0),
+        ([MAIN, user(15)], 6.0, 0.0),
+        ([MAIN, user(18)], 5.0, 5.0),
+        ([MAIN, user(17), library("sklearn", "f1_score"), library("sklearn", "wrap")], 4.0, 0.0),
+        ([MAIN, user(14), user(14)], 3.0, 0.0),
+        operators=operators,
+    ).stacks
+    python, torch = HostKind.PYTHON, HostKind.TORCH
+    package, waiting = HostKind.LIBRARY, HostKind.WAITING
+    assert [(stack.frames[1:], stack.kinds, stack.ms) for stack in stacks] == [
+        (("train.py:16 step", "torch operators"), (python, python, torch), 12.0),
+        (("train.py:15 step", "numpy np.sort(a)"), (python, python, package), 6.0),
+        (("train.py:18 step", "waiting in time.sleep(0.01)"), (python, python, waiting), 5.0),
+        (
+            ("train.py:17 step", "sklearn f1_score", "sklearn wrap"),
+            (python, python, package, package),
+            4.0,
+        ),
+        (("train.py:14 step",), (python, python), 3.0),
+    ]

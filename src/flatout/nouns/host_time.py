@@ -55,10 +55,14 @@ class HostStack:
     """One sampled stack, for pictures."""
 
     frames: tuple[str, ...]
-    """The outermost first: "train.py:30 clip", "sklearn f1_score"."""
+    """The outermost first: "train.py:30 clip", "sklearn f1_score"; what a line calls that has no
+    frame comes last: "torch operators", "numpy np.sort(a)", "waiting in time.sleep(1)".
+    """
     ms: float
     thread: str = ""
     """Empty: the thread that trains; else the thread's name, and `ms` is CPU time."""
+    kinds: tuple[HostKind, ...] = ()
+    """Whose code each frame is."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ CALL = re.compile(r"[\w.]+(?=\()")
 EXPRESSION = 48
 """Characters of an expression that are shown."""
 FLAME_STACKS = 250
+Flame = tuple[str, HostKind]
+"""A frame of a picture: its words, and whose code it is."""
 
 Source = Callable[[str, int], str]
 """From a file as reports name it and a line to its text; empty: not known."""
@@ -68,9 +70,13 @@ def host_time(
     """The host's time by line. operators: those of the recording, with their lines."""
     samples = [sample for stack in host.stacks if (sample := _sample(host, stack)) is not None]
     torch_share = _torch_shares(samples, operators)
+
+    def lines_of(sample: _Sample) -> Iterable[tuple[HostLine, float]]:
+        return _lines(sample, torch_share, source, aliases)
+
     totals: dict[HostLine, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
     for sample in samples:
-        for line, ms in _lines(sample, torch_share, source, aliases):
+        for line, ms in lines_of(sample):
             before_ms, before = totals[line]
             totals[line] = before_ms + ms, before + sample.samples
     lines = [
@@ -82,7 +88,7 @@ def host_time(
         steps=host.steps,
         step_ms=1000 * host.step_s,
         lines=tuple(sorted(lines, key=lambda line: -line.ms)),
-        stacks=_flames(host),
+        stacks=_flames(host, lines_of),
         threads=_threads(host, source),
         gc_ms=1000 * host.gc_s,
         queued_ms=None if host.queued_s is None else 1000 * host.queued_s,
@@ -231,18 +237,40 @@ def _threads(host: wire.HostSeen, source: Source) -> tuple[HostThread, ...]:
     return tuple(sorted(threads, key=lambda thread: -thread.cpu_ms))
 
 
-def _flames(host: wire.HostSeen) -> tuple[HostStack, ...]:
-    """The longest stacks, in words."""
-    totals: dict[tuple[str, tuple[str, ...]], float] = defaultdict(float)
+def _flames(
+    host: wire.HostSeen, lines_of: Callable[[_Sample], Iterable[tuple[HostLine, float]]]
+) -> tuple[HostStack, ...]:
+    """The longest stacks, in words. lines_of: what a stack counts for."""
+    totals: dict[tuple[str, tuple[Flame, ...]], float] = defaultdict(float)
     for stack in host.stacks:
         frames = (host.frames[number] for number in stack.frames)
-        words = tuple(text for text, _ in itertools.groupby(map(_words, frames)))
-        totals[stack.thread, words] += 1000 * stack.s
+        words = tuple(flame for flame, _ in itertools.groupby(map(_words, frames)))
+        sample = _sample(host, stack)
+        if sample is None:
+            totals[stack.thread, words] += 1000 * stack.s
+            continue
+        for line, ms in lines_of(sample):
+            totals["", (*words, *_called(sample, line))] += ms
     longest = sorted(totals.items(), key=lambda item: -item[1])[:FLAME_STACKS]
-    return tuple(HostStack(frames, ms, thread) for (thread, frames), ms in longest)
+    return tuple(
+        HostStack(tuple(text for text, _ in flames), ms, thread, tuple(kind for _, kind in flames))
+        for (thread, flames), ms in longest
+        if ms > 0
+    )
 
 
-def _words(frame: wire.FrameSeen) -> str:
+def _words(frame: wire.FrameSeen) -> Flame:
     if frame.package:
-        return f"{frame.package} {frame.function}"
-    return f"{frame.file}:{frame.line} {frame.function}"
+        kind = HostKind.TORCH if frame.package == TORCH else HostKind.LIBRARY
+        return f"{frame.package} {frame.function}", kind
+    return f"{frame.file}:{frame.line} {frame.function}", HostKind.PYTHON
+
+
+def _called(sample: _Sample, line: HostLine) -> tuple[Flame, ...]:
+    """What has no frame of Python's: torch's operators, a compiled package's function, waiting."""
+    if line.kind is HostKind.WAITING:
+        return ((f"waiting in {line.callee}" if not sample.callees else "waiting", line.kind),)
+    if sample.callees or line.kind is HostKind.PYTHON:
+        return ()
+    callee = "operators" if line.kind is HostKind.TORCH else line.callee
+    return ((f"{line.package or TORCH} {callee}", line.kind),)
