@@ -100,6 +100,38 @@ def test_a_program_that_is_stopped(work: Path) -> None:
     assert not (work / "done").exists()
 
 
+SHORT = """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+with open("runs.txt", "a") as file:
+    file.write("run\\n")
+for step in range(14):
+    optimizer.zero_grad()
+    model(torch.randn(256, 1024)).mean().backward()
+    optimizer.step()
+torch.save(model.state_dict(), "model.pt")
+"""
+
+
+def test_a_short_program_is_run_again_with_what_it_saves_kept_apart(work: Path) -> None:
+    (work / "train.py").write_text(SHORT)
+    heard, reports = Heard(), []
+    recorded = recording.record(
+        resolve(["train.py"]), ProfileSettings(bench=False), heard, reports.append
+    )
+    assert any("took 14 steps: running it again" in phase for phase in heard.phases)
+    assert reports == [recorded]
+    assert any("takes 14 steps in all" in note for note in recorded.notes)
+    profile = recorded.profile
+    assert profile.anatomy.steps >= 2
+    assert profile.host is not None and profile.host.steps >= 1
+    assert any(operator.where is not None for operator in profile.operators)
+    assert (work / "runs.txt").read_text() == "run\n", "the second run wrote over a file"
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flatout.benching import ceilings, reaching
+from flatout.nouns import units
 from flatout.nouns.ceiling import Ceiling
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Observer, Silent
@@ -22,6 +23,7 @@ from flatout.profiling.records import Follower
 from flatout.profiling.trace import analysing, places, reading, sites
 from flatout.running import foreground
 from flatout.running.command import Command
+from flatout.running.process import start_trial
 from flatout.running.processes import Process
 from flatout_agent import wire
 
@@ -100,8 +102,11 @@ def record(
         settings.orders,
         window.follow,
     )
+    if not window.complete and result.returncode == 0 and result.folder is not None:
+        window.again(result.folder)
     if window.recorded is None:
         raise records.why_not(window.processes, result.returncode, result.followed)
+    window.report()
     return window.recorded
 
 
@@ -147,34 +152,75 @@ class _Window:
         self.started_at = started_at
         self.processes: list[Process] = []
         self.recorded: Recorded | None = None
+        self._reported = False
 
     def follow(self, path: Path, process: subprocess.Popen[bytes]) -> None:
         """Follow the run until its window is complete or it ends; then make its profile."""
+        self._record(path, lambda: process.poll() is None, self.settings.orders)
+        if self.recorded is not None and (self.complete or process.poll() is None):
+            self.report()
+
+    @property
+    def complete(self) -> bool:
+        """Every phase has had its steps."""
+        main_process = records.leading(self.processes)
+        loop = main_process.loop if main_process is not None else None
+        return loop is not None and bool(loop.detail_trace)
+
+    def again(self, folder: Path) -> None:
+        """Run a short program once more, knowing its steps; what it saves is kept apart."""
+        steps = max((process.step_count for process in self.processes), default=0)
+        if steps < records.LEAST_STEPS or self.settings.orders.skip_s:
+            return
+        self.observer.phase(
+            f"the program took {units.count(steps, 'step')}: running it again to record them all "
+            "(what it saves is kept apart)"
+        )
+        folder = folder / "again"
+        profile_orders = dataclasses.replace(self.settings.orders, known_steps=steps)
+        orders = wire.Orders(
+            records=str(folder / "records"),
+            boosts=self.settings.boosts,
+            trial=wire.TrialOrders(scratch=str(folder / "scratch"), protect=str(Path.cwd())),
+            profile=profile_orders,
+        )
+        first = self.processes
+        cache = Path(".flatout/cache/inductor")
+        with start_trial(self.command, orders, folder, cache, self.settings.variables) as program:
+            self._record(folder / "records", lambda: program.alive, profile_orders)
+        if records.leading(self.processes) is None:
+            self.processes = first
+
+    def report(self) -> None:
+        """Hand over the profile, once."""
+        if self.recorded is not None and not self._reported:
+            self._reported = True
+            self.ready(self.recorded)
+
+    def _record(self, path: Path, alive: Callable[[], bool], orders: wire.ProfileOrders) -> None:
+        """Follow the records in `path`; where there is a trace, make its profile."""
         follower = Follower(path, self.observer)
         with Sampler() as sampler:
-            follower.follow(lambda: process.poll() is None, sampler.on)
+            follower.follow(alive, sampler.on)
         self.processes = follower.processes()
         main_process = records.leading(self.processes)
         if main_process is None:
             return
-        if self.settings.orders.stop:
+        if orders.stop:
             self.observer.phase("recorded; the program was ended (--stop); analysing")
-        elif process.poll() is None:
+        elif alive():
             self.observer.phase("recorded; the program continues on its own; analysing")
-        devices = sampler.samples(
-            [process_state.pid for process_state in self.processes], os.environ
-        )
+        pids = [process_state.pid for process_state in self.processes]
+        devices = sampler.samples(pids, os.environ)
         run_profile = profile_of(self.command, self.processes, self.ceilings)
         assert run_profile is not None
-        run_profile = dataclasses.replace(run_profile, devices=devices)
         self.recorded = Recorded(
-            profile=run_profile,
-            notes=records.notes(self.processes, main_process, self.settings.orders),
+            profile=dataclasses.replace(run_profile, devices=devices),
+            notes=records.notes(self.processes, main_process, orders),
             traces=records.traces(self.processes),
             folder=path.parent,
             wall_s=time.monotonic() - self.started_at,
         )
-        self.ready(self.recorded)
 
 
 def profile_of(

@@ -23,8 +23,8 @@ PHASES = {
     "detail": "recording steps with stacks and shapes, for lines",
     "again": "waiting for the script's own profiler to end",
 }
-LEAST_STEPS = 20
-"""About how many steps are needed for an analysis."""
+LEAST_STEPS = 8
+"""Steps of a whole run from which it can be analysed, when it is run again."""
 
 
 class Follower:
@@ -89,7 +89,12 @@ def notes(
     loop = main_process.loop
     assert loop is not None
     remarks = []
-    if loop.steps < orders.steps:
+    if orders.known_steps is not None:
+        steps = units.count(orders.known_steps, "step")
+        remarks.append(
+            f"the program takes {steps} in all, {loop.steps} of them recorded, in a second run"
+        )
+    elif loop.steps < orders.steps:
         remarks.append(f"the program ended early: {units.count(loop.steps, 'step')} recorded")
     if not loop.detail_trace:
         remarks.append("no step was recorded with stacks: findings of operators have no line")
@@ -141,8 +146,8 @@ def _too_few(processes: Sequence[Process], steps: int) -> UserError:
     if steps:
         return UserError(
             f"the program ended after {units.count(steps, 'step')}: too few for a profile, "
-            f"which needs about {LEAST_STEPS}",
-            "let it take more steps (more data or more epochs); --steps 2 records fewer",
+            f"which needs at least {LEAST_STEPS}",
+            "let it take more steps (more data or more epochs)",
             1,
         )
     activity = "never imported torch"

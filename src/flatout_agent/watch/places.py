@@ -67,7 +67,7 @@ def package(file: str) -> str:
     if name:
         return ""
     if file.startswith("<"):
-        return GENERATED.get(file.split()[0].rstrip(">").rstrip("0123456789"), "python")
+        return next((name for start, name in GENERATED.items() if file.startswith(start)), "python")
     path = os.path.abspath(file)  # noqa: PTH100
     if path.startswith(_torch()):
         return "torch"

@@ -1,9 +1,10 @@
 """Sampled stacks: which lines the host's time goes to, while nothing else is recorded.
 
-A thread of this process looks at what the others execute, about a thousand times a second. While a
-thread runs Python without a pause the interpreter is handed over every 5 ms only, so that each
-look counts for the time since the last one. Whether a thread ran or waited is told by its CPU
-clock.
+A thread of this process looks at what the others execute, about a thousand times a second; each
+look counts for the time since the last one. It needs the interpreter for that. Python hands it over
+every 5 ms only while another thread runs without a pause, and at once where that calls an operator:
+most looks would fall there. So it is handed over more often meanwhile. Whether a thread ran or
+waited is told by its CPU clock.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from flatout_agent.watch import places
 from flatout_agent.watch.profile.process import Collections
 
 INTERVAL_S = 0.001
+SWITCH_S = 0.0002
+"""sys.setswitchinterval meanwhile."""
 DEEPEST = 80
 """Frames of a stack that are followed, from the innermost outwards."""
 STACKS = 400
@@ -62,7 +65,9 @@ class StackSampler:
         self._main = threading.get_ident()
         self._threads: dict[int, _Watched] = {}
         self._codes: dict[int, CodeType] = {}
+        self._started = False
         self._ended = threading.Event()
+        self._before_s = self._switch_s = sys.getswitchinterval()
         self._thread = threading.Thread(target=self._run, name="flatout samples", daemon=True)
         self._collections = Collections()
         self._collected_s = 0.0
@@ -73,11 +78,19 @@ class StackSampler:
 
     def start(self) -> None:
         """Begin."""
+        self._before_s = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_S)
+        self._switch_s = sys.getswitchinterval()  # rounded
         self._thread.start()
+        self._started = True
 
     def stop(self) -> None:
         """End; what was sampled stays."""
+        if self._ended.is_set():
+            return
         self._ended.set()
+        if sys.getswitchinterval() == self._switch_s:  # else the program has set one
+            sys.setswitchinterval(self._before_s)
         if self._thread.is_alive():
             self._thread.join(1.0)
         self._collections.remove()
@@ -91,6 +104,8 @@ class StackSampler:
                 return  # else the thread that trains would be seen ending this
             now = time.perf_counter()
             spent_s, last = min(now - last, TIMED_OUT_S), now
+            if not self._started:
+                continue  # else the thread that trains would be seen starting this
             try:
                 self._look(spent_s)
             except Exception:  # fewer samples are better than an error in the program

@@ -1,0 +1,51 @@
+"""How many steps each phase of a profile takes: as many as it needs, or shares of a short run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flatout_agent import wire
+
+SHORT = 60
+"""Steps of a whole run from which on no phase has to be shortened."""
+
+
+@dataclass(frozen=True)
+class PhaseSteps:
+    """Steps of the phases; each also ends by its time."""
+
+    warmup_least: int = 2
+    warmup_most: int = 30
+    """Steps after which unstable times are accepted."""
+    window_least: int = 8
+    """Undisturbed steps."""
+    window_most: int = 20
+    sample_least: int = 4
+    """Steps whose stacks are sampled."""
+    sample_most: int = 400
+    record: int = 6
+    """Steps recorded for their times, after one that is not."""
+    detail: int = 2
+    """Steps recorded with stacks, after one that is not."""
+
+
+def phase_steps(orders: wire.ProfileOrders) -> PhaseSteps:
+    """Of these orders: where the whole run is known to be short, its steps are shared out."""
+    total = orders.known_steps
+    if total is None or total >= SHORT:
+        return PhaseSteps(record=orders.steps, detail=orders.detail_steps)
+    detail = min(orders.detail_steps, 2 if total >= 30 else 1)
+    record = min(orders.steps, max(1, total // 6))
+    # The first step, and one before each recording, are left out; two more count operations.
+    rest = max(3, total - detail - record - 3 - (2 if total >= 15 else 0))
+    third = rest // 3
+    return PhaseSteps(
+        warmup_least=1,
+        warmup_most=max(1, third),
+        window_least=max(1, third),
+        window_most=max(1, third),
+        sample_least=max(1, rest - 2 * third),
+        sample_most=max(1, rest - 2 * third),
+        record=record,
+        detail=detail,
+    )

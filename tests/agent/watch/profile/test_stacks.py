@@ -1,0 +1,188 @@
+"""Sampled stacks of this very process: lines, waiting, other threads, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from flatout_agent import wire
+from flatout_agent.watch import places
+from flatout_agent.watch.profile import stacks
+from flatout_agent.watch.profile.stacks import StackSampler
+
+LONGEST_S = 60.0
+"""A busy machine takes longer for so many samples; a broken sampler never gets them."""
+ENOUGH = 30
+
+
+def until(enough: Callable[[], bool]) -> Iterator[None]:
+    """Go on until that holds; fails where it never does."""
+    began = time.monotonic()
+    while not enough():
+        yield
+        assert time.monotonic() - began < LONGEST_S, "no samples"
+
+
+def spinning(sampler: StackSampler) -> None:
+    for _ in until(lambda: count(sampler) >= ENOUGH):
+        sum(number * number for number in range(2000))
+
+
+def sleeping(sampler: StackSampler) -> None:
+    for _ in until(lambda: count(sampler) >= ENOUGH):
+        time.sleep(0.02)
+
+
+def count(sampler: StackSampler) -> int:
+    watched = sampler._threads.get(threading.get_ident())
+    return sum(tally.samples for tally in watched.stacks.values()) if watched else 0
+
+
+def sampled(
+    action: Callable[[StackSampler], None], evaluating: Callable[[], bool] = lambda: False
+) -> wire.HostSeen:
+    sampler = StackSampler(evaluating)
+    sampler.start()
+    try:
+        action(sampler)
+    finally:
+        sampler.stop()
+    host = sampler.summary(steps=10, step_s=0.1)
+    assert host is not None
+    return host
+
+
+def seconds(host: wire.HostSeen, function: str, thread: str = "") -> float:
+    """Per step, of the stacks that this function is on."""
+    return sum(
+        stack.s
+        for stack in host.stacks
+        if stack.thread == thread
+        and any(function in host.frames[number].function for number in stack.frames)
+    )
+
+
+def total(host: wire.HostSeen) -> float:
+    return sum(stack.s for stack in host.stacks if not stack.thread)
+
+
+def test_the_function_that_runs_has_the_time() -> None:
+    host = sampled(spinning)
+    assert seconds(host, "spinning") > 0.8 * total(host)
+    own = [frame for frame in host.frames if frame.function.endswith("spinning.<genexpr>")]
+    assert own and all(frame.package == "" for frame in own)
+    assert {frame.line for frame in own} == {spinning.__code__.co_firstlineno + 2}
+    assert all(frame.column is not None for frame in own)
+    assert host.cost_s > 0
+
+
+@pytest.mark.skipif(not stacks.CLOCKS, reason="no CPU clock for each thread on this system")
+def test_waiting_is_told_from_running() -> None:
+    waiting, running = sampled(sleeping), sampled(spinning)
+    idle = {host: sum(stack.idle_s for stack in host.stacks) for host in (waiting, running)}
+    assert idle[waiting] > 0.5 * total(waiting)
+    assert idle[running] < 0.5 * total(running)
+    assert waiting.idle_known
+
+
+@pytest.mark.skipif(not stacks.CLOCKS, reason="no CPU clock for each thread on this system")
+def test_another_thread_is_named_and_counted_by_its_cpu_time() -> None:
+    ended = threading.Event()
+
+    def poll() -> None:
+        while not ended.is_set():
+            sum(range(500))
+
+    poller = threading.Thread(target=poll, name="poller", daemon=True)
+    idler = threading.Thread(target=ended.wait, name="idler", daemon=True)
+    poller.start()
+    idler.start()
+    try:
+        host = sampled(sleeping)
+    finally:
+        ended.set()
+        poller.join()
+        idler.join()
+    assert seconds(host, "poll", "poller") > 0
+    assert "idler" not in {stack.thread for stack in host.stacks}
+
+
+def test_evaluation_is_left_out() -> None:
+    evaluating = True
+
+    def both(sampler: StackSampler) -> None:
+        nonlocal evaluating
+        end = time.monotonic() + 0.2
+        while time.monotonic() < end:
+            sum(range(100))
+        evaluating = False
+        spinning(sampler)
+
+    host = sampled(both, lambda: evaluating)
+    assert seconds(host, "spinning") > 0.8 * total(host)
+
+
+def test_the_garbage_collector_is_in_no_stack() -> None:
+    def collecting(sampler: StackSampler) -> None:
+        for _ in until(lambda: count(sampler) >= ENOUGH):
+            gc.collect()
+
+    host = sampled(collecting)
+    assert host.gc_s > 0
+
+
+def test_nothing_is_left_behind() -> None:
+    before = sys.getswitchinterval(), list(gc.callbacks), threading.active_count()
+    sampler = StackSampler(lambda: False)
+    sampler.start()
+    assert sys.getswitchinterval() < before[0]
+    sampler.stop()
+    sampler.stop()
+    assert (sys.getswitchinterval(), list(gc.callbacks), threading.active_count()) == before
+
+
+def test_an_interval_that_the_program_sets_meanwhile_stays() -> None:
+    before = sys.getswitchinterval()
+    sampler = StackSampler(lambda: False)
+    sampler.start()
+    sys.setswitchinterval(0.003)
+    try:
+        sampler.stop()
+        assert sys.getswitchinterval() == pytest.approx(0.003)
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_without_steps_there_is_nothing() -> None:
+    sampler = StackSampler(lambda: False)
+    sampler.start()
+    sampler.stop()
+    assert sampler.summary(0, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("file", "package"),
+    [
+        (__file__, ""),
+        (threading.__file__, "threading"),
+        (pytest.__file__, "pytest"),
+        (stacks.__file__, "flatout_agent"),
+        ("<eval_with_key>.12", "torch"),
+        ("<string>", "python"),
+    ],
+)
+def test_the_package_of_a_file(file: str, package: str) -> None:
+    assert places.package(file) == package
+
+
+def test_torch_is_a_package_of_its_own() -> None:
+    torch = pytest.importorskip("torch")
+    assert (
+        places.package(str(Path(torch.__file__).parent / "nn" / "modules" / "linear.py")) == "torch"
+    )
