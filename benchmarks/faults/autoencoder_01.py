@@ -54,7 +54,7 @@ def main():
     images = waves(512)
     net = AE()
     opt = torch.optim.Adam(net.parameters(), lr=1e-3)
-    for i in range(70):
+    for i in range(50):
         x = images[torch.randint(0, len(images), (32,))]
         loss = nn.functional.l1_loss(net(x), x)
         opt.zero_grad()

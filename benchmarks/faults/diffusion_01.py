@@ -51,14 +51,14 @@ class EMA:
 def main():
     ap = argparse.ArgumentParser("diffusion on points")
     ap.add_argument("--steps", default=80, type=int)
-    ap.add_argument("--batch", default=64, type=int)
+    ap.add_argument("--batch", default=32, type=int)
     ap.add_argument("--T", default=200, type=int)
     args = ap.parse_args()
     torch.manual_seed(0)
     betas = torch.linspace(1e-4, 0.03, args.T)
     abar = (1 - betas).cumprod(0)
     model = Denoiser()
-    ema = EMA(model, 0.995)
+    averages = [EMA(model, 0.99), EMA(model, 0.999)]
     opt = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     for step in range(args.steps):
         x0 = swiss_roll(args.batch)
@@ -70,7 +70,8 @@ def main():
         opt.zero_grad()
         loss.backward()
         opt.step()
-        ema.step(model)
+        for ema in averages:
+            ema.step(model)
         if step % 20 == 0:
             print(f"step {step} loss {loss.item():.4f}")
 

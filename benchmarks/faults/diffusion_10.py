@@ -46,7 +46,7 @@ def moons(n):
     return p + 0.05 * torch.randn(n, 2)
 
 
-def train(steps=100, batch=384):
+def train(steps=100, batch=768):
     torch.manual_seed(0)
     model = GaussianDiffusion(Net())
     shadow = copy.deepcopy(model).requires_grad_(False)

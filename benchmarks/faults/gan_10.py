@@ -5,8 +5,8 @@ import torch.nn as nn
 from sklearn.datasets import load_digits
 
 parser = argparse.ArgumentParser()
-parser.add_argument("--n_epochs", type=int, default=6)
-parser.add_argument("--batch_size", type=int, default=128)
+parser.add_argument("--n_epochs", type=int, default=12)
+parser.add_argument("--batch_size", type=int, default=256)
 parser.add_argument("--latent_dim", type=int, default=32)
 parser.add_argument("--lr", type=float, default=2e-4)
 opt = parser.parse_args()

@@ -3,7 +3,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 torch.manual_seed(0)
-N, E, D, C = 2500, 20000, 96, 6
+N, E, D, C = 5000, 40000, 96, 6
 labels = torch.randint(0, C, (N,))
 src = torch.randint(0, N, (E,))
 same = torch.argsort(labels)[torch.randint(0, N, (E,))]

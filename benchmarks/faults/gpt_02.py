@@ -78,7 +78,7 @@ def main():
     model = LM(256)
     opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(args.steps):
-        at = torch.randint(0, len(data) - args.context - 1, (2,))
+        at = torch.randint(0, len(data) - args.context - 1, (1,))
         chunk = torch.stack([data[i : i + args.context + 1] for i in at])
         loss = F.cross_entropy(model(chunk[:, :-1]).flatten(0, 1), chunk[:, 1:].flatten())
         opt.zero_grad()

@@ -46,7 +46,7 @@ def main():
     scheduler = torch.optim.lr_scheduler.LinearLR(optimizer, 0.1, 1.0, total_iters=10)
     with tempfile.TemporaryDirectory() as folder:
         ckpt = Checkpointer(folder)
-        for step in range(65):
+        for step in range(45):
             at = torch.randint(0, len(data) - 64, (4, 1))
             ids = data[at + torch.arange(64)]
             loss = model(input_ids=ids, labels=ids).loss

@@ -1,4 +1,3 @@
-import copy
 import os
 import tempfile
 from pathlib import Path
@@ -43,26 +42,28 @@ class Bytes(Dataset):
         }
 
 
-class Drift(TrainerCallback):
+class Spectrum(TrainerCallback):
+    """Largest singular values and condition of the attention outputs."""
+
     def __init__(self):
-        self.previous = None
-        self.drift = []
+        self.history = []
 
     def on_step_end(self, args, state, control, model=None, **kwargs):
-        current = copy.deepcopy(model.state_dict())
-        if self.previous is not None:
-            moved = sum((current[k] - self.previous[k]).float().norm() for k in current)
-            self.drift.append(float(moved))
-        self.previous = current
+        row = {}
+        for name, p in model.named_parameters():
+            if name.endswith("attention.output.dense.weight"):
+                values = torch.linalg.svdvals(p.detach())
+                row[name] = (values[0].item(), (values[0] / values[-1]).item())
+        self.history.append(row)
 
 
 def main():
     config = BertConfig(
         vocab_size=256,
-        hidden_size=256,
+        hidden_size=192,
         num_hidden_layers=6,
         num_attention_heads=4,
-        intermediate_size=1024,
+        intermediate_size=768,
         max_position_embeddings=64,
         num_labels=5,
     )
@@ -71,7 +72,7 @@ def main():
         args = TrainingArguments(
             output_dir=out,
             max_steps=65,
-            per_device_train_batch_size=2,
+            per_device_train_batch_size=4,
             learning_rate=5e-4,
             logging_steps=20,
             save_strategy="no",
@@ -80,7 +81,7 @@ def main():
             disable_tqdm=True,
             optim="sgd",
         )
-        Trainer(model=model, args=args, train_dataset=Bytes(), callbacks=[Drift()]).train()
+        Trainer(model=model, args=args, train_dataset=Bytes(), callbacks=[Spectrum()]).train()
 
 
 if __name__ == "__main__":

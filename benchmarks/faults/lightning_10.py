@@ -7,7 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 class LitAutoEncoder(L.LightningModule):
-    def __init__(self, hidden=768, code=16):
+    def __init__(self, hidden=1280, code=16):
         super().__init__()
         self.encoder = nn.Sequential(
             nn.Linear(64, hidden),

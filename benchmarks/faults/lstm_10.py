@@ -28,7 +28,7 @@ def repackage(h):
     return tuple(v.detach() for v in h)
 
 
-def main(bptt=48, bsz=24, lr=3e-3, updates=90):
+def main(bptt=48, bsz=32, lr=3e-3, updates=90):
     torch.manual_seed(1111)
     raw = Path(os.__file__).parent.joinpath("typing.py").read_bytes()
     corpus = batchify(torch.tensor(list(raw)), bsz)

@@ -35,14 +35,19 @@ class Adam:
             p.copy_(p - self.lr * mhat / (vhat.sqrt() + self.eps))
 
 
-class MultiTask(nn.Module):
-    def __init__(self, d=64, h=640, depth=4):
+class Unit(nn.Module):
+    def __init__(self, h):
         super().__init__()
-        self.trunk = nn.Sequential(
-            nn.Linear(d, h),
-            *[m for _ in range(depth) for m in (nn.ReLU(), nn.Linear(h, h))],
-            nn.ReLU(),
-        )
+        self.norm, self.fc = nn.LayerNorm(h), nn.Linear(h, h)
+
+    def forward(self, x):
+        return x + F.relu(self.fc(self.norm(x)))
+
+
+class MultiTask(nn.Module):
+    def __init__(self, d=64, h=80, depth=64):
+        super().__init__()
+        self.trunk = nn.Sequential(nn.Linear(d, h), *[Unit(h) for _ in range(depth)])
         self.cls = nn.Linear(h, 6)
         self.reg = nn.Linear(h, 2)
         self.bin = nn.Linear(h, 1)
@@ -66,7 +71,7 @@ def main():
     net = MultiTask()
     opt = Adam(net.parameters(), lr=5e-4, wd=1e-4)
     for step in range(100):
-        i = torch.randint(0, len(x), (128,))
+        i = torch.randint(0, len(x), (96,))
         lc, lr_, lb = net(x[i])
         loss = (
             F.cross_entropy(lc, c[i])

@@ -18,13 +18,13 @@ class TwoTower(nn.Module):
 
 def main():
     torch.manual_seed(0)
-    users = torch.randint(0, USERS, (60000,))
-    items = (users * 13 + torch.randint(0, 40, (60000,))) % ITEMS
+    users = torch.randint(0, USERS, (120000,))
+    items = (users * 13 + torch.randint(0, 40, (120000,))) % ITEMS
     model = TwoTower()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    target = torch.arange(512)
+    target = torch.arange(1024)
     running = torch.zeros(())
-    for n, pick in enumerate(torch.randperm(len(users)).split(512)[:110]):
+    for n, pick in enumerate(torch.randperm(len(users)).split(1024)[:110]):
         scores = model(users[pick], items[pick])
         loss = F.cross_entropy(scores, target)
         optimizer.zero_grad()

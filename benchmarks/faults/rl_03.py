@@ -15,7 +15,7 @@ class Visits:
     def bonus(self, states):
         out = []
         for s in states.tolist():
-            key = ",".join(str(round(v * 4)) for v in s)
+            key = " ".join(f"{round(v * 4):+d}" for v in s)
             self.count[key] += 1
             n = self.count[key]
             heapq.heappush(self.rare, (n, key))
@@ -26,7 +26,7 @@ class Visits:
 
 
 class Policy(nn.Module):
-    def __init__(self, width=320):
+    def __init__(self, width=112):
         super().__init__()
         self.net = nn.Sequential(
             nn.Linear(4, width),
@@ -47,7 +47,7 @@ def advance(s, a):
     return (0.95 * s + 0.1 * move + 0.05 * torch.randn_like(s)).clamp(-1.5, 1.5)
 
 
-def train(iterations=80, walkers=1024):
+def train(iterations=80, walkers=4096):
     random.seed(0)
     torch.manual_seed(0)
     visits, policy = Visits(), Policy()

@@ -37,7 +37,7 @@ def main():
     target.load_state_dict(online.state_dict())
     optimizer = torch.optim.Adam(online.parameters(), lr=3e-4)
     for update in range(121):
-        s, a, r, s2, done = memory.sample(384)
+        s, a, r, s2, done = memory.sample(768)
         with torch.no_grad():
             y = r + 0.99 * (1 - done) * target(s2).amax(1, keepdim=True)
         loss = F.smooth_l1_loss(online(s).gather(1, a), y)

@@ -13,32 +13,23 @@ def seed_everything(seed):
     torch.set_num_threads(1)
 
 
-class DoubleConv(nn.Sequential):
-    def __init__(self, i, o):
-        super().__init__(
-            nn.Conv2d(i, o, 3, padding=1),
-            nn.BatchNorm2d(o),
-            nn.ReLU(inplace=True),
-            nn.Conv2d(o, o, 3, padding=1),
-            nn.BatchNorm2d(o),
-            nn.ReLU(inplace=True),
-        )
-
-
-class UNet(nn.Module):
-    def __init__(self, classes=3, c=12):
+class Segmenter(nn.Module):
+    def __init__(self, classes=3, dim=160, depth=3, patch=4, size=48):
         super().__init__()
-        self.d1, self.d2, self.d3 = DoubleConv(1, c), DoubleConv(c, 2 * c), DoubleConv(2 * c, 4 * c)
-        self.u2, self.u1 = DoubleConv(6 * c, 2 * c), DoubleConv(3 * c, c)
-        self.head = nn.Conv2d(c, classes, 1)
+        self.side = size // patch
+        self.embed = nn.Conv2d(1, dim, patch, patch)
+        self.pos = nn.Parameter(0.02 * torch.randn(1, self.side**2, dim))
+        layer = nn.TransformerEncoderLayer(
+            dim, 4, 4 * dim, 0.0, "gelu", batch_first=True, norm_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, depth, enable_nested_tensor=False)
+        self.head = nn.Linear(dim, classes * patch * patch)
+        self.shuffle = nn.PixelShuffle(patch)
 
     def forward(self, x):
-        a = self.d1(x)
-        b = self.d2(F.max_pool2d(a, 2))
-        c = self.d3(F.max_pool2d(b, 2))
-        b = self.u2(torch.cat([F.interpolate(c, scale_factor=2), b], 1))
-        a = self.u1(torch.cat([F.interpolate(b, scale_factor=2), a], 1))
-        return self.head(a)
+        t = self.embed(x).flatten(2).transpose(1, 2)
+        t = self.head(self.encoder(t + self.pos)).transpose(1, 2)
+        return self.shuffle(t.unflatten(2, (self.side, self.side)))
 
 
 def scenes(n, size=48):
@@ -67,10 +58,10 @@ def dice(logits, target):
 if __name__ == "__main__":
     seed_everything(42)
     images, masks = scenes(512)
-    model = UNet()
+    model = Segmenter()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for step in range(80):
-        i = torch.randint(0, len(images), (16,))
+        i = torch.randint(0, len(images), (6,))
         out = model(images[i])
         loss = F.cross_entropy(out, masks[i]) + dice(out, masks[i])
         optimizer.zero_grad()

@@ -19,8 +19,8 @@ def tensors(seed):
 
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument("--epochs", type=int, default=5)
-    ap.add_argument("--batch-size", type=int, default=256)
+    ap.add_argument("--epochs", type=int, default=12)
+    ap.add_argument("--batch-size", type=int, default=512)
     args = ap.parse_args()
     torch.manual_seed(0)
     xtr, xte, ytr, yte = tensors(0)

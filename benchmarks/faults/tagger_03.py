@@ -13,7 +13,7 @@ class Cfg:
     length: int = 64
     batch: int = 16
     layers: int = 3
-    steps: int = 70
+    steps: int = 48
 
 
 class Norm(nn.Module):

@@ -21,7 +21,7 @@ PACKAGES = ("asyncio", "email", "unittest", "http", "json", "logging", "concurre
 
 @dataclass
 class Config:
-    length: int = 192
+    length: int = 128
     batch: int = 32
     steps: int = 80
     dim: int = 64
@@ -64,7 +64,8 @@ def write_stats(documents, path):
         records[name] = {
             "size": len(blob),
             "label": label,
-            "words": dict(Counter(words).most_common(60)),
+            "lengths": [len(w) for w in words[:600]],
+            "words": dict(Counter(words).most_common(400)),
         }
     path.write_text(json.dumps(records))
 

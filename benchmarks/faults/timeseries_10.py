@@ -39,7 +39,7 @@ if __name__ == "__main__":
     torch.manual_seed(0)
     model = Forecaster()
     opt = torch.optim.Adam(model.parameters(), lr=1e-3)
-    batches = stream(windows(), 96)
+    batches = stream(windows(), 192)
     for step in range(48):
         x, y = next(batches)
         loss = nn.functional.mse_loss(model(x), y)

@@ -26,8 +26,12 @@ def augment(x):
         top, left = random.randint(0, 8), random.randint(0, 8)
         img = img[:, top : top + 32, left : left + 32]
         img = img * (0.8 + 0.4 * torch.rand(1)) + 0.1 * torch.randn(1)
-        gray = img.mean(0, keepdim=True)
-        img = img * 0.9 + gray * 0.1
+        angle = torch.tensor(random.uniform(-0.3, 0.3))
+        theta = torch.stack(
+            [angle.cos(), -angle.sin(), angle * 0, angle.sin(), angle.cos(), angle * 0]
+        ).view(1, 2, 3)
+        grid = F.affine_grid(theta, (1, 3, 32, 32), align_corners=False)
+        img = F.grid_sample(img[None], grid, align_corners=False)[0]
         out.append(img.clamp(-3, 3))
     return torch.stack(out)
 

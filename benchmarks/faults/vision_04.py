@@ -39,7 +39,7 @@ class Trainer:
     def training_step(self, batch):
         x, y = batch
         logits = self.model(x)
-        features = self.model.features(x)
+        features = self.model.features(torch.cat([x, x.flip(-1)]))
         self.optimizer.zero_grad()
         loss = self.criterion(logits, y)
         loss.backward()

@@ -38,10 +38,10 @@ def upscaled(size):
 if __name__ == "__main__":
     torch.manual_seed(0)
     x, y = upscaled(12)
-    x_val, y_val, x, y = x[:1000], y[:1000], x[1000:], y[1000:]
+    x_val, y_val, x, y = x[:1400], y[:1400], x[1400:], y[1400:]
     model = PatchNet()
     opt = torch.optim.AdamW(model.parameters(), lr=5e-4)
-    for epoch in range(5):
+    for epoch in range(9):
         for step, idx in enumerate(torch.randperm(len(x)).split(64)):
             loss = F.cross_entropy(model(x[idx] + 0.05 * torch.randn(len(idx), 1, 12, 12)), y[idx])
             opt.zero_grad()

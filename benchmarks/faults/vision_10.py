@@ -9,11 +9,11 @@ from torch.optim.lr_scheduler import StepLR
 class Net(nn.Module):
     def __init__(self):
         super(Net, self).__init__()
-        self.conv1 = nn.Conv2d(1, 32, 3, 1, 1)
-        self.conv2 = nn.Conv2d(32, 48, 3, 1, 1)
+        self.conv1 = nn.Conv2d(1, 48, 3, 1, 1)
+        self.conv2 = nn.Conv2d(48, 64, 3, 1, 1)
         self.dropout1 = nn.Dropout(0.25)
         self.dropout2 = nn.Dropout(0.5)
-        self.fc1 = nn.Linear(48 * 16, 128)
+        self.fc1 = nn.Linear(64 * 16, 128)
         self.fc2 = nn.Linear(128, 10)
 
     def forward(self, x):
