@@ -91,8 +91,17 @@ def _install_scratch(
 def _report_crash(recorder: Recorder) -> None:
     from flatout_agent import tracebacks
 
-    if (text := tracebacks.of_crash()) is not None:
-        recorder.write(wire.Crashed(text))
+    if (error := tracebacks.ending()) is None:
+        return
+    recorder.write(wire.Crashed(tracebacks.text(error)))
+    if "flatout_agent.session" in sys.modules:  # torch has been imported, and not in vain
+        recorder.safely("crash scene", _report_scene, recorder, error)
+
+
+def _report_scene(recorder: Recorder, error: BaseException) -> None:
+    from flatout_agent import crash_scene
+
+    recorder.write(crash_scene.of(error))
 
 
 def _safe_callback(recorder: Recorder, where: str, call: Any) -> importing.Callback:

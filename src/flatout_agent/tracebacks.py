@@ -27,8 +27,8 @@ def install() -> None:
     threading.excepthook = thread_hook
 
 
-def of_crash() -> str | None:
-    """The traceback of the exception that is ending this process; None: it ends in order.
+def ending() -> BaseException | None:
+    """The exception that is ending this process, without our frames; None: it ends in order.
 
     Python itself keeps it when it prints it. Called while the process ends, so nothing of
     the program was hooked for it.
@@ -37,6 +37,11 @@ def of_crash() -> str | None:
     if error is None or isinstance(error, KeyboardInterrupt):
         return None
     clean(error)
+    return error if isinstance(error, BaseException) else None
+
+
+def text(error: BaseException) -> str:
+    """The end of its traceback as Python prints it."""
     return "".join(traceback.format_exception(error))[-LAST_LETTERS:]
 
 

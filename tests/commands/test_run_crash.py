@@ -128,3 +128,72 @@ def test_quiet_says_nothing_of_ours(flat: Flatout, tmp_path: Path) -> None:
     done = run(tmp_path, script, "--quiet")
     assert "RuntimeError" in done.stderr.splitlines()[-1]
     assert flat("explain", stdin=done.stderr).returncode == 0, "else there was nothing to say"
+
+
+LABELS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+x, labels = torch.randn(64, 8), torch.randint(0, 10, (64,))
+labels[37] = 10
+model = nn.Linear(8, 10)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for batch, target in DataLoader(TensorDataset(x, labels), batch_size=16):
+    loss = nn.functional.cross_entropy(model(batch), target)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+TOKENS = """
+import torch
+tokens = torch.zeros(4, 7, dtype=torch.long)
+tokens[2, 5] = 100
+torch.nn.Embedding(100, 8)(tokens)
+"""
+DOUBLE = """
+import torch
+features = torch.rand(16, 8, dtype=torch.float64)
+torch.nn.Linear(8, 4)(features)
+"""
+SHAPES = """
+import torch
+images = torch.randn(2, 144)
+torch.nn.Linear(100, 10)(images)
+"""
+LEAK = """
+import resource, torch
+kept, weight = [], torch.ones(1, requires_grad=True)
+optimizer = torch.optim.SGD([weight], 0.1)
+pages = int(open("/proc/self/statm").read().split()[0])
+resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (500 << 20),) * 2)
+while True:
+    loss = (torch.ones(1 << 20) * weight).mean()
+    kept.append(torch.ones(1 << 20) * weight)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "known"),
+    [
+        pytest.param(LABELS, ["Label 10 at position 5 of target", "sample 37"], id="a label"),
+        pytest.param(TOKENS, ["Index 100 at position 2, 5 of tokens", "100 rows"], id="an index"),
+        pytest.param(DOUBLE, ["features float64 [16, 8]"], id="a data type"),
+        pytest.param(SHAPES, ["images float32 [2, 144]", "self.weight"], id="a shape"),
+        pytest.param(
+            LEAK,
+            ["Memory in use grew with the steps"],
+            id="a leak",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="limits of Linux"),
+        ),
+    ],
+)
+def test_what_the_run_knows_of_its_crash(tmp_path: Path, script: str, known: list[str]) -> None:
+    done = run(tmp_path, script, "--json")
+    document = json.loads(done.stdout.splitlines()[-1])
+    said = " ".join(document["observations"])
+    assert [words for words in known if words not in said] == [], said
+    assert "error inside flatout" not in done.stderr
+    assert "known " in done.stderr

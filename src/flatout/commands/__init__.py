@@ -324,7 +324,7 @@ def crash_explained(
         return None
     from flatout.explaining import explaining
 
-    return explaining.of_crash(texts, lambda: look_here(python))
+    return explaining.of_crash(texts, lambda: look_here(python), ended.records)
 
 
 def warn(line: str) -> None:

@@ -34,13 +34,18 @@ def _fragmented(captured: Captured) -> bool:
 
 
 def _mostly_other_programs(captured: Captured) -> bool:
-    """Groups total, free, and own or reserved: more than a quarter of the device is others'."""
+    """Groups total, free, and own or reserved: more than a quarter of the device is others'.
+
+    What is reserved leaves out the CUDA context and the libraries of this very process.
+    """
     total, free = units.size_bytes(captured.get("total")), units.size_bytes(captured.get("free"))
     own = units.size_bytes(
         captured.get("own") or captured.get("reserved") or captured.get("allocated")
     )
     if total is None or free is None or own is None or total <= 0:
         return False
+    if captured.get("own") is None:
+        own += GIB
     return (total - free - own) / total > 0.25
 
 

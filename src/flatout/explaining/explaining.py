@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
-from flatout.explaining import conditions, ending, filling, lines, resembling
+from flatout.explaining import (
+    conditions,
+    ending,
+    filling,
+    lines,
+    memory_figures,
+    resembling,
+    scene,
+)
 from flatout.explaining.patterns import compiled
 from flatout.explaining.ranking import RankedCause, confidence, ranked
 from flatout.explaining.scanning import Book, Hit, Scanner
@@ -14,16 +23,21 @@ from flatout.knowledge import signatures
 from flatout.knowledge.compat import pytorch
 from flatout.nouns.explained import Evidence, Explained, FilledStep, Match
 from flatout.nouns.machine import Machine
-from flatout.nouns.signature import BetterLog, Confidence, CureStep, Role, Signature
+from flatout.nouns.signature import BetterLog, Confidence, CureStep, Role, Signature, Wording
+from flatout_agent import wire
 
 SMALL = 4 << 20
 """Bytes of a text that is tried again with its lines put together in other ways."""
 TAIL = 256 << 10
 """Bytes of a longer text's end in which signs of a failure are looked for."""
 SURE = 7
+MEMORY = "memory"
+"""The family of errors out of memory."""
+GENERAL_OUT_OF_MEMORY = ("cuda-oom", "hip-oom", "xpu-oom", "mps-out-of-memory", "cpu-allocator")
+LEAK = "cuda-oom-grows"
 FAILED = (
     r"Traceback \(most recent call last|core dumped|\bKilled\b|(?m:^\S*(Error|Exception): )|"
-    r"\bexit code [1-9]|FAILED"
+    r"\bexit code [1-9]|FAILED|(?m:^\s+File \"[^\"\n]+\", line \d+, in )"
 )
 """Signs that a program failed, by whatever cause."""
 
@@ -59,7 +73,8 @@ def explain(
         better = _better_logs(text)
         alike = tuple(map(_resembled, resembling.resembling(text, signatures.every())))
     files = tuple(name for name in names if name is not None)
-    return Explained(matches, better, files, scanner.bytes_read, alike)
+    known = _figures(matches, text, examined)
+    return Explained(matches, better, files, scanner.bytes_read, alike, known)
 
 
 def explain_text(text: str, machine: Callable[[], Machine | None] = lambda: None) -> Explained:
@@ -67,10 +82,56 @@ def explain_text(text: str, machine: Callable[[], Machine | None] = lambda: None
     return explain([(None, [text.encode("utf-8", "replace")])], machine)
 
 
-def of_crash(texts: Sequence[bytes], machine: Callable[[], Machine | None]) -> Explained | None:
-    """What ended a program, from its last lines; None: not recognised."""
+def of_crash(
+    texts: Sequence[bytes],
+    machine: Callable[[], Machine | None],
+    records: Iterable[tuple[int, wire.Record]] = (),
+) -> Explained | None:
+    """What ended a program, from its last lines and its records; None: not recognised."""
     answer = explain([(None, [b"\n".join(texts)])], machine)
-    return answer if answer.recognised else None
+    if not answer.recognised:
+        return None
+    record = scene.record_of(records)
+    if record is None or not answer.matches:
+        return answer
+    root = answer.matches[0]
+    memory = root.signature.family == MEMORY
+    said = scene.observations(record, root.signature.family, memory)
+    matches = answer.matches
+    if memory and record.grows and root.id.startswith(GENERAL_OUT_OF_MEMORY):
+        matches = _as_leak(matches)
+    return replace(answer, matches=matches, observations=(*said, *answer.observations))
+
+
+def _as_leak(matches: tuple[Match, ...]) -> tuple[Match, ...]:
+    """Memory that grew with the steps decides between the causes of one message."""
+    root, *rest = matches
+    if root.id == LEAK or root.signature.specificity >= SURE:
+        return matches
+    leak = next(entry for entry in signatures.every() if entry.id == LEAK)
+    values = {**_constants(), **root.captured}
+    cause = Match(
+        signature=leak,
+        confidence=Confidence.LIKELY,
+        evidence=root.evidence,
+        title=filling.wording(leak.title, values),
+        cause=filling.wording(leak.cause, values),
+        cure=tuple(_filled_steps(leak, values)),
+        captured=root.captured,
+        count=root.count,
+        ranks=root.ranks,
+    )
+    others = (item for item in rest if item.id != LEAK)
+    return (cause, replace(root, consequence_of=LEAK), *others)
+
+
+def _figures(
+    matches: tuple[Match, ...], text: bytes, machine: Machine | None
+) -> tuple[Wording, ...]:
+    """What the figures of a GPU's out-of-memory message decide."""
+    if not matches or matches[0].signature.family != MEMORY:
+        return ()
+    return memory_figures.observations(lines.clean(text).decode("utf-8", "replace"), machine)
 
 
 class _Ends:
@@ -145,11 +206,11 @@ def _resembled(likeness: resembling.Likeness) -> Match:
         evidence=Evidence(likeness.message, 0),
         title=filling.wording(signature.title, values),
         cause=filling.wording(signature.cause, values),
-        cure=tuple(_unfilled(signature, values)),
+        cure=tuple(_filled_steps(signature, values)),
     )
 
 
-def _unfilled(signature: Signature, values: Mapping[str, str]) -> Iterable[FilledStep]:
+def _filled_steps(signature: Signature, values: Mapping[str, str]) -> Iterable[FilledStep]:
     for step in signature.cure:
         commands = tuple(filling.command(line, values) for line in step.commands)
         yield FilledStep(filling.wording(step.text, values), commands)

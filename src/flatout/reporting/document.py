@@ -77,6 +77,7 @@ def run_document(
     """
     matches = [_match(match) for match in crash.matches] if crash is not None else []
     head = {"schema": RUN, "command": command, "exit_code": exit_code, "matches": matches}
+    head["observations"] = [said.en for said in crash.observations] if crash is not None else []
     head["live"] = _live(tuned) if tuned is not None else None
     json_document: dict[str, Any] = as_json({**head, **_fields(end)})
     return json_document
@@ -124,6 +125,7 @@ def explain_document(explained: Explained, page: Any = None) -> dict[str, Any]:
         "schema": EXPLAIN,
         "recognised": explained.recognised or page is not None,
         "matches": [_match(match) for match in explained.matches],
+        "observations": [said.en for said in explained.observations],
         "resembles": [_match(match) for match in explained.resembling],
         "better_log": [
             {"id": advice.id, "text": advice.text.en, "commands": advice.commands}

@@ -45,6 +45,7 @@ CONFIDENCE = Wording("certainty", "可信度")
 FOUND = Wording("found", "依据")
 WHY = Wording("why", "原因")
 CURE = Wording("cure", "解决")
+OBSERVED = Wording("known", "已知")
 THEN = Wording("follows", "后果")
 LINE = Wording("line {line}", "第 {line} 行")
 RANK = Wording("rank {rank}", "rank {rank}")
@@ -76,7 +77,7 @@ def explained(answer: Explained, language: str, console: Console | None = None) 
     console = console or Console()
     page = _Page(console, language)
     if answer.recognised:
-        page.recognised(answer.matches)
+        page.recognised(answer.matches, answer.observations)
     else:
         page.unknown(answer)
 
@@ -93,7 +94,7 @@ def crash(answer: Explained, language: str, console: Console | None = None) -> N
         page.line(f"flatout: {page.text_of(root.title)} (flatout explain {root.id})")
     else:
         page.line(page.text_of(MEANING), "bold", len("flatout:"))
-        page.whole(root)
+        page.whole(root, answer.observations)
 
 
 class _Page:
@@ -104,9 +105,9 @@ class _Page:
         """Show line numbers and counts: the reader has the log that they refer to."""
         self.width = width_of(console)
 
-    def recognised(self, matches: Sequence[Match]) -> None:
+    def recognised(self, matches: Sequence[Match], observations: Sequence[Wording]) -> None:
         root, *rest = matches
-        self.whole(root)
+        self.whole(root, observations)
         roots = [match for match in rest if match.consequence_of is None]
         others = [match for match in roots if match.signature.role is not Role.HARMLESS]
         consequences = [match for match in rest if match.consequence_of == root.id]
@@ -148,11 +149,14 @@ class _Page:
         for match in answer.matches:
             self._brief(WORDS[Role.HARMLESS], match)
 
-    def whole(self, match: Match) -> None:
+    def whole(self, match: Match, observations: Sequence[Wording] = ()) -> None:
+        """observations: what is known of this very crash, beside what its message means."""
         role = match.signature.role
         self._paragraph(self.text_of(WORDS[role]), self.text_of(match.title), STYLES[role])
         self._paragraph(self.text_of(CONFIDENCE), self.text_of(SURE[match.confidence]), "dim")
         self._paragraph(self.text_of(FOUND), self._evidence(match), "dim")
+        for number, said in enumerate(observations):
+            self._paragraph(self.text_of(OBSERVED) if number == 0 else "", self.text_of(said))
         for number, part in enumerate(self.text_of(match.cause).split("\n\n")):
             self._paragraph(self.text_of(WHY) if number == 0 else "", part, "dim")
         for number, step in enumerate(match.cure, 1):

@@ -33,6 +33,8 @@ class Process:
     redirected: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     crashes: list[str] = field(default_factory=list)
+    scene: wire.CrashScene | None = None
+    history: wire.HistorySeen | None = None
     gate: wire.AtGate | None = None
     loop: wire.LoopSeen | None = None
     host: wire.HostSeen | None = None
@@ -62,6 +64,10 @@ class Process:
                 self.faults.append(f"{record.where}: {record.message}")
             case wire.Crashed():
                 self.crashes.append(record.text)
+            case wire.CrashScene():
+                self.scene = record
+            case wire.HistorySeen():
+                self.history = record
             case wire.AtGate():
                 self.gate = record
             case wire.LoopSeen():

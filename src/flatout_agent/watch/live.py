@@ -95,6 +95,7 @@ class LiveWatch(RunWatch):
         self.notes.loader(loader)
 
     def epoch_begins(self, loader: torch.utils.data.DataLoader[Any]) -> None:
+        super().epoch_begins(loader)
         self._clean = False
 
     def model_found(

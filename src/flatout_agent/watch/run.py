@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from flatout_agent import wire
+from flatout_agent import tracebacks, wire
 from flatout_agent.booster import Booster
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
+from flatout_agent.watch.history import History
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.tensors import peak_bytes
 
@@ -30,6 +31,7 @@ class RunWatch(Watcher):
         self.booster = booster
         self.recorder = recorder
         self.record = LoopRecord()
+        self.history = History(job)
         self.last_step = Step()
         self._last_loader: torch.utils.data.DataLoader[Any] | None = None
         self.samples = 0
@@ -41,8 +43,12 @@ class RunWatch(Watcher):
         self._usual_samples = 0
         self._report_at = REPORT_AFTER_STEPS
 
+    def epoch_begins(self, loader: torch.utils.data.DataLoader[Any]) -> None:
+        self.history.epoch(loader)
+
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> Any:
         self._last_loader = loader
+        self.history.batch(loader, batch)
         if self.record.training_loader is None or loader is self.record.training_loader:
             self.record.batch(loader, batch, wait_s)
         return batch
@@ -61,6 +67,7 @@ class RunWatch(Watcher):
 
     def step(self) -> None:
         now = time.perf_counter()
+        self.history.step()
         step = self.last_step = self.record.step(now)
         if self.record.training_loader is None:
             self._usual_samples = step.samples = step.samples or self._usual_samples
@@ -79,6 +86,8 @@ class RunWatch(Watcher):
     def program_ends(self) -> None:
         self.booster.report()
         recompiles, graph_breaks = compile_counters()
+        if tracebacks.ending() is not None:
+            self.recorder.safely("history", self._write_history)
         self.recorder.write(
             wire.Ended(
                 reason="program",
@@ -91,6 +100,9 @@ class RunWatch(Watcher):
                 graph_breaks=graph_breaks,
             )
         )
+
+    def _write_history(self) -> None:
+        self.recorder.write(self.history.seen())
 
     def end_at_once(self) -> None:
         """End the program: it was started for an answer that is there."""

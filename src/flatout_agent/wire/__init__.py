@@ -17,6 +17,12 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from flatout_agent.wire.crash import CrashScene as CrashScene
+from flatout_agent.wire.crash import HistorySeen as HistorySeen
+from flatout_agent.wire.crash import Misfit as Misfit
+from flatout_agent.wire.crash import MisfitKind as MisfitKind
+from flatout_agent.wire.crash import SceneFrame as SceneFrame
+from flatout_agent.wire.crash import TensorSeen as TensorSeen
 from flatout_agent.wire.host import FrameSeen as FrameSeen
 from flatout_agent.wire.host import HostSeen as HostSeen
 from flatout_agent.wire.host import StackSeen as StackSeen
@@ -328,6 +334,8 @@ Record = (
     | LoopSeen
     | HostSeen
     | Crashed
+    | CrashScene
+    | HistorySeen
     | Ended
 )
 KINDS: dict[str, type[Any]] = {
