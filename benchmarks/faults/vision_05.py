@@ -5,7 +5,7 @@ from sklearn.datasets import load_digits
 
 
 class PatchNet(nn.Module):
-    def __init__(self, dim=96, depth=3):
+    def __init__(self, dim=64, depth=3):
         super().__init__()
         self.embed = nn.Conv2d(1, dim, 2, 2)
         self.pos = nn.Parameter(torch.zeros(1, 36, dim))
@@ -38,11 +38,11 @@ def upscaled(size):
 if __name__ == "__main__":
     torch.manual_seed(0)
     x, y = upscaled(12)
-    x_val, y_val, x, y = x[:1400], y[:1400], x[1400:], y[1400:]
+    x_val, y_val, x, y = x[:1540], y[:1540], x[1540:], y[1540:]
     model = PatchNet()
     opt = torch.optim.AdamW(model.parameters(), lr=5e-4)
-    for epoch in range(9):
-        for step, idx in enumerate(torch.randperm(len(x)).split(64)):
+    for epoch in range(13):
+        for step, idx in enumerate(torch.randperm(len(x)).split(52)):
             loss = F.cross_entropy(model(x[idx] + 0.05 * torch.randn(len(idx), 1, 12, 12)), y[idx])
             opt.zero_grad()
             loss.backward()
