@@ -23,6 +23,11 @@ from flatout_agent.wire.crash import Misfit as Misfit
 from flatout_agent.wire.crash import MisfitKind as MisfitKind
 from flatout_agent.wire.crash import SceneFrame as SceneFrame
 from flatout_agent.wire.crash import TensorSeen as TensorSeen
+from flatout_agent.wire.flow import ConstantSeen as ConstantSeen
+from flatout_agent.wire.flow import DoubleSeen as DoubleSeen
+from flatout_agent.wire.flow import FlowSeen as FlowSeen
+from flatout_agent.wire.flow import ReturnSeen as ReturnSeen
+from flatout_agent.wire.flow import UnreadSeen as UnreadSeen
 from flatout_agent.wire.host import FrameSeen as FrameSeen
 from flatout_agent.wire.host import HostSeen as HostSeen
 from flatout_agent.wire.host import StackSeen as StackSeen

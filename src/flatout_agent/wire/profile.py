@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flatout_agent.wire.flow import FlowSeen
+
 
 @dataclass(frozen=True)
 class ProfileOrders:
@@ -78,6 +80,10 @@ class LoopSeen:
     graph_breaks: tuple[str, ...] = ()
     """With the user's line, as torch reports them."""
     anomaly: bool = False
+    anomaly_where: str | None = None
+    """file:line that switches it on."""
+    double_where: str | None = None
+    """file:line that turns a whole model, or torch's default, to float64."""
     profiler: bool = False
     """A profiler of the script's own is running."""
     debug_variables: tuple[str, ...] = ()
@@ -99,6 +105,8 @@ class LoopSeen:
     losses_where: str | None = None
     flops: float | None = None
     """FlopCounterMode on one step."""
+    flow: FlowSeen | None = None
+    """Data flow of that step and the next; None: not followed, or not to its end."""
     trace: str = ""
     """Path of the trace recorded for times."""
     detail_trace: str = ""

@@ -6,16 +6,22 @@ total is all that is wanted, and the step must stay as it was.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from flatout_agent.watch.profile.flow import Flow
 
-def counter(models: list[torch.nn.Module]) -> Callable[[], float | None] | None:
+
+def counter(
+    models: list[torch.nn.Module], flow: Flow | None = None
+) -> Callable[[], float | None] | None:
     """Begin to count; returns what ends it and tells the sum (None: nothing known was called).
 
+    flow: also sees each operator; only the operations of its first step are counted.
     None: not here. torch.compile's code runs outside of dispatch modes or would be compiled anew,
     and an operator on a distributed tensor would be counted for all devices.
     """
@@ -26,6 +32,7 @@ def counter(models: list[torch.nn.Module]) -> Callable[[], float | None] | None:
     from torch.utils.flop_counter import flop_registry  # not loaded with torch
 
     counted: dict[str, float] = {"flops": 0.0}
+    clock = time.perf_counter
 
     class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
         supports_higher_order_operators = True
@@ -33,19 +40,30 @@ def counter(models: list[torch.nn.Module]) -> Callable[[], float | None] | None:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            out = func(*args, **(kwargs or {}))
+            kwargs = kwargs or {}
+            began = clock()
+            out = func(*args, **kwargs)
+            spent, flops = clock() - began, 0.0
             formula = flop_registry.get(getattr(func, "_overloadpacket", None))
             if formula is not None:
                 try:
-                    counted["flops"] += formula(*args, **(kwargs or {}), out_val=out)
+                    flops = formula(*args, **kwargs, out_val=out)
                 except Exception:
-                    counted["flops"] = float("nan")
+                    flops = float("nan")
+            if flow is None or flow.step == 0:
+                counted["flops"] += flops
+            if flow is not None:
+                flow.operator(func, args, kwargs, out, spent, flops if flops == flops else 0.0)
             return out
 
     mode: Any = Count()  # type: ignore[no-untyped-call]  # torch's own
     mode.__enter__()
+    if flow is not None:
+        flow.install()
 
     def end() -> float | None:
+        if flow is not None:
+            flow.remove()
         if _get_current_dispatch_mode_stack()[-1:] == [mode]:
             mode.__exit__(None, None, None)
         flops = counted["flops"]

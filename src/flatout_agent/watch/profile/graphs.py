@@ -6,7 +6,6 @@ the node does, and hooks that run when the backward pass reaches it. Neither cha
 
 from __future__ import annotations
 
-import ast
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -81,54 +80,3 @@ def _marking(visits: list[bool]) -> Callable[[Any], None]:
         visits.append(True)
 
     return hook
-
-
-def keeping_line(path: str, line: int) -> int | None:
-    """Line of the statement nearest to `backward` that keeps the loss: `losses.append(loss)`.
-
-    path, line: where `backward` is called. None: no such statement is found.
-    """
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123
-            tree = ast.parse(file.read())
-    except (OSError, SyntaxError, ValueError):
-        return None
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    names = {
-        call.func.value.id
-        for call in calls
-        if isinstance(call.func, ast.Attribute)
-        and call.func.attr == "backward"
-        and isinstance(call.func.value, ast.Name)
-        and call.lineno <= line <= (call.end_lineno or call.lineno)
-    }
-    lines = [at for name in names for at in _keeping_lines(tree, name)]
-    return min(lines, key=lambda at: abs(at - line), default=None)
-
-
-def _keeping_lines(tree: ast.AST, name: str) -> list[int]:
-    """Lines where a variable of that name goes into a list, a dict or a sum as it is."""
-    lines = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.AugAssign):
-            value: ast.AST = node.value
-        elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("append", "add"):
-            value = ast.Tuple(node.args, ast.Load())
-        elif isinstance(node, ast.Assign) and (
-            isinstance(node.targets[0], ast.Subscript) or isinstance(node.value, ast.BinOp)
-        ):
-            value = node.value
-        else:
-            continue
-        if name in _bare_names(value):
-            lines.append(node.lineno)
-    return lines
-
-
-def _bare_names(value: ast.AST) -> set[str]:
-    """Names in an expression that are not what a call is made on: `loss.item()` keeps nothing."""
-    if isinstance(value, ast.Call | ast.Attribute):
-        return set()
-    if isinstance(value, ast.Name):
-        return {value.id}
-    return {name for child in ast.iter_child_nodes(value) for name in _bare_names(child)}

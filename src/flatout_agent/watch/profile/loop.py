@@ -20,8 +20,12 @@ from flatout_agent.watch.calls import Calls
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.profile import compile
 from flatout_agent.watch.profile.graphs import Forwards, Losses
+from flatout_agent.watch.profile.keeping import CallSite
 from flatout_agent.watch.profile.loader import LoaderStarts
 from flatout_agent.watch.tensors import tensors_in
+
+STACK = 6
+"""Functions of the user's, from the call of `backward` outwards."""
 
 
 class LoopNotes:
@@ -39,7 +43,8 @@ class LoopNotes:
         self.on_cuda = False
         self.steps: list[Step] = []
         self.places: dict[str, str | None] = {}
-        self.loss_at: tuple[str, int] | None = None
+        self.loss_at: list[CallSite] = []
+        """Where `backward` was called first: the user's lines, the innermost first."""
         self.anomaly = False
         self.batch_pinned: bool | None = None
         self.record = LoopRecord()
@@ -111,8 +116,10 @@ class LoopNotes:
         self.record.backward()
         self.anomaly = self.anomaly or bool(torch.is_anomaly_enabled())
         frame = self._place("backward")
-        if frame is not None:
-            self.loss_at = frame.f_code.co_filename, frame.f_lineno
+        while frame is not None and len(self.loss_at) < STACK:
+            code = frame.f_code
+            self.loss_at.append(CallSite(code.co_filename, frame.f_lineno, code.co_name))
+            frame = places.user_frame(frame.f_back)
         if self.window:
             self.losses.saw(loss, self.job.steps)
 

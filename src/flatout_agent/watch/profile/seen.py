@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from flatout_agent import wire
+from flatout_agent.watch import places
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile, process, settings
-from flatout_agent.watch.profile.graphs import keeping_line
+from flatout_agent.watch.profile.keeping import keeping_place
 from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.opens import WorkerOpens, calls_in_workers
+from flatout_agent.watch.profile.switches import anomaly_line
 from flatout_agent.watch.tensors import peak_bytes
 
 
@@ -124,14 +126,17 @@ class Window:
         )
 
     def _places(self) -> dict[str, Any]:
-        places = self.loop.places
+        seen, safely = self.loop.places, self.loop.recorder.safely
         return {
-            "eval_where": places.get("eval"),
-            "backward_where": places.get("backward"),
-            "optimizer_where": places.get("optimizer"),
-            "model_where": places.get("model"),
+            "eval_where": seen.get("eval"),
+            "backward_where": seen.get("backward"),
+            "optimizer_where": seen.get("optimizer"),
+            "model_where": seen.get("model"),
             "loader_where": self.loop.loaders.where,
-            "losses_where": self._losses_where(),
+            "losses_where": safely("profile: losses", self._losses_where),
+            "anomaly_where": safely("profile: anomaly", anomaly_line)
+            if self.loop.anomaly
+            else None,
         }
 
     def _process(self) -> dict[str, Any]:
@@ -156,11 +161,10 @@ class Window:
 
     def _losses_where(self) -> str | None:
         loop = self.loop
-        if loop.loss_at is None or not loop.losses.kept(loop.job.steps):
+        if not loop.losses.kept(loop.job.steps):
             return None
-        line = keeping_line(*loop.loss_at)
-        file = (loop.places.get("backward") or "").rpartition(":")[0]
-        return f"{file}:{line}" if line is not None else None
+        place = keeping_place(loop.loss_at)
+        return f"{places.display(place[0])}:{place[1]}" if place is not None else None
 
 
 def step_times_s(watched: Sequence[Step], recorded: Sequence[Step]) -> tuple[float, float]:

@@ -2,8 +2,8 @@
 
 Phases, each counted in steps: warmup (until step times are stable), window (undisturbed: nothing
 is recorded, only watched), sample (which lines the host executes), record (torch.profiler, for
-times), detail (with stacks, shapes and memory, for lines) and one step whose operations are
-counted. After that all hooks are taken out.
+times), detail (with stacks, shapes and memory, for lines) and two steps whose operators are
+followed, those of the first one counted. After that all hooks are taken out.
 Several ranks take each step together, and none decides by its own clock.
 """
 
@@ -23,12 +23,15 @@ from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
 from flatout_agent.watch.ending import end_process
 from flatout_agent.watch.loop_record import Step
-from flatout_agent.watch.profile import flops
+from flatout_agent.watch.profile import compile, flops
+from flatout_agent.watch.profile.flow import Flow
+from flatout_agent.watch.profile.flow_results import results
 from flatout_agent.watch.profile.held import optimizer_bytes, parameter_bytes
 from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.recording import ProfilerRecording, give_way, other_profiler
 from flatout_agent.watch.profile.seen import Window
 from flatout_agent.watch.profile.stacks import StackSampler
+from flatout_agent.watch.profile.switches import double_line
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
 from flatout_agent.watch.window import LEAST_WARMUP, LOCKSTEP_STEPS, stable
@@ -84,8 +87,10 @@ class ProfileWatch(Watcher):
         self._sampling_began = 0.0
         self._recorded: list[Step] = []
         self._recording: ProfilerRecording | None = None
+        self.flow: wire.FlowSeen | None = None
         self._count: Any = None
         self._count_steps = 0
+        self._flow: Flow | None = None
         self._over = False
         self._reported_phase = ""
         self._reported_at = 0.0
@@ -96,6 +101,8 @@ class ProfileWatch(Watcher):
 
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> Any:
         self.loop.batch(loader, batch, wait_s)
+        if self._flow is not None:
+            self.recorder.safely("profile: flow", self._flow.batch, batch)
         return batch
 
     def model_found(
@@ -300,16 +307,29 @@ class ProfileWatch(Watcher):
     def _begin_count(self) -> None:
         """Begin to count, unless a profiler of the script runs: it would see operators twice."""
         if not other_profiler():
-            self._count = flops.counter(list(self.job.models))
+            self._flow = self.recorder.safely("profile: flow", self._new_flow)
+            self._count = flops.counter(list(self.job.models), self._flow)
         if self._count is None:
             self._finish()
         else:
             self._stop_waiting = give_way(self._end_count)
 
+    def _new_flow(self) -> Flow | None:
+        """None: what compiled code reads is not seen."""
+        if compile.in_use():
+            return None
+        return Flow(list(self.job.models), lambda: self.loop.calls.in_loader)
+
     def _in_flops(self, step: Step, closing: bool) -> None:
+        flow, again = self._flow, step.eval_s and self._count_steps + 1 < ATTEMPTS
+        first = flow is None or flow.steps == 0
+        if flow is not None:
+            flow.next_step()
+        if flow is not None and flow.going and first and not again and self._count is not None:
+            return  # what the first step has made, the second reads, or makes again
         self._end_count()
         self._count_steps += 1
-        if step.eval_s and self._count_steps < ATTEMPTS:
+        if again and first:
             self._begin_count()  # an evaluation was counted too
         else:
             self._finish()
@@ -319,6 +339,14 @@ class ProfileWatch(Watcher):
             count, self._count = self._count, None
             self.flops = count()
             self._stop_waiting()
+            self.recorder.safely("profile: flow", self._end_flow)
+
+    def _end_flow(self) -> None:
+        flow, self._flow = self._flow, None
+        if flow is not None:
+            self.flow = results(flow)
+            if flow.error is not None:
+                self.recorder.fault("profile: flow", flow.error)
 
     def program_ends(self) -> None:
         """Report what there is: an interrupted window is better than none."""
@@ -397,6 +425,14 @@ class ProfileWatch(Watcher):
         mean_s = sum(step.train_s for step in self._sampled) / steps
         return self.sampler.summary(steps, mean_s)
 
+    def _double_line(self) -> str | None:
+        """The line by which the parameters, or what is made, are float64."""
+        flow = self.flow
+        if flow is None or not (flow.default_double or flow.doubles):
+            return None
+        wide = flow.default_double or any(row.what == "parameter" for row in flow.doubles)
+        return double_line(flow.default_double) if wide else None
+
     def _summary(self) -> wire.LoopSeen | None:
         """None: no undisturbed step was watched, and the script ran no profiler of its own."""
         if not (self.window.step_count or self.profiler):
@@ -406,6 +442,8 @@ class ProfileWatch(Watcher):
             trace=self.trace,
             detail_trace=self.detail_trace,
             flops=self.flops,
+            flow=self.flow,
+            double_where=self.recorder.safely("profile: float64", self._double_line),
             profiler=self.profiler and not self.trace,
             parameter_bytes=self.recorder.safely("parameters", parameter_bytes, self.job),
             optimizer_bytes=self.recorder.safely("optimizers", optimizer_bytes, self.job),

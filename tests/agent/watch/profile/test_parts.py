@@ -16,7 +16,8 @@ from flatout_agent.watch import places
 from flatout_agent.watch.calls import MAKERS, METHODS, Calls, opened
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile.flops import counter
-from flatout_agent.watch.profile.graphs import Forwards, Losses, keeping_line
+from flatout_agent.watch.profile.graphs import Forwards, Losses
+from flatout_agent.watch.profile.keeping import keeping_line
 from flatout_agent.watch.profile.process import Collections, worker_cpu_s
 from flatout_agent.watch.profile.recording import ProfilerRecording, other_profiler
 from flatout_agent.watch.profile.seen import step_times_s

@@ -7,6 +7,8 @@ import pytest
 from diagnosing.job import made
 from diagnosing.job.copy.jobs import BATCH, WAITS, at, job
 from flatout.nouns.profile import Copy, Sync
+from flatout_agent import wire
+from machines.healthy import changed
 
 
 @pytest.mark.parametrize(
@@ -32,3 +34,15 @@ def test_batches_are_no_constants() -> None:
     assert made.findings("constant-copied-each-step", profile) == ()
     once = Copy("HtoD", 0.1, 12.0, 0.01, pinned=False, exposed_ms=4.0, where=at(9, "A.to(0)"))
     assert made.findings("constant-copied-each-step", job((once,))) == ()
+
+
+def test_what_was_seen_to_be_constant() -> None:
+    place = at(95, "scores = scores + positions.to(device)")
+    one = Copy("HtoD", 1.0, 4e6, 2.0, pinned=False, exposed_ms=2.0, where=place)
+    assert made.findings("constant-copied-each-step", job((one,))) == ()
+    constant = wire.ConstantSeen(str(place), (str(place),), ("aten._to_copy",), compared=False)
+    flow = wire.FlowSeen(steps=2, operators=9, operators_s=0.01, constants=(constant,))
+    profile = changed(job((one,)), seen__flow=flow)
+    finding = made.only("constant-copied-each-step", profile)
+    assert finding.title.startswith("positions is copied")
+    assert made.findings("constant-built-each-step", profile) == ()

@@ -4,7 +4,8 @@
 
 A line creates a tensor (`torch.zeros`, `torch.arange`, `torch.tensor` ...) and copies it to the
 device in each step. On a CPU: a line creates masks or positions (`torch.ones`, `torch.tril`,
-`torch.arange` ...) again in each step, and that takes time.
+`torch.arange` ...) again in each step, and that takes time. Where the bytes were compared and are
+the same in each step, LOOP017 tells of it.
 
 ## Why it matters
 
@@ -33,7 +34,7 @@ import re
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import copies, savings, stalls
+from flatout.diagnosing.job import copies, flow, savings, stalls
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Copy, Place, Profile
@@ -87,7 +88,10 @@ def _copied(profile: Profile, copy: Copy, place: Place) -> Iterator[Diagnosis]:
 
 def _on_cpu(profile: Profile) -> Iterator[Diagnosis]:
     spent, sources = _line_costs(profile)
+    constant = flow.constant_lines(profile)
     for where, ms in spent.items():
+        if where in constant:
+            continue
         saves = savings.within(profile, ms)
         if savings.worth(profile, saves):
             yield Diagnosis(

@@ -3,7 +3,8 @@
 ## What it sees
 
 A line moves a module's constant (`MEAN.to(device)`) or an object's attribute
-(`self.mask.to(device)`) to the device in each step, and the copy takes place each time.
+(`self.mask.to(device)`) to the device in each step, and the copy takes place each time. So does any
+other line that was seen to copy a tensor which training does not change, equal in two steps.
 
 ## Why it matters
 
@@ -27,10 +28,11 @@ moves it too. The gain: the exposed copy and the idle time after it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import copies, savings, stalls
+from flatout.diagnosing.job import copies, flow, savings, stalls
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Place, Profile
@@ -44,26 +46,35 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         place = copy.where
         if place is None or copy.calls < 0.5 or copies.built_here(copy):
             continue
-        name = copies.CONSTANT.search(place.source)
-        if name is None:
+        name = _constant(profile, place)
+        if not name:
             continue
         idle = sum(sync.idle_ms for sync in stalls.uploads(profile) if sync.where == place)
         saves = savings.within(profile, copy.exposed_ms + idle)
         if not savings.worth(profile, saves):
             continue
         yield Diagnosis(
-            title=f"{name[1]} is copied to the device in each step",
+            title=f"{name} is copied to the device in each step",
             evidence=f"{copies.evidence([copy])}, {units.milliseconds(copy.exposed_ms)} of it "
             f"while nothing computes; the device idle for {units.milliseconds(idle)} after it",
-            cure=Cure(
-                f"Move {name[1]} to the device once, before the loop.", _lines(name[1], place)
-            ),
+            cure=Cure(f"Move {name} to the device once, before the loop.", _lines(name, place)),
             severity=savings.severity(profile, saves),
             where=str(place),
             saves_ms=saves,
             reason=f"the exposed copy of {units.milliseconds(copy.exposed_ms)} and "
             f"{units.milliseconds(idle)} in which the device waits go",
         )
+
+
+def _constant(profile: Profile, place: Place) -> str:
+    """What is moved on this line, if it is a constant; else empty."""
+    named = copies.CONSTANT.search(place.source)
+    if named is not None:
+        return named[1]
+    moved = re.search(r"([\w.]+)\.(?:to|cuda)\(", place.source)
+    if moved is not None and str(place) in flow.constant_lines(profile):
+        return moved[1]
+    return ""
 
 
 def _lines(name: str, place: Place) -> tuple[str, ...]:

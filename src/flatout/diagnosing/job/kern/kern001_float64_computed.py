@@ -13,7 +13,8 @@ default is float64, and one float64 tensor promotes all that it is added to.
 
 ## Evidence
 
-The operators in float64 with their time, lines and shapes.
+Where float64 enters the step (a field of the batch, an array, a conversion, the model's
+parameters, torch's default dtype), and the operators in float64 with their time, lines and shapes.
 
 ## Cure
 
@@ -31,13 +32,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, operators, savings
+from flatout.diagnosing.job import device_time, flow, operators, savings
 from flatout.diagnosing.job.kern import products
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
+from flatout_agent.wire import FlowSeen
 
 CHECK = Check(code="KERN001", severity=Severity.WARNING, since="0.2.0")
+SOURCES = 3
+"""Places where float64 enters that are named."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -63,9 +67,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     models = profile.job.models if profile.job is not None else ()
     whole = any(model.dtype == "float64" for model in models)
     title = "the model computes in float64" if whole else "float64 enters the step"
+    entered, where = _source(profile)
     yield Diagnosis(
         title=f"{title}: {units.milliseconds(operators.total(profile, slow))} of it",
-        evidence=operators.evidence(profile, slow),
+        evidence=entered + operators.evidence(profile, slow),
         cure=Cure(
             "Compute in float32: convert the data where it enters"
             + (", and the model." if whole else ".")
@@ -73,10 +78,21 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             _lines(profile, whole),
         ),
         severity=saving.severity,
-        where=operators.where(profile, slow),
+        where=where or operators.where(profile, slow),
         saves_ms=saving.ms,
         reason=saving.reason,
     )
+
+
+def _source(profile: Profile) -> tuple[str, str | None]:
+    """Where float64 enters, in words for the evidence, and the line of the costliest such place."""
+    seen = flow.of(profile)
+    if seen is None or not seen.doubles:
+        return "", None
+    sources = [flow.source(profile, row) for row in seen.doubles[:SOURCES]]
+    texts = [text + (f" at {where}" if where else "") for text, where in sources]
+    entered = "; ".join(dict.fromkeys(texts))
+    return f"{entered}; then ", next((where for _, where in sources if where), None)
 
 
 def _many(operator: Operator) -> bool:
@@ -86,6 +102,29 @@ def _many(operator: Operator) -> bool:
 
 
 def _lines(profile: Profile, whole: bool) -> tuple[str, ...]:
+    seen = flow.of(profile)
+    if seen is not None and seen.doubles:
+        return _lines_at_sources(profile, seen)
     model = savings.lines(None, "model = model.double()", "model = model.float()") if whole else ()
     data = "x = torch.from_numpy(array)"
     return (*model, *savings.lines(None, data, "x = torch.as_tensor(array, dtype=torch.float32)"))
+
+
+def _lines_at_sources(profile: Profile, seen: FlowSeen) -> tuple[str, ...]:
+    """What to change on the lines where float64 enters."""
+    lines: list[str] = []
+    for row in seen.doubles[:SOURCES]:
+        _, where = flow.source(profile, row)
+        if seen.default_double and row.what not in ("aten._to_copy", "tensor", "batch"):
+            before, after = "torch.set_default_dtype(torch.float64)", ""
+        elif row.what in ("parameter", "buffer"):
+            before, after = "model = model.double()", "model = model.float()"
+        elif row.what == "aten._to_copy":
+            before, after = "x = x.double()", "x = x.float()"
+        elif row.what == "batch":
+            before, after = "return array", "return array.astype(numpy.float32)"
+        else:
+            before = "x = torch.from_numpy(array)"
+            after = "x = torch.as_tensor(array, dtype=torch.float32)"
+        lines += savings.lines(where, before, *([after] if after else []))
+    return tuple(dict.fromkeys(lines))

@@ -11,7 +11,7 @@ every gradient; on an accelerator it waits for each answer. Steps take up to sev
 
 ## Evidence
 
-The setting, and the operators that look for NaN with their time.
+The setting and the line that makes it, and the operators that look for NaN with their time.
 
 ## Cure
 
@@ -74,11 +74,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         cure=Cure(
             "Turn it off; it is for finding NaNs.",
             savings.lines(
-                None,
+                profile.seen.anomaly_where,
                 "torch.autograd.set_detect_anomaly(True)",
                 "torch.autograd.set_detect_anomaly(False)",
             ),
         ),
+        where=profile.seen.anomaly_where,
         saves_ms=saving.ms if saving.worth else None,
         reason=saving.reason if saving.worth else "",
     )

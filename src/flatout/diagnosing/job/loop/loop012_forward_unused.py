@@ -2,7 +2,8 @@
 
 ## What it sees
 
-Training calls of the model, with gradients on, from whose outputs no backward pass follows.
+Training calls of the model, with gradients on, from whose outputs no backward pass follows, but
+whose outputs are read: for a metric, say. Of calls that nobody reads LOOP016 tells.
 
 ## Why it matters
 
@@ -29,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, operators, savings
+from flatout.diagnosing.job import device_time, flow, operators, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
@@ -44,20 +45,23 @@ FORWARD = 0.3
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the loop."""
     watched = profile.seen
-    if watched is None or watched.unused_forwards < LEAST:
+    if watched is None:
+        return
+    unused = watched.unused_forwards - _unread(profile)
+    if unused < LEAST:
         return
     used = profile.job.micro_steps if profile.job is not None else 1.0
     took, words = _forward_ms(profile)
-    saved = took * watched.unused_forwards / (watched.unused_forwards + max(used, 1.0))
+    saved = took * unused / (unused + max(used, 1.0))
     saving = device_time.of_device(
         profile,
         saved,
-        f"{words}; {watched.unused_forwards:.3g} of {watched.unused_forwards + max(used, 1.0):.3g} "
+        f"{words}; {unused:.3g} of {unused + max(used, 1.0):.3g} "
         f"calls are not used: {units.milliseconds(saved)}",
     )
     yield Diagnosis(
-        title=f"{watched.unused_forwards:.3g} forward passes a step are not used",
-        evidence=f"{watched.unused_forwards:.3g} training calls of the model a step with "
+        title=f"{unused:.3g} forward passes a step are not used",
+        evidence=f"{unused:.3g} training calls of the model a step with "
         "gradients, and no backward pass through their outputs",
         cure=Cure(
             "Reuse the outputs of the training call, or call the model without gradients.",
@@ -71,6 +75,13 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         saves_ms=saving.ms if saving.worth else None,
         reason=saving.reason if saving.worth else "",
     )
+
+
+def _unread(profile: Profile) -> float:
+    """Such calls of a step whose outputs are not read either."""
+    seen = flow.of(profile)
+    rows = seen.unread if seen is not None else ()
+    return sum(row.calls for row in rows if row.root and row.gradients)
 
 
 def _forward_ms(profile: Profile) -> tuple[float, str]:

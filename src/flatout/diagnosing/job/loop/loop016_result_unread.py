@@ -1,0 +1,99 @@
+"""A model or an operator is computed in each step, and nothing reads its result.
+
+## What it sees
+
+Operators, mostly those of a whole forward pass, whose results reach neither a backward pass, nor
+the host (`item`, `numpy`, `print`), nor a variable that outlives the step. The data flow of two
+consecutive steps is followed for that; what the second step takes from the first counts as read.
+
+## Why it matters
+
+It is work for nothing. A second forward pass costs a third of a training step; on the same input it
+gives what is there already, and in training mode it moves the statistics of batch norm twice.
+
+## Evidence
+
+The call and its line, its share of the step, and whether the same module is called on the same
+tensors on another line.
+
+## Cure
+
+Remove the call, or make it only in the steps that read its result. Where a later line needs it,
+use the result of the first call. Of `nn.MultiheadAttention`, whose averaged weights nobody reads:
+`need_weights=False`. The gain: its share of the time in operators.
+
+## References
+
+- https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+- https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, flow, savings
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+from flatout_agent.wire import UnreadSeen
+
+CHECK = Check(code="LOOP016", severity=Severity.WARNING, since="0.2.0")
+LEAST_OPERATORS = 0.02
+"""Share of the step from which operators that are no call of a module are told."""
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for each line."""
+    seen = flow.of(profile)
+    for row in seen.unread if seen is not None else ():
+        assert seen is not None
+        took, words = flow.unread_ms(profile, seen, row)
+        saving = device_time.of_device(profile, took, words)
+        module = row.what.endswith("()")
+        if not saving.worth or (
+            not module and saving.ms < LEAST_OPERATORS * profile.anatomy.step_ms
+        ):
+            continue
+        yield Diagnosis(
+            title=_title(row),
+            evidence=f"{row.calls:.3g} a step, {words}; no backward pass, no read by the host and "
+            "no variable that outlives the step takes the result" + _first(row),
+            cure=_cure(row),
+            severity=saving.severity,
+            where=row.where,
+            saves_ms=saving.ms,
+            reason=f"{units.milliseconds(took)} go: {saving.reason}",
+        )
+
+
+def _title(row: UnreadSeen) -> str:
+    if not row.what.endswith("()"):
+        return f"the result of {row.what} is read by nobody"
+    again = "a second time on the same input, and " if row.same_input else ""
+    return f"{row.what.removesuffix('()')} is called {again}{'' if again else 'and '}" + (
+        "nobody reads the result"
+    )
+
+
+def _first(row: UnreadSeen) -> str:
+    if not row.same_input or row.first_where is None:
+        return ""
+    return f"; the call at {row.first_where} gives the same"
+
+
+def _cure(row: UnreadSeen) -> Cure:
+    if row.same_input:
+        return Cure(
+            "Remove this call; where its result is needed, use that of the first one.",
+            savings.lines(row.where, "again = model(x)"),
+        )
+    return Cure(
+        "Remove it, or compute it only in the steps that read its result.",
+        savings.lines(
+            row.where,
+            "extra = model(x)",
+            "extra = model(x) if step % 100 == 0 else None",
+        ),
+    )

@@ -1,0 +1,94 @@
+"""A tensor that never changes is built anew in each step.
+
+## What it sees
+
+Operators that make a tensor from numbers, or from tensors that training does not change, and give
+the same shape, dtype and bytes in two consecutive steps: masks, positions, tables, one-hot
+targets, converted constants. Random ones and what the loader gives do not count. Tensors on an
+accelerator are compared by the operators and numbers that make them, and then told as likely.
+
+## Why it matters
+
+A causal mask over 2,000 positions is 4 million numbers, built in several passes and thrown away,
+in each layer and step. Built once it costs nothing.
+
+## Evidence
+
+The lines, the operators and their time, the tensor's shape, dtype and bytes.
+
+## Cure
+
+Build it once: before the loop, in a module's `__init__` with `register_buffer`, or in a function
+under `functools.lru_cache` that is asked by size, dtype and device. The gain: the time of the
+operators that build it.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html#torch.nn.Module.register_buffer
+- https://docs.python.org/3/library/functools.html#functools.lru_cache
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, flow, savings
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+from flatout_agent.wire import ConstantSeen
+
+CHECK = Check(code="LOOP017", severity=Severity.WARNING, since="0.2.0")
+MOVING = {"aten._to_copy", "aten.copy_"}
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for each line that ends in one."""
+    seen = flow.of(profile)
+    for row in seen.constants if seen is not None else ():
+        if savings.accelerated(profile) and set(row.operators) <= MOVING:
+            continue  # copied to the device each step: told by the check of such copies
+        took = flow.constant_ms(profile, row)
+        saving = device_time.of_step(
+            profile, took, f"the {units.milliseconds(took)} in which it is built"
+        )
+        if not saving.worth:
+            continue
+        likely = "" if row.compared else "likely "
+        yield Diagnosis(
+            title=f"a tensor of {row.shape} that is {likely}the same in each step is built anew",
+            evidence=f"{row.dtype} {row.shape}, {row.calls:.3g} a step, {units.size(row.bytes)}, "
+            f"by {', '.join(row.operators[:6])} on {_lines(row)}: "
+            f"{units.milliseconds(took)}; {_equal(row)} in two consecutive steps",
+            cure=Cure(
+                "Build it once: before the loop, or in a module as a buffer.",
+                savings.lines(
+                    row.where,
+                    _source(profile, row),
+                    'self.register_buffer("constant", ..., persistent=False)  # in __init__',
+                ),
+            ),
+            severity=saving.severity,
+            where=row.where,
+            saves_ms=saving.ms,
+            reason=saving.reason,
+        )
+
+
+def _equal(row: ConstantSeen) -> str:
+    if row.compared:
+        return "equal bytes"
+    return "made by the same operators from the same numbers"
+
+
+def _lines(row: ConstantSeen) -> str:
+    others = [line for line in row.lines if line != row.where]
+    return row.where + (f" (and {', '.join(others[:3])})" if others else "")
+
+
+def _source(profile: Profile, row: ConstantSeen) -> str:
+    for operator in profile.operators:
+        if operator.where is not None and str(operator.where) == row.where:
+            return operator.where.source
+    return ""

@@ -1,0 +1,564 @@
+"""The data flow of two consecutive steps: which operator made what, from what, on which line.
+
+The dispatch mode that counts operations passes each operator on to a `Flow`. Values are followed
+by the storage that holds them: views and what is written in place are the same value. No tensor
+is kept alive; a weak reference to a storage keeps its address from being used again, so that an
+address names one storage for as long as the flow lasts. What the flow means is read from it
+afterwards, by `flow_results`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from flatout_agent.replacing import Undo, in_reverse, replaced
+from flatout_agent.speedups import nests
+from flatout_agent.watch import places
+
+MOST_OPERATORS = 20_000
+LEAST_BYTES = 1024
+"""Smaller constants are not compared: they cost nothing."""
+MOST_BYTES = 256 << 20
+"""Compared by their bytes altogether; what comes after that by how it was made."""
+READERS = ("numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "untyped_storage")
+"""Methods of tensors by which values leave torch unseen by a dispatch mode."""
+FROM_NOTHING = frozenset(
+    f"aten.{name}"
+    for name in (
+        "ones_like", "zeros_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full",
+        "new_empty", "new_empty_strided",
+    )
+)  # fmt: skip
+"""They take shape and dtype from their argument, not its values."""
+KNOWN = ("aten", "prims", "torchvision")
+"""Namespaces whose operators do nothing but what their schema says."""
+DOUBLES = (torch.float64, torch.complex128)
+WIDE = 64
+"""Places at which float64 enters that are told apart."""
+_storage_of: Callable[[torch.Tensor], Any] = torch._C.TensorBase.untyped_storage
+
+
+@dataclass(slots=True)
+class FlowStorage:
+    """What is known of one storage; its value is that of its last writer."""
+
+    ref: StorageWeakRef
+    outside: bool = True
+    """It was there before the two steps."""
+    node: int = -1
+    version: int = 0
+    constant: bool = False
+    """Its value comes from no tensor that training changes."""
+    signature: int = 0
+    wide: int = 0
+    """Bits of the `FlowEntry`s that made it float64."""
+    away: str | None = None
+    """Line where its value left the device."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether something still holds it."""
+        return not self.ref.expired()  # type: ignore[no-untyped-call]  # torch's own
+
+
+@dataclass(slots=True)
+class FlowNode:
+    """One operator that made or changed a value."""
+
+    name: str
+    where: str | None
+    s: float
+    flops: float
+    step: int
+    deps: tuple[int, ...]
+    reads: tuple[tuple[int, int], ...]
+    """Storages with their versions that were there before."""
+    made: tuple[FlowStorage, ...]
+    backward: bool
+    loader: bool
+    read: bool = False
+    """Its inputs are read, whatever becomes of its result."""
+    counter: bool = False
+    """It counts, as batch normalisation does its batches."""
+    sources: tuple[int, ...] = ()
+    """Of a constant: the operators that made what it is made from."""
+
+
+@dataclass(slots=True)
+class FlowCall:
+    """One call of a module: the operators from `begin` to before `end`."""
+
+    module: int
+    kind: str
+    where: str | None
+    root: bool
+    gradients: bool
+    step: int
+    begin: int
+    end: int = -1
+
+
+@dataclass(slots=True)
+class FlowConstant:
+    """A constant that meets a value of the loop."""
+
+    node: int
+    step: int
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    digest: int
+    compared: bool
+    """By its bytes, not only by how it was made."""
+
+
+@dataclass(slots=True)
+class FlowEntry:
+    """Where float64 comes into the step."""
+
+    what: str
+    """Name of the operator; parameter, buffer, batch or tensor where it was there before."""
+    where: str | None
+    part: str = ""
+    """Of the batch, as in ["x"]."""
+    s: float = 0.0
+    operators: int = 0
+    """Computed in float64 because of it."""
+
+
+@dataclass(slots=True)
+class FlowReturn:
+    """A value that left the device and came back."""
+
+    left: str | None
+    back: str | None
+    bytes: int
+    step: int
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What an operator's schema says."""
+
+    name: str
+    written: frozenset[int | str]
+    random: bool
+    read: bool
+
+
+@dataclass(slots=True)
+class _Uses:
+    """The tensors that one operator takes: with their storages, and whether it writes to them."""
+
+    tensors: list[tuple[torch.Tensor, FlowStorage, bool]] = field(default_factory=list)
+    unknown: bool = False
+    """A tensor without storage is among them."""
+
+
+class Flow:
+    """Follows the operators of one thread, from `install` until `remove`."""
+
+    def __init__(self, models: list[torch.nn.Module], in_loader: Callable[[], bool]) -> None:
+        """in_loader: whether a loader is making its batch."""
+        self.nodes: list[FlowNode] = []
+        self.calls: list[FlowCall] = []
+        self.constants: list[FlowConstant] = []
+        self.entries: list[FlowEntry] = []
+        self.returns: list[FlowReturn] = []
+        self.step = 0
+        self.steps = 0
+        """Steps that are complete."""
+        self.overflow = False
+        self.error: Exception | None = None
+        self._in_loader = in_loader
+        self._thread = threading.get_ident()
+        self._states: dict[int, FlowStorage] = {}
+        self._facts: dict[Any, _Facts] = {}
+        self._open: list[FlowCall] = []
+        self._hashed = 0
+        self._undo: Undo = lambda: None
+        self._batch: dict[int, str] = {}
+        self._accelerated = any(
+            parameter.device.type != "cpu" for model in models for parameter in model.parameters()
+        )
+        self._owned = {
+            _storage_of(tensor)._cdata: kind
+            for model in models
+            for kind, tensors in (("parameter", model.parameters()), ("buffer", model.buffers()))
+            for tensor in tensors
+            if not tensor.is_sparse
+        }
+
+    def install(self) -> None:
+        """Also see calls of modules, and values that leave torch."""
+        undos: list[Undo] = [replaced(torch.Tensor, name, self._reader(name)) for name in READERS]
+        hooks = torch.nn.modules.module
+        undos.append(hooks.register_module_forward_pre_hook(self._call_begins).remove)
+        undos.append(hooks.register_module_forward_hook(self._call_ends, always_call=True).remove)
+        self._undo = in_reverse(undos)
+
+    def remove(self) -> None:
+        """See no more."""
+        self._undo()
+        self._undo = lambda: None
+
+    def next_step(self) -> None:
+        """One step has ended."""
+        self.step += 1
+        self.steps += 1
+
+    @property
+    def going(self) -> bool:
+        """Whether it still follows."""
+        return self.error is None and not self.overflow
+
+    def batch(self, batch: Any) -> None:
+        """A loader has given this."""
+        for path, tensor in _fields(batch):
+            key = _key(tensor)
+            if key is None:
+                continue
+            self._batch[key] = path
+            state = self._states.get(key)
+            if state is None:
+                self._outside(tensor)
+                continue
+            state.constant = False
+            for entry in self._entries_of(state.wide):
+                entry.part = entry.part or path
+
+    def operator(
+        self, func: Any, args: Any, kwargs: dict[str, Any], out: Any, s: float, flops: float
+    ) -> None:
+        """One operator has run. An error ends the following, never the program."""
+        if not self.going:
+            return
+        try:
+            self._operator(func, args, kwargs, out, s, flops)
+        except Exception as error:
+            self.error = error
+
+    def _operator(
+        self, func: Any, args: Any, kwargs: dict[str, Any], out: Any, s: float, flops: float
+    ) -> None:
+        facts = self._facts.get(func)
+        if facts is None:
+            facts = self._facts[func] = _facts(func)
+        lifted = facts.name == "aten.lift_fresh"
+        uses = self._uses(facts, args, kwargs) if not lifted else _Uses()
+        results = _tensors(out)
+        made, unknown = self._made(results)
+        changed = [state for _, state, written in uses.tensors if written]
+        read = facts.read or unknown or uses.unknown or self._value_read(facts, uses)
+        if not (made or changed or read):
+            return  # a view
+        if len(self.nodes) >= MOST_OPERATORS:
+            self.overflow = True
+            return
+        backward = torch._C._current_graph_task_id() != -1
+        frame = places.user_frame(sys._getframe(1)) if not backward else None
+        node = FlowNode(
+            facts.name,
+            places.location(frame) if frame is not None else None,
+            s,
+            flops,
+            self.step,
+            tuple({state.node for _, state, _ in uses.tensors if state.node >= 0}),
+            tuple((state.ref.cdata, state.version) for _, state, _ in uses.tensors),
+            (*made, *changed),
+            backward,
+            self._in_loader(),
+            read,
+        )
+        node.counter = _counts(uses)
+        outward = any(state.outside for state in changed)
+        node.read |= outward and not node.counter and "batch_norm" not in facts.name
+        signature = 0
+        constant = self._is_constant(node, facts, uses)
+        if constant:
+            node.sources = node.deps if facts.name not in FROM_NOTHING else ()
+            signature = self._signature(facts, uses, args, kwargs, results)
+        wide = self._widened(node, uses, results)
+        away = self._moved(node, uses, results) if self._accelerated else None
+        for state in node.made:
+            state.node = len(self.nodes)
+            state.constant, state.signature, state.wide = constant, signature, wide
+            state.away = away
+            state.version += 1
+        for state in made:
+            state.outside, state.version = False, 0
+        self.nodes.append(node)
+
+    def _uses(self, facts: _Facts, args: Any, kwargs: dict[str, Any]) -> _Uses:
+        uses = _Uses()
+        for position, value in (*enumerate(args), *kwargs.items()):
+            for tensor in _tensors(value):
+                state = self._state(tensor)
+                if state is None:
+                    uses.unknown = True
+                else:
+                    uses.tensors.append((tensor, state, position in facts.written))
+        return uses
+
+    def _made(self, results: list[torch.Tensor]) -> tuple[list[FlowStorage], bool]:
+        """Storages that are new, and whether something without storage is among the results."""
+        made, unknown = [], False
+        for tensor in results:
+            key = _key(tensor)
+            if key is None:
+                unknown = True
+            elif key not in self._states:
+                state = FlowStorage(_weak(tensor))
+                self._states[key] = state
+                made.append(state)
+        return made, unknown
+
+    def _state(self, tensor: torch.Tensor) -> FlowStorage | None:
+        key = _key(tensor)
+        if key is None:
+            return None
+        state = self._states.get(key)
+        return state if state is not None else self._outside(tensor)
+
+    def _outside(self, tensor: torch.Tensor) -> FlowStorage:
+        """A tensor that no operator seen here has made."""
+        key = _storage_of(tensor)._cdata
+        kind = self._owned.get(key)
+        part = self._batch.get(key)
+        state = self._states[key] = FlowStorage(_weak(tensor))
+        trained = tensor.requires_grad or kind == "parameter"
+        state.constant = part is None and not trained and not self._in_loader()
+        state.signature = hash((key, "outside"))
+        if tensor.dtype in DOUBLES and tensor.dim():
+            what = "batch" if part is not None else kind or "tensor"
+            frame = places.user_frame(sys._getframe(1)) if part is None else None
+            where = places.location(frame) if frame is not None else None
+            state.wide = self._entry(FlowEntry(what, where, part or ""))
+        return state
+
+    def _entry(self, entry: FlowEntry) -> int:
+        """The bit of this entry; 0: there are too many."""
+        for number, known in enumerate(self.entries):
+            if (known.what, known.where, known.part) == (entry.what, entry.where, entry.part):
+                return 1 << number
+        if len(self.entries) >= WIDE:
+            return 0
+        self.entries.append(entry)
+        return 1 << (len(self.entries) - 1)
+
+    def _entries_of(self, bits: int) -> list[FlowEntry]:
+        return [entry for number, entry in enumerate(self.entries) if bits >> number & 1]
+
+    def _is_constant(self, node: FlowNode, facts: _Facts, uses: _Uses) -> bool:
+        """Whether its result is one; constants that meet what is none are noted."""
+        if node.backward or node.loader:
+            return False
+        if not facts.random and not facts.read:
+            if facts.name in FROM_NOTHING:
+                return True
+            if all(state.constant for _, state, _ in uses.tensors):
+                return True
+        for tensor, state, written in uses.tensors:
+            if state.constant and not written and state.node >= 0:
+                self._enters(tensor, state)
+        return False
+
+    def _value_read(self, facts: _Facts, uses: _Uses) -> bool:
+        """Whether the program is given the value; within a module only numbers count.
+
+        Modules ask for conditions of their own inputs (`if mask.any()`): no use of their result.
+        """
+        if facts.name != "aten._local_scalar_dense":
+            return False
+        return not self._open or any(tensor.is_floating_point() for tensor, _, _ in uses.tensors)
+
+    def _widened(self, node: FlowNode, uses: _Uses, results: list[torch.Tensor]) -> int:
+        """The bits of all that made this float64, and their books."""
+        bits = 0
+        wide_input = False
+        for tensor, state, _ in uses.tensors:
+            if tensor.dtype in DOUBLES and tensor.dim():
+                wide_input = True
+                bits |= state.wide
+        wide_output = any(tensor.dtype in DOUBLES and tensor.dim() for tensor in results)
+        if wide_output and not wide_input and not node.backward:
+            bits = self._entry(FlowEntry(node.name, node.where))
+        for entry in self._entries_of(bits) if self.step == 0 else ():
+            entry.s += node.s
+            entry.operators += 1
+        return bits if wide_output else 0
+
+    def _moved(self, node: FlowNode, uses: _Uses, results: list[torch.Tensor]) -> str | None:
+        """Where the value left the device, if it is away; a return is noted."""
+        if not results or node.backward:
+            return None
+        on_host = results[0].device.type == "cpu"
+        for tensor, state, written in uses.tensors:
+            if written:
+                continue
+            if on_host and (tensor.device.type != "cpu" or state.away):
+                return state.away or node.where
+            if not on_host and tensor.device.type == "cpu" and state.away and tensor.dim():
+                size = tensor.numel() * tensor.element_size()
+                self.returns.append(FlowReturn(state.away, node.where, size, self.step))
+        return None
+
+    def _signature(
+        self,
+        facts: _Facts,
+        uses: _Uses,
+        args: Any,
+        kwargs: dict[str, Any],
+        results: list[torch.Tensor],
+    ) -> int:
+        """How a constant was made: equal for equal code on equal values."""
+        if facts.name == "aten.lift_fresh":
+            tensor = results[0]
+            return hash((facts.name, tuple(tensor.shape), tensor.dtype, self._digest(tensor)))
+        words = ["" if _tensors(value) else repr(value) for value in (*args, *kwargs.values())]
+        known = [(state.signature, state.version) for _, state, _ in uses.tensors]
+        return hash((facts.name, *words, *(known if facts.name not in FROM_NOTHING else ())))
+
+    def _enters(self, tensor: torch.Tensor, state: FlowStorage) -> None:
+        """A constant is used together with what is none; noted once for each time it is made."""
+        storage = _storage_of(tensor)
+        size = int(storage.nbytes())
+        known = self.constants[-8:]
+        if size < LEAST_BYTES or any(constant.node == state.node for constant in known):
+            return
+        digest = self._digest(tensor)
+        layout = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+        self.constants.append(
+            FlowConstant(
+                state.node,
+                self.step,
+                tuple(tensor.shape),
+                str(tensor.dtype).removeprefix("torch."),
+                size,
+                hash((*layout, state.signature if digest is None else digest)),
+                digest is not None,
+            )
+        )
+
+    def _digest(self, tensor: torch.Tensor) -> int | None:
+        """Of the bytes of its storage; None: too many, or not on the host."""
+        storage = _storage_of(tensor)
+        size = int(storage.nbytes())
+        if tensor.device.type != "cpu" or self._hashed + size > MOST_BYTES:
+            return None
+        address = int(storage.data_ptr())
+        if not address:
+            return None
+        self._hashed += size
+        return zlib.crc32((ctypes.c_char * size).from_address(address))
+
+    def _call_begins(self, module: torch.nn.Module, args: Any) -> None:
+        if not self.going or threading.get_ident() != self._thread:
+            return
+        frame = places.user_frame(sys._getframe(1))
+        call = FlowCall(
+            id(module),
+            type(module).__name__,
+            places.location(frame) if frame is not None else None,
+            not self._open,
+            torch.is_grad_enabled(),
+            self.step,
+            len(self.nodes),
+        )
+        self._open.append(call)
+        self.calls.append(call)
+
+    def _call_ends(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        while self._open and threading.get_ident() == self._thread:
+            call = self._open.pop()
+            call.end = len(self.nodes)
+            if call.module == id(module):
+                break
+
+    def _reader(self, name: str) -> Callable[..., Any]:
+        """In place of a method by which a value leaves torch."""
+        original = getattr(torch.Tensor, name)
+
+        @functools.wraps(original)
+        def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            result = original(tensor, *args, **kwargs)
+            try:
+                self._leaves(tensor)
+            except Exception as error:
+                self.error = error
+            return result
+
+        return method
+
+    def _leaves(self, tensor: torch.Tensor) -> None:
+        key = _key(tensor)
+        state = self._states.get(key) if key is not None and self.going else None
+        if state is not None and state.node >= 0:
+            self.nodes[state.node].read = True
+
+
+def _facts(func: Any) -> _Facts:
+    schema = getattr(func, "_schema", None)
+    if schema is None:  # a higher-order operator
+        return _Facts(str(func), frozenset(), random=True, read=True)
+    written: set[int | str] = set()
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            written |= {position, argument.name}
+    tags = set(getattr(func, "tags", ()))
+    packet = str(getattr(func, "_overloadpacket", func))
+    reading = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    return _Facts(
+        packet,
+        frozenset(written),
+        torch.Tag.nondeterministic_seeded in tags,
+        (bool(tags & reading) and packet != "aten._local_scalar_dense")
+        or packet.partition(".")[0] not in KNOWN,
+    )
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors of an argument or a result: one, or a list of them."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [item for item in value if isinstance(item, torch.Tensor)]
+    return []
+
+
+def _key(tensor: torch.Tensor) -> int | None:
+    """The address of its storage; None: it has none."""
+    try:
+        return _storage_of(tensor)._cdata or None
+    except (NotImplementedError, RuntimeError):
+        return None
+
+
+def _weak(tensor: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(_storage_of(tensor))  # type: ignore[no-untyped-call]  # torch's own
+
+
+def _counts(uses: _Uses) -> bool:
+    return bool(uses.tensors) and all(
+        not tensor.dim() and not tensor.is_floating_point() for tensor, _, _ in uses.tensors
+    )
+
+
+def _fields(batch: Any, path: str = "", depth: int = 6) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a batch, each with how the program reaches it: [0], ["x"]."""
+    if isinstance(batch, torch.Tensor):
+        yield path, batch
+    elif depth and (members := nests.members(batch)) is not None:
+        for name, member in members:
+            yield from _fields(member, f'{path}["{name}"]' if isinstance(name, str) else
+                               f"{path}[{name}]", depth - 1)  # fmt: skip

@@ -1,0 +1,137 @@
+"""Lines of the user's own files that switch on what costs: found in their text."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from flatout_agent.watch import places
+
+MOST_FILES = 200
+MOST_BYTES = 1 << 20
+ANOMALY = ("set_detect_anomaly", "detect_anomaly")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+AFFINITY = ("sched_setaffinity", "cpu_affinity")
+WIDE = ("torch.float64", "torch.double", "'float64'", "'double'")
+
+
+def anomaly_line() -> str | None:
+    """file:line that switches anomaly detection on; None: no such call is found."""
+    return _line(_switches_anomaly)
+
+
+def double_line(default: bool) -> str | None:
+    """file:line that turns a model to float64.
+
+    default: torch's default dtype instead. None: no such call is found, or several are.
+    """
+    if default:
+        return _line(_widens_default)
+    lines = list(_lines(_widens_model))
+    return lines[0] if len(lines) == 1 else None
+
+
+def threads_line() -> str | None:
+    """file:line that sets the number of compute threads; None: no such line is found."""
+    return _line(_sets_threads) or _assignment(THREAD_VARIABLES)
+
+
+def affinity_line() -> str | None:
+    """file:line that binds the process to some cores; None: no such call is found."""
+    return _line(lambda call: _called(call) in AFFINITY)
+
+
+def _line(wanted: Callable[[ast.Call], bool]) -> str | None:
+    return next(_lines(wanted), None)
+
+
+def _lines(wanted: Callable[[ast.Call], bool]) -> Iterator[str]:
+    for name, path in user_files():
+        tree = parsed(path)
+        for node in ast.walk(tree) if tree is not None else ():
+            if isinstance(node, ast.Call) and wanted(node):
+                yield f"{name}:{node.lineno}"
+
+
+def user_files() -> list[tuple[str, str]]:
+    """The user's own files that are loaded, with the name that reports use; the main one first."""
+    files: dict[str, str] = {}
+    main = sys.modules.get("__main__")
+    for module in (main, *list(sys.modules.values())):
+        path = getattr(module, "__file__", None)
+        if not isinstance(path, str) or not path.endswith(".py") or places.package(path):
+            continue
+        if len(files) < MOST_FILES:
+            files.setdefault(os.path.abspath(path), places.display(path))  # noqa: PTH100
+    return [(name, path) for path, name in files.items()]
+
+
+@functools.lru_cache(maxsize=MOST_FILES)
+def parsed(path: str) -> ast.Module | None:
+    """The syntax tree of a file; None: it cannot be read, or is too large."""
+    try:
+        if os.path.getsize(path) > MOST_BYTES:  # noqa: PTH202
+            return None
+        with open(path, "rb") as file:  # noqa: PTH123
+            return ast.parse(file.read())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _assignment(variables: Sequence[str]) -> str | None:
+    """file:line that sets one of these variables: `os.environ["NAME"] = ...`."""
+    for name, path in user_files():
+        tree = parsed(path)
+        for node in ast.walk(tree) if tree is not None else ():
+            targets = node.targets if isinstance(node, ast.Assign) else ()
+            for target in targets:
+                key = target.slice if isinstance(target, ast.Subscript) else None
+                if isinstance(key, ast.Constant) and key.value in variables:
+                    return f"{name}:{target.lineno}"
+    return None
+
+
+def _sets_threads(call: ast.Call) -> bool:
+    names = [value.value for value in call.args[:1] if isinstance(value, ast.Constant)]
+    sets_variable = _called(call) in ("setdefault", "putenv")
+    return _called(call) == "set_num_threads" or (
+        sets_variable and bool(set(names) & set(THREAD_VARIABLES))
+    )
+
+
+def _called(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", "") or getattr(call.func, "id", ""))
+
+
+def _switches_anomaly(call: ast.Call) -> bool:
+    values = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "mode")]
+    if _called(call) in ANOMALY:
+        return not any(isinstance(value, ast.Constant) and not value.value for value in values)
+    return any(
+        word.arg == "detect_anomaly"
+        and isinstance(word.value, ast.Constant)
+        and word.value.value is True
+        for word in call.keywords
+    )
+
+
+def _widens_default(call: ast.Call) -> bool:
+    words = [ast.unparse(value) for value in call.args]
+    return (_called(call) == "set_default_dtype" and bool(set(words) & set(WIDE))) or (
+        _called(call) == "set_default_tensor_type" and any("Double" in word for word in words)
+    )
+
+
+def _widens_model(call: ast.Call) -> bool:
+    """`Net().double()`, `model.to(torch.float64)`: of what looks like a model."""
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    owner = call.func.value
+    words = {ast.unparse(value) for value in (*call.args, *(word.value for word in call.keywords))}
+    widens = call.func.attr == "double" or (call.func.attr == "to" and bool(words & set(WIDE)))
+    name = ast.unparse(owner).rpartition(".")[2].lower()
+    model = isinstance(owner, ast.Call) or any(part in name for part in ("model", "net", "module"))
+    return widens and model

@@ -1,0 +1,102 @@
+"""The part of the contract that is about a step's data flow; read it as `wire`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class UnreadSeen:
+    """Operators whose result nobody reads: neither a backward pass, nor the host, nor a variable
+    that outlives the step.
+    """
+
+    what: str
+    """ResNet() for a call of a module; else the costliest operators: mm, softmax."""
+    where: str | None = None
+    """file:line of the user's code."""
+    calls: float = 1.0
+    """Per step."""
+    s: float = 0.0
+    """Seconds of a step in these operators; of an accelerator only what launches them."""
+    flops: float = 0.0
+    """Share of the step's floating-point operations."""
+    root: bool = False
+    """A whole model, called by the loop."""
+    gradients: bool = False
+    """Called with gradients on."""
+    same_input: bool = False
+    """The same module is called on the same tensors elsewhere in the step, and that is read ..."""
+    first_where: str | None = None
+    """... on this line."""
+
+
+@dataclass(frozen=True)
+class ConstantSeen:
+    """A tensor that two steps have made anew, equal, from nothing that training changes."""
+
+    where: str
+    """The last line of the user's that makes it."""
+    lines: tuple[str, ...] = ()
+    """All lines that make it."""
+    operators: tuple[str, ...] = ()
+    """aten.arange, aten.lt."""
+    calls: float = 1.0
+    """Times that it is made in a step."""
+    shape: str = ""
+    """Of the largest: 512x512."""
+    dtype: str = ""
+    bytes: int = 0
+    """Made in a step."""
+    s: float = 0.0
+    """Seconds of a step in these operators; of an accelerator only what launches them."""
+    compared: bool = True
+    """By all its bytes; else by the operators and numbers that make it."""
+
+
+@dataclass(frozen=True)
+class DoubleSeen:
+    """Where float64 comes into the step."""
+
+    what: str
+    """The operator that makes the first float64 tensor (aten._to_copy, aten.lift_fresh); parameter,
+    buffer, batch or tensor where it was there before the step.
+    """
+    where: str | None = None
+    """file:line where it is made, or first used."""
+    part: str = ""
+    """The batch's field, as in [0] or ["x"]; of what a loader makes, too."""
+    operators: int = 0
+    """In float64 because of it, or turned back from float64."""
+    s: float = 0.0
+
+
+@dataclass(frozen=True)
+class ReturnSeen:
+    """A value that is copied from the device to the host, and what comes of it back."""
+
+    left: str | None
+    """file:line of the copy to the host."""
+    back: str | None
+    """file:line of the copy back."""
+    calls: float = 1.0
+    bytes: int = 0
+    """Copied back in a step."""
+
+
+@dataclass(frozen=True)
+class FlowSeen:
+    """The data flow of the counted steps, one or two."""
+
+    steps: int
+    operators: int
+    """Of a step, without views."""
+    operators_s: float
+    """Seconds of a step in them; of an accelerator only what launches them."""
+    unread: tuple[UnreadSeen, ...] = ()
+    constants: tuple[ConstantSeen, ...] = ()
+    doubles: tuple[DoubleSeen, ...] = ()
+    """The costliest first."""
+    default_double: bool = False
+    """torch.get_default_dtype() is float64."""
+    returns: tuple[ReturnSeen, ...] = ()
