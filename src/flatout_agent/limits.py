@@ -48,6 +48,19 @@ def cpu_quota(root: Path | None = None) -> float | None:
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
+def throttled_s(root: Path | None = None) -> float | None:
+    """Seconds so far in which a CPU quota held this process's group back; None: not known."""
+    seconds = []
+    for group in _groups(root or ROOT, "cpu"):
+        lines = _text(group.folder / "cpu.stat").splitlines()
+        counts = dict(line.split()[:2] for line in lines if " " in line)
+        if counts.get("throttled_usec", "").isdigit():
+            seconds.append(int(counts["throttled_usec"]) / 1e6)
+        elif counts.get("throttled_time", "").isdigit():
+            seconds.append(int(counts["throttled_time"]) / 1e9)
+    return max(seconds, default=None)
+
+
 def memory_limit(root: Path | None = None) -> int | None:
     """The tightest memory limit of the groups above this process, in bytes."""
     limits = [_memory_limit(group) for group in _groups(root or ROOT, "memory")]

@@ -317,6 +317,18 @@ def _short_places(loop: wire.LoopSeen, root: Path) -> wire.LoopSeen:
         anomaly_where=shortened(loop.anomaly_where),
         double_where=shortened(loop.double_where),
         flow=_short_flow(loop.flow, shortened) if loop.flow is not None else None,
+        cores=_short_cores(loop.cores, shortened) if loop.cores is not None else None,
+    )
+
+
+def _short_cores(
+    cores: wire.CoresSeen, shortened: Callable[[str | None], str | None]
+) -> wire.CoresSeen:
+    """The use of cores with such places."""
+    return dataclasses.replace(
+        cores,
+        threads_where=shortened(cores.threads_where),
+        affinity_where=shortened(cores.affinity_where),
     )
 
 

@@ -28,6 +28,7 @@ from flatout_agent.wire.flow import DoubleSeen as DoubleSeen
 from flatout_agent.wire.flow import FlowSeen as FlowSeen
 from flatout_agent.wire.flow import ReturnSeen as ReturnSeen
 from flatout_agent.wire.flow import UnreadSeen as UnreadSeen
+from flatout_agent.wire.host import CoresSeen as CoresSeen
 from flatout_agent.wire.host import FrameSeen as FrameSeen
 from flatout_agent.wire.host import HostSeen as HostSeen
 from flatout_agent.wire.host import StackSeen as StackSeen

@@ -37,6 +37,39 @@ class StackSeen:
 
 
 @dataclass(frozen=True)
+class CoresSeen:
+    """What this process may use of the machine's cores, and what it got, while steps were watched.
+
+    None: not known on this system.
+    """
+
+    cores: int
+    """Usable: affinity and quota."""
+    physical: int | None
+    """The same without hyper-threads."""
+    machine: int
+    """Of the whole machine."""
+    quota: float | None = None
+    """Of the control group, in cores; None: none."""
+    queued_s: float | None = None
+    """Per step, of the thread that lost most: ready to run while no core was free."""
+    steal_s: float | None = None
+    """Per step, of all cores: taken by the host of this virtual machine."""
+    throttled_s: float | None = None
+    """Per step: held back by the quota."""
+    others_cores: float | None = None
+    """Mean number of cores that other programs used."""
+    others: tuple[str, ...] = ()
+    """The busiest of them: name (id): cores."""
+    threads_where: str | None = None
+    """file:line of the script that sets the number of threads."""
+    affinity_where: str | None = None
+    """file:line of the script that binds the process to some cores."""
+    variables: tuple[str, ...] = ()
+    """NAME=value of those that set the number of threads."""
+
+
+@dataclass(frozen=True)
 class HostSeen:
     """Where the host's time went in some undisturbed steps, by sampled stacks."""
 

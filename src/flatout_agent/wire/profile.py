@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flatout_agent.wire.flow import FlowSeen
+from flatout_agent.wire.host import CoresSeen
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class ProfileOrders:
     stop: bool = False
     """End the program once the window is recorded; else it goes on, unwatched."""
     warmup_max_s: float = 60.0
+    known_steps: int | None = None
+    """Steps that the whole program takes, where an earlier run has shown it to be short."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class LoopSeen:
     losses_where: str | None = None
     flops: float | None = None
     """FlopCounterMode on one step."""
+    cores: CoresSeen | None = None
     flow: FlowSeen | None = None
     """Data flow of that step and the next; None: not followed, or not to its end."""
     trace: str = ""

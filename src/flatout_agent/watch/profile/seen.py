@@ -13,6 +13,7 @@ from flatout_agent.watch.profile import compile, process, settings
 from flatout_agent.watch.profile.keeping import keeping_place
 from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.opens import WorkerOpens, calls_in_workers
+from flatout_agent.watch.profile.sharing import CoreSharing
 from flatout_agent.watch.profile.switches import anomaly_line
 from flatout_agent.watch.tensors import peak_bytes
 
@@ -27,6 +28,7 @@ class Window:
         self.began = 0.0
         self.device = "cpu"
         self.steps: list[Step] = []
+        self.sharing = CoreSharing()
         self.memory: list[int] = []
         self._in_use: process.MemoryInUse | None = None
         self._collections: process.Collections | None = None
@@ -43,6 +45,7 @@ class Window:
         """From the next step on."""
         self.device = device
         self._before = self._now()
+        self.sharing.start()
         self._from = self.loop.job.steps
         self._in_use = process.MemoryInUse(device)
         self._collections = process.Collections()
@@ -65,6 +68,7 @@ class Window:
         self.loop.calls.remove()
         if self._collections is not None:
             self._collections.remove()
+        self.sharing.stop()
         now = self._now()
         self._used = {
             "cpu": now["cpu"] - self._before["cpu"],
@@ -120,10 +124,18 @@ class Window:
             eval_s=_mean([step.eval_s for step in self.steps]),
             unused_forwards=self._unused(count),
             losses_kept=loop.losses.kept(loop.job.steps),
+            cores=self._cores(count),
             **self._places(),
             **self._process(),
             **fields,
         )
+
+    def _cores(self, count: int) -> wire.CoresSeen | None:
+        """None: the window was cut short."""
+        if not self._used:
+            return None
+        wall_s = sum(step.wall_s for step in self.steps)
+        return self.sharing.summary(count, wall_s, self.loop.loaders.workers())
 
     def _places(self) -> dict[str, Any]:
         seen, safely = self.loop.places, self.loop.recorder.safely

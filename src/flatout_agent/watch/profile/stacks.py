@@ -242,7 +242,7 @@ def _name(ident: int) -> str:
 
 def _cpu_s(ident: int) -> float | None:
     """CPU seconds of a thread so far; None: it has ended, or the system has no such clock."""
-    if not CLOCKS:
+    if sys.platform == "win32" or sys.platform == "darwin" or not CLOCKS:
         return None
     with contextlib.suppress(OSError, OverflowError):
         return time.clock_gettime(time.pthread_getcpuclockid(ident))

@@ -28,28 +28,19 @@ from flatout_agent.watch.profile.flow import Flow
 from flatout_agent.watch.profile.flow_results import results
 from flatout_agent.watch.profile.held import optimizer_bytes, parameter_bytes
 from flatout_agent.watch.profile.loop import LoopNotes
+from flatout_agent.watch.profile.phases import phase_steps
 from flatout_agent.watch.profile.recording import ProfilerRecording, give_way, other_profiler
 from flatout_agent.watch.profile.seen import Window
 from flatout_agent.watch.profile.stacks import StackSampler
 from flatout_agent.watch.profile.switches import double_line
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
-from flatout_agent.watch.window import LEAST_WARMUP, LOCKSTEP_STEPS, stable
+from flatout_agent.watch.window import LOCKSTEP_STEPS, stable
 
-WARMUP_MOST = 30
-"""Steps after which unstable times are accepted."""
-WINDOW_STEPS = 8
-"""Undisturbed steps watched at least ..."""
 WINDOW_S = 1.5
-"""... for at least this long ..."""
-WINDOW_MOST = 20
-"""... and at most so many."""
-SAMPLE_STEPS = 4
-"""Steps whose stacks are sampled at least ..."""
+"""Undisturbed steps are watched at least for this long ..."""
 SAMPLE_S = 1.5
-"""... for at least this long ..."""
-SAMPLE_MOST = 100
-"""... and at most so many."""
+"""... and stacks sampled for this long, unless that takes too many steps."""
 REPORT_S = 0.5
 """Seconds between two records of steps in the same phase."""
 ATTEMPTS = 3
@@ -70,6 +61,7 @@ class ProfileWatch(Watcher):
         self.booster = booster
         self.recorder = recorder
         self.orders = orders
+        self.steps = phase_steps(orders)
         self.loop = LoopNotes(job, recorder)
         self.window = Window(self.loop, recorder.folder)
         self.lockstep = world_size() > 1
@@ -183,9 +175,9 @@ class ProfileWatch(Watcher):
     def _warm(self) -> bool:
         """Whether step times are stable, nothing is compiled any more, and buffers are empty."""
         steps = len(self.loop.steps) - self._warm_from
-        enough = steps >= LEAST_WARMUP + self.loop.record.buffered()
+        enough = steps >= self.steps.warmup_least + self._buffered()
         if self.lockstep:
-            return enough and steps >= LOCKSTEP_STEPS
+            return enough and steps >= min(LOCKSTEP_STEPS, self.steps.warmup_most)
         if self._began is not None and time.perf_counter() - self._began < self.orders.skip_s:
             return False
         recompiles = compile_counters()[0]
@@ -194,16 +186,17 @@ class ProfileWatch(Watcher):
             self._warm_from = len(self.loop.steps)
             return False
         times = [step.train_s for step in self.loop.steps[max(1, self._warm_from) :]]
-        long = len(times) >= WARMUP_MOST + self.loop.record.buffered()
+        long = len(times) >= self.steps.warmup_most + self._buffered()
         return enough and (long or stable(times) or sum(times) > self.orders.warmup_max_s)
 
     def _window_full(self, now: float) -> bool:
         """Whether the step that has just ended is the last undisturbed one."""
         steps = self.window.step_count + 1
         if self.lockstep:
-            return steps >= WINDOW_STEPS
+            return steps >= self.steps.window_least
         long_enough = now - self.window.began >= WINDOW_S
-        return steps >= WINDOW_MOST or (steps >= WINDOW_STEPS and long_enough)
+        least, most = self.steps.window_least, self.steps.window_most
+        return steps >= most or (steps >= least and long_enough)
 
     def _in_window(self, step: Step, closing: bool) -> None:
         self.window.step(step)
@@ -227,9 +220,10 @@ class ProfileWatch(Watcher):
     def _sampled_enough(self) -> bool:
         steps = len(self._sampled)
         if self.lockstep:
-            return steps >= WINDOW_STEPS
+            return steps >= self.steps.window_least
         long_enough = time.perf_counter() - self._sampling_began >= SAMPLE_S
-        return steps >= SAMPLE_MOST or (steps >= SAMPLE_STEPS and long_enough)
+        least, most = self.steps.sample_least, self.steps.sample_most
+        return steps >= most or (steps >= least and long_enough)
 
     def _end_sampling(self) -> None:
         if self.sampler is not None:
@@ -237,12 +231,17 @@ class ProfileWatch(Watcher):
 
     def _record_times(self) -> None:
         """Begin where the loader's pass goes on long enough; else with a later step."""
-        if self.loop.room_for(self._warmup() + self.orders.steps):
-            self._record(self.orders.steps, detail=False)
+        steps = self.steps.record
+        if self.orders.known_steps is not None or self.loop.room_for(self._warmup() + steps):
+            self._record(steps, detail=False)
 
     def _warmup(self) -> int:
         """Steps after a pause: a cold one, and those for which workers had time to spare."""
-        return 1 + self.loop.record.buffered()
+        return 1 + self._buffered()
+
+    def _buffered(self) -> int:
+        """Batches that workers may have ready; a short run has no steps to wait for their end."""
+        return self.loop.record.buffered() if self.orders.known_steps is None else 0
 
     def _record(self, steps: int, detail: bool) -> None:
         """Begin to record, after a warm-up."""
@@ -282,8 +281,8 @@ class ProfileWatch(Watcher):
         if recording.step():
             self._save_times(recording)
             self.phase = "detail"
-            if self.orders.detail_steps:
-                self._record(self.orders.detail_steps, detail=True)
+            if self.steps.detail:
+                self._record(self.steps.detail, detail=True)
 
     def _save_times(self, recording: ProfilerRecording) -> None:
         path = os.path.join(self.recorder.folder, f"times-{os.getpid()}")  # noqa: PTH118

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from diagnosing.job import made
+from flatout_agent.wire import CoresSeen
 
 
 def test_threads_too_few() -> None:
@@ -18,3 +21,17 @@ def test_threads_too_few() -> None:
         {"anatomy__parts__all__launches": 0.0},
     ):
         assert made.findings("threads-too-few", made.changed(profile, **changes)) == ()
+
+
+def test_cores_without_hyper_threads_are_counted_and_the_line_is_named() -> None:
+    """Two cores with one thread each: the half of the cores would be one."""
+    slow = made.cpu_profile(job__threads=1, job__cores=2)
+    assert slow.seen is not None
+    cores = CoresSeen(cores=2, physical=2, machine=2, threads_where="train.py:3")
+    seen = dataclasses.replace(slow.seen, main_cpu_s=slow.seen.step_s, cores=cores)
+    finding = made.only("threads-too-few", dataclasses.replace(slow, seen=seen))
+    assert finding.where == "train.py:3"
+    assert "set at train.py:3" in finding.evidence
+    assert "torch.set_num_threads(2)" in made.changes(finding)
+    hyper = dataclasses.replace(seen, cores=dataclasses.replace(cores, physical=1))
+    assert made.findings("threads-too-few", dataclasses.replace(slow, seen=hyper)) == ()

@@ -2,8 +2,9 @@
 
 ## What it sees
 
-Training on a CPU with fewer threads than half of the cores for this process, all of them busy, and
-matrix products that are large enough to be split.
+Training on a CPU with fewer threads than cores for this process (of two hyper-threads one counts;
+where that is not known, half of the cores), all of them busy, and matrix products that are large
+enough to be split.
 
 ## Why it matters
 
@@ -12,7 +13,8 @@ idle. Large matrix products run nearly in proportion to the cores.
 
 ## Evidence
 
-The threads, the cores for this process and how many of them were busy, and the time in operators.
+The threads and what set their number (a line of the script, a variable), the cores for this process
+and how many of them were busy, and the time in operators.
 
 ## Cure
 
@@ -50,7 +52,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     anatomy, share = profile.anatomy, loading.cores(profile)
     if savings.accelerated(profile) or profile.job is None or share is None:
         return
-    threads, target = profile.job.threads, share // 2
+    threads, target = profile.job.threads, _target(profile, share)
     products = [part for part in anatomy.parts if part.kind in (Kind.MATMUL, Kind.ATTENTION)]
     launches = sum(part.launches for part in products)
     shared = sum(part.ms for part in products)
@@ -69,18 +71,43 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         title=f"{units.count(threads, 'compute thread')} for {share} cores",
         evidence=f"{units.count(threads, 'thread')}, {share} cores for this process, "
         f"{busy:.1f} of them busy; matrix products take "
-        f"{units.milliseconds(shared)} of {units.milliseconds(anatomy.step_ms)}",
+        f"{units.milliseconds(shared)} of {units.milliseconds(anatomy.step_ms)}{_cause(profile)}",
         cure=Cure(
             f"Give torch the cores: torch.set_num_threads({target}) or OMP_NUM_THREADS={target}.",
             savings.lines(
-                "before training",
+                _where(profile) or "before training",
                 f"torch.set_num_threads({threads})",
                 f"torch.set_num_threads({target})",
             ),
         ),
         severity=savings.severity(profile, saves),
+        where=_where(profile),
         boost=savings.boost(profile, "cpu-threads"),
         saves_ms=saves,
         reason=f"{target} threads instead of {threads}: {units.share(REACHED)} of the perfect "
         f"sharing of {units.milliseconds(shared)}, half of that for the operators bound by memory",
     )
+
+
+def _target(profile: Profile, share: int) -> int:
+    """Threads that can each have a core."""
+    cores = profile.seen.cores if profile.seen is not None else None
+    if cores is None or cores.physical is None:
+        return share // 2
+    processes = profile.job.world_size if profile.job is not None else 1
+    return min(share, max(1, cores.physical // max(1, processes)))
+
+
+def _where(profile: Profile) -> str | None:
+    """The line of the script that sets the number of threads."""
+    return profile.seen.cores.threads_where if profile.seen and profile.seen.cores else None
+
+
+def _cause(profile: Profile) -> str:
+    """What set the number of threads, for the evidence; empty: not known."""
+    cores = profile.seen.cores if profile.seen is not None else None
+    if cores is None:
+        return ""
+    causes = [f"set at {cores.threads_where}"] if cores.threads_where else []
+    causes += [f"{variable} in the environment" for variable in cores.variables[:1]]
+    return f"; {', '.join(causes)}" if causes else ""

@@ -1,0 +1,161 @@
+"""Cores while steps are watched: what this process may use, what it gets, and who takes the rest.
+
+Linux alone tells most of it; elsewhere it stays unknown.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from flatout_agent import limits, wire
+from flatout_agent.watch.profile import switches
+from flatout_agent.watch.profile.process import CPU_FIELDS
+
+OTHERS = 3
+"""Other processes that are named at most."""
+LEAST_CORES = 0.05
+"""Of one core, that another process must take to be named."""
+TASKS = 512
+"""Threads of this process that are looked at."""
+VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class _Counters:
+    """Of one moment; seconds."""
+
+    steal_s: float | None = None
+    throttled_s: float | None = None
+    queued_s: dict[int, float] = field(default_factory=dict)
+    """Of each thread of this process: ready to run without a core."""
+    processes: dict[int, tuple[str, float]] = field(default_factory=dict)
+    """Of each process: its name and CPU time."""
+
+
+class CoreSharing:
+    """From `start` until `stop`; then `summary`."""
+
+    def __init__(self) -> None:
+        self._before = self._after = _Counters()
+
+    def start(self) -> None:
+        """The first watched step begins."""
+        self._before = _counters()
+
+    def stop(self) -> None:
+        """The last watched step has ended."""
+        self._after = _counters()
+
+    def summary(self, steps: int, wall_s: float, own_pids: Iterable[int]) -> wire.CoresSeen:
+        """Per step. wall_s: of all steps; own_pids: the program's other processes."""
+        before, after = self._before, self._after
+        delays = [
+            now_s - before.queued_s.get(thread, now_s) for thread, now_s in after.queued_s.items()
+        ]
+        others = _others(before, after, {os.getpid(), *own_pids}, wall_s)
+        return wire.CoresSeen(
+            cores=limits.usable_cores(),
+            physical=physical_cores(),
+            machine=os.cpu_count() or 1,
+            quota=limits.cpu_quota(),
+            queued_s=max(delays) / steps if delays else None,
+            steal_s=_per_step(after.steal_s, before.steal_s, steps),
+            throttled_s=_per_step(after.throttled_s, before.throttled_s, steps),
+            others_cores=sum(cores for _, cores in others) if after.processes else None,
+            others=tuple(f"{name}: {cores:.1f} cores" for name, cores in others[:OTHERS]),
+            threads_where=switches.threads_line(),
+            affinity_where=switches.affinity_line(),
+            variables=tuple(
+                f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ
+            ),
+        )
+
+
+def physical_cores() -> int | None:
+    """Cores that this process may use, of hyper-threads of one core only one; None: not known."""
+    if sys.platform != "linux":
+        return None
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        text = _text(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        if not text.strip():
+            return None
+        cores.add(text.strip())
+    return len(cores) or None
+
+
+def _counters() -> _Counters:
+    if sys.platform != "linux":
+        return _Counters()
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    fields = _text("/proc/stat").partition("\n")[0].split()[1:]
+    times = [int(number) * tick for number in fields]
+    return _Counters(
+        steal_s=times[7] if len(times) > 7 else None,
+        throttled_s=limits.throttled_s(),
+        queued_s=_queued(),
+        processes=_processes(tick),
+    )
+
+
+def _queued() -> dict[int, float]:
+    """Seconds that each thread of this process has been ready to run without a core."""
+    delays = {}
+    for task in _numbers("/proc/self/task")[:TASKS]:
+        fields = _text(f"/proc/self/task/{task}/schedstat").split()
+        if len(fields) > 1:
+            delays[task] = int(fields[1]) / 1e9
+    return delays
+
+
+def _processes(tick: float) -> dict[int, tuple[str, float]]:
+    processes = {}
+    for pid in _numbers("/proc"):
+        text = _text(f"/proc/{pid}/stat")
+        head, _, rest = text.rpartition(")")
+        fields = ["", "", *rest.split()]
+        if len(fields) > CPU_FIELDS.stop:
+            seconds = sum(map(int, fields[CPU_FIELDS])) * tick
+            processes[pid] = head.partition("(")[2], seconds
+    return processes
+
+
+def _others(
+    before: _Counters, after: _Counters, own: set[int], wall_s: float
+) -> list[tuple[str, float]]:
+    """Name (and id) and mean cores of other processes, the busiest first."""
+    cores = [
+        (f"{name} ({pid})", (seconds - before.processes[pid][1]) / wall_s)
+        for pid, (name, seconds) in after.processes.items()
+        if pid in before.processes and pid not in own and wall_s > 0
+    ]
+    busy = [entry for entry in cores if entry[1] >= LEAST_CORES]
+    return sorted(busy, key=lambda entry: -entry[1])
+
+
+def _per_step(now: float | None, before: float | None, steps: int) -> float | None:
+    return None if now is None or before is None else max(0.0, now - before) / max(1, steps)
+
+
+def _numbers(folder: str) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(folder) if name.isdigit()]  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _text(path: str) -> str:
+    """A small file of the kernel's, past `open`, which is watched; empty: it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, 1 << 14).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
