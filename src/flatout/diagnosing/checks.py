@@ -67,6 +67,8 @@ class Diagnosis:
     """Of a step, when it is cured; None: not predicted."""
     reason: str = ""
     """How that was computed, in numbers."""
+    uncertainty: float | None = None
+    """Share of `saves_ms` by which it may be off; None: as usual for the check's family."""
 
 
 class CheckModule(Protocol[Facts]):

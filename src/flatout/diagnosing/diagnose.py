@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
-from flatout.diagnosing import checks
+from flatout.diagnosing import checks, gains
 from flatout.diagnosing.checks import CheckModule, Diagnosis
-from flatout.nouns import amdahl
 from flatout.nouns.ceiling import Benched
-from flatout.nouns.finding import Cure, Finding, Gain, Severity
+from flatout.nouns.finding import Cure, Finding, Severity
 from flatout.nouns.machine import Machine
 from flatout.nouns.profile import Profile
 
@@ -17,8 +16,6 @@ MachineCheck = CheckModule[[Machine]]
 JobCheck = CheckModule[[Profile]]
 CeilingCheck = CheckModule[[Benched, Machine]]
 AnyCheck = CheckModule[...]
-LEAST_LEFT = 0.02
-"""Of a step, what is left at least when a cure has saved what it can."""
 
 
 def diagnose(
@@ -61,11 +58,10 @@ def diagnose_profile(
     A check that fails is a finding, never an error; consequences of a found problem are left out.
     """
     loaded = list(modules if modules is not None else checks.JOB.every())
-    step_ms = profile.anatomy.step_ms
     findings = [
         finding
         for module in loaded
-        for finding in _findings(module, partial(module.check, profile), step_ms)
+        for finding in _findings(module, partial(module.check, profile), profile)
     ]
     order = list(Severity)
     roots = _without_consequences(findings, loaded)
@@ -109,10 +105,10 @@ def problems(findings: Sequence[Finding]) -> tuple[Finding, ...]:
 
 
 def _findings(
-    module: AnyCheck, check: Callable[[], Iterator[Diagnosis]], step_ms: float | None = None
+    module: AnyCheck, check: Callable[[], Iterator[Diagnosis]], profile: Profile | None = None
 ) -> list[Finding]:
     try:
-        return [_finding(module, diagnosis, step_ms) for diagnosis in check()]
+        return [_finding(module, diagnosis, profile) for diagnosis in check()]
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         crashed = Diagnosis(
@@ -124,7 +120,7 @@ def _findings(
         return [_finding(module, crashed, None)]
 
 
-def _finding(module: AnyCheck, diagnosis: Diagnosis, step_ms: float | None) -> Finding:
+def _finding(module: AnyCheck, diagnosis: Diagnosis, profile: Profile | None) -> Finding:
     return Finding(
         code=module.CHECK.code,
         id=checks.name_of(module.__name__),
@@ -134,12 +130,5 @@ def _finding(module: AnyCheck, diagnosis: Diagnosis, step_ms: float | None) -> F
         cure=diagnosis.cure,
         where=diagnosis.where,
         boost=diagnosis.boost,
-        gain=_gain(diagnosis, step_ms),
+        gain=gains.gain(module.CHECK.code, diagnosis, profile) if profile is not None else None,
     )
-
-
-def _gain(diagnosis: Diagnosis, step_ms: float | None) -> Gain | None:
-    if diagnosis.saves_ms is None or not step_ms:
-        return None
-    ratio = amdahl.speedup(step_ms, diagnosis.saves_ms, least=LEAST_LEFT)
-    return Gain(ratio, diagnosis.reason)

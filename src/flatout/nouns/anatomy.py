@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Kind(enum.StrEnum):
     """What a part of the step is spent on. On an accelerator: of its time; on a CPU: of the host's.
 
-    `WAIT_*` are the times in which the device that trains does nothing.
+    `WAITS` are the times in which the device that trains does nothing that was recorded.
     """
 
     TENSOR_CORES = "matmul-tensor-cores"
@@ -50,13 +50,29 @@ class Kind(enum.StrEnum):
     """The host waited for the device, which ran dry until the next launch arrived."""
     WAIT_RANKS = "wait-ranks"
     WAIT_OTHER = "wait-other"
+    WAIT_QUEUED = "wait-queued"
+    """Between kernels that were queued already: each takes the device some microseconds to start.
+    """
+    UNRECORDED = "unrecorded"
+    """The device had work of which the trace has no record: parts of CUDA graphs, events left out.
+    """
 
 
 CALLING = (Kind.PYTHON, Kind.DISPATCH)
 """Where a CPU trains: calling operators, and what else is not told from it."""
 HOST_PARTS = (*CALLING, Kind.USER, Kind.LIBRARY, Kind.COLLECTING, Kind.BLOCKED)
 """Where a CPU trains: what is between operators."""
-WAITS = (Kind.WAIT_DATA, Kind.WAIT_HOST, Kind.WAIT_SYNC, Kind.WAIT_RANKS, Kind.WAIT_OTHER)
+WAITS = (
+    Kind.WAIT_DATA,
+    Kind.WAIT_HOST,
+    Kind.WAIT_SYNC,
+    Kind.WAIT_RANKS,
+    Kind.WAIT_OTHER,
+    Kind.WAIT_QUEUED,
+    Kind.UNRECORDED,
+)
+IDLE = tuple(kind for kind in WAITS if kind is not Kind.UNRECORDED)
+"""In which the device certainly does nothing."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +104,9 @@ class Anatomy:
     """Recorded steps."""
     recording_ms: float = 0.0
     """What the recording itself added to a step; taken off the host's parts."""
+    host_ms: float | None = None
+    """Where an accelerator trains: what the host itself takes for a step, without waiting for the
+    device; as recorded, which takes longer. None: not known."""
     hidden_communication_ms: float = 0.0
     """Between devices while something computes: no part of the step's time."""
     overlapped_copy_ms: float = 0.0

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from flatout.nouns import amdahl
 
+LARGEST = 5.0
+"""The ratio above which a gain is only said to be at most that large."""
+
 
 class Severity(enum.StrEnum):
     """How much it matters, the worst first."""
@@ -46,6 +49,15 @@ class Gain:
     """Step now / step afterwards: 1.5 means one and a half times as fast."""
     reason: str
     """How that was computed, in numbers."""
+    low: float | None = None
+    """The ratio if less is saved than computed, and something else binds; None: not known."""
+    high: float | None = None
+    """The ratio if more is saved than computed."""
+
+    @property
+    def bounds(self) -> bool:
+        """Whether the ratio is a bound and no prediction: what else a step needs is not known."""
+        return self.ratio > LARGEST
 
     @property
     def saved(self) -> float:

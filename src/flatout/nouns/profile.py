@@ -64,6 +64,16 @@ class Gap:
     doing: str = ""
     """What the host did meanwhile: the event's name."""
     where: Place | None = None
+    longest_ms: float = 0.0
+    """Of the longest of them, to which the next four belong; as recorded."""
+    before: str = ""
+    """The work that ended when it began: a kernel's or a copy's name; empty: not recorded."""
+    after: str = ""
+    """The work that ended it."""
+    stream: int | None = None
+    """Of that work."""
+    queued_ms: float | None = None
+    """How long before the gap that work was launched; below 0: in it, or later. None: unknown."""
 
 
 @dataclass(frozen=True)

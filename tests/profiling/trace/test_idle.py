@@ -96,13 +96,13 @@ def test_other_ranks_are_waited_for(tmp_path):
 def test_a_kernel_that_was_in_the_queue_is_not_the_hosts(tmp_path):
     trace = busy_then(Trace().steps(0, 1000), again=103, launch=20)
     found, _ = gaps(trace, tmp_path)
-    assert found == {(Kind.WAIT_OTHER, "aten::gelu"): 3}
+    assert found == {(Kind.WAIT_QUEUED, "aten::gelu"): 3}
 
 
 def test_not_even_while_the_host_waits_for_the_device(tmp_path):
     trace = busy_then(Trace().steps(0, 1000), again=103, launch=20)
     found, profile = gaps(trace.call("cudaStreamSynchronize", 50, 990), tmp_path)
-    assert found == {(Kind.WAIT_OTHER, "aten::gelu"): 3}
+    assert found == {(Kind.WAIT_QUEUED, "aten::gelu"): 3}
     assert profile.syncs[0].idle_ms == 0
 
 
@@ -111,3 +111,64 @@ def test_a_trace_of_the_device_alone_blames_nobody(tmp_path):
     trace.work("kernel", RELU, 0, 10).work("kernel", RELU, 30, 40)
     found = analyse(trace.recording(tmp_path)).anatomy
     assert found.part(Kind.WAIT_OTHER) == pytest.approx(0.02)
+
+
+def test_a_long_gap_before_queued_work_has_no_known_cause(tmp_path):
+    trace = busy_then(Trace().steps(0, 1000), again=400, launch=20)
+    found, profile = gaps(trace, tmp_path)
+    assert found == {(Kind.WAIT_OTHER, "aten::gelu"): 300}
+    gap = profile.gaps[0]
+    assert (gap.before, gap.after, gap.stream) == (RELU, RELU, 7)
+    assert gap.longest_ms == pytest.approx(0.3) and gap.queued_ms == pytest.approx(0.078)
+
+
+def graph(trace: Trace, launch: float, *nodes: tuple[float, float]) -> Trace:
+    """One launch of a CUDA graph, and those of its nodes that were recorded."""
+    trace.op("CompiledFunction", launch - 2, launch + 8).call("cudaGraphLaunch", launch, launch + 5)
+    for begin, end in nodes:
+        trace.work("kernel", RELU, begin, end)
+    return trace
+
+
+def test_gaps_within_a_graph_are_work_that_was_not_recorded(tmp_path):
+    trace = Trace().steps(0, 1000).op("aten::relu", 0, 5).kernel(RELU, 10, 100, 2)
+    graph(trace, 20, (101, 200), (500, 700), (705, 900)).mark(LOADER, 250, 450)
+    found, profile = gaps(trace, tmp_path)
+    # The device starts each node by itself: 1 us before the first, 5 us before the last.
+    assert found[Kind.WAIT_QUEUED, "CompiledFunction"] == 1 + 5
+    assert found[Kind.UNRECORDED, "CompiledFunction"] == 300
+    assert profile.anatomy.part(Kind.WAIT_DATA, Kind.WAIT_OTHER) == 0
+
+
+def test_a_graph_that_starts_late_although_launched_was_not_recorded(tmp_path):
+    trace = Trace().steps(0, 1000).op("aten::relu", 0, 5).kernel(RELU, 10, 100, 2)
+    found, _ = gaps(graph(trace, 20, (600, 1000)), tmp_path)
+    assert found == {(Kind.UNRECORDED, "CompiledFunction"): 500}
+
+
+def test_a_graph_that_the_host_launches_late_is_waited_for(tmp_path):
+    trace = Trace().steps(0, 1000).op("aten::relu", 0, 5).kernel(RELU, 10, 100, 2)
+    found, _ = gaps(graph(trace, 590, (600, 1000)), tmp_path)
+    assert found == {(Kind.WAIT_HOST, "CompiledFunction"): 500}
+
+
+@pytest.mark.parametrize(("distance", "kind"), [(2, Kind.WAIT_HOST), (40, Kind.UNRECORDED)])
+def test_gaps_of_a_sampled_trace_say_nothing_of_the_host(distance, kind, tmp_path):
+    trace = Trace().steps(0, 20_000)
+    for number in range(150):
+        trace.op("aten::relu", 100 * number, 100 * number + 5)
+        trace.kernel(RELU, 100 * number + 10, 100 * number + 20, 100 * number + 1)
+        trace.correlation += distance - 1
+    found = analyse(trace.recording(tmp_path)).anatomy
+    assert found.part(kind) > 10 and found.part(Kind.WAIT_OTHER) == 0
+
+
+def test_launches_whose_kernels_were_lost_say_nothing_of_the_host(tmp_path):
+    trace = Trace().steps(0, 20_000)
+    for number in range(150):
+        trace.op("aten::relu", 100 * number, 100 * number + 5)
+        trace.kernel(RELU, 100 * number + 10, 100 * number + 20, 100 * number + 1)
+        if number % 4 == 0:
+            trace.call("cudaLaunchKernel", 100 * number + 30, 100 * number + 32)
+    found = analyse(trace.recording(tmp_path)).anatomy
+    assert found.part(Kind.UNRECORDED) > 10 and found.part(Kind.WAIT_HOST) == 0

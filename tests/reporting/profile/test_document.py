@@ -79,6 +79,7 @@ def test_what_others_rely_on() -> None:
     assert first["evidence"] and first["boost"] == "loader-workers"
     assert first["cure"]["commands"] == list(examples.NO_WORKERS.cure.commands)
     assert first["gain"]["predicted"] == 2.29
+    assert (first["gain"]["low"], first["gain"]["high"]) == (2.09, 2.54)
     assert published["findings"][3]["gain"] is None and published["findings"][3]["where"] is None
     assert published["largest_gain"] == pytest.approx(1 - 1 / 2.29)
     assert published["report"] == "/runs/1/profile.html"

@@ -70,7 +70,7 @@ def test_it_says_what_to_change_and_where() -> None:
     assert "412 ms per step, 232 ms of it waiting for data; GPU idle 69%" in text
     assert "DATA001: the loader has no worker processes" in text
     assert "train.py:80 in train_epoch 80 for images, labels in loader:" in text
-    assert "412 ms → 180 ms per step 412 ms less 232 ms that the device waits" in text
+    assert "412 → 180 ms per step, 2.29× (2.09× to 2.54×) 412 ms less 232 ms" in text
     assert "num_workers=8, persistent_workers=True" in text
     assert "the boost loader-workers , which" in text
     assert "88 running += loss.item()" in text

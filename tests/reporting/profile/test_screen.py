@@ -44,8 +44,8 @@ def bars(text: str) -> list[str]:
 def test_the_whole_screen() -> None:
     assert drawn(examples.naive()).splitlines() == [
         "step      412 ms per step, 232 ms of it waiting for data; GPU idle 69%",
-        "verdict   1 finding worth more than 10% (46 checks): cure DATA001 at train.py:80",
-        "          to reach about 180 ms per step (2.29x)",
+        "verdict   1 finding worth more than 10% (46 checks): cure DATA001 at",
+        "          train.py:80: 412 -> 180 ms per step, 2.29x (2.09x to 2.54x)",
         "on        NVIDIA A100-SXM4-80GB, 6 steps recorded",
         "",
         "anatomy   waiting for data             232 ms   56%  ###############",

@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
-from flatout.profiling.trace import flops, intervals, processor
+from flatout.profiling.trace import flops, intervals, missing, operators, processor
 from flatout.profiling.trace.attribution import Attribution
 from flatout.profiling.trace.device import RANKS
-from flatout.profiling.trace.recording import Ints
+from flatout.profiling.trace.recording import Category, Ints
 
 ADDED_TO = {
     True: (Kind.WAIT_HOST, Kind.WAIT_SYNC, Kind.WAIT_OTHER, Kind.WAIT_DATA),
     False: (Kind.PYTHON,),
 }
 """By whether an accelerator trains: the parts that recording prolongs, the likeliest first."""
+BLOCKED_NS = 100_000
+"""A launch that takes longer waits: the device's queue is full."""
 UNAFFECTED = {True: (), False: (Kind.WAIT_DATA,)}
 """The parts that recording does not prolong: where a CPU trains, its wait for a batch."""
 
@@ -46,10 +48,34 @@ def anatomy(attribution: Attribution, step_ms: float | None = None) -> Anatomy:
         parts=tuple(sorted(parts, key=lambda part: -part.ms)),
         steps=attribution.window.steps,
         recording_ms=overhead_ms,
+        host_ms=_host_ms(attribution, target_ms, overhead_ms),
         hidden_communication_ms=_hidden(attribution, Kind.COMMUNICATION),
         overlapped_copy_ms=_hidden(attribution, Kind.COPY),
         flops=sum(operations.values()) or None,
     )
+
+
+def _host_ms(attribution: Attribution, step_ms: float, overhead_ms: float) -> float | None:
+    """What the host takes for a step by itself: the calls in which it waits are left out.
+
+    A launch waits where the device's queue is full. None where the trace marks no steps, or has no
+    calls in which a wait would show.
+    """
+    recording, host = attribution.recording, attribution.host
+    calls = recording.rows(Category.RUNTIME)
+    if not attribution.on_device or not attribution.window.marks or not len(calls):
+        return None
+    if missing.launches(recording):
+        return None
+    events, (low, high) = recording.events, attribution.window.host
+    is_launch = recording.named(operators.LAUNCHES.search)[events.name[calls]]
+    is_long = events.end[calls] - events.begin[calls] >= BLOCKED_NS
+    rows = np.union1d(calls[is_launch & is_long], attribution.syncs.rows)
+    training = processor.training_threads(recording, host, attribution.main)
+    rows = rows[np.isin(events.thread[rows], training)]
+    first, last = np.array([low]), np.array([high])
+    waits_ns = int(intervals.covered(events.begin[rows], events.end[rows], first, last)[0])
+    return min(step_ms, max(0.0, attribution.per_step(high - low - waits_ns) - overhead_ms))
 
 
 def factors(attribution: Attribution, step_anatomy: Anatomy) -> dict[Kind, float]:

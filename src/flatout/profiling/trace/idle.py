@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from flatout.nouns.anatomy import WAITS
-from flatout.profiling.trace import intervals, kinds, operators
+from flatout.profiling.trace import intervals, kinds, missing, operators
 from flatout.profiling.trace.device import Work
 from flatout.profiling.trace.host import Host
 from flatout.profiling.trace.intervals import NOBODY, Segments
@@ -16,7 +16,11 @@ from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecord
 QUEUED_NS = 5_000
 """A kernel whose launch returned this long before the gap was already queued: the host is not
 the cause."""
-DATA, HOST, SYNC, RANKS, OTHER = range(len(WAITS))
+SHORT_NS = 20_000
+"""A shorter gap before queued work is the device's own: it takes a moment to start each kernel."""
+DATA, HOST, SYNC, RANKS, OTHER, QUEUED, UNRECORDED = range(len(WAITS))
+ON_DEVICE = (QUEUED, UNRECORDED)
+"""Causes with which the host has nothing to do."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,9 @@ def gaps(
     sync = np.where(queued, NOBODY, _sync_at(sync_calls, idle.begin))
     cause[queued] = OTHER
     cause[sync >= 0] = SYNC
+    cause = np.where(_unrecorded(recording, work, following, idle, queued), UNRECORDED, cause)
+    is_short = (idle.end - idle.begin <= SHORT_NS) & np.isin(cause, (OTHER, UNRECORDED))
+    cause[queued & is_short] = QUEUED
     doing = np.where(following >= 0, work.operator[following], NOBODY)
     unexplained = (following < 0) & (sync < 0)
     doing = np.where(unexplained, host.around(main, (idle.begin + idle.end) // 2), doing)
@@ -98,12 +105,47 @@ def _following(recording: TraceRecording, work: Work, at: Ints) -> Ints:
     return np.where(is_begin, indexes, NOBODY)
 
 
+def neighbours(recording: TraceRecording, work: Work, begin: int, end: int) -> tuple[int, int]:
+    """The work that ended last before a gap and that which ends it: indexes into work.rows."""
+    events = recording.events
+    after = int(np.searchsorted(events.begin[work.rows], end))
+    before = np.flatnonzero(events.end[work.rows[:after]] <= begin)
+    last = before[np.argmax(events.end[work.rows[before]])] if len(before) else NOBODY
+    return int(last), after if after < len(work.rows) else NOBODY
+
+
 def _queued(recording: TraceRecording, work: Work, following: Ints, idle: Segments) -> Flags:
     """Gaps whose next kernel had been launched well before: the device had queued work."""
     call = np.where(following >= 0, work.call[following], NOBODY)
     launched_at = recording.events.end[call]
     queued: Flags = (call >= 0) & (launched_at + QUEUED_NS < idle.begin)
     return queued
+
+
+def _unrecorded(
+    recording: TraceRecording, work: Work, following: Ints, idle: Segments, queued: Flags
+) -> Flags:
+    """Gaps in which the device had work that the trace does not have.
+
+    All streams are idle in a gap. What was queued then has nothing on this device left to wait for,
+    except the earlier parts of its own CUDA graph; and within a graph no host is waited for.
+    """
+    if missing.launches(recording):
+        return np.ones(len(idle.begin), np.bool_)
+    is_graph = recording.named(operators.GRAPH_LAUNCH.fullmatch)[recording.events.name]
+    graph_work = (work.call >= 0) & is_graph[work.call]
+    if not graph_work.any():
+        return np.zeros(len(idle.begin), np.bool_)
+    rows, calls = work.rows[graph_work], work.call[graph_work]
+    launches, number = np.unique(calls, return_inverse=True)
+    first = np.full(len(launches), np.iinfo(np.int64).max)
+    last = np.zeros(len(launches), np.int64)
+    np.minimum.at(first, number, recording.events.begin[rows])
+    np.maximum.at(last, number, recording.events.end[rows])
+    covered = intervals.covered(first, last, idle.begin, idle.end)
+    starting = queued & (following >= 0) & graph_work[following]
+    unrecorded: Flags = starting | (covered >= idle.end - idle.begin)
+    return unrecorded
 
 
 def _sync_at(sync_calls: Syncs, at: Ints) -> Ints:
@@ -149,6 +191,7 @@ def _overlaid(recording: TraceRecording, pieces: Gaps, rows: Ints, cause: int) -
     end = np.where(final, pieces.end[piece], borders[np.minimum(at, len(borders) - 1)])
     intervals_at = np.searchsorted(first, begin, side="right") - 1
     inside = (intervals_at >= 0) & (begin < last[intervals_at])
+    inside &= ~np.isin(pieces.cause[piece], ON_DEVICE)
     row = rows[np.maximum(np.searchsorted(events.begin[rows], begin, side="right") - 1, 0)]
     return Gaps(
         begin,

@@ -12,6 +12,9 @@ OPTIMIZER_STEP = re.compile(r"Optimizer\.step#")
 ZERO_GRAD = re.compile(r"Optimizer\.zero_grad#")
 LOADER = re.compile(r"enumerate\(DataLoader\)#|DataLoader\w*\.__next__")
 BACKWARD = "autograd::engine::evaluate_function: "
+GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch(_\w+)?")
+LAUNCHES = re.compile(r"Launch|Memcpy\w*Async|Memset\w*Async")
+KERNEL_LAUNCH = re.compile(r"(cuda|cu|hip)\w*LaunchKernel\w*")
 SYNCS = frozenset(
     {
         "cudaDeviceSynchronize",

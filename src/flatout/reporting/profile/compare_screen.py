@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from flatout.nouns import units
+from flatout.nouns.finding import LARGEST
 from flatout.reporting import plain
 from flatout.reporting.paragraphs import LABEL, Line, paragraph, show, width_of
 from flatout.reporting.profile import words
@@ -121,7 +122,8 @@ def _alone(change: Change) -> str:
 
 def _finding(finding: FindingSummary) -> str:
     place = f" {finding.where}" if finding.where else ""
-    ratio = f" ({units.ratio(finding.ratio)})" if finding.ratio else ""
+    bound = "at most " if finding.ratio and finding.ratio > LARGEST else ""
+    ratio = f" ({bound}{units.ratio(finding.ratio)})" if finding.ratio else ""
     return f"{finding.code}{place}: {finding.title}{ratio}"
 
 

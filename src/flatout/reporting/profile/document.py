@@ -84,7 +84,7 @@ def _part(raw: dict[str, Any], step_ms: float) -> dict[str, Any]:
 def _finding(finding: Finding) -> dict[str, Any]:
     raw = _fields(finding)
     if finding.gain is not None:
-        raw["gain"] = {"predicted": finding.gain.ratio, "reason": finding.gain.reason}
+        raw["gain"] = {"predicted": finding.gain.ratio, **_fields(finding.gain, without=("ratio",))}
     return raw
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from flatout.nouns import units
-from flatout.nouns.anatomy import WAITS, Kind
-from flatout.nouns.finding import Finding
+from flatout.nouns.anatomy import IDLE, WAITS, Kind
+from flatout.nouns.finding import Finding, Gain
 from flatout.nouns.profile import Place, Profile, Profiled
 from flatout.reporting import plain
 from flatout.reporting.html import (
@@ -94,9 +94,11 @@ def key_figures(profile: Profile) -> list[tuple[str, str, str]]:
     device = words.device(anatomy)
     rows = [("Time per step", units.milliseconds(anatomy.step_ms), _over(profile))]
     if anatomy.device != "cpu":
-        idle = anatomy.share(*WAITS)
-        idle_text = f"{units.milliseconds(anatomy.part(*WAITS))} idle"
-        rows.append((f"{device} busy", units.share(1 - idle), idle_text))
+        idle_text = f"{units.milliseconds(anatomy.part(*IDLE))} idle"
+        unseen = anatomy.part(Kind.UNRECORDED)
+        if unseen:
+            idle_text += f", {units.milliseconds(unseen)} not recorded"
+        rows.append((f"{device} busy", units.share(1 - anatomy.share(*WAITS)), idle_text))
     if anatomy.flops:
         rate = words.flops_per_s(anatomy.flops, anatomy.step_ms)
         mfu = f"MFU {units.share(anatomy.mfu)} of the measured ceiling" if anatomy.mfu else ""
@@ -142,15 +144,14 @@ def finding(problem: Finding, profiled: Profiled) -> dict[str, Any]:
     """One finding with the line of source that it names."""
     profile = profiled.profile
     place: Place | None = words.places(profile).get(problem.where or "")
-    after = words.cured_ms(problem, profile)
-    before = units.milliseconds(profile.anatomy.step_ms)
+    is_predicted = words.cured_ms(problem, profile) is not None
     return {
         "code": problem.code,
         "title": plain.one_line(problem.title),
         "severity": problem.severity.value,
         "size": _size(problem, profiled.fail_over),
-        "gain": times(problem.gain.ratio) if problem.gain else "",
-        "change": f"{before} → {units.milliseconds(after)} per step" if after else "",
+        "gain": _gain(problem.gain) if problem.gain else "",
+        "change": words.after(problem, profile, "→").replace("x", "×") if is_predicted else "",
         "reason": plain.one_line(problem.gain.reason) if problem.gain else "",
         "evidence": plain.one_line(problem.evidence),
         "where": plain.one_line(problem.where or ""),
@@ -161,6 +162,10 @@ def finding(problem: Finding, profiled: Profiled) -> dict[str, Any]:
         "commands": [plain.one_line(line) for line in problem.cure.commands],
         "boost": problem.boost or "",
     }
+
+
+def _gain(gain: Gain) -> str:
+    return f"at most {times(gain.ratio)}" if gain.bounds else times(gain.ratio)
 
 
 def _size(finding: Finding, limit: float) -> str:

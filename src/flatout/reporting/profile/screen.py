@@ -136,8 +136,7 @@ def _findings(profiled: Profiled, width: int, room: int, short: bool) -> tuple[l
 
 
 def _finding(finding: Finding, limit: float, width: int, short: bool) -> Iterator[Line]:
-    ratio = finding.gain.ratio if finding.gain else None
-    label = units.ratio(ratio) if ratio is not None else finding.severity.value
+    label = _label(finding)
     style = "bold yellow" if words.saved(finding) > limit else "bold cyan"
     place = f"{finding.where}: " if finding.where else ""
     yield from paragraph(label, f"{finding.code} {place}{finding.title}", width, style)
@@ -146,6 +145,14 @@ def _finding(finding: Finding, limit: float, width: int, short: bool) -> Iterato
     change = _change(finding.cure.commands)
     if change and not short:
         yield Line(f"{'':{LABEL}}{change}", ((0, LABEL + len(change), "cyan"),))
+
+
+def _label(finding: Finding) -> str:
+    """Like "1.85x"; of a bound "<8.2x"; of what is not predicted its severity."""
+    if finding.gain is None:
+        return finding.severity.value
+    ratio = units.ratio(finding.gain.ratio)
+    return f"<{ratio}" if finding.gain.bounds else ratio
 
 
 def _change(lines: Sequence[str]) -> str:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 
 from flatout.nouns import amdahl, units
-from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
-from flatout.nouns.finding import Finding
+from flatout.nouns.anatomy import IDLE, WAITS, Anatomy, Kind, Part
+from flatout.nouns.finding import LARGEST, Finding, Gain
 from flatout.nouns.profile import Place, Profile, Profiled
 from flatout.reporting import plain
 
@@ -34,6 +34,8 @@ KINDS = {
     Kind.WAIT_SYNC: "waiting after a sync",
     Kind.WAIT_RANKS: "waiting for ranks",
     Kind.WAIT_OTHER: "waiting, cause unknown",
+    Kind.WAIT_QUEUED: "between queued kernels",
+    Kind.UNRECORDED: "not recorded",
 }
 """At most 24 characters each."""
 MEANINGS = {
@@ -59,7 +61,29 @@ MEANINGS = {
     Kind.WAIT_SYNC: "The host waited for the device, which ran dry until the next launch arrived.",
     Kind.WAIT_RANKS: "Another rank was later.",
     Kind.WAIT_OTHER: "Nothing ran, and no cause was found.",
+    Kind.WAIT_QUEUED: "The device takes some microseconds to start each kernel, queued or not.",
+    Kind.UNRECORDED: "The device had work that the trace does not have: CUDA graphs, lost events.",
 }
+UNEXPLAINED = "time-unexplained"
+"""The finding that says what is known of time without a cause."""
+NO_OBJECTION = "work that no check objects to"
+EXPLAINED = {
+    Kind.PYTHON: "the host's own time; flatout profile SCRIPT tells its lines",
+    Kind.DISPATCH: "torch's own time on the host",
+    Kind.USER: "the report has its lines",
+    Kind.LIBRARY: "the report has its lines",
+    Kind.BLOCKED: "the report has its lines",
+    Kind.COLLECTING: "Python's collector",
+    Kind.WAIT_DATA: "the loader has no batch ready",
+    Kind.WAIT_HOST: "the host launches too late",
+    Kind.WAIT_SYNC: "calls of the host wait for the device",
+    Kind.WAIT_RANKS: "another rank is later",
+    Kind.WAIT_OTHER: "nothing that was recorded explains it",
+    Kind.WAIT_QUEUED: "the device starts short kernels one after another",
+    Kind.UNRECORDED: "the trace does not have that work",
+    Kind.OTHER: "no rule knows these kernels",
+}
+"""Why the largest part is what it is; all other kinds are work."""
 DEVICES = {"cuda": "GPU", "xpu": "GPU", "mps": "GPU", "cpu": "CPU"}
 LEAST_IDLE = 0.20
 """Share of the step from which on the headline names idleness."""
@@ -81,12 +105,12 @@ def headline(profile: Profile) -> str:
     step = f"{units.milliseconds(anatomy.step_ms)} per step"
     if not profile.trace_steps:
         step = f"{units.milliseconds(anatomy.step_ms)} recorded, no steps marked"
-    idle = anatomy.share(*WAITS)
+    idle, unseen = anatomy.share(*IDLE), anatomy.share(Kind.UNRECORDED)
     waits = [part for part in anatomy.parts if part.kind in WAITS and part.ms > 0]
-    if waits and idle >= LEAST_IDLE:
+    if waits and idle + unseen >= LEAST_IDLE:
         largest_part = max(waits, key=lambda part: part.ms)
         wait = f"{units.milliseconds(largest_part.ms)} of it {kind(largest_part.kind)}"
-        if anatomy.device == "cpu":
+        if anatomy.device == "cpu" or largest_part.kind is Kind.UNRECORDED:
             return f"{step}, {wait}"
         return f"{step}, {wait}; {device(anatomy)} idle {units.share(idle)}"
     if not anatomy.parts:
@@ -98,26 +122,51 @@ def headline(profile: Profile) -> str:
 
 
 def verdict(profiled: Profiled) -> str:
-    """How much is worth doing, and what first."""
+    """How much is worth doing, and what first; else what the step consists of."""
     limit = units.share(profiled.fail_over)
     checks = f" ({units.count(profiled.checks, 'check')})" if profiled.checks else ""
     large = [finding for finding in profiled.findings if saved(finding) > profiled.fail_over]
     if not large:
         rest = units.count(len(profiled.findings), "smaller finding")
         smaller = f", {rest}" if profiled.findings else ""
-        return f"no finding is worth more than {limit} of the step{smaller}{checks}"
+        known = f"; {largest(profiled)}" if profiled.profile.anatomy.parts else ""
+        return f"no finding is worth more than {limit} of the step{smaller}{checks}{known}"
     first = max(large, key=saved)
     count = f"{units.count(len(large), 'finding')} worth more than {limit}"
     place = f" at {first.where}" if first.where else ""
-    return f"{count}{checks}: cure {first.code}{place} to reach {after(first, profiled.profile)}"
+    return f"{count}{checks}: cure {first.code}{place}: {after(first, profiled.profile)}"
 
 
-def after(finding: Finding, profile: Profile) -> str:
-    """The step once that is cured: "about 160 ms per step (2.58x)"."""
-    if finding.gain is None:
+def largest(profiled: Profiled) -> str:
+    """The largest part of the step, and whether its cause is known."""
+    anatomy = profiled.profile.anatomy
+    part = max(anatomy.parts, key=lambda part: part.ms)
+    name = f"its largest part is {kind(part.kind)}, {units.share(anatomy.share(part.kind))}"
+    codes = (finding.code for finding in profiled.findings if finding.id == UNEXPLAINED)
+    code = next(codes, None)
+    if code is not None:
+        return f"{name}: {code} says what is known of the time without a cause"
+    return f"{name}: {EXPLAINED.get(part.kind, NO_OBJECTION)}"
+
+
+def gain(value: Gain) -> str:
+    """Like "1.21x (1.1x to 1.3x)"; above 5x "at most 8.2x"."""
+    if value.bounds:
+        return f"at most {units.ratio(value.ratio)}"
+    if value.low is None or value.high is None or not value.low < value.high:
+        return units.ratio(value.ratio)
+    high = value.high if value.high <= LARGEST else LARGEST
+    end = units.ratio(high) if value.high <= LARGEST else f"more than {units.ratio(high)}"
+    return f"{units.ratio(value.ratio)} ({units.ratio(value.low)} to {end})"
+
+
+def after(finding: Finding, profile: Profile, arrow: str = "->") -> str:
+    """The step now and once that is cured: "412 -> 180 ms per step, 2.29x (2.0x to 2.7x)"."""
+    cured = cured_ms(finding, profile)
+    if finding.gain is None or cured is None:
         return "not predicted"
-    step = units.milliseconds(cured_ms(finding, profile))
-    return f"about {step} per step ({units.ratio(finding.gain.ratio)})"
+    before, step = units.milliseconds(profile.anatomy.step_ms), units.milliseconds(cured)
+    return f"{before.removesuffix(' ms')} {arrow} {step} per step, {gain(finding.gain)}"
 
 
 def cured_ms(finding: Finding, profile: Profile) -> float | None:

@@ -1,0 +1,87 @@
+"""Gains: what a saving is worth to the step, given what binds it next, and how sure that is."""
+
+from __future__ import annotations
+
+import re
+
+from flatout.diagnosing.checks import Diagnosis
+from flatout.diagnosing.job import loading, savings
+from flatout.nouns import amdahl, units
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.finding import Gain
+from flatout.nouns.profile import Profile
+
+LEAST_LEFT = 0.05
+"""Of a step, what is left at least when a cure has saved what it can."""
+MEASURED, MODELLED = 0.10, 0.40
+"""By how much of itself a saving may be off: one that was measured, one that was reckoned."""
+UNCERTAINTY = {
+    "COMM": MODELLED,
+    "COPY": MEASURED,
+    "DATA": MEASURED,
+    "HOST": MODELLED,
+    "HOST003": MEASURED,
+    "HOST007": MEASURED,
+    "KERN": MODELLED,
+    "LOOP": MEASURED,
+    "MEM": MODELLED,
+    "SYNC": MEASURED,
+}
+"""By check, else by family, where the check itself does not say."""
+OF_HOST = ("DATA", "HOST", "SYNC")
+"""Families that save time of the host: the device's own work remains."""
+OF_DEVICE = ("COMM", "COPY", "KERN", "MEM")
+"""Families that save time of the device: the host's own work remains."""
+HOST_UNRECORDED = 0.75
+"""Of the host's recorded time, what it takes at least where nothing is recorded."""
+BINDS = 1.01
+"""A bound is worth a word where it makes the step this many times as long."""
+
+
+def gain(code: str, diagnosis: Diagnosis, profile: Profile) -> Gain | None:
+    """What this diagnosis of the check `code` is predicted to gain; None: no prediction."""
+    step, saves = profile.anatomy.step_ms, diagnosis.saves_ms
+    if saves is None or not step:
+        return None
+    family = _family(code)
+    least, most, name = _bound(family, profile)
+    uncertainty = diagnosis.uncertainty
+    if uncertainty is None:
+        uncertainty = UNCERTAINTY.get(code, UNCERTAINTY.get(family, MODELLED))
+    left = max(step - saves, LEAST_LEFT * step)
+    reason = diagnosis.reason
+    if least > BINDS * left:
+        reason += f"; {units.milliseconds(least)} remain: {name}"
+    return Gain(
+        ratio=_ratio(step, saves, least),
+        reason=reason,
+        low=_ratio(step, saves * (1 - uncertainty), most),
+        high=_ratio(step, saves * (1 + uncertainty), least),
+    )
+
+
+def _family(code: str) -> str:
+    return re.sub(r"\d+", "", code)
+
+
+def _ratio(step_ms: float, saves_ms: float, remains_ms: float) -> float:
+    """Step now / step afterwards, of which `remains_ms` at least is left; never a slow-down."""
+    possible_ms = max(0.0, min(saves_ms, step_ms - remains_ms))
+    return amdahl.speedup(step_ms, possible_ms, least=LEAST_LEFT)
+
+
+def _bound(family: str, profile: Profile) -> tuple[float, float, str]:
+    """(ms of a step that remain whatever is saved, at least; the same, at most; what they are)."""
+    anatomy = profile.anatomy
+    if savings.accelerated(profile):
+        if family in OF_HOST:
+            busy = anatomy.busy_ms + anatomy.part(Kind.UNRECORDED)
+            return busy, busy, "the device's own work"
+        if family in OF_DEVICE and anatomy.host_ms is not None:
+            return HOST_UNRECORDED * anatomy.host_ms, anatomy.host_ms, "the host's own work"
+        return 0.0, 0.0, ""
+    facts, work = loading.loader(profile), loading.prepared_ms(profile)
+    if family == "DATA" or facts is None or facts.num_workers < 1 or work is None:
+        return 0.0, 0.0, ""
+    delivered = min(work / facts.num_workers, anatomy.step_ms)
+    return delivered, delivered, "the loader's workers"
