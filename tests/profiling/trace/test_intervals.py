@@ -122,3 +122,9 @@ def test_events_shorter_than_the_slack_that_begin_together():
     found = intervals.nest(np.array([0, 0, 0]), np.array([100, 50, 0]))
     assert found.depth.tolist() == [0, 1, 2]
     assert found.parent.tolist() == [NOBODY, 0, 1]
+
+
+def test_a_short_event_at_the_end_of_another_is_inside_of_it():
+    found = intervals.nest(np.array([0, 450, 690]), np.array([700, 600, 1400]))
+    assert found.parent.tolist() == [NOBODY, 0, NOBODY]
+    assert found.end.tolist() == [690, 600, 1400]

@@ -143,8 +143,7 @@ def nest(begin: Ints, end: Ints) -> Nest:
     """
     count = len(begin)
     numbers = np.arange(count)
-    # The effective end: not before the event's begin, and past the begin of the next one.
-    effective_ends = np.sort(np.maximum(end - SLACK_NS, begin + 1))
+    effective_ends = np.sort(np.maximum(_uncrossed(begin, end), begin + 1))
     depth = numbers - np.searchsorted(effective_ends, begin, side="right")
     ordered = np.sort(depth * count + numbers)
     previous = np.searchsorted(ordered, (depth - 1) * count + numbers) - 1
@@ -152,6 +151,20 @@ def nest(begin: Ints, end: Ints) -> Nest:
     inside = (depth > 0) & (previous >= 0)
     parent = np.where(inside, parents % max(count, 1), NOBODY)
     return _trimmed(begin, end, _alive(begin, end, parent), depth)
+
+
+def _uncrossed(begin: Ints, end: Ints) -> Ints:
+    """The ends, cut where a later event begins shortly before one and ends after it."""
+    uncrossed, event = end.copy(), np.arange(len(begin))
+    begins = np.append(begin, np.iinfo(np.int64).max)
+    later = np.maximum(np.searchsorted(begin, end - SLACK_NS), event + 1)
+    while len(event):
+        is_before_end = begins[later] < end[event]
+        event, later = event[is_before_end], later[is_before_end]
+        crosses = end[later] > end[event]
+        uncrossed[event[crosses]] = begin[later[crosses]]
+        event, later = event[~crosses], later[~crosses] + 1
+    return uncrossed
 
 
 def _alive(begin: Ints, end: Ints, parent: Ints) -> Ints:
