@@ -170,35 +170,22 @@ def test_what_is_between_operators_is_divided_up_and_still_the_whole() -> None:
     assert parts[Kind.DISPATCH] == pytest.approx(11.0)
 
 
-def test_no_part_becomes_larger_than_what_was_recorded() -> None:
-    anatomy = Anatomy("cpu", 100.0, (Part(Kind.MATMUL, 90.0), Part(Kind.PYTHON, 10.0)), 6)
-    divided = host_parts.divided(anatomy, lines_of(([MAIN, user(14)], 50.0, 0.0)))
+def test_operators_give_way_to_what_the_stacks_show() -> None:
+    anatomy = Anatomy(
+        "cpu",
+        100.0,
+        (Part(Kind.MATMUL, 70.0), Part(Kind.PYTHON, 10.0), Part(Kind.WAIT_DATA, 20.0)),
+        6,
+    )
+    divided = host_parts.divided(anatomy, lines_of(([MAIN, user(14)], 45.0, 0.0)))
     assert {part.kind: part.ms for part in divided.parts} == {
-        Kind.MATMUL: 90.0,
-        Kind.USER: pytest.approx(10.0),
+        Kind.MATMUL: pytest.approx(35.0),
+        Kind.USER: pytest.approx(45.0),
+        Kind.WAIT_DATA: pytest.approx(20.0),
     }
 
 
-def test_pictured_stacks_say_whose_code_each_frame_is() -> None:
-    operators = [Operator("aten::mm", Kind.MATMUL, 1.0, 12.0, where=Place("train.py", 16))]
-    stacks = lines_of(
-        ([MAIN, user(16)], 12.0, 0.0),
-        ([MAIN, user(15)], 6.0, 0.0),
-        ([MAIN, user(18)], 5.0, 5.0),
-        ([MAIN, user(17), library("sklearn", "f1_score"), library("sklearn", "wrap")], 4.0, 0.0),
-        ([MAIN, user(14), user(14)], 3.0, 0.0),
-        operators=operators,
-    ).stacks
-    python, torch = HostKind.PYTHON, HostKind.TORCH
-    package, waiting = HostKind.LIBRARY, HostKind.WAITING
-    assert [(stack.frames[1:], stack.kinds, stack.ms) for stack in stacks] == [
-        (("train.py:16 step", "torch operators"), (python, python, torch), 12.0),
-        (("train.py:15 step", "numpy np.sort(a)"), (python, python, package), 6.0),
-        (("train.py:18 step", "waiting in time.sleep(0.01)"), (python, python, waiting), 5.0),
-        (
-            ("train.py:17 step", "sklearn f1_score", "sklearn wrap"),
-            (python, python, package, package),
-            4.0,
-        ),
-        (("train.py:14 step",), (python, python), 3.0),
-    ]
+def test_the_host_never_takes_more_than_the_step() -> None:
+    anatomy = Anatomy("cpu", 100.0, (Part(Kind.MATMUL, 90.0), Part(Kind.PYTHON, 10.0)), 6)
+    divided = host_parts.divided(anatomy, lines_of(([MAIN, user(14)], 500.0, 0.0)))
+    assert sum(part.ms for part in divided.parts) == pytest.approx(100.0)

@@ -4,27 +4,44 @@ from __future__ import annotations
 
 import dataclasses
 
-from flatout.nouns.anatomy import Anatomy, Kind, Part
+from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
 from flatout.nouns.host_time import HostKind, HostTime
+
+MOST = 0.98
+"""Of what is no waiting, that the host's own parts may take."""
 
 
 def divided(anatomy: Anatomy, host: HostTime) -> Anatomy:
-    """The anatomy with "python" split; on an accelerator as it was: the host's time is not its."""
+    """The anatomy with "python" split; on an accelerator as it was: the host's time is not its.
+
+    The stacks were sampled in undisturbed steps. Where they show more time than the recording left
+    between operators, what recording added was taken off too much there: operators give way.
+    """
     python = next((part for part in anatomy.parts if part.kind is Kind.PYTHON), None)
     if anatomy.device != "cpu" or python is None:
         return anatomy
-    scale = host.scale(anatomy.step_ms)
-    wanted = {
+    waits = [part for part in anatomy.parts if part.kind in WAITS]
+    operators = [part for part in anatomy.parts if part not in waits and part is not python]
+    room_ms = anatomy.step_ms - sum(part.ms for part in waits)
+    parts = _host_parts(host, host.scale(anatomy.step_ms), MOST * room_ms)
+    host_ms = sum(part.ms for part in parts)
+    rest = dataclasses.replace(python, kind=Kind.DISPATCH, ms=max(0.0, python.ms - host_ms))
+    others = [*operators, rest]
+    others_ms = sum(part.ms for part in others)
+    shrunk = (room_ms - host_ms) / others_ms if others_ms else 1.0
+    others = [dataclasses.replace(part, ms=part.ms * shrunk) for part in others]
+    ordered = sorted([*waits, *others, *parts], key=lambda part: -part.ms)
+    return dataclasses.replace(anatomy, parts=tuple(part for part in ordered if part.ms > 0))
+
+
+def _host_parts(host: HostTime, scale: float, most_ms: float) -> list[Part]:
+    """The host's own parts, together at most so long."""
+    times = {
         Kind.USER: scale * host.total_ms(HostKind.PYTHON),
         Kind.LIBRARY: scale * host.total_ms(HostKind.LIBRARY),
         Kind.BLOCKED: scale * host.total_ms(HostKind.WAITING),
         Kind.COLLECTING: scale * host.gc_ms,
     }
-    total_ms = sum(wanted.values())
-    fits = min(1.0, python.ms / total_ms) if total_ms else 0.0
-    parts = [Part(kind, ms * fits) for kind, ms in wanted.items() if ms * fits > 0]
-    rest_ms = max(0.0, python.ms - sum(part.ms for part in parts))
-    rest = dataclasses.replace(python, kind=Kind.DISPATCH, ms=rest_ms)
-    others = [part for part in anatomy.parts if part is not python]
-    ordered = sorted([*others, *parts, rest], key=lambda part: -part.ms)
-    return dataclasses.replace(anatomy, parts=tuple(part for part in ordered if part.ms > 0))
+    total_ms = sum(times.values())
+    fits = min(1.0, most_ms / total_ms) if total_ms > 0 else 0.0
+    return [Part(kind, ms * fits) for kind, ms in times.items() if ms * fits > 0]

@@ -16,6 +16,37 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from flatout_agent.watch.profile.flow import Flow
 
 
+class _Count(TorchDispatchMode):
+    """Sums up the operations of the operators that pass."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, flow: Flow | None) -> None:
+        from torch.utils.flop_counter import flop_registry  # not loaded with torch
+
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
+        self.flops = 0.0
+        self.flow = flow
+        self._registry: Any = flop_registry
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        began = time.perf_counter()
+        out = func(*args, **kwargs)
+        spent, flops = time.perf_counter() - began, 0.0
+        formula = self._registry.get(getattr(func, "_overloadpacket", None))
+        if formula is not None:
+            try:
+                flops = formula(*args, **kwargs, out_val=out)
+            except Exception:
+                flops = float("nan")
+        if self.flow is None or self.flow.step == 0:
+            self.flops += flops
+        if self.flow is not None:
+            self.flow.operator(func, args, kwargs, out, spent, flops if flops == flops else 0.0)
+        return out
+
+
 def counter(
     models: list[torch.nn.Module], flow: Flow | None = None
 ) -> Callable[[], float | None] | None:
@@ -29,34 +60,7 @@ def counter(
         return None
     if _get_current_dispatch_mode_stack():
         return None  # the script's own mode would be left while ours is inside it
-    from torch.utils.flop_counter import flop_registry  # not loaded with torch
-
-    counted: dict[str, float] = {"flops": 0.0}
-    clock = time.perf_counter
-
-    class Count(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
-        supports_higher_order_operators = True
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            kwargs = kwargs or {}
-            began = clock()
-            out = func(*args, **kwargs)
-            spent, flops = clock() - began, 0.0
-            formula = flop_registry.get(getattr(func, "_overloadpacket", None))
-            if formula is not None:
-                try:
-                    flops = formula(*args, **kwargs, out_val=out)
-                except Exception:
-                    flops = float("nan")
-            if flow is None or flow.step == 0:
-                counted["flops"] += flops
-            if flow is not None:
-                flow.operator(func, args, kwargs, out, spent, flops if flops == flops else 0.0)
-            return out
-
-    mode: Any = Count()  # type: ignore[no-untyped-call]  # torch's own
+    mode: Any = _Count(flow)
     mode.__enter__()
     if flow is not None:
         flow.install()
@@ -66,7 +70,7 @@ def counter(
             flow.remove()
         if _get_current_dispatch_mode_stack()[-1:] == [mode]:
             mode.__exit__(None, None, None)
-        flops = counted["flops"]
+        flops = mode.flops
         return flops if 0 < flops < float("inf") else None
 
     return end

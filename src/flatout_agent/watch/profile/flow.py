@@ -265,24 +265,9 @@ class Flow:
         if len(self.nodes) >= MOST_OPERATORS:
             self.overflow = True
             return
-        backward = torch._C._current_graph_task_id() != -1
-        frame = places.user_frame(sys._getframe(1)) if not backward else None
-        node = FlowNode(
-            facts.name,
-            places.location(frame) if frame is not None else None,
-            s,
-            flops,
-            self.step,
-            tuple({state.node for _, state, _ in uses.tensors if state.node >= 0}),
-            tuple((state.ref.cdata, state.version) for _, state, _ in uses.tensors),
-            (*made, *changed),
-            backward,
-            self._in_loader(),
-            read,
-        )
-        node.counter = _counts(uses)
+        node = self._node(facts, uses, (*made, *changed), s, flops)
         outward = any(state.outside for state in changed)
-        node.read |= outward and not node.counter and "batch_norm" not in facts.name
+        node.read = read or (outward and not node.counter and "batch_norm" not in facts.name)
         signature = 0
         constant = self._is_constant(node, facts, uses)
         if constant:
@@ -298,6 +283,25 @@ class Flow:
         for state in made:
             state.outside, state.version = False, 0
         self.nodes.append(node)
+
+    def _node(
+        self, facts: _Facts, uses: _Uses, made: tuple[FlowStorage, ...], s: float, flops: float
+    ) -> FlowNode:
+        backward = torch._C._current_graph_task_id() != -1
+        frame = places.user_frame(sys._getframe(1)) if not backward else None
+        return FlowNode(
+            facts.name,
+            places.location(frame) if frame is not None else None,
+            s,
+            flops,
+            self.step,
+            tuple({state.node for _, state, _ in uses.tensors if state.node >= 0}),
+            tuple((state.ref.cdata, state.version) for _, state, _ in uses.tensors),
+            made,
+            backward,
+            self._in_loader(),
+            counter=_counts(uses),
+        )
 
     def _uses(self, facts: _Facts, args: Any, kwargs: dict[str, Any]) -> _Uses:
         uses = _Uses()

@@ -39,7 +39,7 @@ from flatout_agent.watch.window import LOCKSTEP_STEPS, stable
 
 WINDOW_S = 1.5
 """Undisturbed steps are watched at least for this long ..."""
-SAMPLE_S = 1.5
+SAMPLE_S = 1.0
 """... and stacks sampled for this long, unless that takes too many steps."""
 REPORT_S = 0.5
 """Seconds between two records of steps in the same phase."""
