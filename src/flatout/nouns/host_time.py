@@ -44,7 +44,7 @@ class HostLine:
     loading: bool = False
     """In the loader: preparing a batch in the process that trains."""
     modelling: bool = False
-    """Inside of a module that torch has called: a forward pass."""
+    """Inside of a module that torch has called, the user's or torch's own: a forward pass."""
     updating: bool = False
     """In an optimizer's step."""
     samples: int = 0

@@ -187,10 +187,7 @@ def _line(sample: _Sample, source: Source) -> HostLine:
         package=_package(sample),
         chain=tuple(_place(frame, source) for frame, _ in itertools.groupby(user_frames)),
         loading=sample.enters(ENTERS_LOADER),
-        modelling=any(
-            frame.package == TORCH and ENTERS_MODULE in frame.function
-            for frame in sample.frames[: sample.deepest]
-        ),
+        modelling=sample.enters(ENTERS_MODULE),
         updating=sample.enters(ENTERS_OPTIMIZER),
     )
 

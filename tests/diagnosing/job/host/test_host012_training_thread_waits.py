@@ -14,7 +14,7 @@ CHECK = "training-thread-waits"
 @pytest.mark.parametrize(
     ("callee", "title", "cure"),
     [
-        ("time.sleep(0.01)", "it pauses", "Remove the pause"),
+        ("time.sleep(0.01)", "thread sleeps", "Remove the pause"),
         ("os.fsync(file.fileno())", "for files", "every 50 steps"),
         ("subprocess.run(...)", "for another process", "once"),
         ("connection.commit()", "for a database", "connection open"),

@@ -40,39 +40,39 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="HOST012", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
 ASIDE = "# with ThreadPoolExecutor(1) before the loop, pool.submit(work, values) in it"
 CURES = (
-    (("sleep", ".wait("), "it pauses", "Remove the pause.", ()),
+    (("sleep", ".wait("), "sleeps", "Remove the pause.", ()),
     (
         ("subprocess", "Popen", "check_output", "os.system", ".communicate("),
-        "for another process",
+        "waits for another process",
         "Start the process once and talk to it, or every 50 steps.",
         ("if step % 50 == 0:",),
     ),
     (
         ("sqlite", "execute", "commit", "connect", "cursor", "lmdb", "h5py"),
-        "for a database",
+        "waits for a database",
         "Read it before training, or commit every 50 steps; keep the connection open.",
         ("if step % 50 == 0:", "    connection.commit()"),
     ),
     (
         ("fsync", "flush", "write", "open(", "read", "save", "dump", "os.replace", "unlink"),
-        "for files",
+        "waits for files",
         "Write every 50 steps or in a thread of its own, without flush and fsync in each step.",
         ("if step % 50 == 0:", ASIDE),
     ),
     (
         ("requests", "urllib", "socket", "http", "urlopen", "recv", "send"),
-        "for the network",
+        "waits for the network",
         "Do it in a thread of its own, or every 50 steps.",
         (ASIDE,),
     ),
     (
         ("acquire", "lock", "with ", "join", ".get(", ".put(", "queue"),
-        "for another thread",
+        "waits for another thread",
         "Hold the lock for as short as possible; pass values through a queue without waiting.",
         ("queue.put_nowait(value)",),
     ),
 )
-OTHER = ("", "Do it every 50 steps, or in a thread of its own.", ("if step % 50 == 0:", ASIDE))
+OTHER = ("waits", "Do it every 50 steps, or in a thread of its own.", ("if step % 50 == 0:", ASIDE))
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -85,9 +85,9 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             continue
         reason, cure, commands = _cure(group.lines[0])
         share = units.share(group.ms / profile.anatomy.step_ms)
+        lost = f"{units.milliseconds(group.ms)}, {share} of the step"
         yield Diagnosis(
-            title=f"the training thread waits {reason}".rstrip()
-            + f": {units.milliseconds(group.ms)}, {share} of the step",
+            title=f"the training thread {reason}: {lost}",
             evidence=host_lines.evidence(profile, group),
             cure=Cure(cure, savings.lines(group.where, group.where.source, *commands)),
             severity=savings.severity(profile, saves),
