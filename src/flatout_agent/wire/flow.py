@@ -18,7 +18,7 @@ class UnreadSeen:
     calls: float = 1.0
     """Per step."""
     s: float = 0.0
-    """Seconds of a step in these operators; of an accelerator only what launches them."""
+    """CPU seconds of a step in these operators; of an accelerator only what launches them."""
     flops: float = 0.0
     """Share of the step's floating-point operations."""
     root: bool = False
@@ -49,7 +49,7 @@ class ConstantSeen:
     bytes: int = 0
     """Made in a step."""
     s: float = 0.0
-    """Seconds of a step in these operators; of an accelerator only what launches them."""
+    """CPU seconds of a step in these operators; of an accelerator only what launches them."""
     compared: bool = True
     """By all its bytes; else by the operators and numbers that make it."""
 
@@ -92,7 +92,7 @@ class FlowSeen:
     operators: int
     """Of a step, without views."""
     operators_s: float
-    """Seconds of a step in them; of an accelerator only what launches them."""
+    """CPU seconds of a step in them; of an accelerator only what launches them."""
     unread: tuple[UnreadSeen, ...] = ()
     constants: tuple[ConstantSeen, ...] = ()
     doubles: tuple[DoubleSeen, ...] = ()

@@ -146,7 +146,7 @@ def parse():
 def prepare(faults):
     """What scripts set before they begin."""
     if "anomaly" in faults:
-        torch.autograd.set_detect_anomaly(True)
+        torch.autograd.set_detect_anomaly(True)  # fault: anomaly
     if "deterministic" in faults:
         torch.use_deterministic_algorithms(True)
     if "no-onednn" in faults:
@@ -199,9 +199,9 @@ def train(args, faults, folder):
         if "recompiles" in faults:
             model._orig_mod.scale = 1.0 + step / 1000
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=args.half):
-            output = model(x)  # fault: float32, forward-unused, shapes, channels-first
+            output = model(x)  # fault: float32, shapes, channels-first
             if "forward-unused" in faults:
-                model(x)
+                model(x)  # fault: forward-unused
         loss = F.cross_entropy(output.float() if args.half else output, y)
         if "losses-kept" in faults:
             history.append(loss)  # fault: losses-kept

@@ -44,7 +44,8 @@ ANSWER = r"aten::(is_nonzero|item|_local_scalar_dense)"
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the job."""
-    if profile.seen is None or not profile.seen.anomaly:
+    seen = profile.seen
+    if seen is None or not seen.anomaly:
         return
     looking = [
         operator
@@ -73,13 +74,14 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         + (f"; {operators.evidence(profile, looking)}" if looking else ""),
         cure=Cure(
             "Turn it off; it is for finding NaNs.",
-            savings.lines(
-                profile.seen.anomaly_where,
-                "torch.autograd.set_detect_anomaly(True)",
-                "torch.autograd.set_detect_anomaly(False)",
-            ),
+            _lines(seen.anomaly_where),
         ),
-        where=profile.seen.anomaly_where,
+        where=seen.anomaly_where,
         saves_ms=saving.ms if saving.worth else None,
         reason=saving.reason if saving.worth else "",
     )
+
+
+def _lines(where: str | None) -> tuple[str, ...]:
+    call = "torch.autograd.set_detect_anomaly"
+    return savings.lines(where, f"{call}(True)", f"{call}(False)")
