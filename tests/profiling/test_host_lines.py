@@ -113,6 +113,12 @@ def test_a_package_is_known_by_its_imported_name() -> None:
     assert (line.kind, line.package, line.callee) == (HostKind.LIBRARY, "numpy", "np.sort(a)")
 
 
+def test_what_a_name_held_is_freed_by_torch() -> None:
+    freed = wire.FrameSeen("train.py", 9, "step", "", 0, 9, 4)
+    (line,) = lines_of(([MAIN, freed], 5.0, 0.0)).lines
+    assert (line.kind, line.callee) == (HostKind.TORCH, "loss")
+
+
 def test_code_of_a_model_that_torch_has_called_is_torchs() -> None:
     module = library("torch", "Module._call_impl")
     (line,) = lines_of(([MAIN, module, library("transformers", "forward")], 5.0, 0.0)).lines
@@ -132,15 +138,20 @@ def test_flags_of_loader_model_and_optimizer() -> None:
     update = library("torch", "Optimizer.profile_hook_step.wrapper")
     host_time = lines_of(
         ([MAIN, fetching, user(14, "__getitem__")], 1.0, 0.0),
+        ([user(8, "<module>"), fetching], 4.0, 0.0),
         ([MAIN, module, user(14, "forward")], 2.0, 0.0),
         ([MAIN, update, user(14, "step")], 3.0, 0.0),
     )
-    flags = {line.ms: (line.loading, line.modelling, line.updating) for line in host_time.lines}
-    assert sorted(flags.values()) == [
-        (False, False, True),
-        (False, True, False),
-        (True, False, False),
-    ]
+    flags = {
+        line.ms: (line.loading, line.collating, line.modelling, line.updating)
+        for line in host_time.lines
+    }
+    assert flags == {
+        1.0: (True, False, False, False),
+        2.0: (False, False, True, False),
+        3.0: (False, False, False, True),
+        4.0: (True, True, False, False),
+    }
     assert host_time.total_ms(HostKind.PYTHON) == pytest.approx(5.0)
     assert host_time.total_ms(HostKind.PYTHON, loading=True) == pytest.approx(1.0)
 

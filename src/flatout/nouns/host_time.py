@@ -47,6 +47,8 @@ class HostLine:
     """Inside of a module that torch has called, the user's or torch's own: a forward pass."""
     updating: bool = False
     """In an optimizer's step."""
+    collating: bool = False
+    """In the loader's own code below the line: no line of a data set's is known."""
     samples: int = 0
 
 
@@ -91,6 +93,8 @@ class HostTime:
     """The longest first."""
     threads: tuple[HostThread, ...] = ()
     """Other threads of the process that run Python, the busiest first."""
+    worker_lines: tuple[HostLine, ...] = ()
+    """Of all loader workers together, the longest first; milliseconds of CPU time a step."""
     gc_ms: float = 0.0
     """In Python's garbage collector, in no line."""
     queued_ms: float | None = None

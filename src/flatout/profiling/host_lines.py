@@ -69,11 +69,33 @@ def host_time(
 ) -> HostTime:
     """The host's time by line. operators: those of the recording, with their lines."""
     samples = [sample for stack in host.stacks if (sample := _sample(host, stack)) is not None]
+    workers = [
+        sample for stack in host.worker_stacks if (sample := _sample(host, stack)) is not None
+    ]
     torch_share = _torch_shares(samples, operators)
 
     def lines_of(sample: _Sample) -> Iterable[tuple[HostLine, float]]:
         return _lines(sample, torch_share, source, aliases)
 
+    return HostTime(
+        steps=host.steps,
+        step_ms=1000 * host.step_s,
+        lines=_summed(samples, lines_of),
+        worker_lines=_summed(workers, lines_of),
+        stacks=_flames(host, lines_of),
+        threads=_threads(host, source),
+        gc_ms=1000 * host.gc_s,
+        queued_ms=None if host.queued_s is None else 1000 * host.queued_s,
+        waited_ms=sum(sample.idle_ms for sample in samples if not sample.enters(ENTERS_LOADER)),
+        cost_ms=1000 * host.cost_s,
+        idle_known=host.idle_known,
+    )
+
+
+def _summed(
+    samples: Iterable[_Sample], lines_of: Callable[[_Sample], Iterable[tuple[HostLine, float]]]
+) -> tuple[HostLine, ...]:
+    """Equal lines as one, the longest first."""
     totals: dict[HostLine, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
     for sample in samples:
         for line, ms in lines_of(sample):
@@ -84,18 +106,7 @@ def host_time(
         for line, (ms, count) in totals.items()
         if ms > 0
     ]
-    return HostTime(
-        steps=host.steps,
-        step_ms=1000 * host.step_s,
-        lines=tuple(sorted(lines, key=lambda line: -line.ms)),
-        stacks=_flames(host, lines_of),
-        threads=_threads(host, source),
-        gc_ms=1000 * host.gc_s,
-        queued_ms=None if host.queued_s is None else 1000 * host.queued_s,
-        waited_ms=sum(sample.idle_ms for sample in samples if not sample.enters(ENTERS_LOADER)),
-        cost_ms=1000 * host.cost_s,
-        idle_known=host.idle_known,
-    )
+    return tuple(sorted(lines, key=lambda line: -line.ms))
 
 
 def _sample(host: wire.HostSeen, stack: wire.StackSeen) -> _Sample | None:
@@ -137,7 +148,9 @@ def _lines(
 ) -> Iterable[tuple[HostLine, float]]:
     """The lines that a stack counts for, and with how much."""
     line = _line(sample, source)
-    if not sample.callees:
+    if not sample.callees and _expression(sample.own, source).isidentifier():
+        yield line, sample.ms  # a name is assigned or left: torch frees the tensors that it held
+    elif not sample.callees:
         package = _imported(line.callee, aliases(sample.own.file))
         share = torch_share.get((sample.own.file, sample.own.line), 0.0) if not package else 0.0
         yield dataclasses.replace(line, kind=HostKind.TORCH), share * sample.ms
@@ -189,6 +202,9 @@ def _line(sample: _Sample, source: Source) -> HostLine:
         loading=sample.enters(ENTERS_LOADER),
         modelling=sample.enters(ENTERS_MODULE),
         updating=sample.enters(ENTERS_OPTIMIZER),
+        collating=bool(sample.callees)
+        and _is_torch(sample)
+        and any(ENTERS_LOADER in frame.function for frame in sample.callees),
     )
 
 

@@ -10,6 +10,7 @@ waited is told by its CPU clock.
 from __future__ import annotations
 
 import contextlib
+import opcode
 import os
 import sys
 import threading
@@ -31,6 +32,8 @@ STACKS = 400
 """Distinct stacks that are reported at most."""
 FRAMES = 40
 """Frames of a stack that are reported at most, the innermost."""
+LONGEST_LINE = 1000
+"""Columns by which a whole line is meant."""
 TIMED_OUT_S = 0.25
 """A longer pause of the sampler (a suspended machine, a debugger) counts as this."""
 
@@ -57,12 +60,17 @@ class _Watched:
 
 
 class StackSampler:
-    """Samples the thread that makes it, and the others, from `start` until `stop`."""
+    """Samples one thread, and the others beside it, from `start` until `stop`."""
 
-    def __init__(self, evaluating: Callable[[], bool]) -> None:
-        """evaluating: whether the program is evaluating now; that time is left out."""
+    def __init__(
+        self, evaluating: Callable[[], bool], thread: threading.Thread | None = None
+    ) -> None:
+        """thread: the one that trains, None: the one that makes this.
+
+        evaluating: whether the program is evaluating now; that time is left out.
+        """
         self._evaluating = evaluating
-        self._main = threading.get_ident()
+        self._main = threading.get_ident() if thread is None else thread.ident
         self._threads: dict[int, _Watched] = {}
         self._codes: dict[int, CodeType] = {}
         self._started = False
@@ -73,7 +81,8 @@ class StackSampler:
         self._collected_s = 0.0
         self._cost_s = 0.0
         self._queued_s = 0.0
-        self._queue = _RunQueue(threading.get_native_id())
+        native_id = threading.get_native_id() if thread is None else thread.native_id
+        self._queue = _RunQueue(native_id)
         self._queue_known = self._queue.known
 
     def start(self) -> None:
@@ -212,6 +221,9 @@ def _frame(code: CodeType, instruction: int) -> wire.FrameSeen | None:
     if package in places.OWN_PACKAGES:
         return None
     line, end_line, column, end_column = _position(code, instruction)
+    if column is not None and "JUMP" in opcode.opname[code.co_code[instruction]]:
+        # A loop starts over; its position is that of its last expression's last part.
+        end_line, column, end_column = line, 0, LONGEST_LINE
     file = places.display(code.co_filename)
     name = getattr(code, "co_qualname", code.co_name).replace("<locals>.", "")
     line = line or code.co_firstlineno
@@ -252,7 +264,7 @@ def _cpu_s(ident: int) -> float | None:
 class _RunQueue:
     """How long a thread was ready to run while no core was free: Linux alone tells."""
 
-    def __init__(self, native_id: int) -> None:
+    def __init__(self, native_id: int | None) -> None:
         self._file: int | None = None
         with contextlib.suppress(OSError):  # another system, or a kernel built without it
             self._file = os.open(f"/proc/self/task/{native_id}/schedstat", os.O_RDONLY)

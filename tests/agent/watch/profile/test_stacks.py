@@ -83,6 +83,21 @@ def test_the_function_that_runs_has_the_time() -> None:
 
 
 @pytest.mark.skipif(not stacks.CLOCKS, reason="no CPU clock for each thread on this system")
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 knows no columns")
+def test_a_loop_that_starts_over_is_its_whole_line() -> None:
+    def counting(sampler: StackSampler) -> None:
+        total, numbers = 0, range(20_000)
+        for _ in until(lambda: count(sampler) >= ENOUGH):
+            for number in numbers:
+                total = total + number
+
+    host = sampled(counting)
+    longest = max((stack for stack in host.stacks if not stack.thread), key=lambda stack: stack.s)
+    frame = host.frames[longest.frames[-1]]
+    assert frame.line == counting.__code__.co_firstlineno + 4
+    assert (frame.column, frame.end_column) == (0, stacks.LONGEST_LINE)
+
+
 def test_waiting_is_told_from_running() -> None:
     waiting, running = sampled(sleeping), sampled(spinning)
     idle = {host: sum(stack.idle_s for stack in host.stacks) for host in (waiting, running)}

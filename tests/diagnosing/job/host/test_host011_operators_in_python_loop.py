@@ -51,5 +51,7 @@ def test_a_mask_filled_by_elements() -> None:
 def test_few_large_operators_or_those_of_the_model_are_no_loop() -> None:
     assert made.findings(CHECK, profile("y = a @ b", ("aten::mm", 2.0, 20.0))) == ()
     assert made.findings(CHECK, profile("y = a @ b", ("aten::mm", 100.0, 80.0))) == ()
+    repeated = ("aten::as_strided", 24.0, 0.1), ("aten::repeat", 1.0, 0.3), ("aten::view", 4.0, 0.1)
+    assert made.findings(CHECK, profile("wide = x.repeat(400, 1)", *repeated)) == ()
     model = profile("h = cell(x[:, t], h)", ("aten::addmm", 120.0, 1.0), modelling=True)
     assert made.findings(CHECK, model) == ()

@@ -4,7 +4,8 @@
 
 Training on a CPU or an accelerator with a loader without workers: in sampled stacks, lines of the
 data set, its transforms or `collate_fn`, and the packages that they call (decoding pictures,
-tokenising, NumPy), for 8 % of the step or more.
+tokenising, NumPy), for 8 % of the step or more. What the loader itself takes for collating is not
+counted.
 
 ## Why it matters
 
@@ -50,7 +51,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if profile.host is None or (facts is not None and facts.num_workers > 0):
         return
     kinds = (HostKind.PYTHON, HostKind.LIBRARY, HostKind.TORCH, HostKind.WAITING)
-    groups = host_lines.by_function(profile, host_lines.of(profile, *kinds, loading=True))
+    lines = host_lines.of(profile, *kinds, loading=True)
+    groups = host_lines.by_function(profile, [line for line in lines if not line.collating])
     total_ms = sum(group.ms for group in groups)
     if not groups or total_ms < LEAST_SHARE * profile.anatomy.step_ms:
         return

@@ -40,13 +40,13 @@ from flatout.nouns.profile import Profile
 CHECK = Check(code="HOST012", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
 ASIDE = "# with ThreadPoolExecutor(1) before the loop, pool.submit(work, values) in it"
 CURES = (
-    (("sleep", ".wait("), "sleeps", "Remove the pause.", ()),
     (
         ("subprocess", "Popen", "check_output", "os.system", ".communicate("),
         "waits for another process",
         "Start the process once and talk to it, or every 50 steps.",
         ("if step % 50 == 0:",),
     ),
+    (("sleep", ".wait("), "sleeps", "Remove the pause.", ()),
     (
         ("sqlite", "execute", "commit", "connect", "cursor", "lmdb", "h5py"),
         "waits for a database",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from flatout.diagnosing.job import host_lines
 from flatout.diagnosing.job.host_lines import LineGroup
 from flatout.nouns.host_time import HostKind
@@ -10,6 +12,10 @@ from flatout.nouns.profile import Operator, Profile
 
 MANY = 24
 """Operators a step from which a line is taken for a loop."""
+REPEATED = 12
+"""Calls of one and the same operator that these must contain."""
+INNER = ("aten::as_strided", "aten::empty", "aten::empty_strided", "aten::resize_")
+"""Operators that others call, some of them several times."""
 SMALL_MS = 0.03
 """Mean time of an operator below which its call is what costs."""
 
@@ -27,9 +33,13 @@ def loops(profile: Profile) -> list[LineGroup]:
 
 def _is_loop(profile: Profile, group: LineGroup) -> bool:
     operators = _called(profile, group.where)
-    calls = sum(operator.calls for operator in operators)
+    calls: dict[str, float] = defaultdict(float)
+    for operator in operators:
+        calls[operator.name] += operator.calls
+    most = max((number for name, number in calls.items() if name not in INNER), default=0.0)
     small = sum(operator.host_ms + operator.device_ms for operator in operators)
-    return calls >= MANY and small <= SMALL_MS * calls
+    total = sum(calls.values())
+    return total >= MANY and most >= REPEATED and small <= SMALL_MS * total
 
 
 def _called(profile: Profile, where: Place | str) -> list[Operator]:
