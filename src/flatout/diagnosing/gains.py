@@ -30,6 +30,8 @@ UNCERTAINTY = {
 """By check, else by family, where the check itself does not say."""
 OF_HOST = ("DATA", "HOST", "SYNC")
 """Families that save time of the host: the device's own work remains."""
+BETWEEN_STEPS = ("DATA004",)
+"""Checks of these families whose saving is no part of a step."""
 OF_DEVICE = ("COMM", "COPY", "KERN", "MEM")
 """Families that save time of the device: the host's own work remains."""
 HOST_UNRECORDED = 0.75
@@ -43,8 +45,8 @@ def gain(code: str, diagnosis: Diagnosis, profile: Profile) -> Gain | None:
     step, saves = profile.anatomy.step_ms, diagnosis.saves_ms
     if saves is None or not step:
         return None
-    family = _family(code)
-    least, most, name = _bound(family, profile)
+    family = re.sub(r"\d+", "", code)
+    least, most, name = _bound(family, profile) if code not in BETWEEN_STEPS else (0.0, 0.0, "")
     uncertainty = diagnosis.uncertainty
     if uncertainty is None:
         uncertainty = UNCERTAINTY.get(code, UNCERTAINTY.get(family, MODELLED))
@@ -58,10 +60,6 @@ def gain(code: str, diagnosis: Diagnosis, profile: Profile) -> Gain | None:
         low=_ratio(step, saves * (1 - uncertainty), most),
         high=_ratio(step, saves * (1 + uncertainty), least),
     )
-
-
-def _family(code: str) -> str:
-    return re.sub(r"\d+", "", code)
 
 
 def _ratio(step_ms: float, saves_ms: float, remains_ms: float) -> float:

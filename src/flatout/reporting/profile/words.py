@@ -68,6 +68,8 @@ UNEXPLAINED = "time-unexplained"
 """The finding that says what is known of time without a cause."""
 NO_OBJECTION = "work that no check objects to"
 EXPLAINED = {
+    Kind.COPY: "copies while nothing computes",
+    Kind.COMMUNICATION: "exchanges while nothing computes",
     Kind.PYTHON: "the host's own time; flatout profile SCRIPT tells its lines",
     Kind.DISPATCH: "torch's own time on the host",
     Kind.USER: "the report has its lines",

@@ -79,7 +79,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     parts = [part for describe in PARTS if (part := describe(profile)) is not None]
     parts = [part for part in parts if part.ms >= LEAST_PART * step_ms]
     total_ms = savings.within(profile, sum(part.ms for part in parts))
-    if not parts or total_ms < LEAST_SHARE * step_ms:
+    if not parts or step_ms <= 0 or total_ms < LEAST_SHARE * step_ms:
         return
     parts.sort(key=lambda part: -part.ms)
     yield Diagnosis(
