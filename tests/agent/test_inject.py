@@ -33,6 +33,9 @@ def test_starts_and_leaves_no_trace_on_the_path(run_agent, script):
         "flatout_agent.recorder",
         "flatout_agent.start",
         "flatout_agent.wire",
+        "flatout_agent.wire.crash",
+        "flatout_agent.wire.flow",
+        "flatout_agent.wire.host",
         "flatout_agent.wire.live",
         "flatout_agent.wire.profile",
     }

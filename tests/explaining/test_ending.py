@@ -28,6 +28,13 @@ def test_another_error_at_the_end_makes_it_likely_at_most() -> None:
     assert confidence_of(trace(SURE) + unknown) is Confidence.LIKELY
 
 
+def test_a_warning_is_hardly_the_cause_of_another_error() -> None:
+    warning = "UserWarning: expandable_segments not supported on this platform\n"
+    assert confidence_of(warning) is Confidence.HIGH
+    unknown = trace("study.errors.CohortError: 3 patients are missing from the table")
+    assert confidence_of(warning + unknown) is Confidence.LOW
+
+
 @pytest.mark.parametrize(
     "end",
     [

@@ -85,6 +85,9 @@ def test_every_kind_of_record_is_accounted_for() -> None:
         wire.Fault("here", "why"),
         wire.LoopSeen(0.1, 0.1, 6),
         wire.Crashed("Traceback"),
+        wire.CrashScene(),
+        wire.HistorySeen((1,), (9,), "cpu"),
+        wire.HostSeen(8, 0.1),
         ended(7)[1],
     ]
     assert {type(record) for record in records} == set(wire.KINDS.values())

@@ -58,10 +58,33 @@ def _larger_than_device(captured: Captured) -> bool:
     return requested is not None and total is not None and requested > total
 
 
+def _other_environment(captured: Captured) -> bool:
+    """Groups installed and running: folders that hold site-packages, of different environments.
+
+    Group package is what pip found installed, module what the program did not find.
+    """
+    installed, running = captured.get("installed"), captured.get("running")
+    if not installed or not running:
+        return False
+    package, module = captured.get("package"), captured.get("module")
+    if package and module and _plain_name(package) != _plain_name(module):
+        return False
+    return _plain_path(installed) != _plain_path(running)
+
+
+def _plain_name(package: str) -> str:
+    return package.lower().replace("-", "_").split(".")[0]
+
+
+def _plain_path(folder: str) -> str:
+    return folder.replace("\\", "/").rstrip("/").lower()
+
+
 CAPTURED: dict[str, Callable[[Captured], bool]] = {
     "fragmented": _fragmented,
     "held-by-others": _mostly_other_programs,
     "larger-than-device": _larger_than_device,
+    "other-environment": _other_environment,
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 from flatout.explaining import (
+    collectives,
     conditions,
     ending,
     filling,
@@ -35,6 +36,8 @@ MEMORY = "memory"
 """The family of errors out of memory."""
 GENERAL_OUT_OF_MEMORY = ("cuda-oom", "hip-oom", "xpu-oom", "mps-out-of-memory", "cpu-allocator")
 LEAK = "cuda-oom-grows"
+TIMED_OUT = "nccl-timeout"
+"""What begins the ids of collectives that timed out."""
 FAILED = (
     r"Traceback \(most recent call last|core dumped|\bKilled\b|(?m:^\S*(Error|Exception): )|"
     r"\bexit code [1-9]|FAILED|(?m:^\s+File \"[^\"\n]+\", line \d+, in )"
@@ -73,7 +76,7 @@ def explain(
         better = _better_logs(text)
         alike = tuple(map(_resembled, resembling.resembling(text, signatures.every())))
     files = tuple(name for name in names if name is not None)
-    known = _figures(matches, text, examined)
+    known = _known(matches, text, examined)
     return Explained(matches, better, files, scanner.bytes_read, alike, known)
 
 
@@ -125,13 +128,13 @@ def _as_leak(matches: tuple[Match, ...]) -> tuple[Match, ...]:
     return (cause, replace(root, consequence_of=LEAK), *others)
 
 
-def _figures(
-    matches: tuple[Match, ...], text: bytes, machine: Machine | None
-) -> tuple[Wording, ...]:
-    """What the figures of a GPU's out-of-memory message decide."""
-    if not matches or matches[0].signature.family != MEMORY:
-        return ()
-    return memory_figures.observations(lines.clean(text).decode("utf-8", "replace"), machine)
+def _known(matches: tuple[Match, ...], text: bytes, machine: Machine | None) -> tuple[Wording, ...]:
+    """What figures and states of ranks in the text decide between causes of one message."""
+    if matches and matches[0].signature.family == MEMORY:
+        return memory_figures.observations(lines.clean(text).decode("utf-8", "replace"), machine)
+    if any(match.id.startswith(TIMED_OUT) for match in matches):
+        return collectives.observations(lines.clean(text).decode("utf-8", "replace"))
+    return ()
 
 
 class _Ends:
@@ -224,7 +227,7 @@ def _match(cause: RankedCause, machine: Machine | None, sure: bool) -> Match:
     values = {**_constants(), **hit.captured}
     return Match(
         signature=signature,
-        confidence=_level(confidence(cause), sure),
+        confidence=confidence(cause) if sure else _unsure(cause),
         evidence=hit.evidence,
         title=filling.wording(signature.title, values),
         cause=filling.wording(signature.cause, values),
@@ -236,8 +239,12 @@ def _match(cause: RankedCause, machine: Machine | None, sure: bool) -> Match:
     )
 
 
-def _level(level: Confidence, sure: bool) -> Confidence:
-    return Confidence.LIKELY if level is Confidence.HIGH and not sure else level
+def _unsure(cause: RankedCause) -> Confidence:
+    """Where another error ends the text, of which a warning is hardly the cause."""
+    level = confidence(cause)
+    if cause.role is Role.WARNING:
+        return Confidence.LOW
+    return Confidence.LIKELY if level is Confidence.HIGH else level
 
 
 def _cure(hit: Hit, values: Mapping[str, str], machine: Machine | None) -> tuple[FilledStep, ...]:

@@ -19,7 +19,7 @@ TENSORS = 4
 """Tensors of a batch that are counted."""
 
 
-class History:
+class StepHistory:
     """Memory after some of the steps, and the size of the last batch and of the largest before."""
 
     def __init__(self, job: Job) -> None:

@@ -13,7 +13,7 @@ from flatout_agent.booster import Booster
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
-from flatout_agent.watch.history import History
+from flatout_agent.watch.history import StepHistory
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.tensors import peak_bytes
 
@@ -31,7 +31,7 @@ class RunWatch(Watcher):
         self.booster = booster
         self.recorder = recorder
         self.record = LoopRecord()
-        self.history = History(job)
+        self.history = StepHistory(job)
         self.last_step = Step()
         self._last_loader: torch.utils.data.DataLoader[Any] | None = None
         self.samples = 0

@@ -17,7 +17,7 @@ class Loop:
 
     def __init__(self) -> None:
         self.model: Any = object()
-        self.job: Any = SimpleNamespace(steps=0, models=[self.model])
+        self.job: Any = SimpleNamespace(steps=0, models=[self.model], device="cpu")
         booster: Any = SimpleNamespace(applied={})
         self.watch = RunWatch(self.job, booster, recorder=SimpleNamespace())  # type: ignore[arg-type]
 
@@ -64,3 +64,30 @@ def test_without_a_loader_every_step_has_the_inputs_of_the_first() -> None:
     loop.step()
     loop.step()
     assert loop.watch.samples == 16
+
+
+def test_memory_is_read_ever_more_rarely_and_a_long_batch_stands_out() -> None:
+    loop = Loop()
+    loader: Any = SimpleNamespace(batch_size=4, sampler=None)
+    loop.watch.epoch_begins(loader)
+    for rows in [4] * 999 + [400]:
+        loop.batch(loader, rows)
+        loop.call(rows)
+        if rows == 4:
+            loop.step()
+    seen = loop.watch.history.seen()
+    assert seen.steps[:3] == (1, 2, 3)
+    assert len(seen.steps) == len(seen.memory_bytes) < 100
+    assert seen.steps[-1] > 900
+    assert (seen.batch_elements, seen.most_elements, seen.batch) == (800, 8, 999)
+    assert not seen.in_order
+
+
+def test_an_evaluation_between_leaves_the_number_of_the_batch_open() -> None:
+    loop = Loop()
+    train: Any = SimpleNamespace(batch_size=4)
+    loop.watch.epoch_begins(train)
+    loop.batch(train, 4)
+    loop.batch(SimpleNamespace(batch_size=4), 4)  # type: ignore[arg-type]
+    loop.batch(train, 4)
+    assert loop.watch.history.seen().batch is None

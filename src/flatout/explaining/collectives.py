@@ -1,0 +1,192 @@
+"""What each rank was doing when a collective timed out, and what that says of the cause.
+
+The watchdogs of the ranks print the operation that waited, its number in the order of the group,
+and how far the rank had come. Compared over the ranks these tell a mismatch of collectives, a rank
+that is behind, a rank that is missing, and a network that does not pass data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from flatout.explaining import lines
+from flatout.nouns.signature import Wording
+
+RANKS_SHOWN = 8
+BETWEEN_TWO = ("SEND", "RECV", "COALESCED")
+"""Operations of two ranks, which are not numbered alike."""
+_RANK = re.compile(r"\bRank (\d+)\]", re.IGNORECASE)
+_GROUP = re.compile(r"\[PG (?:ID )?(\d+|\w+)(?: PG GUID \S{1,60})?")
+_WORK = re.compile(
+    r"WorkNCCL\(SeqNum=(?P<number>\d+), OpType=(?P<operation>\w+)"
+    r"(?:, NumelIn=(?P<elements>\d+))?(?:, NumelOut=\d+)?"
+)
+_PROGRESS = re.compile(
+    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+), "
+    r"last completed (?:NCCL )?work: (?P<completed>-?\d+)"
+)
+_WORLD = re.compile(
+    r"(?:world_size|WORLD_SIZE|nranks)['\"]?\s?[=: ]\s?['\"]?(\d+)|MEMBER: \d+/(\d+)"
+)
+
+WAITED = Wording("When it timed out, {ranks}.", "超时时，{ranks}。")
+RANK_WAITED = Wording(
+    "rank {rank} waited in {operation} ({number})", "rank {rank} 在等待 {operation}（{number}）"
+)
+RANKS_WAITED = Wording(
+    "ranks {ranks} waited in {operation} ({number})", "rank {ranks} 在等待 {operation}（{number}）"
+)
+MISMATCH = Wording(
+    "The ranks called different collectives at the same place: a branch that only some ranks take, "
+    "or another order of calls.",
+    "各 rank 在同一位置调用了不同的集合通信：某个分支只有部分 rank 走，或调用顺序不同。",
+)
+SIZES = Wording(
+    "The same collective has {sizes} elements on different ranks: shapes differ between ranks.",
+    "同一集合通信在不同 rank 上的元素数不同（{sizes}）：各 rank 的形状不一致。",
+)
+BEHIND = Wording(
+    "Rank {rank} is behind: it had called {number} collectives, the others {most}. It skipped one, "
+    "or is slow: look at what it did.",
+    "rank {rank} 落后：它调用了 {number} 次集合通信，其他 rank 为 {most} 次。"
+    "它漏掉了一次或较慢：请看它在做什么。",
+)
+ABSENT = Wording(
+    "Rank {ranks} reported no time-out, and {count} others did: it had died, or stood still before "
+    "this collective. Its own log has the cause.",
+    "rank {ranks} 没有报告超时，而其他 {count} 个 rank 报告了：它已退出，"
+    "或在此集合通信之前卡住。原因在它自己的日志中。",
+)
+TOGETHER = Wording(
+    "All {count} ranks waited in the same collective: none was missing. The data does not pass "
+    "between them: links (P2P, InfiniBand), the network interface, or a GPU.",
+    "全部 {count} 个 rank 都在等待同一集合通信，没有缺席：数据无法在它们之间传输，"
+    "请检查链路（P2P、InfiniBand）、网卡或 GPU。",
+)
+ALONE = Wording(
+    "Only rank {rank} is in this text: what the others were doing is missing. Give flatout explain "
+    "the logs of all ranks (torchrun --log-dir logs --redirects 3).",
+    "文中只有 rank {rank}：缺少其他 rank 的信息。请把所有 rank 的日志交给 flatout explain"
+    "（torchrun --log-dir logs --redirects 3）。",
+)
+NEVER = Wording(
+    "No collective of the group was ever complete: the ranks cannot reach each other, or one never "
+    "came.",
+    "该组从未完成任何集合通信：rank 之间不通，或某个 rank 从未到达。",
+)
+
+
+@dataclass(frozen=True)
+class RankState:
+    """How far one rank had come in the default group."""
+
+    rank: int
+    operation: str = ""
+    number: int | None = None
+    """Of the operation, in the order of the group."""
+    elements: int | None = None
+    group: str = ""
+    """The process group, as the watchdog numbers it; empty: not told."""
+    enqueued: int | None = None
+    completed: int | None = None
+
+
+def states(text: str) -> list[RankState]:
+    """The state of each rank whose watchdog has spoken, by rank."""
+    ranks: dict[int, RankState] = {}
+    groups: dict[int, str] = {}
+    for row in text.splitlines():
+        if "NCCL" not in row and "last enqueued" not in row:
+            continue
+        rank = _rank(row)
+        work, progress = _WORK.search(row), _PROGRESS.search(row)
+        if rank is None or (work is None and progress is None):
+            continue
+        group = match[1] if (match := _GROUP.search(row)) else ""
+        if groups.setdefault(rank, group) not in (group, ""):
+            continue  # of another group of the same rank
+        before = ranks.get(rank, RankState(rank, group=group))
+        ranks[rank] = _added(before, work, progress)
+    return [ranks[rank] for rank in sorted(ranks)]
+
+
+def observations(text: str) -> tuple[Wording, ...]:
+    """What the ranks in a text were doing when a collective timed out, and what follows."""
+    found = [state for state in states(text) if state.number is not None]
+    if not found:
+        return ()
+    said = list(_waited(found))
+    return (*said, *_decided(found, _world(text)))
+
+
+def _rank(row: str) -> int | None:
+    match = _RANK.search(row)
+    return int(match[1]) if match else lines.rank(row)
+
+
+def _added(
+    state: RankState, work: re.Match[str] | None, progress: re.Match[str] | None
+) -> RankState:
+    """The first message of each kind counts: later ones repeat it."""
+    if work is not None and state.number is None:
+        elements = int(work["elements"]) if work["elements"] else None
+        number = int(work["number"])
+        state = replace(state, operation=work["operation"], number=number, elements=elements)
+    if progress is not None and state.enqueued is None:
+        enqueued, completed = int(progress["enqueued"]), int(progress["completed"])
+        state = replace(state, enqueued=enqueued, completed=completed)
+    return state
+
+
+def _waited(found: Sequence[RankState]) -> Iterator[Wording]:
+    groups: dict[tuple[str, int | None], list[int]] = {}
+    for state in found:
+        groups.setdefault((state.operation, state.number), []).append(state.rank)
+    parts = []
+    for (operation, number), ranks in groups.items():
+        wording = RANK_WAITED if len(ranks) == 1 else RANKS_WAITED
+        names = ", ".join(map(str, ranks[:RANKS_SHOWN])) + (", ..." if ranks[RANKS_SHOWN:] else "")
+        parts.append(_filled(wording, rank=names, ranks=names, operation=operation, number=number))
+    english, chinese = ", ".join(part.en for part in parts), "，".join(part.zh for part in parts)
+    yield Wording(WAITED.en.format(ranks=english), WAITED.zh.format(ranks=chinese))
+
+
+def _decided(found: Sequence[RankState], world: int | None) -> Iterator[Wording]:
+    if len(found) == 1 and world != 1:
+        yield _filled(ALONE, rank=found[0].rank)
+    yield from _compared(found, world)
+    if all(state.completed is not None and state.completed <= 0 for state in found):
+        yield NEVER
+
+
+def _compared(found: Sequence[RankState], world: int | None) -> Iterator[Wording]:
+    pairs = any(state.operation in BETWEEN_TWO for state in found)
+    if pairs or len({state.group for state in found}) > 1:
+        return  # not every rank is meant to be there
+    numbers = Counter(state.number for state in found)
+    absent = sorted(set(range(world or 0)) - {state.rank for state in found})
+    if len(numbers) == 1 and len({state.operation for state in found}) > 1:
+        yield MISMATCH
+    elif len(numbers) == 1 and len(sizes := {state.elements for state in found}) > 1:
+        yield _filled(SIZES, sizes=" / ".join(str(size) for size in sizes))
+    elif len(numbers) > 1:
+        most = max(state.number or 0 for state in found)
+        behind = min(found, key=lambda state: state.number or 0)
+        yield _filled(BEHIND, rank=behind.rank, number=behind.number, most=most)
+    elif absent:
+        names = ", ".join(map(str, absent[:RANKS_SHOWN]))
+        yield _filled(ABSENT, ranks=names, count=len(found))
+    elif world is not None and len(found) == world > 1:
+        yield _filled(TOGETHER, count=world)
+
+
+def _world(text: str) -> int | None:
+    sizes = [int(first or second) for first, second in _WORLD.findall(text)]
+    return max(sizes) if sizes else None
+
+
+def _filled(wording: Wording, **values: object) -> Wording:
+    return Wording(wording.en.format(**values), wording.zh.format(**values))
