@@ -9,6 +9,7 @@ import math
 from diagnosing.job import made
 from flatout.nouns.anatomy import WAITS, Anatomy, Kind, Part
 from flatout.nouns.finding import Cure, Finding, Gain, Severity
+from flatout.nouns.host_time import HostKind, HostLine, HostStack, HostThread, HostTime
 from flatout.nouns.profile import (
     Gap,
     Kernel,
@@ -217,6 +218,62 @@ def cpu() -> Profiled:
     return Profiled(dataclasses.replace(profile, timeline=host), (found,), checks=46)
 
 
+LONG = "a_function_whose_name_is_longer_than_any_column_of_a_table_or_a_frame_of_a_graph"
+MASK = Place("train.py", 14, "mask", "m[i][j] = 1.0")
+SCORE = Place("train.py", 21, "score", 'f1 = f1_score(y, p, average="macro")')
+DEEP = Place(f"package/{'deeper/' * 9}models.py", 114, LONG, f"{LONG} = {LONG}({LONG})")
+PAUSE = Place("train.py", 30, "train", "time.sleep(0.01)")
+LOOP = Place("train.py", 40, "<module>", "train()")
+
+
+def host_time() -> HostTime:
+    """A mask built by a double loop, a metric each step, a pause, a thread that watches.
+
+    The sampled steps take 110 ms, of which sampling takes 10: a step of 80 ms is at 0.8.
+    """
+    python, torch = HostKind.PYTHON, HostKind.TORCH
+    library, waiting = HostKind.LIBRARY, HostKind.WAITING
+    lines = (
+        HostLine(MASK, python, 40.0, "m[i][j] = 1.0", chain=(LOOP, PAUSE), samples=400),
+        HostLine(PAUSE, torch, 20.0, "loss.backward()", "torch", (LOOP,), samples=200),
+        HostLine(SCORE, library, 15.0, "f1_score(...)", "sklearn", (LOOP,), samples=150),
+        HostLine(PAUSE, waiting, 10.0, "time.sleep(0.01)", "time", (LOOP,), samples=100),
+        HostLine(DEEP, library, 2.5, LONG, LONG, (LOOP,), samples=25, modelling=True),
+        HostLine(LOADER, python, 5.0, "decode(path)", chain=(LOOP,), loading=True, samples=50),
+    )
+    own = ("train.py:40 <module>", "train.py:30 train")
+    stacks = (
+        HostStack((*own, "train.py:14 mask"), 40.0, kinds=(python, python, python)),
+        HostStack((*own, "torch Tensor.backward"), 20.0, kinds=(python, python, torch)),
+        HostStack((*own, "sklearn f1_score"), 15.0, kinds=(python, python, library)),
+        HostStack((*own, "waiting in time.sleep(0.01)"), 10.0, kinds=(python, python, waiting)),
+        HostStack((*own, LONG, LONG), 2.5, kinds=(python, python, python, library)),
+        HostStack(("train.py:50 watch",), 4.0, "watcher", (python,)),
+    )
+    threads = (HostThread("watcher", 4.0, PAUSE), HostThread("pin", 1.0, package="torch"))
+    return HostTime(
+        20, 110.0, lines, stacks, threads,
+        gc_ms=2.5, queued_ms=0.0, waited_ms=10.0, cost_ms=10.0, idle_known=True,
+    )  # fmt: skip
+
+
+def scripted() -> Profiled:
+    """On a CPU, a step of 80 ms whose lines of the host are known."""
+    parts = (
+        Part(Kind.USER, 32.0),
+        Part(Kind.MATMUL, 16.0, 12.0),
+        Part(Kind.LIBRARY, 14.0),
+        Part(Kind.BLOCKED, 8.0),
+        Part(Kind.WAIT_DATA, 4.0),
+        Part(Kind.DISPATCH, 4.0),
+        Part(Kind.COLLECTING, 2.0),
+    )
+    profile = dataclasses.replace(
+        cpu().profile, anatomy=Anatomy("cpu", 80.0, parts, steps=6), host=host_time(), timeline=()
+    )
+    return Profiled(profile, (NO_WORKERS,), checks=46)
+
+
 def ranks() -> Profiled:
     """Eight ranks, of which one computes longer."""
     base = made.ddp_profile({Kind.WAIT_RANKS: 30.0, Kind.COMMUNICATION: 12.0})
@@ -238,8 +295,12 @@ def hostile() -> Profiled:
     """Names and paths that would break a page or a terminal that trusts them."""
     place = Place(f"{XSS}.py", 1, XSS, XSS)
     base = naive()
+    stack = HostStack((XSS, XSS), 5.0, kinds=(HostKind.PYTHON, HostKind.LIBRARY))
+    line = HostLine(place, HostKind.LIBRARY, 300.0, XSS, XSS, (place,))
+    host = HostTime(1, 412.0, (line,), (stack,), (HostThread(XSS, 1.0, place),))
     profile = dataclasses.replace(
         base.profile,
+        host=host,
         command=("python", XSS),
         device_name=XSS,
         trace=f"/runs/{XSS}.json",
@@ -279,6 +340,7 @@ ALL = {
     "naive": naive,
     "healthy": healthy,
     "cpu": cpu,
+    "scripted": scripted,
     "ranks": ranks,
     "bare": bare,
     "hostile": hostile,

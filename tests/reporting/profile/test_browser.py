@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ def test_hostile_text_is_shown_and_never_run(show: Any) -> None:
 
 
 @pytest.mark.parametrize("width", [320, 400, 800, 1600])
-@pytest.mark.parametrize("name", ["naive", "hostile"])
+@pytest.mark.parametrize("name", ["naive", "scripted", "hostile"])
 def test_nothing_runs_over_the_edge(show: Any, name: str, width: int) -> None:
     page = show(name, width)
     right = page.execute_script(
@@ -321,6 +322,125 @@ def test_the_roofline_and_the_memory_tell(show: Any) -> None:
         ".map(p => p.dataset.category)"
     )
     assert categories == ["parameters", "optimizer", "activations and gradients"]
+
+
+def frame(page: Any, name: str) -> Any:
+    """The frame of the flame graph whose name begins so."""
+    found = page.find_elements(By.CSS_SELECTOR, f"#flames g.frame[name^='{name}']")
+    return found[0]
+
+
+def share_of_the_step(page: Any, name: str, wanted: float) -> None:
+    """Wait until the frame is as wide as this share of the step: it grows for a moment."""
+    script = "return arguments[0].querySelector('rect').getBoundingClientRect().width"
+
+    def reached(page: Any) -> bool:
+        width, whole = (page.execute_script(script, frame(page, it)) for it in (name, "step"))
+        return bool(whole > 100 and abs(width / whole - wanted) < 0.01)
+
+    WebDriverWait(page, 30).until(reached, f"{name} is not drawn as {wanted} of the step")
+
+
+def test_frames_are_as_wide_as_their_time(show: Any) -> None:
+    page = show("scripted")
+    for name, wanted in {"train.py:14 mask": 0.4, "sklearn": 0.15, "garbage": 0.025}.items():
+        share_of_the_step(page, name, wanted)
+    fills = page.execute_script(
+        "return [...document.querySelectorAll('#flames rect')].map(r => getComputedStyle(r).fill)"
+    )
+    assert len(set(fills)) == 6  # step, four kinds of code, the collector
+
+
+def test_a_frame_tells_its_time_and_zooms_by_mouse(show: Any) -> None:
+    page = show("scripted")
+    mask = frame(page, "train.py:14 mask")
+    share_of_the_step(page, "train.py:14 mask", 0.4)
+    page.execute_script(INTO_VIEW, mask)
+    moves = itertools.count()
+
+    def told(page: Any) -> bool:  # scrolling hides the words: until it has ended
+        ActionChains(page).move_to_element_with_offset(mask, next(moves) % 20, 0).perform()
+        tip = page.execute_script(TIP)
+        return bool(tip == "train.py:14 mask\n32.0 ms, 40% of the step, your Python")
+
+    WebDriverWait(page, 30).until(told)
+    ActionChains(page).click(mask).perform()
+    share_of_the_step(page, "train.py:14 mask", 1.0)
+    assert page.find_elements(By.CSS_SELECTOR, "#flames g.frame[name^='sklearn']") == []
+    page.find_element(By.CSS_SELECTOR, "[data-flames='all']").click()
+    share_of_the_step(page, "train.py:14 mask", 0.4)
+
+
+def test_the_flame_graph_is_used_by_keyboard(show: Any) -> None:
+    page = show("scripted")
+    reachable = "return document.querySelectorAll('#flames [tabindex=\"0\"]').length"
+    name = "return document.activeElement.getAttribute('name')"
+    assert page.execute_script(reachable) == 1
+    page.execute_script("document.querySelector('#flames [tabindex=\"0\"]').focus()")
+    names = []
+    keys = (Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_UP)
+    for key in keys:
+        page.switch_to.active_element.send_keys(key)
+        names.append(page.execute_script(name))
+    assert names == [
+        "train.py:40 <module>",
+        "train.py:30 train",
+        "train.py:14 mask",
+        "torch Tensor.backward",
+        "train.py:30 train",
+    ]
+    page.switch_to.active_element.send_keys(Keys.ARROW_DOWN)
+    assert "32.0 ms, 40% of the step" in page.execute_script(TIP)
+    page.switch_to.active_element.send_keys(Keys.ENTER)
+    share_of_the_step(page, "train.py:14 mask", 1.0)
+    assert page.execute_script(name) == "train.py:14 mask"
+    assert page.execute_script(reachable) == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1400])
+def test_the_host_fits_and_can_be_read(show: Any, width: int, scheme: str) -> None:
+    page = show("scripted", width, scheme)
+    share_of_the_step(page, "train.py:14 mask", 0.4)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    fits = (
+        "return [...document.querySelectorAll('#flames g.frame')].every(g => {"
+        " const label = g.querySelector('div'), w = g.querySelector('rect').getBBox().width;"
+        " return label.getBoundingClientRect().width <= w + 1; })"
+    )
+    WebDriverWait(page, 30).until(lambda it: it.execute_script(fits))  # frames grow for a moment
+    ink, card, fills = page.execute_script(
+        "const c = document.createElement('canvas').getContext('2d', {willReadFrequently: true});"
+        "const dye = (colour, over, alpha) => { c.globalAlpha = 1; c.fillStyle = over;"
+        " c.fillRect(0, 0, 1, 1); c.globalAlpha = alpha; c.fillStyle = colour;"
+        " c.fillRect(0, 0, 1, 1); return [...c.getImageData(0, 0, 1, 1).data]; };"
+        "const ink = page.colour('ink'), card = page.colour('card');"
+        "return [dye(ink, ink, 1), dye(card, card, 1),"
+        " [...document.querySelectorAll('#flames rect')].map(r => { const s = getComputedStyle(r);"
+        "  return dye(s.fill, card, Number(s.fillOpacity)); })]"
+    )
+    assert contrast(ink, card) > 7
+    assert min(contrast(ink, fill) for fill in fills) >= 4.5
+
+
+def test_lines_of_the_host_are_filtered_by_whose_code_it_is(show: Any) -> None:
+    page = show("scripted")
+    kinds = Select(page.find_element(By.CSS_SELECTOR, "[data-tools='table-host-lines'] select"))
+    assert [option.text for option in kinds.options] == [
+        "all",
+        "your Python",
+        "torch",
+        "other packages",
+        "waiting",
+    ]
+    kinds.select_by_visible_text("other packages")
+    assert column(page, "host-lines", 0)[0] == "train.py:21"
+    assert len(column(page, "host-lines", 0)) == 2
+
+
+def test_without_host_data_there_is_no_section_of_it(show: Any) -> None:
+    page = show("cpu")
+    assert page.find_elements(By.CSS_SELECTOR, "#host, #flames, a[href='#host']") == []
 
 
 def test_everything_that_can_be_used_has_a_name(show: Any) -> None:

@@ -131,3 +131,34 @@ def test_numbers_that_are_none_are_null() -> None:
     anatomy = dataclasses.replace(naive.profile.anatomy, mfu=float("nan"))
     odd = dataclasses.replace(naive, profile=dataclasses.replace(naive.profile, anatomy=anatomy))
     assert written(odd)["step"]["mfu"] is None
+
+
+def test_the_host_is_told_by_line_with_totals_and_the_factor_to_an_undisturbed_step() -> None:
+    host = written(examples.scripted())["host"]
+    assert host["lines"][0]["where"] == {
+        "file": "train.py", "line": 14, "function": "mask", "source": "m[i][j] = 1.0",
+    }  # fmt: skip
+    assert (host["lines"][0]["kind"], host["lines"][0]["ms"]) == ("python", 40.0)
+    assert host["threads"][0]["name"] == "watcher"
+    assert host["stacks"][0]["kinds"] == ["python", "python", "python"]
+    assert host["totals"] == {
+        "torch": 20.0,
+        "python": 40.0,
+        "library": 17.5,
+        "waiting": 10.0,
+        "loading": 5.0,
+        "garbage-collection": 2.5,
+    }
+    assert host["scale"] == pytest.approx(0.8)
+
+
+def test_a_document_from_before_the_host_was_sampled_is_read() -> None:
+    published = written(examples.scripted())
+    del published["host"]
+    assert document.read(published).profile.host is None
+    published = written(examples.scripted())
+    for stack in published["host"]["stacks"]:
+        del stack["kinds"]
+    del published["host"]["totals"], published["host"]["scale"]
+    host = document.read(published).profile.host
+    assert host is not None and not any(stack.kinds for stack in host.stacks)

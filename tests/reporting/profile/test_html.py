@@ -13,7 +13,7 @@ import pytest
 
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Gap
-from flatout.reporting.profile import html, tables
+from flatout.reporting.profile import cells, html, tables
 from machines.healthy import changed
 from reporting import profiled_examples as examples
 from reporting.test_html import Page
@@ -70,7 +70,10 @@ def test_it_says_what_to_change_and_where() -> None:
     assert "412 ms per step, 232 ms of it waiting for data; GPU idle 69%" in text
     assert "DATA001: the loader has no worker processes" in text
     assert "train.py:80 in train_epoch 80 for images, labels in loader:" in text
-    assert "412 → 180 ms per step, 2.29× (2.09× to 2.54×) 412 ms less 232 ms" in text
+    assert (
+        "412 → 180 ms per step, 2.29× (2.09× to 2.54×) 412 ms less 232 ms that the device waits"
+        in text
+    )
     assert "num_workers=8, persistent_workers=True" in text
     assert "the boost loader-workers , which" in text
     assert "88 running += loss.item()" in text
@@ -103,7 +106,7 @@ def test_the_trace_is_linked_where_it_lies_beside_the_page(tmp_path: Path) -> No
     assert "download" not in elsewhere and "rank 0.json.gz" in elsewhere
 
 
-@pytest.mark.parametrize("name", ["naive", "large"])
+@pytest.mark.parametrize("name", ["naive", "scripted", "large"])
 def test_the_file_is_small(name: str) -> None:
     text = html.render(getattr(examples, name)(), Path("/nowhere"))
     assert len(text.encode()) < LARGEST / 5
@@ -111,7 +114,7 @@ def test_the_file_is_small(name: str) -> None:
 
 def test_what_a_table_leaves_out_is_told() -> None:
     table = tables.kernels(examples.large().profile)
-    assert len(table.rows) == tables.AT_MOST
+    assert len(table.rows) == cells.AT_MOST
     assert table.note.startswith("Per step. 1,100 more, 1.32 ms together")
     times = [row.ms for row in table.rows]
     assert times == sorted(times, reverse=True)
@@ -120,7 +123,7 @@ def test_what_a_table_leaves_out_is_told() -> None:
 def test_small_tables_stay_small_and_leave_out_empty_columns() -> None:
     gaps = tuple(Gap(Kind.WAIT_HOST, 1.0, 1.0) for _ in range(40))
     (table, *_) = tables.waits(changed(examples.bare().profile, gaps=gaps))
-    assert len(table.rows) == tables.FEW
+    assert len(table.rows) == cells.FEW
     assert "28 smaller ones are in the JSON" in table.note
     assert table.columns == ("Cause", "Time", "Of the step", "Gaps")
     assert {len(row.cells) for row in table.rows} == {4}
@@ -148,3 +151,26 @@ def test_odd_bytes_in_a_path_do_not_break_the_page(tmp_path: Path) -> None:
     profiled = dataclasses.replace(examples.naive(), findings=(odd,), run_folder="/runs/\udcff")
     html.write_report(profiled, tmp_path / "profile.html")
     assert "\\udcff" in (tmp_path / "profile.html").read_text(encoding="utf-8")
+
+
+def test_the_library_that_draws_flames_is_only_in_pages_that_have_some() -> None:
+    assert "d3-flame-graph 5" in page("scripted").scripts[1]
+    assert "Permission to use, copy, modify" in page("scripted").scripts[1]
+    assert "d3-flame-graph" not in page("cpu").scripts[1]
+
+
+def test_host_time_is_a_section_only_where_it_was_sampled() -> None:
+    text = words("scripted")
+    assert "Where the host's time goes your Python 32.0 ms, torch 16.0 ms" in text
+    assert "train.py:14 32.0 ms 40% your Python mask m[i][j] = 1.0" in text
+    assert "Other threads" in text and "watcher" in text
+    for name in ("cpu", "naive", "bare"):
+        assert "host's time goes" not in words(name)
+
+
+def test_the_licences_of_what_is_vendored_lie_beside_it() -> None:
+    folder = html.TEMPLATES / "vendored"
+    licences = (folder / "LICENSES.txt").read_text(encoding="utf-8")
+    for name in ("d3-flame-graph 5.0.0", "Apache License", "ISC License", "BSD 3-Clause"):
+        assert name in licences
+    assert [path.name for path in sorted(folder.glob("*.js"))] == ["d3-flame-graph.js"]

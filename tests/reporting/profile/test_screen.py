@@ -16,6 +16,7 @@ from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting import plain, terminal
 from flatout.reporting.paragraphs import LABEL
 from flatout.reporting.profile.screen import NAME, words
+from machines.healthy import changed
 from reporting import profiled_examples as examples
 
 BAR = LABEL + NAME + 9 + 6 + 2
@@ -211,3 +212,41 @@ def test_the_line_that_is_told_is_the_new_one() -> None:
     assert _change(("# remark", "pip install x")) == "pip install x"
     assert _change(("# remark",)) == "# remark"
     assert _change(()) == ""
+
+
+def host_lines(text: str) -> list[str]:
+    """The lines of the host, without their label."""
+    rows = text.splitlines()
+    first = next((n for n, row in enumerate(rows) if row.startswith("host")), None)
+    if first is None:
+        return []
+    last = next(n for n in range(first + 1, len(rows)) if rows[n][:LABEL].strip())
+    return [row[LABEL:] for row in rows[first:last]]
+
+
+def test_the_costliest_lines_of_the_host_stand_below_the_anatomy() -> None:
+    assert host_lines(drawn(examples.scripted())) == [
+        "train.py:14 mask()          32.0 ms   40%  m[i][j] = 1.0",
+        "train.py:21 score()         12.0 ms   15%  f1 = f1_score(y, p, aver...",
+        "train.py:30 train()         8.00 ms   10%  time.sleep(0.01)",
+    ]
+
+
+def test_a_short_screen_names_one_line_of_the_host() -> None:
+    assert len(host_lines(drawn(examples.scripted(), height=30, color_system=None))) == 1
+
+
+def test_a_long_path_keeps_its_end() -> None:
+    profiled = examples.scripted()
+    assert profiled.profile.host is not None
+    lines = tuple(
+        dataclasses.replace(line, ms=30.0)
+        for line in profiled.profile.host.lines
+        if line.where == examples.DEEP
+    )
+    (row,) = host_lines(drawn(changed(profiled, profile__host__lines=lines)))
+    assert row.startswith("...r/deeper/models.py:114   24.0 ms")
+
+
+def test_without_sampled_stacks_no_line_of_the_host_is_named() -> None:
+    assert host_lines(drawn(changed(examples.scripted(), profile__host=None))) == []

@@ -12,7 +12,7 @@ from flatout.nouns.finding import Finding
 from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting import plain
 from flatout.reporting.document import as_json
-from flatout.reporting.profile import words
+from flatout.reporting.profile import compare_host, words
 from flatout.reporting.profile.document import read
 
 COMPARE = "flatout.profile-compare/1"
@@ -22,13 +22,13 @@ KERNELS = 20
 EXPLAIN = 3
 """Parts that are named as explaining the difference."""
 CODES = {
-    "DATA": (Kind.WAIT_DATA, *HOST_PARTS),
+    "DATA": (Kind.WAIT_DATA, Kind.PYTHON),
     "SYNC": (Kind.WAIT_SYNC,),
     "HOST": (Kind.WAIT_HOST, *HOST_PARTS),
     "COPY": (Kind.COPY, Kind.CONVERSION),
     "COMM": (Kind.COMMUNICATION, Kind.WAIT_RANKS),
 }
-"""Which parts findings of a family are about."""
+"""Which parts findings of a family are about, but for those of `compare_host.CODES`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +115,7 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> ProfileComparison:
     """What changed from document `a` to `b`. Raises UserError where one of them is no profile."""
     first, second = read(a), read(b)
     before, after = first.profile, second.profile
+    folded = compare_host.folded(before, after)
     gone = _only(first.findings, second.findings)
     new = _only(second.findings, first.findings)
     changed, appeared, vanished = _kernels(before, after)
@@ -122,7 +123,7 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> ProfileComparison:
     return ProfileComparison(
         before.anatomy.step_ms,
         after.anatomy.step_ms,
-        tuple(_parts(before, after, reasons)),
+        tuple(_parts(*(folded or (before, after)), reasons)),
         changed,
         appeared,
         vanished,
@@ -131,7 +132,7 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> ProfileComparison:
         tuple(map(_brief, new)),
         tuple(_brief(finding) for finding in second.findings if finding not in new),
         _samples(before, after),
-        tuple(_caveats(first, second)),
+        (*_caveats(first, second), *((compare_host.FOLDED,) if folded else ())),
     )
 
 
@@ -158,7 +159,8 @@ def _parts(before: Profile, after: Profile, reasons: Reasons) -> Iterator[Change
         calls = (_launches(before_anatomy, kind), _launches(after_anatomy, kind))
         why: tuple[str, ...] = ()
         if abs(after_ms - before_ms) >= LEAST * longer:
-            why = tuple(_why(kind, before, after, calls, reasons))
+            lines = compare_host.reasons(kind, before, after, LEAST * longer)
+            why = (*lines, *_why(kind, before, after, calls, reasons))
         changes.append(Change(words.kind(kind), before_ms, after_ms, kind, *calls, why))
     yield from sorted(changes, key=lambda change: -abs(change.ms))
 
@@ -176,7 +178,7 @@ def _why(
             if isinstance(reason, Change):
                 if reason.kind is kind:
                     yield f"{label}: {words.kernel(reason.name, 60)}"
-            elif kind in CODES.get(reason.code.rstrip("0123456789"), ()):
+            elif kind in _about(reason.code):
                 place = f" at {reason.where}" if reason.where else ""
                 yield f"{label}: {reason.code}{place}, {plain.one_line(reason.title)}"
     noun = "operators" if after.anatomy.device == "cpu" else "launches"
@@ -191,6 +193,12 @@ def _why(
     ]
     if units.UNKNOWN not in rates and rates[0] != rates[1]:
         yield f"{rates[0]} -> {rates[1]}"
+
+
+def _about(code: str) -> tuple[Kind, ...]:
+    """The parts that a finding is about."""
+    family = code.rstrip("0123456789")
+    return compare_host.CODES.get(code, CODES.get(family, ()))
 
 
 def _kernels(

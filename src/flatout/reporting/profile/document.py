@@ -14,7 +14,8 @@ from typing import Any
 from flatout.nouns import decoding, documents
 from flatout.nouns.errors import UserError
 from flatout.nouns.finding import Finding
-from flatout.nouns.profile import Profiled
+from flatout.nouns.host_time import HostKind
+from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting.document import as_json
 from flatout.reporting.profile import words
 
@@ -33,7 +34,8 @@ def document(profiled: Profiled) -> dict[str, Any]:
             "anatomy": parts,
             "findings": [_finding(finding) for finding in profiled.findings],
             "step": _fields(anatomy, without=("step_ms", "parts")),
-            **_fields(profile, without=("anatomy",)),
+            **_fields(profile, without=("anatomy", "host")),
+            "host": _host(profile),
             **_fields(profiled, without=("profile", "findings", "report_path")),
             "largest_gain": max(map(words.saved, profiled.findings), default=0.0),
             "report": profiled.report_path,
@@ -79,6 +81,17 @@ def _fields(noun: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:
 def _part(raw: dict[str, Any], step_ms: float) -> dict[str, Any]:
     kind, ms = raw.pop("kind"), raw.pop("ms")
     return {"part": kind, "ms": ms, "share": ms / step_ms if step_ms else 0.0, **raw}
+
+
+def _host(profile: Profile) -> dict[str, Any] | None:
+    """The host's time, its figures those of the sampled steps: times `scale` an undisturbed one."""
+    host = profile.host
+    if host is None:
+        return None
+    totals = {str(kind): host.total_ms(kind) for kind in HostKind}
+    totals["loading"] = host.total_ms(*HostKind, loading=True)
+    totals["garbage-collection"] = host.gc_ms
+    return {**_fields(host), "totals": totals, "scale": host.scale(profile.anatomy.step_ms)}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from flatout.reporting.html import (
     times,
     write_page,
 )
-from flatout.reporting.profile import figures, tables, words
+from flatout.reporting.profile import figures, host, tables, words
 
+FLAMES = ("vendored/d3-flame-graph.js", "profile_flames.js")
 SCRIPTS = ("profile_page.js", "profile_timeline.js", "profile_charts.js", "profile_tables.js")
 STYLES = ("report.css", "profile.css")
 
@@ -38,7 +39,8 @@ def write_report(profiled: Profiled, path: Path) -> None:
 def render(profiled: Profiled, folder: Path) -> str:
     """The page as text. folder: where it will lie, for the link to the trace beside it."""
     profile = profiled.profile
-    script = "\n".join(_text(name) for name in SCRIPTS)
+    data = page_figures(profile)
+    script = "\n".join(_text(name) for name in scripts(data))
     page = (
         templates()
         .get_template("profile.html.j2")
@@ -60,10 +62,11 @@ def render(profiled: Profiled, folder: Path) -> str:
             tables={table.id: table for table in tables.tables(profile)},
             waits=tables.waits(profile),
             ceilings=tables.ceilings(profile),
+            host=host.section(profile),
             traces=traces(profile, folder),
             environment=surroundings(profiled),
-            data=script_json(page_figures(profile)),
-            drawn=drawn(profile),
+            data=script_json(data),
+            drawn={name for name, figure in data.items() if figure},
             style="\n".join(_text(name) for name in STYLES),
             script=script,
             script_hash=digest(script),
@@ -80,12 +83,14 @@ def page_figures(profile: Profile) -> dict[str, Any]:
         "timeline": figures.timeline(profile),
         "roofline": figures.roofline(profile),
         "memory": figures.memory(profile),
+        "flames": host.flames(profile),
     }
 
 
-def drawn(profile: Profile) -> set[str]:
-    """Names of the figures for which there are numbers."""
-    return {name for name, figure in page_figures(profile).items() if figure}
+def scripts(data: dict[str, Any]) -> tuple[str, ...]:
+    """Names of the page's scripts; what draws flame graphs is in it only where there is one."""
+    first, *others = SCRIPTS
+    return (first, *(FLAMES if data["flames"] else ()), *others)
 
 
 def key_figures(profile: Profile) -> list[tuple[str, str, str]]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from flatout.nouns import units
 from flatout.nouns.anatomy import HOST_PARTS, WAITS, Kind, Part
 from flatout.nouns.finding import Finding
-from flatout.nouns.profile import Profiled
+from flatout.nouns.profile import Place, Profile, Profiled
 from flatout.reporting import plain
 from flatout.reporting.paragraphs import LABEL, Line, paragraph, show, whole, width_of
-from flatout.reporting.profile import words
+from flatout.reporting.profile import host, words
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +55,8 @@ def screen(profiled: Profiled, width: int, height: int, mark: str = "#") -> list
     head = list(_head(profiled, width, short))
     tail = list(_tail(profiled, width, short))
     anatomy = list(_anatomy(profiled, width, 6 if short else 12, mark))
-    top = [*head, Line(""), *anatomy, *_reached(profiled, width, short)]
+    host_lines = _host(profiled.profile, width, 1 if short else 3)
+    top = [*head, Line(""), *anatomy, *host_lines, *_reached(profiled, width, short)]
     # The prompt, two empty lines, and the line that says that there are more.
     room = height - len(top) - len(tail) - 4
     findings, count = _findings(profiled, width, room, short)
@@ -109,6 +110,28 @@ def _row(label: str, name: str, part: Part, share: float, bar: str, begin: int) 
     style = STYLES.get(part.kind, "blue")
     text = f"{left}{bar}"
     return Line(text, ((0, len(label), "bold"), (len(left) + begin, len(text), style)))
+
+
+def _host(profile: Profile, width: int, at_most: int) -> Iterator[Line]:
+    """The user's own lines that the host's time goes to, under the columns of the anatomy."""
+    step_ms = profile.anatomy.step_ms
+    for number, line in enumerate(host.costliest(profile, at_most)):
+        label = "host" if number == 0 else ""
+        figures = f"{units.milliseconds(line.ms):>9}{units.share(line.ms / step_ms):>6}"
+        left = f"{label:<{LABEL}}{_place(line.where, NAME - 1):<{NAME}}{figures}  "
+        source = plain.cut(plain.one_line(line.where.source), max(width - len(left), 0))
+        text = f"{left}{source}".rstrip()
+        yield Line(text, ((0, len(label), "bold"), (len(left), len(text), "cyan")))
+
+
+def _place(place: Place, width: int) -> str:
+    """train.py:14 mask(); of what is too long the end without the function."""
+    location = plain.one_line(str(place))
+    name = plain.one_line(place.function).rpartition(".")[2]
+    named = f"{location} {name}()" if name.isidentifier() else location
+    if len(named) <= width:
+        return named
+    return location if len(location) <= width else f"...{location[3 - width :]}"
 
 
 def _reached(profiled: Profiled, width: int, short: bool) -> Iterator[Line]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from flatout.nouns import units
-from flatout.nouns.anatomy import Kind
-from flatout.nouns.profile import DeviceSample, Place, Profile, RankSeen
+from flatout.nouns.profile import DeviceSample, Profile, RankSeen
 from flatout.reporting import plain
-from flatout.reporting.profile import words
+from flatout.reporting.profile import cells, words
+from flatout.reporting.profile.cells import Cell, ReportRow, Table
 
-AT_MOST = 400
-"""Rows of one table; the rest is in the JSON."""
 DTYPES = {
     "c10::BFloat16": "bfloat16",
     "c10::Half": "float16",
@@ -48,51 +44,8 @@ DEVICE_COLUMNS = (
     "Memory",
     "Held back by",
 )
-FEW = 12
-"""Rows of a table that is read as a whole."""
 SLOWER = 1.05
 """From this many times the median step on, a rank is marked."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One cell; `value` is what it is sorted by, where that is not its text."""
-
-    text: str
-    value: float | None = None
-    style: str = ""
-    """name, where, short, kind, slow."""
-
-
-@dataclass(frozen=True)
-class ReportRow:
-    """One row, with the time that it stands for."""
-
-    cells: tuple[Cell, ...]
-    ms: float = 0.0
-    kind: Kind | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """One table; `many` has more rows than are read, and can be sorted and filtered."""
-
-    id: str
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    rows: tuple[ReportRow, ...]
-    many: bool = False
-
-    def numbers(self, column: int) -> bool:
-        """Whether the column holds numbers."""
-        return any(row.cells[column].value is not None for row in self.rows)
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """Kinds that occur, with their names: what can be filtered by."""
-        present = {row.kind for row in self.rows if row.kind is not None}
-        return {str(kind): words.kind(kind) for kind in Kind if kind in present}
 
 
 def kernels(profile: Profile) -> Table:
@@ -101,23 +54,23 @@ def kernels(profile: Profile) -> Table:
     rows = [
         ReportRow(
             (
-                _name(kernel.name),
-                _kind(kernel.kind),
-                _ms(kernel.ms),
-                _share(kernel.ms, step),
-                _number(kernel.calls),
-                _each(kernel.ms, kernel.calls),
-                _where(kernel.where),
+                cells.name(kernel.name),
+                cells.kind(kernel.kind),
+                cells.milliseconds(kernel.ms),
+                cells.share(kernel.ms, step),
+                cells.number(kernel.calls),
+                cells.each(kernel.ms, kernel.calls),
+                cells.where(kernel.where),
                 Cell(plain.one_line(kernel.operator), style="short"),
                 Cell({True: "yes", False: "no", None: ""}[kernel.tensor_cores]),
-                _percent(kernel.occupancy),
+                cells.percent(kernel.occupancy),
             ),
             kernel.ms,
             kernel.kind,
         )
         for kernel in sorted(profile.kernels, key=lambda kernel: -kernel.ms)
     ]
-    return _many("kernels", "Kernels", KERNEL_COLUMNS, rows)
+    return cells.many("kernels", "Kernels", KERNEL_COLUMNS, rows)
 
 
 def operators(profile: Profile) -> Table:
@@ -129,21 +82,21 @@ def operators(profile: Profile) -> Table:
     ):
         ms = operator.host_ms if cpu else operator.device_ms
         rate = words.flops_per_s(operator.flops, ms) if operator.flops and ms > 0 else ""
-        cells = (
-            _name(f"{operator.name} (backward)" if operator.backward else operator.name),
-            _kind(operator.kind),
-            *(() if cpu else (_ms(operator.device_ms),)),
-            _ms(operator.host_ms),
-            _number(operator.calls),
-            _where(operator.where),
+        row_cells = (
+            cells.name(f"{operator.name} (backward)" if operator.backward else operator.name),
+            cells.kind(operator.kind),
+            *(() if cpu else (cells.milliseconds(operator.device_ms),)),
+            cells.milliseconds(operator.host_ms),
+            cells.number(operator.calls),
+            cells.where(operator.where),
             Cell(rate, (operator.flops or 0.0) / ms if ms > 0 else 0.0),
             Cell(plain.one_line(", ".join(DTYPES.get(dtype, dtype) for dtype in operator.dtypes))),
             Cell(plain.one_line("; ".join(operator.shapes)), style="short"),
         )
-        rows.append(ReportRow(cells, ms, operator.kind))
+        rows.append(ReportRow(row_cells, ms, operator.kind))
     times = ("Time",) if cpu else ("On the device", "On the host")
     columns = ("Operator", "Kind", *times, "Calls", "Line", "Reached", "Types", "Shapes")
-    return _many("operators", "Operators", columns, rows)
+    return cells.many("operators", "Operators", columns, rows)
 
 
 def waits(profile: Profile) -> list[Table]:
@@ -155,7 +108,7 @@ def waits(profile: Profile) -> list[Table]:
         _collectives(profile),
         _calls(profile),
     )
-    return [_few(table) for table in candidates if table.rows]
+    return [cells.few(table) for table in candidates if table.rows]
 
 
 def ranks(profile: Profile) -> Table:
@@ -196,49 +149,16 @@ def ceilings(profile: Profile) -> Table:
     return Table("ceilings", "Ceilings", "As `flatout bench` measured them.", columns, tuple(rows))
 
 
-def _many(id_: str, title: str, columns: tuple[str, ...], rows: list[ReportRow]) -> Table:
-    note = "Per step."
-    if len(rows) > AT_MOST:
-        omitted = rows[AT_MOST:]
-        time = units.milliseconds(sum(row.ms for row in omitted))
-        note = f"Per step. {len(omitted):,} more, {time} together, are in the JSON (--json)."
-    shown = sorted(rows[:AT_MOST], key=lambda row: -row.ms)
-    return _without_empty(Table(id_, title, note, columns, tuple(shown), many=True))
-
-
-def _few(table: Table) -> Table:
-    """The table without its tail and its empty columns."""
-    note = table.note
-    if len(table.rows) > FEW:
-        note = f"{note} {len(table.rows) - FEW:,} smaller ones are in the JSON (--json)."
-    rows = table.rows[:FEW]
-    return _without_empty(dataclasses.replace(table, note=note, rows=rows))
-
-
-def _without_empty(table: Table) -> Table:
-    indices = [
-        index
-        for index in range(len(table.columns))
-        if any(row.cells[index].text for row in table.rows)
-    ]
-    rows = tuple(
-        dataclasses.replace(row, cells=tuple(row.cells[index] for index in indices))
-        for row in table.rows
-    )
-    columns = tuple(table.columns[index] for index in indices)
-    return dataclasses.replace(table, columns=columns, rows=rows)
-
-
 def _gaps(profile: Profile) -> Table:
     rows = [
         ReportRow(
             (
-                _kind(gap.kind),
-                _ms(gap.ms),
-                _share(gap.ms, profile.anatomy.step_ms),
-                _number(gap.count),
+                cells.kind(gap.kind),
+                cells.milliseconds(gap.ms),
+                cells.share(gap.ms, profile.anatomy.step_ms),
+                cells.number(gap.count),
                 Cell(plain.one_line(gap.doing), style="short"),
-                _where(gap.where),
+                cells.where(gap.where),
             ),
             kind=gap.kind,
         )
@@ -254,10 +174,10 @@ def _syncs(profile: Profile) -> Table:
         ReportRow(
             (
                 Cell(plain.one_line(sync.name)),
-                _number(sync.calls),
-                _ms(sync.ms),
-                _ms(sync.idle_ms),
-                _where(sync.where),
+                cells.number(sync.calls),
+                cells.milliseconds(sync.ms),
+                cells.milliseconds(sync.idle_ms),
+                cells.where(sync.where),
             )
         )
         for sync in profile.syncs
@@ -273,12 +193,12 @@ def _copies(profile: Profile) -> Table:
             (
                 Cell(copy.direction),
                 Cell({True: "pinned", False: "pageable", None: ""}[copy.pinned]),
-                _number(copy.calls),
+                cells.number(copy.calls),
                 Cell(units.size(copy.bytes), copy.bytes),
-                _ms(copy.ms),
+                cells.milliseconds(copy.ms),
                 Cell(words.bytes_per_s(copy.bytes, copy.ms)),
-                _ms(copy.exposed_ms),
-                _where(copy.where),
+                cells.milliseconds(copy.exposed_ms),
+                cells.where(copy.where),
             )
         )
         for copy in profile.copies
@@ -293,13 +213,13 @@ def _collectives(profile: Profile) -> Table:
         ReportRow(
             (
                 Cell(collective.name),
-                _number(collective.calls),
+                cells.number(collective.calls),
                 Cell(
                     units.size(collective.bytes) if collective.bytes else "",
                     collective.bytes or 0.0,
                 ),
-                _ms(collective.ms),
-                _ms(collective.exposed_ms),
+                cells.milliseconds(collective.ms),
+                cells.milliseconds(collective.exposed_ms),
             )
         )
         for collective in profile.collectives
@@ -315,8 +235,8 @@ def _calls(profile: Profile) -> Table:
         ReportRow(
             (
                 Cell(plain.one_line(f"{call.name} {call.detail}")),
-                _number(call.calls),
-                _ms(call.s * 1000),
+                cells.number(call.calls),
+                cells.milliseconds(call.s * 1000),
                 Cell(plain.one_line(call.where or ""), style="where"),
             )
         )
@@ -329,7 +249,7 @@ def _calls(profile: Profile) -> Table:
 def _rank(rank: RankSeen, median_ms: float, median_compute_ms: float) -> ReportRow:
     style = "slow" if rank.compute_ms > SLOWER * median_compute_ms else ""
     times = (rank.step_ms, rank.busy_ms, rank.compute_ms, rank.communication_ms)
-    step, busy, compute, communication = (_ms(value) for value in times)
+    step, busy, compute, communication = (cells.milliseconds(value) for value in times)
     if rank.step_ms > SLOWER * median_ms:
         step = Cell(step.text, step.value, "slow")
     compute_cell = Cell(compute.text, compute.value, style)
@@ -361,43 +281,6 @@ def _of(value: float | None, limit: float | None, unit: str) -> str:
     if value is None:
         return units.UNKNOWN
     return f"{value:.0f} of {limit:.0f} {unit}" if limit else f"{value:.0f} {unit}"
-
-
-def _name(text: str) -> Cell:
-    return Cell(plain.one_line(text).removeprefix("void "), style="name")
-
-
-def _kind(kind: Kind) -> Cell:
-    return Cell(words.kind(kind), style=f"kind k-{kind}")
-
-
-def _where(place: Place | None) -> Cell:
-    return Cell(plain.one_line(str(place)) if place else "", style="where")
-
-
-def _ms(value: float) -> Cell:
-    small = 0 < abs(value) < 0.1
-    return Cell(f"{value * 1000:.3g} us" if small else units.milliseconds(value), value)
-
-
-def _each(ms: float, calls: float) -> Cell:
-    return _ms(ms / calls) if calls else Cell("", 0.0)
-
-
-def _number(value: float) -> Cell:
-    """Means over steps: 12 calls, 0.5 calls."""
-    whole = value >= 9.95 or value == round(value)
-    text = f"{value:,.0f}" if whole else f"{value:.2g}"
-    return Cell(text, value)
-
-
-def _share(ms: float, step_ms: float) -> Cell:
-    share = ms / step_ms if step_ms else 0.0
-    return Cell(units.share(share), share)
-
-
-def _percent(value: float | None) -> Cell:
-    return Cell("" if value is None else units.share(value), value if value is not None else -1.0)
 
 
 def tables(profile: Profile) -> Iterable[Table]:

@@ -39,6 +39,18 @@ const page = (() => {
   };
   const hide = () => (tip.hidden = true);
   let focused = null;
+  // Words of what was reached by keyboard, and their end.
+  const reach = (element, text) => {
+    focused = () => {
+      const box = element.getBoundingClientRect();
+      show(text, box.right, box.bottom);
+    };
+    focused();
+  };
+  const leave = () => {
+    focused = null;
+    hide();
+  };
 
   // A mark that tells more when it is pointed at or reached by keyboard.
   const tell = (element, text) => {
@@ -47,18 +59,8 @@ const page = (() => {
     element.setAttribute("aria-label", text.replaceAll("\n", ", "));
     element.addEventListener("pointermove", (event) => show(text, event.clientX, event.clientY));
     element.addEventListener("pointerleave", hide);
-    const beside = () => {
-      const box = element.getBoundingClientRect();
-      show(text, box.right, box.bottom);
-    };
-    element.addEventListener("focus", () => {
-      focused = beside;
-      beside();
-    });
-    element.addEventListener("blur", () => {
-      focused = null;
-      hide();
-    });
+    element.addEventListener("focus", () => reach(element, text));
+    element.addEventListener("blur", leave);
   };
 
   const SVG = "http://www.w3.org/2000/svg";
@@ -100,5 +102,5 @@ const page = (() => {
     redraw();
   });
 
-  return { data, colour, kind, word, tick, ms, size, flops, rate, show, hide, tell, svg, ticks, drawn };
+  return { data, colour, kind, word, tick, ms, size, flops, rate, show, hide, reach, leave, tell, svg, ticks, drawn };
 })();

@@ -39,7 +39,7 @@
   // Long names are cut after two lines until clicked.
   for (const table of document.querySelectorAll("table")) {
     table.addEventListener("click", (event) => {
-      const name = event.target.closest(".name, .short");
+      const name = event.target.closest(".name, .code, .short");
       if (name && !String(getSelection())) name.classList.toggle("open");
     });
   }

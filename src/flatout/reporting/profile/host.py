@@ -1,0 +1,231 @@
+"""The host's time for people: flame graph, tables of lines and threads, and what they sum up to.
+
+Milliseconds are those of an undisturbed step, unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flatout.nouns import units
+from flatout.nouns.anatomy import Kind
+from flatout.nouns.host_time import HostKind, HostLine, HostStack, HostThread, total_ms
+from flatout.nouns.place import Place
+from flatout.nouns.profile import Profile
+from flatout.reporting import plain
+from flatout.reporting.profile import cells, words
+from flatout.reporting.profile.cells import Cell, ReportRow, Table
+
+LEAST_SHARE = 0.1
+"""Of the step, from which on the terminal names lines of the host."""
+LEAST_LINE = 0.01
+"""Of the step: lines that take less are not named there."""
+LEAST_QUEUED = 0.02
+"""Of a sampled step, from which on waiting for a core is told."""
+CHAIN = 3
+"""Lines of a chain of calls that are shown, the innermost, which come first."""
+LINE_COLUMNS = (
+    "Line",
+    "Time",
+    "Of the step",
+    "Whose code",
+    "Function",
+    "Source",
+    "Calls",
+    "In",
+    "Called from",
+)
+OWN = (HostKind.PYTHON, HostKind.LIBRARY, HostKind.WAITING)
+"""What a line of the user's costs beside torch's operators."""
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CostlyLine:
+    """A line of the user's with all that it costs the host, but for torch's operators."""
+
+    where: Place
+    ms: float
+
+
+def scale(profile: Profile) -> float:
+    """From the sampled steps to an undisturbed one."""
+    return profile.host.scale(profile.anatomy.step_ms) if profile.host is not None else 1.0
+
+
+@dataclass(frozen=True)
+class HostSection:
+    """What the page says of the host's time, beside the flame graph."""
+
+    sums: list[tuple[str, str, float]]
+    remarks: list[str]
+    lines: Table
+    threads: Table
+
+
+def section(profile: Profile) -> HostSection:
+    """All of it; empty where no stacks were sampled."""
+    return HostSection(sums(profile), list(remarks(profile)), lines(profile), threads(profile))
+
+
+def flames(profile: Profile) -> Json | None:
+    """Stacks of the thread that trains as a tree, times in milliseconds, with names of kinds."""
+    stacks = [stack for stack in profile.host.stacks if not stack.thread] if profile.host else []
+    if not profile.host or not stacks:
+        return None
+    factor = scale(profile)
+    root = _node("step", "")
+    for stack in stacks:
+        _grow(root, stack, factor)
+    if profile.host.gc_ms > 0:
+        collecting = HostStack(("garbage collection",), profile.host.gc_ms)
+        _grow(root, collecting, factor, str(Kind.COLLECTING))
+    root["value"] = max(root["value"], profile.anatomy.step_ms)
+    names = {str(kind): name for kind, name in cells.HOST_KINDS.items()}
+    names[str(Kind.COLLECTING)] = words.kind(Kind.COLLECTING)
+    shades = {str(kind): str(shade) for kind, shade in cells.SHADES.items()}
+    return {"root": _finished(root), "names": names, "shades": shades}
+
+
+def _node(name: str, kind: str) -> Json:
+    return {"name": name, "kind": kind, "value": 0.0, "children": {}}
+
+
+def _grow(root: Json, stack: HostStack, factor: float, kind: str = "") -> None:
+    """Add one stack to the tree. kind: of frames that have none of their own."""
+    node = root
+    node["value"] += factor * stack.ms
+    kinds = list(map(str, stack.kinds)) or [kind] * len(stack.frames)
+    for frame, kind_of in zip(stack.frames, kinds, strict=False):
+        name = plain.one_line(frame)
+        node = node["children"].setdefault((name, kind_of), _node(name, kind_of))
+        node["value"] += factor * stack.ms
+
+
+def _finished(node: Json) -> Json:
+    """As the library that draws it takes it: children in a list, the longest first."""
+    children = sorted(node["children"].values(), key=lambda child: -child["value"])
+    value = round(node["value"], 5)
+    return {**node, "value": value, "children": [_finished(child) for child in children]}
+
+
+def sums(profile: Profile) -> list[tuple[str, str, float]]:
+    """Of the thread that trains: colour, name and milliseconds of each kind, the longest first."""
+    host = profile.host
+    if host is None:
+        return []
+    factor = scale(profile)
+    rows = [
+        (str(cells.SHADES[kind]), name, factor * total_ms(host.of(kind)))
+        for kind, name in cells.HOST_KINDS.items()
+    ]
+    loading = factor * total_ms(line for line in host.lines if line.loading)
+    rows.append((str(Kind.WAIT_DATA), "making batches in this process", loading))
+    collecting = factor * host.gc_ms
+    rows.append((str(Kind.COLLECTING), words.kind(Kind.COLLECTING), collecting))
+    return sorted((row for row in rows if row[2] > 0), key=lambda row: -row[2])
+
+
+def remarks(profile: Profile) -> Iterator[str]:
+    """How it was sampled, and whether other programs took the cores meanwhile."""
+    host = profile.host
+    if host is None:
+        return
+    yield (
+        f"Sampled about a thousand times a second in {units.count(host.steps, 'step')} in which "
+        "nothing else was recorded."
+    )
+    if profile.anatomy.device != "cpu":
+        device = words.device(profile.anatomy)
+        yield f"The host runs ahead of the {device}: it costs time only where the {device} waits."
+    if (host.queued_ms or 0.0) >= LEAST_QUEUED * host.step_ms:
+        yield (
+            f"The cores were shared: for {units.milliseconds(host.queued_ms)} of a sampled step "
+            "the thread that trains could have run and had no core. Other programs, or threads of "
+            "this one, had them; that time is in none of the lines."
+        )
+    if not host.idle_known:
+        yield "This system does not tell waiting from running: waiting is in the lines."
+
+
+def lines(profile: Profile) -> Table:
+    """The costliest lines of the user's on the host, with what they call."""
+    step_ms, factor = profile.anatomy.step_ms, scale(profile)
+    host_lines = profile.host.lines if profile.host is not None else ()
+    rows = [_row(line, factor * line.ms, step_ms) for line in host_lines]
+    return cells.many("host-lines", "Lines of the host", LINE_COLUMNS, rows)
+
+
+def _row(line: HostLine, ms: float, step_ms: float) -> ReportRow:
+    chain = " < ".join(str(place) for place in line.chain[: -CHAIN - 1 : -1])
+    row_cells = (
+        cells.where(line.where),
+        cells.milliseconds(ms),
+        cells.share(ms, step_ms),
+        cells.host_kind(line.kind, line.package if line.kind is HostKind.LIBRARY else ""),
+        Cell(plain.one_line(line.where.function), style="where"),
+        cells.code(line.where.source),
+        cells.code("" if line.callee == line.where.source else line.callee),
+        Cell(_part(line)),
+        Cell(plain.one_line(chain), style="short"),
+    )
+    return ReportRow(row_cells, ms, line.kind)
+
+
+def _part(line: HostLine) -> str:
+    """Which part of a training program it runs in; empty: the loop itself."""
+    if line.loading:
+        return "loader"
+    if line.updating:
+        return "optimizer"
+    return "model" if line.modelling else ""
+
+
+def threads(profile: Profile) -> Table:
+    """Other threads of the process, the busiest first."""
+    others = profile.host.threads if profile.host is not None else ()
+    rows = tuple(map(_thread, others))
+    note = "They share the interpreter and the cores with the thread that trains."
+    columns = ("Thread", "CPU time a step", "Line or package", "Source")
+    return cells.few(Table("host-threads", "Other threads", note, columns, rows))
+
+
+def _thread(thread: HostThread) -> ReportRow:
+    source = thread.where.source if thread.where is not None else ""
+    where = cells.where(thread.where)
+    if thread.where is None:
+        where = Cell(plain.one_line(thread.package), style="where")
+    name = Cell(plain.one_line(thread.name), style="short")
+    return ReportRow((name, cells.milliseconds(thread.cpu_ms), where, cells.code(source)))
+
+
+def costliest(profile: Profile, at_most: int) -> list[CostlyLine]:
+    """The user's lines that cost the host most, where the step is the host's for a tenth of it.
+
+    On an accelerator: where that waits for the host for so long.
+    """
+    anatomy, host = profile.anatomy, profile.host
+    if host is None or anatomy.share(*_own_parts(profile)) < LEAST_SHARE:
+        return []
+    factor = scale(profile)
+    by_line: dict[tuple[str, str], list[HostLine]] = defaultdict(list)
+    for line in host.of(*OWN):
+        by_line[str(line.where), line.where.function].append(line)
+    costly = [CostlyLine(_place(group), factor * total_ms(group)) for group in by_line.values()]
+    least_ms = LEAST_LINE * anatomy.step_ms
+    large = [line for line in costly if line.ms >= least_ms]
+    return sorted(large, key=lambda line: -line.ms)[:at_most]
+
+
+def _own_parts(profile: Profile) -> Iterable[Kind]:
+    if profile.anatomy.device == "cpu":
+        return Kind.USER, Kind.LIBRARY, Kind.BLOCKED
+    return (Kind.WAIT_HOST,)
+
+
+def _place(group: list[HostLine]) -> Place:
+    return max(group, key=lambda line: line.ms).where
