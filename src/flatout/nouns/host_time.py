@@ -95,6 +95,8 @@ class HostTime:
     """Other threads of the process that run Python, the busiest first."""
     worker_lines: tuple[HostLine, ...] = ()
     """Of all loader workers together, the longest first; milliseconds of CPU time a step."""
+    worker_idle_ms: float | None = None
+    """In which all workers together waited while they prepared samples, though there was a core."""
     gc_ms: float = 0.0
     """In Python's garbage collector, in no line."""
     queued_ms: float | None = None

@@ -82,6 +82,7 @@ def host_time(
         step_ms=1000 * host.step_s,
         lines=_summed(samples, lines_of),
         worker_lines=_summed(workers, lines_of),
+        worker_idle_ms=None if host.worker_idle_s is None else 1000 * host.worker_idle_s,
         stacks=_flames(host, lines_of),
         threads=_threads(host, source),
         gc_ms=1000 * host.gc_s,

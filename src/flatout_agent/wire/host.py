@@ -79,6 +79,12 @@ class HostSeen:
     frames: tuple[FrameSeen, ...] = ()
     stacks: tuple[StackSeen, ...] = ()
     """The longest first; evaluation is left out."""
+    worker_stacks: tuple[StackSeen, ...] = ()
+    """Of all loader workers together; seconds of CPU time per step."""
+    worker_idle_s: float | None = None
+    """Per step in which workers that prepare samples used no CPU although there was a core, all of
+    them together; None: not known.
+    """
     gc_s: float = 0.0
     """Per step in Python's garbage collector: in no stack."""
     cost_s: float = 0.0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from flatout.diagnosing.job import savings
 from flatout.nouns.anatomy import Kind
+from flatout.nouns.host_time import HostLine
 from flatout.nouns.profile import Profile
 from flatout_agent.wire import LoaderFacts
 
@@ -109,3 +112,13 @@ def step_with_workers(profile: Profile, work_ms: float, workers: int) -> float:
         crowded = min(1.0, max(0, threads + workers - share) / workers)
         training += crowded * work_ms / workers
     return max(training, work_ms / workers)
+
+
+def costliest_line(profile: Profile) -> HostLine | None:
+    """What the workers do most, of the user's own lines; None: they were not sampled."""
+    lines = profile.host.worker_lines if profile.host is not None else ()
+    by_place: dict[str, float] = defaultdict(float)
+    for line in lines:
+        by_place[str(line.where)] += line.ms
+    where = max(by_place, key=lambda place: by_place[place], default=None)
+    return next((line for line in lines if str(line.where) == where), None)

@@ -33,6 +33,7 @@ from flatout_agent.watch.profile.recording import ProfilerRecording, give_way, o
 from flatout_agent.watch.profile.seen import Window
 from flatout_agent.watch.profile.stacks import StackSampler
 from flatout_agent.watch.profile.switches import double_line
+from flatout_agent.watch.profile.worker_stacks import WorkerStacks, with_workers
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
 from flatout_agent.watch.window import LOCKSTEP_STEPS, stable
@@ -66,6 +67,7 @@ class ProfileWatch(Watcher):
         self.window = Window(self.loop, recorder.folder)
         self.lockstep = world_size() > 1
         self.sampler: StackSampler | None = None
+        self.workers = WorkerStacks(recorder.folder)
         self.phase: wire.Phase = "warmup"
         self.trace = self.detail_trace = ""
         self.flops: float | None = None
@@ -76,6 +78,7 @@ class ProfileWatch(Watcher):
         self._waited = 0
         self._attempts = 0
         self._sampled: list[Step] = []
+        self._worker_pids: list[int] = []
         self._sampling_began = 0.0
         self._recorded: list[Step] = []
         self._recording: ProfilerRecording | None = None
@@ -207,6 +210,7 @@ class ProfileWatch(Watcher):
             self.phase = "sample"
             self.sampler = StackSampler(lambda: self.loop.record.evaluating)
             self.sampler.start()
+            self.workers.start()
             self._sampling_began = time.perf_counter()
 
     def _in_sample(self, step: Step, closing: bool) -> None:
@@ -228,6 +232,8 @@ class ProfileWatch(Watcher):
     def _end_sampling(self) -> None:
         if self.sampler is not None:
             self.sampler.stop()
+            self._worker_pids = self.loop.loaders.workers() or self._worker_pids
+            self.workers.stop()
 
     def _record_times(self) -> None:
         """Begin where the loader's pass goes on long enough; else with a later step."""
@@ -381,6 +387,7 @@ class ProfileWatch(Watcher):
 
     def _take_out(self) -> None:
         self.recorder.safely("profile: samples", self._end_sampling)
+        self.recorder.safely("profile: workers", self.workers.remove)
         if self._recording is not None:
             self.recorder.safely("profile: stop", self._recording.stop)
         self.recorder.safely("profile: count", self._end_count)
@@ -422,7 +429,10 @@ class ProfileWatch(Watcher):
             return None
         steps = len(self._sampled)
         mean_s = sum(step.train_s for step in self._sampled) / steps
-        return self.sampler.summary(steps, mean_s)
+        host = self.sampler.summary(steps, mean_s)
+        if host is None:
+            return None
+        return with_workers(host, self.workers.hosts(self._worker_pids))
 
     def _double_line(self) -> str | None:
         """The line by which the parameters, or what is made, are float64."""

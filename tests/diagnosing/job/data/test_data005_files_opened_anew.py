@@ -7,12 +7,14 @@ from flatout.nouns.anatomy import Kind
 from flatout_agent.wire import CallSeen
 
 
-def opened(calls: float, seconds: float, detail: str) -> tuple[CallSeen, ...]:
-    return (CallSeen("open", calls, seconds, "data.py:31", detail),)
+def opened(
+    calls: float, seconds: float, files: int | None = 1, in_worker: bool = False
+) -> tuple[CallSeen, ...]:
+    return (CallSeen("open", calls, seconds, "data.py:31", "/data/all.h5", files, in_worker),)
 
 
 def test_files_opened_anew() -> None:
-    calls = opened(256.0, 0.05, "/data/all.h5")
+    calls = opened(256.0, 0.05)
     profile = made.profile(
         {Kind.WAIT_DATA: 90.0}, job__loaders__0__num_workers=0, seen__calls=calls
     )
@@ -23,7 +25,7 @@ def test_files_opened_anew() -> None:
 
 
 def test_files_opened_anew_in_workers_share_their_time() -> None:
-    calls = opened(256.0, 0.4, "/data/all.h5 in a worker")
+    calls = opened(256.0, 0.4, in_worker=True)
     profile = made.profile(
         {Kind.WAIT_DATA: 90.0}, job__loaders__0__num_workers=8, seen__calls=calls
     )
@@ -36,11 +38,12 @@ def test_files_opened_anew_in_workers_share_their_time() -> None:
     "calls",
     [
         (CallSeen("open (another file each time)", 256.0, 0.05, "data.py:31"),),
-        opened(256.0, 0.05, "64 files, /data/1.jpg in a worker"),  # no more of them are told
-        opened(256.0, 0.05, "200 files, /data/1.jpg"),  # a small data set, seen twice
-        opened(1.0, 0.05, "/data/all.h5"),
-        opened(256.0, 0.0005, "/data/all.h5"),
-        (CallSeen("open", 256.0, 0.05, None, "/data/all.h5"),),
+        opened(256.0, 0.05, 64, in_worker=True),  # a worker names no more of them
+        opened(256.0, 0.05, 200),  # a small data set, seen twice
+        opened(1.0, 0.05),
+        opened(256.0, 0.0005),
+        (CallSeen("open", 256.0, 0.05, None, "/data/all.h5", 1),),
+        opened(256.0, 0.05, None),
     ],
 )
 def test_opening_that_is_no_fault(calls: tuple[CallSeen, ...]) -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from diagnosing.job import made
 from diagnosing.job.data.jobs import few
+from flatout.nouns.host_time import HostTime
 
 
 def test_storage_slow() -> None:
@@ -20,3 +23,12 @@ def test_storage_slow() -> None:
 def test_storage_slow_hides_that_there_are_many_workers() -> None:
     codes = made.codes(few(32, busy_ms=200.0, job__cores=8))
     assert "DATA006" in codes and "DATA003" not in codes
+
+
+@pytest.mark.parametrize(("idle_share", "count"), [(0.6, 1), (0.05, 0)])
+def test_workers_without_a_core_wait_for_no_storage(idle_share: float, count: int) -> None:
+    profile = few(8, busy_ms=200.0)
+    step_ms = profile.anatomy.step_ms
+    host = HostTime(10, step_ms, (), worker_idle_ms=idle_share * 8 * step_ms, idle_known=True)
+    found = made.findings("storage-slow", dataclasses.replace(profile, host=host))
+    assert len(found) == count

@@ -1,26 +1,39 @@
 from __future__ import annotations
 
+import dataclasses
+
+import pytest
+
 from diagnosing.job import made
 from diagnosing.job.host import sampled
 from flatout.nouns.host_time import HostKind
+from flatout.nouns.profile import Profile
 
 CHECK = "samples-prepared-in-step"
 
 
-def test_decoding_in_the_training_thread() -> None:
-    decoding = sampled.line(
-        48, HostKind.LIBRARY, 30.0, function="Pictures.decoded", package="PIL", loading=True
-    )
-    finding = made.only(CHECK, sampled.profile(decoding))
-    assert (finding.code, finding.where) == ("DATA010", "train.py:48")
-    assert "keep the pictures" in finding.cure.text
+def profile(share: float, **fields: object) -> Profile:
+    """The data set takes this share of the step, in a job without workers."""
+    step_ms = made.cpu_profile().anatomy.step_ms
+    line = sampled.line(
+        12, HostKind.LIBRARY, share * step_ms, function="Pictures.__getitem__", package="PIL",
+        callee="image.convert('RGB')", loading=True, **fields,
+    )  # fmt: skip
+    return made.changed(sampled.profile(line), job__loaders__0__num_workers=0)
 
 
-def test_work_outside_of_the_loader_is_not_counted() -> None:
-    metrics = sampled.line(20, HostKind.LIBRARY, 30.0, package="sklearn")
-    assert made.findings(CHECK, sampled.profile(metrics)) == ()
+def test_the_line_of_the_data_set_and_what_it_calls() -> None:
+    slow = profile(0.5)
+    finding = made.only(CHECK, slow)
+    assert (finding.code, finding.where) == ("DATA010", "train.py:12")
+    assert "Pictures.__getitem__()" in finding.evidence
+    assert "Decode once" in finding.cure.text
+    step_ms = slow.anatomy.step_ms
+    assert made.saved_ms(finding, slow) == pytest.approx(0.45 * step_ms, rel=0.01)
 
 
-def test_what_the_loader_does_itself_has_no_line_of_the_data_set() -> None:
-    collating = sampled.line(8, HostKind.TORCH, 30.0, package="torch", loading=True, collating=True)
-    assert made.findings(CHECK, sampled.profile(collating)) == ()
+def test_little_or_in_workers() -> None:
+    assert made.findings(CHECK, profile(0.04)) == ()
+    with_workers = made.changed(profile(0.5), job__loaders__0__num_workers=2)
+    assert made.findings(CHECK, with_workers) == ()
+    assert made.findings(CHECK, dataclasses.replace(profile(0.5), host=None)) == ()

@@ -36,6 +36,7 @@ from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import loading, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.host_time import HostLine
 from flatout.nouns.profile import Profile
 
 CHECK = Check(code="DATA007", severity=Severity.WARNING, since="0.2.0")
@@ -56,11 +57,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     saves = savings.within(profile, min(wait, step - after))
     if not savings.worth(profile, saves):
         return
+    costly = loading.costliest_line(profile)
     yield Diagnosis(
         title=f"preparing samples binds: {loader.num_workers} workers on {share} cores are busy",
         evidence=f"waits {units.milliseconds(wait)} of {units.milliseconds(step)} for the loader; "
         f"{loader.num_workers} workers compute {units.share(min(busy, 1.0))} of their time"
-        f"{_a_sample(profile, work)}",
+        f"{_a_sample(profile, work)}{_most(costly)}",
         cure=Cure(
             "Make a sample cheaper: pictures stored at the size of training, a decoder that "
             "scales, a cache of decoded samples, or decoding on the GPU.",
@@ -71,7 +73,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             ),
         ),
         severity=savings.severity(profile, saves),
-        where=loading.line(profile),
+        where=str(costly.where) if costly is not None else loading.line(profile),
         saves_ms=saves,
         reason=f"at half the work a sample {loader.num_workers} workers need "
         f"{units.milliseconds(HALF * work / min(loader.num_workers, share))} a step, the rest of "
@@ -86,3 +88,11 @@ def _a_sample(profile: Profile, work_ms: float) -> str:
     cost = f"; a sample costs {units.milliseconds(work_ms / samples)}"
     rate = profile.ceiling("jpeg-decode-core")
     return f"{cost}, decoding a picture {units.milliseconds(1000 / rate)}" if rate else cost
+
+
+def _most(line: HostLine | None) -> str:
+    """What the workers do most, for the evidence."""
+    if line is None:
+        return ""
+    package = f" in {line.package}" if line.package not in ("", "torch") else ""
+    return f"; most of it {line.callee or line.where.source}{package} at {line.where}"

@@ -37,7 +37,7 @@ from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Place, Profile
 
-CHECK = Check(code="DATA008", severity=Severity.WARNING, since="0.2.0", hides=("DATA010",))
+CHECK = Check(code="DATA008", severity=Severity.WARNING, since="0.2.0")
 WORDS = ("collate", "pad_batch", "make_batch", "to_batch")
 
 

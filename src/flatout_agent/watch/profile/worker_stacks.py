@@ -1,0 +1,147 @@
+"""Sampled stacks of loader workers that were forked: each samples itself and writes a file.
+
+Whether they should lies in memory that they share with the process that trains. Workers that are
+spawned start without it and stay unseen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import mmap
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from flatout_agent import wire
+from flatout_agent.replacing import Undo, replaced
+from flatout_agent.watch.profile.stacks import StackSampler
+
+POLL_S = 0.02
+"""Between two looks of a worker at what it should do."""
+OFF, ON, OVER = range(3)
+FETCH = "DatasetFetcher.fetch"
+"""torch's function in which a worker prepares a batch."""
+
+
+class WorkerStacks:
+    """Made once in the process that trains, before its loaders start workers."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self._state: mmap.mmap | None = None
+        self._undo: Undo = lambda: None
+        if sys.platform != "win32":
+            self._state = mmap.mmap(-1, 1)
+            module: Any = torch.utils.data._utils.worker
+            self._undo = replaced(module, "_worker_loop", self._sampling(module._worker_loop))
+
+    def _sampling(self, loop: Callable[..., Any]) -> Callable[..., Any]:
+        # Pickled, for a spawned worker, by its name: that is torch's own function there.
+        @functools.wraps(loop)
+        def worker_loop(*args: Any, **kwargs: Any) -> Any:
+            if self._state is not None and self._state[0] != OVER:
+                threading.Thread(target=self._follow, name="flatout samples", daemon=True).start()
+            return loop(*args, **kwargs)
+
+        return worker_loop
+
+    def start(self) -> None:
+        """Let the workers sample."""
+        self._set(ON)
+
+    def stop(self) -> None:
+        """Let them write what they have."""
+        self._set(OFF)
+
+    def remove(self) -> None:
+        """Let them end it; later workers do not begin."""
+        self._set(OVER)
+        self._undo()
+
+    def _set(self, state: int) -> None:
+        if self._state is not None:
+            self._state[0] = state
+
+    def _follow(self) -> None:
+        """In a worker: sample its main thread while it should."""
+        sampler: StackSampler | None = None
+        state = self._state
+        try:
+            while state is not None and state[0] != OVER:
+                if state[0] == ON and sampler is None:
+                    sampler = StackSampler(lambda: False, threading.main_thread())
+                    sampler.start()
+                elif state[0] == OFF and sampler is not None:
+                    break
+                time.sleep(POLL_S)
+            if sampler is not None:
+                sampler.stop()
+                self._write(sampler.summary(steps=1, step_s=0.0))
+        except Exception:  # nothing is known of this worker then
+            return
+
+    def _write(self, host: wire.HostSeen | None) -> None:
+        if host is None:
+            return
+        path = self._path(os.getpid())
+        descriptor = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:  # past `open`, which is watched
+            os.write(descriptor, wire.dump(host).encode())
+        finally:
+            os.close(descriptor)
+        os.replace(f"{path}.part", path)  # noqa: PTH105
+
+    def _path(self, pid: int) -> str:
+        return os.path.join(self.folder, f"stacks-{pid}.json")  # noqa: PTH118
+
+    def hosts(self, pids: Iterable[int]) -> list[wire.HostSeen]:
+        """What these workers have written; seconds are not per step but of all of it."""
+        hosts = (self._host(pid) for pid in pids)
+        return [host for host in hosts if host is not None]
+
+    def _host(self, pid: int) -> wire.HostSeen | None:
+        try:
+            with open(self._path(pid), encoding="utf-8") as file:  # noqa: PTH123
+                return wire.decode(wire.HostSeen, json.load(file))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+def with_workers(host: wire.HostSeen, workers: Iterable[wire.HostSeen]) -> wire.HostSeen:
+    """The process that trains with its workers' stacks beside its own; CPU seconds per step."""
+    frames, stacks = list(host.frames), list(host.worker_stacks)
+    idle_s = None
+    index = {frame: number for number, frame in enumerate(frames)}
+    for worker in workers:
+        numbers = []
+        for frame in worker.frames:
+            if frame not in index:
+                index[frame] = len(frames)
+                frames.append(frame)
+            numbers.append(index[frame])
+        if worker.idle_known:
+            idle_s = (idle_s or 0.0) + _preparing_idle_s(worker) / host.steps
+        for stack in worker.stacks:
+            cpu_s = (stack.s - stack.idle_s) / host.steps
+            if not stack.thread and cpu_s > 0:
+                path = tuple(numbers[number] for number in stack.frames)
+                stacks.append(wire.StackSeen(path, stack.samples, cpu_s))
+    ordered = tuple(sorted(stacks, key=lambda stack: -stack.s))
+    return dataclasses.replace(
+        host, frames=tuple(frames), worker_stacks=ordered, worker_idle_s=idle_s
+    )
+
+
+def _preparing_idle_s(worker: wire.HostSeen) -> float:
+    """In which a worker waited while it prepared samples, not for orders."""
+    fetches = {
+        number for number, frame in enumerate(worker.frames) if frame.function.endswith(FETCH)
+    }
+    return sum(stack.idle_s for stack in worker.stacks if not fetches.isdisjoint(stack.frames))
