@@ -344,8 +344,9 @@ class Flow:
         state.constant = part is None and not trained and not self._in_loader()
         state.signature = hash((key, "outside"))
         if tensor.dtype in DOUBLES and tensor.dim():
-            what = "batch" if part is not None else kind or "tensor"
-            frame = places.user_frame(sys._getframe(1)) if part is None else None
+            loaded = part is not None or self._in_loader()
+            what = "batch" if loaded else kind or "tensor"
+            frame = places.user_frame(sys._getframe(1)) if not loaded else None
             where = places.location(frame) if frame is not None else None
             state.wide = self._entry(FlowEntry(what, where, part or ""))
         return state

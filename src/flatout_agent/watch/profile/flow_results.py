@@ -14,6 +14,8 @@ LEAST = 0.01
 """Share of the step's operators, by time or by their operations, below which nothing is told."""
 LARGE = 16 << 10
 """Bytes of constants that are told whatever their operators take: Python may take longer."""
+SLIGHT = 0.05
+"""Share of the costliest source of float64 below which another is not told."""
 MOST = 8
 """Rows of each kind."""
 
@@ -26,6 +28,7 @@ def results(flow: Flow) -> wire.FlowSeen | None:
     operators_s = sum(node.s for node in first)
     both = flow.steps >= 2
     entries = sorted(flow.entries, key=lambda entry: -entry.s)
+    most_s = entries[0].s if entries else 0.0
     return wire.FlowSeen(
         steps=flow.steps,
         operators=len(first),
@@ -35,7 +38,7 @@ def results(flow: Flow) -> wire.FlowSeen | None:
         doubles=tuple(
             wire.DoubleSeen(entry.what, entry.where, entry.part, entry.operators, entry.s)
             for entry in entries[:MOST]
-            if entry.operators
+            if entry.operators and entry.s >= SLIGHT * most_s
         ),
         default_double=torch.get_default_dtype() is torch.float64,
         returns=returns(flow),
@@ -66,7 +69,8 @@ def unread(flow: Flow, operators_s: float) -> tuple[wire.UnreadSeen, ...]:
                 first_where=next((call.where for call in same if call is not None), None),
             )
         )
-    rows += _dead_lines(flow, live, inside)
+    told = {row.where for row in rows}
+    rows += [row for row in _dead_lines(flow, live, inside) if row.where not in told]
     return _worth(rows, operators_s)
 
 

@@ -77,6 +77,8 @@ def test_a_second_forward_pass_on_the_same_input() -> None:
     assert row.same_input
     assert text(row.first_where) == "self.output = self.model(self.x)"
     assert 0.2 < row.flops < 0.4
+    (row,) = Loop(lambda loop: loop.model(loop.x).softmax(1)).followed().unread
+    assert row.what == "Sequential()", "what follows on the same line is told with it"
 
 
 def test_another_input_is_no_second_time() -> None:
