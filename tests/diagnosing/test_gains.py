@@ -50,6 +50,15 @@ def test_a_check_may_say_how_sure_it_is() -> None:
     assert (found.low, found.high) == pytest.approx((100 / 90, 100 / 70))
 
 
+def test_no_more_is_saved_than_there_is() -> None:
+    diagnosis = dataclasses.replace(saving(20.0), most_ms=22.0)
+    found = gains.gain("KERN010", diagnosis, gpu())
+    assert found is not None and found.high == pytest.approx(100 / 78)
+    low = dataclasses.replace(saving(20.0), most_ms=10.0)
+    bound = gains.gain("KERN010", low, gpu())
+    assert bound is not None and bound.high == bound.ratio
+
+
 def test_time_of_the_host_leaves_the_devices_own_work() -> None:
     found = gain("HOST007", 90.0, gpu())
     assert found.ratio == pytest.approx(100 / 60)

@@ -69,6 +69,8 @@ class Diagnosis:
     """How that was computed, in numbers."""
     uncertainty: float | None = None
     """Share of `saves_ms` by which it may be off; None: as usual for the check's family."""
+    most_ms: float | None = None
+    """The whole of what the cure is about: no more is saved. None: not known."""
 
 
 class CheckModule(Protocol[Facts]):

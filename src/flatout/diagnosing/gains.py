@@ -50,6 +50,9 @@ def gain(code: str, diagnosis: Diagnosis, profile: Profile) -> Gain | None:
     uncertainty = diagnosis.uncertainty
     if uncertainty is None:
         uncertainty = UNCERTAINTY.get(code, UNCERTAINTY.get(family, MODELLED))
+    largest = saves * (1 + uncertainty)
+    if diagnosis.most_ms is not None:
+        largest = max(saves, min(largest, diagnosis.most_ms))
     left = max(step - saves, LEAST_LEFT * step)
     reason = diagnosis.reason
     if least > BINDS * left:
@@ -58,7 +61,7 @@ def gain(code: str, diagnosis: Diagnosis, profile: Profile) -> Gain | None:
         ratio=_ratio(step, saves, least),
         reason=reason,
         low=_ratio(step, saves * (1 - uncertainty), most),
-        high=_ratio(step, saves * (1 + uncertainty), least),
+        high=_ratio(step, largest, least),
     )
 
 

@@ -32,6 +32,8 @@ def test_the_step_is_said_before_and_after() -> None:
     first = profiled.findings[0]
     assert words.after(first, profiled.profile) == "412 -> 180 ms per step, 2.29x (2.09x to 2.54x)"
     assert "about" not in words.verdict(profiled)
+    bound = dataclasses.replace(first, gain=Gain(10.0, ""))
+    assert words.after(bound, profiled.profile).endswith("41.2 ms per step at best, at most 10.0x")
     unknown = dataclasses.replace(first, gain=None)
     assert words.after(unknown, profiled.profile) == "not predicted"
 

@@ -168,7 +168,8 @@ def after(finding: Finding, profile: Profile, arrow: str = "->") -> str:
     if finding.gain is None or cured is None:
         return "not predicted"
     before, step = units.milliseconds(profile.anatomy.step_ms), units.milliseconds(cured)
-    return f"{before.removesuffix(' ms')} {arrow} {step} per step, {gain(finding.gain)}"
+    at_best = " at best" if finding.gain.bounds else ""
+    return f"{before.removesuffix(' ms')} {arrow} {step} per step{at_best}, {gain(finding.gain)}"
 
 
 def cured_ms(finding: Finding, profile: Profile) -> float | None:
@@ -264,7 +265,10 @@ def places(profile: Profile) -> dict[str, Place]:
     """All places of a profile by "file:line", one that has its source text before one without."""
     by_location: dict[str, Place] = {}
     lists = (profile.operators, profile.kernels, profile.gaps, profile.syncs, profile.copies)
-    for place in (entry.where for entries in lists for entry in entries if entry.where is not None):
+    known = [entry.where for entries in lists for entry in entries if entry.where is not None]
+    if profile.host is not None:
+        known += [line.where for line in profile.host.lines]
+    for place in known:
         if str(place) not in by_location or (place.source and not by_location[str(place)].source):
             by_location[str(place)] = place
     return by_location

@@ -77,6 +77,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         boost=savings.boost(profile, "fused-optimizer"),
         saves_ms=saving.ms,
         reason=saving.reason,
+        most_ms=took,
     )
 
 
