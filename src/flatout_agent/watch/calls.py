@@ -234,22 +234,25 @@ class Calls:
         """What was noted, per step, the most time first."""
         rows = []
         for (name, where), entry in self.entries.items():
-            label, detail = name, entry.detail
+            label, detail, files = name, entry.detail, None
             if name in OPENING:
-                label, detail = opened(name, entry.calls, sorted(entry.files))
+                label, detail, files = opened(name, entry.calls, sorted(entry.files))
             calls, seconds = entry.calls / steps, entry.s / steps
-            rows.append(wire.CallSeen(label, calls, seconds, where, detail))
+            rows.append(wire.CallSeen(label, calls, seconds, where, detail, files))
         return tuple(sorted(rows, key=lambda call: -call.s))
 
 
 OPENING = {name for _, _, name in OPENERS}
 
 
-def opened(name: str, calls: float, files: Sequence[str]) -> tuple[str, str]:
-    """(label, detail) of such calls: `open` where the same files are opened again and again."""
+def opened(name: str, calls: float, files: Sequence[str]) -> tuple[str, str, int | None]:
+    """(label, detail, files) of such calls: `open` where the same are opened again and again."""
     if calls < AGAIN * len(files):
-        return f"{name} (another file each time)", ""
-    return name, files[0] if len(files) == 1 else f"{len(files)} files, {files[0]}" if files else ""
+        return f"{name} (another file each time)", "", None
+    if not any(files):
+        return name, "", None  # opened by number
+    first = next(file for file in files if file)
+    return name, first if len(files) == 1 else f"{len(files)} files, {first}", len(files)
 
 
 class Standing:

@@ -38,6 +38,11 @@ class CallSeen:
     where: str | None = None
     """file:line of the user's code."""
     detail: str = ""
+    """For people: the device, the class of what was made, the file that was opened."""
+    files: int | None = None
+    """Distinct files that a process opened here, where it opens the same ones again and again."""
+    in_worker: bool = False
+    """The calls of all loader workers together."""
 
 
 @dataclass(frozen=True)

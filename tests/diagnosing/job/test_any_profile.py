@@ -29,7 +29,7 @@ SOURCES = (
 FUNCTIONS = ("", "forward", "__getitem__", "collate", "train_epoch")
 NAMES = (
     "aten::item", "aten::mm", "aten::copy_", "cudaDeviceSynchronize", "open", "print", "torch.save",
-    "all_reduce", "HtoD", "DtoH", "/data/a.h5", "3 files, /data/a.h5 in a worker", "float",
+    "all_reduce", "HtoD", "DtoH", "/data/a.h5", "float",
     "double", "AdamW",
     "torch.cuda.empty_cache", "DataParallel", "DistributedDataParallel", "32x64, 64x128", "cpu",
     "train.py:8", "torch.ones", "gc.collect",

@@ -6,13 +6,13 @@ to `<folder>/opens-<pid>.json`; the flag that ends its counting lies in memory t
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import mmap
 import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from flatout_agent import wire
 from flatout_agent.watch.calls import Calls, opened
@@ -105,17 +105,17 @@ class _Counting(Calls):
 
 def calls_in_workers(now: Counts, before: Counts, steps: int) -> tuple[wire.CallSeen, ...]:
     """What all workers have opened in between, per step."""
-    total: dict[tuple[str, str], list[Any]] = {}
+    total: dict[tuple[str, str], wire.CallSeen] = {}
     for key, (calls, seconds, files) in now.items():
         earlier_calls, earlier_s, _ = before.get(key, (0, 0.0, ()))
-        label, detail = opened(key[1], calls, files)
-        entry = total.setdefault((label, key[2]), [0, 0.0, detail])
-        entry[0] += calls - earlier_calls
-        entry[1] += seconds - earlier_s
-    return tuple(
-        wire.CallSeen(
-            name, calls / steps, s / steps, where or None, f"{detail} in a worker".strip()
+        label, detail, count = opened(key[1], calls, files)
+        empty = wire.CallSeen(
+            label, 0.0, 0.0, key[2] or None, f"{detail} in a worker".strip(), count, in_worker=True
         )
-        for (name, where), (calls, s, detail) in total.items()
-        if calls
-    )
+        call = total.get((label, key[2]), empty)
+        total[label, key[2]] = dataclasses.replace(
+            call,
+            calls=call.calls + (calls - earlier_calls) / steps,
+            s=call.s + (seconds - earlier_s) / steps,
+        )
+    return tuple(call for call in total.values() if call.calls)

@@ -92,11 +92,12 @@ def test_what_flatout_does_itself_is_not_noted(calls: Calls) -> None:
 
 
 def test_files_opened_anew_are_told_from_many_files() -> None:
-    assert opened("open", 32, ["a.bin"]) == ("open", "a.bin")
-    assert opened("open", 32, ["a", "b"]) == ("open", "2 files, a")
-    name, detail = opened("open", 32, [str(n) for n in range(32)])
+    assert opened("open", 32, ["a.bin"]) == ("open", "a.bin", 1)
+    assert opened("open", 32, ["a", "b"]) == ("open", "2 files, a", 2)
+    assert opened("open", 32, [""]) == ("open", "", None), "a file opened by its number"
+    name, detail, files = opened("open", 32, [str(n) for n in range(32)])
     assert name != "open"
-    assert detail == ""
+    assert (detail, files) == ("", None)
 
 
 def test_the_innermost_line_of_the_user(tmp_path: Path) -> None:

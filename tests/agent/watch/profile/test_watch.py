@@ -225,6 +225,7 @@ def test_calls_of_a_loop(faults: Profiled, name: str, mark: str, calls: float, d
 def test_a_file_that_the_dataset_opens_anew(faults: Profiled) -> None:
     (call,) = faults.calls("open").values()
     assert (call.where, call.detail) == (faults.line("OPEN"), "data.bin")
+    assert (call.files, call.in_worker) == (1, False)
     assert call.calls == 32
 
 
@@ -255,6 +256,7 @@ def test_what_loader_workers_do(tmp_path: Path) -> None:
         call = run.calls("open")[run.line("OPEN")]
         assert call.calls == pytest.approx(10, abs=4)
         assert call.detail.endswith("train.py in a worker")
+        assert (call.files, call.in_worker) == (1, True)
     (ended,) = run.of(wire.Ended)
     assert run.returncode == 0
     assert ended.steps < 60, "it was to stop at the window's end"

@@ -31,7 +31,6 @@ waits for the loader.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
@@ -41,11 +40,8 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
 from flatout_agent.wire import CallSeen
 
-CHECK = Check(code="DATA005", severity=Severity.WARNING, since="0.2.0", hides=("DATA010",))
+CHECK = Check(code="DATA005", severity=Severity.WARNING, since="0.2.0")
 OPENING = ("open", "h5py.File", "lmdb.open", "sqlite3.connect", "zipfile.ZipFile")
-FILES = re.compile(r"(\d+) files\b")
-"""Of several; else the detail names the file."""
-IN_WORKER = "in a worker"
 LEAST = 2.0
 """Calls a step for each file from which it counts as reopened."""
 MOST = 16
@@ -55,17 +51,15 @@ MOST = 16
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each line that opens a file again and again."""
     for call in profile.seen.calls if profile.seen is not None else ():
-        if call.name not in OPENING or call.where is None or not call.detail:
+        if call.name not in OPENING or call.where is None or call.files is None:
             continue
-        count = FILES.match(call.detail)
-        files = int(count[1]) if count else 1
-        if files <= min(call.calls / LEAST, MOST):
-            yield from _line(profile, call, files)
+        if call.files <= min(call.calls / LEAST, MOST):
+            yield from _line(profile, call, call.files)
 
 
 def _line(profile: Profile, call: CallSeen, files: int) -> Iterator[Diagnosis]:
     loader, spent = loading.loader(profile), call.s * 1000
-    if loader is not None and IN_WORKER in call.detail:
+    if loader is not None and call.in_worker:
         spent /= max(1, loader.num_workers)  # they open beside each other
     saves = savings.within(profile, min(spent, _exposed_ms(profile)))
     if not savings.worth(profile, saves):
@@ -74,7 +68,7 @@ def _line(profile: Profile, call: CallSeen, files: int) -> Iterator[Diagnosis]:
         title=f"{units.count(files, 'file')} opened {call.calls:,.0f} times a step",
         evidence=f"{call.name}(): {call.calls:,.1f} calls and {units.milliseconds(call.s * 1000)} "
         f"a step, {units.count(files, 'distinct file')}"
-        + (", in loader workers" if IN_WORKER in call.detail else ""),
+        + (", in loader workers" if call.in_worker else ""),
         cure=Cure(
             "Open the file once in each process, when the first sample is asked for.",
             savings.lines(
