@@ -98,6 +98,17 @@ def test_other_threads_are_told_by_line_or_package(profile: Profile) -> None:
     assert column(table, "CPU time a step") == ["4.00 ms", "1.00 ms"]
 
 
+def test_lines_of_loader_workers_are_apart(profile: Profile) -> None:
+    table = host.workers(profile)
+    assert column(table, "Line") == ["train.py:60"]
+    assert column(table, "CPU time") == ["120 ms"]
+    assert column(table, "Whose code") == ["PIL"]
+    assert "they waited for 30.0 ms" in table.note
+    without = changed(profile, host__worker_lines=(), host__threads=())
+    assert host.section(without).others == []
+    assert [table.id for table in host.section(profile).others] == ["host-workers", "host-threads"]
+
+
 def test_the_sums_are_those_of_an_undisturbed_step(profile: Profile) -> None:
     sums = {name: ms for _, name, ms in host.sums(profile)}
     assert sums == pytest.approx(
@@ -130,7 +141,8 @@ def test_on_an_accelerator_it_is_said_when_the_host_matters() -> None:
 def test_without_samples_there_is_nothing(profile: Profile, host_time: HostTime | None) -> None:
     empty = dataclasses.replace(profile, host=host_time)
     assert host.flames(empty) is None
-    assert host.lines(empty).rows == host.threads(empty).rows == ()
+    assert host.lines(empty).rows == ()
+    assert host.section(empty).others == []
     assert host.sums(empty) == host.costliest(empty, 3) == []
 
 

@@ -168,6 +168,13 @@ def test_host_time_is_a_section_only_where_it_was_sampled() -> None:
         assert "host's time goes" not in words(name)
 
 
+def test_a_finding_at_a_line_of_the_host_shows_its_source() -> None:
+    found = dataclasses.replace(examples.ITEM, where="train.py:14")
+    profiled = dataclasses.replace(examples.scripted(), findings=(found,))
+    text = " ".join(" ".join(Page(html.render(profiled, Path("/nowhere"))).words).split())
+    assert "train.py:14 in mask 14 m[i][j] = 1.0" in text
+
+
 def test_the_licences_of_what_is_vendored_lie_beside_it() -> None:
     folder = html.TEMPLATES / "vendored"
     licences = (folder / "LICENSES.txt").read_text(encoding="utf-8")

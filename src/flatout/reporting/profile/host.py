@@ -38,6 +38,7 @@ LINE_COLUMNS = (
     "In",
     "Called from",
 )
+WORKER_COLUMNS = ("Line", "CPU time", "Whose code", "Function", "Source", "Calls")
 OWN = (HostKind.PYTHON, HostKind.LIBRARY, HostKind.WAITING)
 """What a line of the user's costs beside torch's operators."""
 
@@ -64,12 +65,14 @@ class HostSection:
     sums: list[tuple[str, str, float]]
     remarks: list[str]
     lines: Table
-    threads: Table
+    others: list[Table]
+    """Loader workers and other threads, where there are any."""
 
 
 def section(profile: Profile) -> HostSection:
     """All of it; empty where no stacks were sampled."""
-    return HostSection(sums(profile), list(remarks(profile)), lines(profile), threads(profile))
+    others = [table for table in (workers(profile), threads(profile)) if table.rows]
+    return HostSection(sums(profile), list(remarks(profile)), lines(profile), others)
 
 
 def flames(profile: Profile) -> Json | None:
@@ -166,7 +169,7 @@ def _row(line: HostLine, ms: float, step_ms: float) -> ReportRow:
         cells.where(line.where),
         cells.milliseconds(ms),
         cells.share(ms, step_ms),
-        cells.host_kind(line.kind, line.package if line.kind is HostKind.LIBRARY else ""),
+        _whose(line),
         Cell(plain.one_line(line.where.function), style="where"),
         cells.code(line.where.source),
         cells.code("" if line.callee == line.where.source else line.callee),
@@ -176,6 +179,10 @@ def _row(line: HostLine, ms: float, step_ms: float) -> ReportRow:
     return ReportRow(row_cells, ms, line.kind)
 
 
+def _whose(line: HostLine) -> Cell:
+    return cells.host_kind(line.kind, line.package if line.kind is HostKind.LIBRARY else "")
+
+
 def _part(line: HostLine) -> str:
     """Which part of a training program it runs in; empty: the loop itself."""
     if line.loading:
@@ -183,6 +190,31 @@ def _part(line: HostLine) -> str:
     if line.updating:
         return "optimizer"
     return "model" if line.modelling else ""
+
+
+def workers(profile: Profile) -> Table:
+    """Lines of the loader's workers, the costliest first; CPU time of all of them together."""
+    host = profile.host
+    rows = [_worker_row(line) for line in host.worker_lines] if host is not None else []
+    note = "CPU time of all workers together, for one step."
+    if host is not None and host.worker_idle_ms:
+        idle = units.milliseconds(host.worker_idle_ms)
+        note += f" While they prepared samples they waited for {idle}: for storage, locks, sleep."
+    return cells.few(Table("host-workers", "Loader workers", note, WORKER_COLUMNS, tuple(rows)))
+
+
+def _worker_row(line: HostLine) -> ReportRow:
+    calls = "" if line.callee == line.where.source else line.callee
+    return ReportRow(
+        (
+            cells.where(line.where),
+            cells.milliseconds(line.ms),
+            _whose(line),
+            Cell(plain.one_line(line.where.function), style="where"),
+            cells.code(line.where.source),
+            cells.code(calls),
+        )
+    )
 
 
 def threads(profile: Profile) -> Table:
