@@ -172,3 +172,14 @@ def test_launches_whose_kernels_were_lost_say_nothing_of_the_host(tmp_path):
             trace.call("cudaLaunchKernel", 100 * number + 30, 100 * number + 32)
     found = analyse(trace.recording(tmp_path)).anatomy
     assert found.part(Kind.UNRECORDED) > 10 and found.part(Kind.WAIT_HOST) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("Activity Buffer Request", Kind.WAIT_OTHER), ("Lazy Function Loading", Kind.WAIT_HOST)],
+)
+def test_work_of_the_recorder_and_the_driver_is_named(name, kind, tmp_path):
+    trace = busy_then(Trace().steps(0, 1000), again=400, launch=390)
+    found, _ = gaps(trace.add("overhead", name, 150, 350, -1), tmp_path)
+    assert found[kind, name] == 200
+    assert found[Kind.WAIT_HOST, "aten::gelu"] == 100

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +90,8 @@ def gaps(
     doing = np.where(sync >= 0, sync_calls.rows[sync] if len(sync_calls.rows) else NOBODY, doing)
     pieces = Gaps(idle.begin, idle.end, cause, doing)
     for flag, number in (
+        (_overhead(recording, operators.RECORDER), OTHER),
+        (_overhead(recording, operators.LOADING), HOST),
         (_waiting_for_ranks(recording), RANKS),
         (_outermost(host, host.loading), DATA),
     ):
@@ -162,6 +165,13 @@ def _outermost(host: Host, flag: Flags) -> Flags:
     parent_flag = (host.parent >= 0) & flag[host.parent]
     outermost: Flags = flag & ~parent_flag
     return outermost
+
+
+def _overhead(recording: TraceRecording, names: re.Pattern[str]) -> Flags:
+    """Rows of the recorder's or the driver's own work."""
+    is_named = recording.named(names.fullmatch)[recording.events.name]
+    overhead: Flags = is_named & (recording.events.category == Category.OTHER)
+    return overhead
 
 
 def _waiting_for_ranks(recording: TraceRecording) -> Flags:

@@ -13,6 +13,12 @@ ZERO_GRAD = re.compile(r"Optimizer\.zero_grad#")
 LOADER = re.compile(r"enumerate\(DataLoader\)#|DataLoader\w*\.__next__")
 BACKWARD = "autograd::engine::evaluate_function: "
 GRAPH_LAUNCH = re.compile(r"(cuda|cu|hip)GraphLaunch(_\w+)?")
+RECORDER = re.compile(
+    r"Activity Buffer Request|Buffer Flush|Instrumentation|Resource|UVM Activity Init"
+)
+"""What CUDA's recorder says of itself, as overhead."""
+LOADING = re.compile(r"Driver Compiler|(Runtime Triggered Module|Lazy Function) Loading")
+"""Kernels that the driver loads at their first launch; it is overhead of the host."""
 LAUNCHES = re.compile(r"Launch|Memcpy\w*Async|Memset\w*Async")
 KERNEL_LAUNCH = re.compile(r"(cuda|cu|hip)\w*LaunchKernel\w*")
 SYNCS = frozenset(

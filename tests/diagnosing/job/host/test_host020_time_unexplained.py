@@ -61,6 +61,11 @@ def test_queued_work_that_does_not_start() -> None:
     assert "another process" in found.evidence and "nvidia-smi" in found.cure.commands[0]
 
 
+def test_what_the_recorder_takes_itself() -> None:
+    gap = Gap(Kind.WAIT_OTHER, ms=30.0, count=1.0, doing="Activity Buffer Request", after="relu")
+    assert "the recorder's own work" in made.only(CHECK, with_gaps(gap)).title
+
+
 def test_an_idle_device_of_which_the_host_was_not_recorded() -> None:
     gap = Gap(Kind.WAIT_OTHER, ms=30.0, count=1.0, after="relu")
     assert "not recorded" in made.only(CHECK, with_gaps(gap)).title

@@ -36,6 +36,7 @@ predicted of what is not known.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -57,6 +58,10 @@ CALL_MS = 0.010
 """What calling one operator takes at most, Python included."""
 EXPLAINS = 0.5
 """Share of the waiting that the lines of sampled stacks must take to explain it."""
+RECORDER = re.compile(
+    r"Activity Buffer Request|Buffer Flush|Instrumentation|Resource|UVM Activity Init"
+)
+"""What CUDA's recorder says of itself."""
 NAME = 60
 """Characters of a kernel's name."""
 
@@ -117,6 +122,10 @@ def _unrecorded(profile: Profile) -> Unexplained | None:
 def _queued(profile: Profile) -> Unexplained | None:
     """Nothing ran, though work was queued; or nothing of the host was recorded."""
     ms, gaps = profile.anatomy.part(Kind.WAIT_OTHER), _gaps(profile, Kind.WAIT_OTHER)
+    if gaps and RECORDER.fullmatch(max(gaps, key=lambda gap: gap.ms).doing):
+        known = f"while the recorder itself holds things up{_described(gaps)}: no part of training"
+        cure = Cure("Record fewer events at a time.", (_recorded(profile),))
+        return Unexplained(ms, "the recorder's own work", known, cure)
     if not any(gap.queued_ms is not None for gap in gaps):
         known = f"while the device is idle{_described(gaps)}; the trace has nothing of the host"
         cure = Cure("Record the host as well.", (_recorded(profile),))
