@@ -26,7 +26,7 @@ PLAN = Plan(
         PlannedBoost("loader-workers", {}, None, "exact"),
     ),
     speedup=2.5,
-    job=dataclasses.asdict(JOB),
+    job=JOB,
 )
 
 

@@ -28,7 +28,7 @@ JOBS = st.builds(
 def test_there_and_back(job: wire.JobFacts) -> None:
     short = jobs.values(job)
     assert jobs.facts(short) == job
-    assert jobs.values(dataclasses.asdict(job)) == short
+    assert jobs.facts(dataclasses.asdict(job)) == job
 
 
 def test_short_is_short() -> None:

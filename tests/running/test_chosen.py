@@ -82,6 +82,6 @@ def test_the_environment_is_what_the_boosts_ask_for(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(known.KnownBoost, "environment", environment)
     assert chosen.environment(PLANNED[1:2], None, HERE) == {"FROM": "2"}
     assert (calls[-1].device, calls[-1].cores) == ("cpu", 2)  # a plan written by hand
-    job = {"torch": "2.13.0", "python": "3.11", "system": "linux", "device": "cuda"}
+    job = wire.JobFacts(torch="2.13.0", python="3.11", system="linux", device="cuda")
     chosen.environment(PLANNED[1:2], job, HERE)
     assert (calls[-1].device, calls[-1].torch) == ("cuda", "2.13.0")

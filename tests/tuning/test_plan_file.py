@@ -51,7 +51,7 @@ PLAN = Plan(
     created="2026-01-02T03:04:05+00:00",
     pays_after_steps=300,
     compile_s=12.5,
-    job=dataclasses.asdict(JOB),
+    job=JOB,
 )
 HAND = """\
 # my own
@@ -106,7 +106,7 @@ PLANS = st.builds(
     created=st.none() | words,
     pays_after_steps=counts,
     compile_s=figures,
-    job=st.sampled_from([None, dataclasses.asdict(JOB)]),
+    job=st.sampled_from([None, JOB]),
 )
 
 

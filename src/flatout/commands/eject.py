@@ -51,7 +51,7 @@ def _entries(plan: Plan) -> list[dict[str, Any]]:
     """The boosts with their lines, fitted to the job that the plan was made for."""
     from flatout.knowledge import boosts, jobs
 
-    facts = jobs.facts(plan.job) if plan.job else jobs.unseen(plan.machine)
+    facts = plan.job or jobs.unseen(plan.machine)
     entries = []
     for planned in plan.boosts:
         boost = boosts.get(planned.id)

@@ -19,10 +19,9 @@ def facts(values: Mapping[str, Any]) -> JobFacts:
     return job
 
 
-def values(job: JobFacts | Mapping[str, Any]) -> dict[str, Any]:
+def values(job: JobFacts) -> dict[str, Any]:
     """The facts that are known and differ from their defaults."""
-    job_facts = job if isinstance(job, JobFacts) else facts(job)
-    return _short(job_facts)
+    return _short(job)
 
 
 MEASURED = ("shares", "noise")

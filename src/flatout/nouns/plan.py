@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flatout.nouns.identity import Identity
+from flatout_agent.wire import JobFacts
 
 
 @dataclass(frozen=True)
@@ -35,5 +36,5 @@ class Plan:
     pays_after_steps: int | None = None
     """Steps until the time spent compiling is won back."""
     compile_s: float | None = None
-    job: dict[str, Any] | None = None
-    """What was seen of the user's program without any boost (`JobFacts`, as plain values)."""
+    job: JobFacts | None = None
+    """What was seen of the user's program without any boost; None: a plan written by hand."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import combinations
-from typing import Any
 
 from flatout.knowledge import boosts as known
 from flatout.knowledge import jobs
@@ -49,13 +48,13 @@ def orders(boosts: Sequence[PlannedBoost]) -> tuple[wire.BoostOrder, ...]:
 
 
 def environment(
-    boosts: Sequence[PlannedBoost], job: Mapping[str, Any] | None, machine: Identity
+    boosts: Sequence[PlannedBoost], job: wire.JobFacts | None, machine: Identity
 ) -> dict[str, str]:
     """Variables that must be set before the program starts.
 
     job: the facts recorded when the plan was made; a plan written by hand has none.
     """
-    facts = jobs.facts(job) if job else jobs.unseen(machine)
+    facts = job or jobs.unseen(machine)
     variables: dict[str, str] = {}
     for boost in boosts:
         variables |= known.get(boost.id).environment(facts, dict(boost.params))

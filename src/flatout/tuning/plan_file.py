@@ -25,6 +25,7 @@ from flatout.nouns.identity import GpuIdentity, Identity
 from flatout.nouns.plan import Plan, PlannedBoost
 from flatout_agent import plan as plan_reader
 from flatout_agent.plan import VERSION, PlanError, PlanTable, WrittenPlan
+from flatout_agent.wire import JobFacts
 
 DIGITS = 4
 """Decimals of measured figures: more would be noise."""
@@ -84,7 +85,7 @@ def render(plan: Plan) -> str:
         boosts[boost.id] = _boost_table(boost)
     if plan.machine is not None:
         document["machine"] = _fill(tomlkit.table(), dataclasses.asdict(plan.machine))
-    if plan.job:
+    if plan.job is not None:
         document["job"] = table = tomlkit.table()
         table.comment(JOB_NOTE)
         _fill(table, jobs.values(plan.job))
@@ -158,11 +159,11 @@ def _machine(values: PlanTable) -> Identity:
     )
 
 
-def _job(values: PlanTable) -> dict[str, Any] | None:
+def _job(values: PlanTable) -> JobFacts | None:
     if not values.raw:
         return None
     try:
-        return dataclasses.asdict(jobs.facts(values.raw))
+        return jobs.facts(values.raw)
     except (TypeError, ValueError, AttributeError) as error:
         raise PlanError(f"[job] cannot be used: {error}", "remove the table [job]") from None
 
