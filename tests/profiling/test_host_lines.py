@@ -18,6 +18,7 @@ SOURCES = {
     9: "loss = step(x)",
     14: "    total = sum(values)",
     15: "    order = np.sort(a)",
+    13: "    x = mm(a, b)",
     16: "    x = a @ b",
     17: "    f1 = f1_score(y, p)",
     18: "    time.sleep(0.01)",
@@ -72,9 +73,9 @@ def test_the_deepest_line_of_the_users_with_the_chain_that_led_there() -> None:
 
 
 def test_a_line_that_calls_an_operator_is_torchs_as_far_as_the_operators_go() -> None:
-    place = Place("train.py", 16)
+    place = Place("train.py", 13)
     operators = [Operator("aten::mm", Kind.MATMUL, 1.0, 9.0, where=place)]
-    host_time = lines_of(([MAIN, user(16)], 12.0, 0.0), operators=operators)
+    host_time = lines_of(([MAIN, user(13)], 12.0, 0.0), operators=operators)
     shares = {line.kind: line.ms for line in host_time.lines}
     assert shares[HostKind.TORCH] == pytest.approx(9.0, abs=0.1)
     assert shares[HostKind.PYTHON] == pytest.approx(3.0, abs=0.1)
@@ -117,6 +118,19 @@ def test_what_a_name_held_is_freed_by_torch() -> None:
     freed = wire.FrameSeen("train.py", 9, "step", "", 0, 9, 4)
     (line,) = lines_of(([MAIN, freed], 5.0, 0.0)).lines
     assert (line.kind, line.callee) == (HostKind.TORCH, "loss")
+
+
+def test_what_a_function_of_the_users_leaves_behind_is_freed_by_torch() -> None:
+    inner = user(14)
+    host_time = lines_of(([MAIN, inner], 5.0, 0.0), ([MAIN], 2.0, 0.0))
+    kinds = {line.where.line: line.kind for line in host_time.lines}
+    assert kinds == {14: HostKind.PYTHON, 9: HostKind.TORCH}
+
+
+def test_an_operator_that_is_slow_while_others_take_the_cores_is_no_python() -> None:
+    operators = [Operator("aten::mm", Kind.MATMUL, 1.0, 2.0, where=Place("train.py", 16))]
+    (line,) = lines_of(([MAIN, user(16)], 12.0, 0.0), operators=operators).lines
+    assert line.kind is HostKind.TORCH
 
 
 def test_code_of_a_model_that_torch_has_called_is_torchs() -> None:

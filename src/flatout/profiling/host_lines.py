@@ -73,8 +73,11 @@ def host_time(
         sample for stack in host.worker_stacks if (sample := _sample(host, stack)) is not None
     ]
     torch_share = _torch_shares(samples, operators)
+    returning = _calls_of_the_users(samples)
 
     def lines_of(sample: _Sample) -> Iterable[tuple[HostLine, float]]:
+        if _frees(sample, torch_share, returning, source):
+            return ((_line(sample, source), sample.ms),)
         return _lines(sample, torch_share, source, aliases)
 
     return HostTime(
@@ -128,7 +131,7 @@ def _torch_shares(
     for sample in samples:
         line = sample.own.file, sample.own.line
         if not sample.callees:
-            own_ms[line] += sample.ms
+            own_ms[line] += sample.ms - sample.idle_ms
         elif sample.callees[0].package == TORCH:
             below_ms[line] += sample.ms
     operators_ms: dict[tuple[str, int], float] = defaultdict(float)
@@ -144,14 +147,42 @@ def _torch_shares(
     }
 
 
+def _calls_of_the_users(samples: Iterable[_Sample]) -> set[wire.FrameSeen]:
+    """Calls of functions of the user's own: what runs there has a frame below."""
+    return {
+        frame
+        for sample in samples
+        for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
+        if not frame.package and not callee.package
+    }
+
+
+def _frees(
+    sample: _Sample,
+    torch_share: Mapping[tuple[str, int], float],
+    returning: set[wire.FrameSeen],
+    source: Source,
+) -> bool:
+    """Whether a line runs no Python, but gives tensors back: torch's time.
+
+    Python hands the interpreter over in calls and where loops start over. Elsewhere a thread is
+    seen only where C code has handed it over: where a name gets another value, a function of the
+    user's returns, or an operator that is written as one is in a line with operators of torch's.
+    """
+    if sample.callees:
+        return False
+    text = _text(sample.own, source)
+    with_operators = torch_share.get((sample.own.file, sample.own.line), 0.0) > 0
+    is_call = not text or text.endswith(")")
+    return sample.own in returning or text.isidentifier() or (with_operators and not is_call)
+
+
 def _lines(
     sample: _Sample, torch_share: dict[tuple[str, int], float], source: Source, aliases: Aliases
 ) -> Iterable[tuple[HostLine, float]]:
     """The lines that a stack counts for, and with how much."""
     line = _line(sample, source)
-    if not sample.callees and _expression(sample.own, source).isidentifier():
-        yield line, sample.ms  # a name is assigned or left: torch frees the tensors that it held
-    elif not sample.callees:
+    if not sample.callees:
         package = _imported(line.callee, aliases(sample.own.file))
         share = torch_share.get((sample.own.file, sample.own.line), 0.0) if not package else 0.0
         yield dataclasses.replace(line, kind=HostKind.TORCH), share * sample.ms
@@ -220,15 +251,20 @@ def _package(sample: _Sample) -> str:
 
 def _expression(frame: wire.FrameSeen, source: Source) -> str:
     """The text of what is executed, long calls without their arguments; empty: not known."""
-    text = source(frame.file, frame.line)
-    if frame.column is None or frame.end_column is None:
-        return ""
-    end = frame.end_column if frame.end_line == frame.line else None
-    raw = text.encode()[frame.column : end].decode(errors="replace").strip()
-    if len(raw) <= EXPRESSION and end is not None:
+    raw, complete = _text(frame, source), frame.end_line == frame.line
+    if len(raw) <= EXPRESSION and (complete or not raw):
         return raw
     name = CALL.match(raw)
     return f"{name[0]}(...)" if name else f"{raw[: EXPRESSION - 3]}..."
+
+
+def _text(frame: wire.FrameSeen, source: Source) -> str:
+    """What is executed, as far as it is on the frame's line; empty: not known."""
+    if frame.column is None or frame.end_column is None:
+        return ""
+    end = frame.end_column if frame.end_line == frame.line else None
+    text = source(frame.file, frame.line)
+    return text.encode()[frame.column : end].decode(errors="replace").strip()
 
 
 def _place(frame: wire.FrameSeen, source: Source) -> Place:

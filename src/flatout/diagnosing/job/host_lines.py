@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ LEAST_SAMPLES = 5
 """Stacks in which it was seen: fewer may be chance."""
 SPARED = 0.9
 """Of what is done every 50 steps, or not at all, instead of in each."""
+INNER = re.compile(r"(?<=\w)\.<\w+>.*")
 SHOWN = 3
 """Lines that the evidence names."""
 
@@ -53,7 +55,12 @@ def scale(profile: Profile) -> float:
 
 def by_function(profile: Profile, lines: Iterable[HostLine]) -> list[LineGroup]:
     """Lines of one function of the user's together, the longest first."""
-    return _groups(profile, lines, lambda line: (line.where.file, line.where.function))
+    return _groups(profile, lines, lambda line: (line.where.file, function(line.where)))
+
+
+def function(where: Place) -> str:
+    """Its function; comprehensions and lambdas belong to the one around."""
+    return INNER.sub("", where.function)
 
 
 def by_call(profile: Profile, lines: Iterable[HostLine]) -> list[LineGroup]:

@@ -52,7 +52,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         if not host_lines.worth(profile, group) or not savings.worth(profile, saves):
             continue
         share = units.share(group.ms / profile.anatomy.step_ms)
-        function = group.where.function.rpartition(".")[2]
+        function = host_lines.function(group.where).rpartition(".")[2]
         name = "the script's own lines" if function == MODULE else f"{function[:30]}()"
         yield Diagnosis(
             title=f"Python in {name} takes {units.milliseconds(group.ms)}, {share} of the step"[
