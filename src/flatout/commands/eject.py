@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from flatout.commands import _options
+from flatout.nouns.ejected import Ejected, EjectedBoost
 from flatout.nouns.errors import UserError
 from flatout.nouns.plan import Plan
 
@@ -28,43 +29,44 @@ def command(
       flatout eject
       flatout eject --plan other.toml
     """
-    from flatout.reporting import lines
+    from flatout.reporting import document, lines
     from flatout.tuning import plan_file
 
     contents = plan_file.read(plan)
     if not contents.boosts:
         raise UserError(f"{plan} holds no boost", "make a plan: flatout tune, then your script", 1)
-    document = {
-        "schema": "flatout.eject/1",
-        "plan": str(plan),
-        "speedup": contents.speedup,
-        "job_known": contents.job is not None,
-        "boosts": sorted(
-            _entries(contents), key=lambda entry: list(lines.PLACES).index(entry["where"])
-        ),
-    }
-    typer.echo(json.dumps(document, indent=2) if as_json else lines.source(document))
+    places = list(lines.PLACES)
+    ejected = Ejected(
+        str(plan),
+        contents.speedup,
+        job_known=contents.job is not None,
+        boosts=tuple(sorted(_boosts(contents), key=lambda boost: places.index(boost.where))),
+    )
+    typer.echo(
+        json.dumps(document.eject_document(ejected), indent=2) if as_json else lines.source(ejected)
+    )
     return 0
 
 
-def _entries(plan: Plan) -> list[dict[str, Any]]:
+def _boosts(plan: Plan) -> list[EjectedBoost]:
     """The boosts with their lines, fitted to the job that the plan was made for."""
     from flatout.knowledge import boosts, jobs
 
     facts = plan.job or jobs.unseen(plan.machine)
-    entries = []
+    ejected = []
     for planned in plan.boosts:
         boost = boosts.get(planned.id)
         before_torch = bool(boost.environment(facts, planned.params))
-        entries.append(
-            {
-                "id": boost.id,
-                "title": boost.title,
-                "risk": boost.risk.value,
-                "gain": planned.gain,
-                "params": planned.params,
-                "where": "environment" if before_torch else boost.moment.value,
-                "lines": boost.by_hand(facts, planned.params).strip("\n").splitlines(),
-            }
+        text = boost.by_hand(facts, planned.params).strip("\n")
+        ejected.append(
+            EjectedBoost(
+                boost.id,
+                boost.title,
+                risk=boost.risk.value,
+                gain=planned.gain,
+                params=planned.params,
+                where="environment" if before_torch else boost.moment.value,
+                lines=tuple(text.splitlines()),
+            )
         )
-    return entries
+    return ejected

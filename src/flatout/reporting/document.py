@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flatout.nouns.diagnosed import Diagnosed
+from flatout.nouns.ejected import Ejected
 from flatout.nouns.explained import Explained, Match
 from flatout.nouns.run_end import RunEnd
 from flatout.nouns.trial import Measurement, Trial
@@ -22,6 +23,7 @@ TUNE = "flatout.tune/1"
 RUN = "flatout.run/1"
 DOCTOR = "flatout.doctor/1"
 EXPLAIN = "flatout.explain/1"
+EJECT = "flatout.eject/1"
 
 
 def tune_document(tuned: Tuned) -> dict[str, Any]:
@@ -136,6 +138,12 @@ def explain_document(explained: Explained, page: Any = None) -> dict[str, Any]:
         "bytes_read": explained.bytes_read,
     }
     json_document: dict[str, Any] = as_json(document)
+    return json_document
+
+
+def eject_document(ejected: Ejected) -> dict[str, Any]:
+    """What `flatout eject --json` prints: each boost with its lines, in the order of a script."""
+    json_document: dict[str, Any] = as_json({"schema": EJECT, **_fields(ejected)})
     return json_document
 
 

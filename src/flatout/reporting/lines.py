@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flatout.nouns import units
+from flatout.nouns.ejected import Ejected, ScriptPlace
 
-PLACES = {
+PLACES: dict[ScriptPlace, str] = {
     "environment": "At the very top, before `import torch`",
     "start": "At the top, after `import torch`",
     "loader": "Where the DataLoader is made and iterated",
@@ -16,21 +15,18 @@ PLACES = {
 """Where lines go, in the order of a script."""
 
 
-def source(document: dict[str, Any]) -> str:
-    """The text for people of a `flatout.eject/1` document."""
-    entries = document["boosts"]
-    speedup = document["speedup"]
-    total_gain = f", {units.ratio(speedup)} together" if speedup else ""
-    lines = [
-        f"# {document['plan']} as plain PyTorch: {units.count(len(entries), 'boost')}{total_gain}"
-    ]
+def source(ejected: Ejected) -> str:
+    """The text for people: a file of Python."""
+    total_gain = f", {units.ratio(ejected.speedup)} together" if ejected.speedup else ""
+    count = units.count(len(ejected.boosts), "boost")
+    lines = [f"# {ejected.plan} as plain PyTorch: {count}{total_gain}"]
     place = None
-    for entry in entries:
-        if entry["where"] != place:
-            place = entry["where"]
+    for boost in ejected.boosts:
+        if boost.where != place:
+            place = boost.where
             lines += ["", "", f"# ---- {PLACES[place]}"]
-        gain = f" ({units.ratio(entry['gain'])})" if entry["gain"] else ""
-        lines += ["", f"# {entry['id']}{gain}: {entry['title']}", *entry["lines"]]
-    if not document["job_known"]:
+        gain = f" ({units.ratio(boost.gain)})" if boost.gain else ""
+        lines += ["", f"# {boost.id}{gain}: {boost.title}", *boost.lines]
+    if not ejected.job_known:
         lines += ["", "# The plan does not say for which program it was made: check the device."]
     return "\n".join(lines)

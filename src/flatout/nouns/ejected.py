@@ -1,0 +1,36 @@
+"""A plan as plain PyTorch lines, ready to be printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+ScriptPlace = Literal["environment", "start", "loader", "model", "optimizer"]
+"""Where lines go: before torch is imported, after it, and where each of these is made and used."""
+
+
+@dataclass(frozen=True)
+class EjectedBoost:
+    """One boost by hand."""
+
+    id: str
+    title: str
+    risk: str
+    gain: float | None
+    """Measured speed-up when it was added (1.5 = 50 % faster)."""
+    params: dict[str, Any]
+    where: ScriptPlace
+    lines: tuple[str, ...]
+    """Of Python."""
+
+
+@dataclass(frozen=True)
+class Ejected:
+    """All boosts of a plan, in the order of a script."""
+
+    plan: str
+    """The file's path, as given."""
+    speedup: float | None
+    job_known: bool
+    """The plan says for which program it was made, so that the lines fit it."""
+    boosts: tuple[EjectedBoost, ...]
