@@ -48,18 +48,17 @@ def check(benched: Benched, machine: Machine) -> Iterator[Diagnosis]:
     has = "AMX" if machine.cpu.amx_bf16 else "AVX512_BF16" if machine.cpu.avx512_bf16 else None
     if half is None or not whole or has is None or half / whole >= LEAST[has]:
         return
-    caps = [f"{name}={value}" for name in CAPS if (value := _variable(machine, name))]
+    caps = [(name, value) for name in CAPS if (value := _variable(machine, name))]
+    settings = [f"{name}={value}" for name, value in caps]
     yield Diagnosis(
         title=f"bfloat16 on the CPU: {units.ratio(half / whole)} of float32, with {has}",
         evidence=f"bfloat16 {half * 1000:,.0f}, float32 {whole * 1000:,.0f} GFLOP/s; the CPU has "
-        f"{has}; torch {benched.torch}{''.join(f'; {cap}' for cap in caps)}",
+        f"{has}; torch {benched.torch}{''.join(f'; {setting}' for setting in settings)}",
         cure=Cure(
-            f"Take {', '.join(caps)} out of the environment."
+            f"Take {', '.join(settings)} out of the environment."
             if caps
             else "Try a newer torch; in a virtual machine ask for the instruction set.",
-            tuple(f"unset {cap.partition('=')[0]}" for cap in caps)
-            if machine.system.name != "Windows"
-            else (),
+            tuple(f"unset {name}" for name, _ in caps) if machine.system.name != "Windows" else (),
         ),
     )
 

@@ -27,7 +27,7 @@ Ask the batch system for more cores per task, or lift the pinning in the shell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.installing import system_packages, target
@@ -46,13 +46,13 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     if own is None or whole is None or cpu.quota_cores is not None or own * 2 >= whole:
         return
     gpus = len(machine.gpus or ())
-    pinning = [
-        f"{name}={value}" for name, value in (machine.environment or {}).items() if name in PINNING
-    ]
+    environment = machine.environment or {}
+    pinning = {name: value for name, value in environment.items() if name in PINNING}
+    settings = ", ".join(f"{name}={value}" for name, value in pinning.items())
     yield Diagnosis(
         title=f"pinned to {own} of {whole} hardware threads",
         evidence=f"affinity {own}, machine {whole} hardware threads; "
-        + (", ".join(pinning) if pinning else "no CPU quota")
+        + (settings or "no CPU quota")
         + (f"; {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else ""),
         cure=Cure(
             "Under a batch system ask for more cores per task (Slurm: --cpus-per-task). Otherwise "
@@ -63,13 +63,9 @@ def check(machine: Machine) -> Iterator[Diagnosis]:
     )
 
 
-def _commands(machine: Machine, whole: int, pinning: list[str]) -> tuple[str, ...]:
+def _commands(machine: Machine, whole: int, pinning: Iterable[str]) -> tuple[str, ...]:
     place = target.of(machine)
-    unset = [
-        line
-        for setting in pinning
-        for line in system_packages.variable(place, setting.partition("=")[0], None)
-    ]
+    unset = [line for name in pinning for line in system_packages.variable(place, name, None)]
     if machine.container.kind is not None:
         unset.append(f"# or, on the host: docker run --cpuset-cpus=0-{whole - 1} ...")
     elif place.system == "Linux":
