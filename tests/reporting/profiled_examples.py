@@ -168,8 +168,9 @@ def timeline(anatomy: Anatomy, spans_of_a_kind: int = 60) -> tuple[Span, ...]:
         now += part.ms
     for part, _ in itertools.product(works, range(spans_of_a_kind)):
         piece = part.ms / spans_of_a_kind
-        stream = "stream 20" if part.kind is Kind.COPY else "stream 7"
-        spans.append(Span(stream, f"kernel of {part.kind}", part.kind, now, piece))
+        stream = 20 if part.kind is Kind.COPY else 7
+        kernel = f"kernel of {part.kind}"
+        spans.append(Span(f"stream {stream}", kernel, part.kind, now, piece, stream))
         spans.append(Span("host", f"aten::{part.kind}", part.kind, now, 0.8 * piece))
         spans.append(Span("host", "cudaLaunchKernel", None, now + 0.2 * piece, 0.3 * piece))
         now += piece

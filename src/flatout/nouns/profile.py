@@ -118,17 +118,23 @@ class Collective:
     bytes: float | None = None
 
 
+HOST_LANE, IDLE_LANE = "host", "idle"
+"""Of a timeline: the thread that trains, and what the device waits for. Others are streams."""
+
+
 @dataclass(frozen=True)
 class Span:
     """One event of the timeline that is drawn."""
 
     lane: str
-    """ "host", "stream 7", "idle". """
+    """The lane's title: HOST_LANE, IDLE_LANE, or that of a stream of the device ("stream 7")."""
     name: str
     kind: Kind | None
     begin_ms: float
     """From the begin of the drawn step."""
     ms: float
+    stream: int | None = None
+    """The stream's number; None: no stream, or written by an older version."""
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,9 @@ def test_most_kernels_are_traced_to_their_operator(profile):
 def test_the_timeline_is_of_one_step(profile):
     _, found = profile
     assert 0 < len(found.timeline) <= MOST_SPANS
-    lanes = {span.lane.split()[0] for span in found.timeline}
-    assert lanes == {"host", "stream", "idle"}
+    streams = {span.lane: span.stream for span in found.timeline}
+    assert streams.pop("host") is streams.pop("idle") is None
+    assert streams and streams == {f"stream {number}": number for number in streams.values()}
     for span in found.timeline:
         assert span.begin_ms >= -1e-6 and span.begin_ms + span.ms <= found.anatomy.step_ms + 1e-3
     assert [span.begin_ms for span in found.timeline] == sorted(

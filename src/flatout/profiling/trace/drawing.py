@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from flatout.nouns.anatomy import WAITS, Kind
-from flatout.nouns.profile import MemoryPoint, Span
+from flatout.nouns.profile import HOST_LANE, IDLE_LANE, MemoryPoint, Span
 from flatout.profiling.trace import device, operators, processor
 from flatout.profiling.trace.attribution import Attribution
 from flatout.profiling.trace.intervals import NOBODY
@@ -41,10 +41,16 @@ def _middle(attribution: Attribution) -> tuple[int, int]:
 
 
 def _spans(
-    lane: str, names: list[str], kinds: list[Kind | None], begin: Ints, end: Ints, low: int
+    lane: str,
+    names: list[str],
+    kinds: list[Kind | None],
+    begin: Ints,
+    end: Ints,
+    low: int,
+    stream: int | None = None,
 ) -> list[Span]:
     return [
-        Span(lane, name, kind, (first - low) / 1e6, (last - first) / 1e6)
+        Span(lane, name, kind, (first - low) / 1e6, (last - first) / 1e6, stream)
         for name, kind, first, last in zip(names, kinds, begin.tolist(), end.tolist(), strict=True)
     ]
 
@@ -62,7 +68,7 @@ def _device(attribution: Attribution, low: int, high: int) -> Iterator[Span]:
             np.clip(events.begin[stream_rows], low, high),
             np.clip(events.end[stream_rows], low, high),
         )
-        yield from _spans(f"stream {stream}", names, kinds, begin, end, low)
+        yield from _spans(f"stream {stream}", names, kinds, begin, end, low, stream)
 
 
 def _idle(attribution: Attribution, low: int, high: int) -> Iterator[Span]:
@@ -75,7 +81,7 @@ def _idle(attribution: Attribution, low: int, high: int) -> Iterator[Span]:
     ]
     kinds: list[Kind | None] = [WAITS[cause] for cause in gaps.cause[inside]]
     begin, end = np.clip(gaps.begin[inside], low, high), np.clip(gaps.end[inside], low, high)
-    yield from _spans("idle", names, kinds, begin, end, low)
+    yield from _spans(IDLE_LANE, names, kinds, begin, end, low)
 
 
 def _host(attribution: Attribution, low: int, high: int) -> list[Span]:
@@ -92,7 +98,7 @@ def _host(attribution: Attribution, low: int, high: int) -> list[Span]:
     names = [attribution.recording.names[name] for name in events.name[rows].tolist()]
     kinds = [_kind(rank) for rank in attribution.rank[rows].tolist()]
     begin, end = np.clip(events.begin[rows], low, high), np.clip(events.end[rows], low, high)
-    return _spans("host", names, kinds, begin, end, low)
+    return _spans(HOST_LANE, names, kinds, begin, end, low)
 
 
 def _visible_rows(attribution: Attribution, rows: Ints) -> Flags:
@@ -131,7 +137,7 @@ def _processor(attribution: Attribution, low: int, high: int) -> list[Span]:
         for name in attribution.recording.events.name[owner].tolist()
     ]
     kinds: list[Kind | None] = [processor.ORDER[rank] for rank in attribution.rank[owner].tolist()]
-    return _spans("host", names, kinds, begin, end, low)
+    return _spans(HOST_LANE, names, kinds, begin, end, low)
 
 
 def memory(attribution: Attribution) -> tuple[MemoryPoint, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from flatout.nouns.anatomy import WAITS, Kind
 from flatout.nouns.ceiling import Ceiling
-from flatout.nouns.profile import MemoryPoint, Operator, Profile, Span
+from flatout.nouns.profile import HOST_LANE, IDLE_LANE, MemoryPoint, Operator, Profile, Span
 from flatout.reporting import plain
 from flatout.reporting.profile import words
 
@@ -34,7 +34,8 @@ def timeline(profile: Profile) -> Json | None:
     used = {str(span.kind or "") for span in profile.timeline}
     kinds = {kind: number for number, kind in enumerate(k for k in ("", *Kind) if k in used)}
     lanes = []
-    for lane in sorted({span.lane for span in profile.timeline}, key=_lane_order):
+    streams = {span.lane: span.stream for span in profile.timeline}
+    for lane in sorted(streams, key=lambda lane: _lane_order(lane, streams[lane])):
         spans = sorted(
             (span for span in profile.timeline if span.lane == lane),
             key=lambda span: (span.begin_ms, -span.ms),
@@ -67,8 +68,8 @@ def timeline_sums(profile: Profile) -> list[tuple[str, str, float]]:
     The streams' parts run at once, so only the time in which any of them does something, and the
     idle times by cause, add up to the step.
     """
-    streams = [span for span in profile.timeline if span.lane.startswith("stream")]
-    idle = [span for span in profile.timeline if span.kind in WAITS and span.lane != "host"]
+    streams = [span for span in profile.timeline if span.lane not in (HOST_LANE, IDLE_LANE)]
+    idle = [span for span in profile.timeline if span.kind in WAITS and span.lane != HOST_LANE]
     if not streams:
         return []
     sums = [("busy", f"{words.device(profile.anatomy)} busy", covered(streams))]
@@ -127,10 +128,8 @@ def memory(profile: Profile) -> Json | None:
     return {"x": "step", "at": list(range(1, len(by_step) + 1)), "series": series}
 
 
-def _lane_order(lane: str) -> tuple[int, int, str]:
-    first = {"host": 0, "idle": 2}.get(lane.partition(" ")[0], 1)
-    number = lane.rpartition(" ")[2]
-    return first, int(number) if number.isdecimal() else -1, lane
+def _lane_order(lane: str, stream: int | None) -> tuple[int, int, str]:
+    return {HOST_LANE: 0, IDLE_LANE: 2}.get(lane, 1), -1 if stream is None else stream, lane
 
 
 def _rows(spans: Sequence[Span]) -> list[int]:
