@@ -34,6 +34,7 @@ OWN = [
     "ValueError: split 'dev' is not among the splits of this corpus: train, test",
     "RuntimeError: simulation diverged at step 300, energy 1e9",
     "ValueError: tokens and tags of sentence 12 differ in length",
+    "ValueError: invalid literal for int() with base 10: 'abc'",
     "gym3.errors.RewardError: reward out of the range that the environment promised",
 ]
 

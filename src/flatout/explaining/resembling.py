@@ -39,6 +39,13 @@ _VALUE = re.compile(
 _ENDING = re.compile(r"(?:ing|ed|es|s|e|ly)$")
 STEM = 4
 """Letters of a word whose ending is no part of it."""
+_OF_PYTHON = re.compile(
+    r"invalid literal for|could not convert string|division by zero|values to unpack|"
+    r"object is not (?:callable|iterable|subscriptable|an iterator)|has no attribute|"
+    r"unsupported operand|positional arguments?|keyword arguments?|out of range|is not defined|"
+    r"KeyError|must be (?:str|real number|an integer)"
+)
+"""What Python itself says of any program's own mistake."""
 _COMMON = {
     "the", "and", "for", "with", "was", "are", "not", "but", "that", "this", "from", "have", "has",
     "you", "your", "error", "runtimeerror", "valueerror", "typeerror", "exception", "please",
@@ -147,6 +154,6 @@ def _place(likeness: Likeness) -> tuple[float, int]:
 def _asked(text: bytes) -> Sequence[str]:
     errors = list(ending.errors(text))[:MESSAGES]
     if errors:
-        return errors
+        return [error for error in errors if not _OF_PYTHON.search(error)]
     rows = text.decode("utf-8", "replace").strip().splitlines()
     return [" ".join(rows)] if len(rows) <= SHORT_LINES else []
