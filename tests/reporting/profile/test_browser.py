@@ -377,6 +377,7 @@ def test_the_flame_graph_is_used_by_keyboard(show: Any) -> None:
     name = "return document.activeElement.getAttribute('name')"
     assert page.execute_script(reachable) == 1
     page.execute_script("document.querySelector('#flames [tabindex=\"0\"]').focus()")
+    assert page.execute_script(TIP) == "step\n80.0 ms"
     names = []
     keys = (Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_RIGHT, Keys.ARROW_UP)
     for key in keys:

@@ -76,7 +76,10 @@ def section(profile: Profile) -> HostSection:
 
 
 def flames(profile: Profile) -> Json | None:
-    """Stacks of the thread that trains as a tree, times in milliseconds, with names of kinds."""
+    """Stacks of the thread that trains as a tree, times in milliseconds, with names of kinds.
+
+    They may add up to a little more than the step: other steps were sampled than recorded.
+    """
     stacks = [stack for stack in profile.host.stacks if not stack.thread] if profile.host else []
     if not profile.host or not stacks:
         return None
@@ -91,7 +94,8 @@ def flames(profile: Profile) -> Json | None:
     names = {str(kind): name for kind, name in cells.HOST_KINDS.items()}
     names[str(Kind.COLLECTING)] = words.kind(Kind.COLLECTING)
     shades = {str(kind): str(shade) for kind, shade in cells.SHADES.items()}
-    return {"root": _finished(root), "names": names, "shades": shades}
+    ms = profile.anatomy.step_ms
+    return {"ms": ms, "root": _finished(root), "names": names, "shades": shades}
 
 
 def _node(name: str, kind: str) -> Json:

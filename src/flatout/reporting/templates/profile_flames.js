@@ -5,12 +5,12 @@
   if (!figure) return;
   const box = document.getElementById("flames");
   const CELL = 20, LEAST = 1;
-  const whole = figure.root.value;
   const width = () => Math.max(box.clientWidth, 240);
 
   const words = (node) => {
     const { name, kind, value } = node.data;
-    const share = ((100 * value) / whole).toPrecision(value < whole / 100 ? 1 : 2);
+    if (!node.parent) return `${name}\n${page.ms(figure.ms)}`;
+    const share = Number(((100 * value) / figure.ms).toPrecision(value < figure.ms / 100 ? 1 : 2));
     const whose = figure.names[kind] ? `, ${figure.names[kind]}` : "";
     return `${name}\n${page.ms(value)}, ${share}% of the step${whose}`;
   };
