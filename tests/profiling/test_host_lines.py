@@ -18,6 +18,7 @@ SOURCES = {
     9: "loss = step(x)",
     14: "    total = sum(values)",
     15: "    order = np.sort(a)",
+    12: "    ranked = sorted(rows, key=lambda row: row[0])",
     13: "    x = mm(a, b)",
     16: "    x = a @ b",
     17: "    f1 = f1_score(y, p)",
@@ -74,11 +75,17 @@ def test_the_deepest_line_of_the_users_with_the_chain_that_led_there() -> None:
 
 def test_a_line_that_calls_an_operator_is_torchs_as_far_as_the_operators_go() -> None:
     place = Place("train.py", 13)
-    operators = [Operator("aten::mm", Kind.MATMUL, 1.0, 9.0, where=place)]
+    operators = [Operator("aten::mm", Kind.MATMUL, 1.0, 4.0, where=place)]
     host_time = lines_of(([MAIN, user(13)], 12.0, 0.0), operators=operators)
     shares = {line.kind: line.ms for line in host_time.lines}
-    assert shares[HostKind.TORCH] == pytest.approx(9.0, abs=0.1)
-    assert shares[HostKind.PYTHON] == pytest.approx(3.0, abs=0.1)
+    assert shares[HostKind.TORCH] == pytest.approx(4.0, abs=0.1)
+    assert shares[HostKind.PYTHON] == pytest.approx(8.0, abs=0.1)
+
+
+def test_where_operators_take_most_of_a_line_the_rest_is_calling_them() -> None:
+    operators = [Operator("aten::mm", Kind.MATMUL, 1.0, 9.0, where=Place("train.py", 13))]
+    (line,) = lines_of(([MAIN, user(13)], 12.0, 0.0), operators=operators).lines
+    assert (line.kind, line.ms) == (HostKind.TORCH, pytest.approx(12.0))
 
 
 def test_backward_operators_are_not_those_of_the_line_that_made_them() -> None:
@@ -121,10 +128,17 @@ def test_what_a_name_held_is_freed_by_torch() -> None:
 
 
 def test_what_a_function_of_the_users_leaves_behind_is_freed_by_torch() -> None:
-    inner = user(14)
-    host_time = lines_of(([MAIN, inner], 5.0, 0.0), ([MAIN], 2.0, 0.0))
-    kinds = {line.where.line: line.kind for line in host_time.lines}
-    assert kinds == {14: HostKind.PYTHON, 9: HostKind.TORCH}
+    called, builtin = user(14), user(12)
+    key = wire.FrameSeen("train.py", 12, "step.<lambda>", "")
+    host_time = lines_of(
+        ([MAIN, called], 5.0, 0.0),
+        ([MAIN], 2.0, 0.0),
+        ([MAIN, builtin, key], 1.0, 0.0),
+        ([MAIN, builtin], 3.0, 0.0),
+    )
+    kinds = {(line.where.line, line.ms): line.kind for line in host_time.lines}
+    assert kinds[9, 2.0] is HostKind.TORCH
+    assert kinds[12, 3.0] is HostKind.PYTHON
 
 
 def test_an_operator_that_is_slow_while_others_take_the_cores_is_no_python() -> None:

@@ -22,6 +22,9 @@ TORCH = "torch"
 CALL_MS = 0.004
 """Around each operator that a line calls: Python's call into torch, which the recording leaves out.
 """
+MOSTLY = 0.5
+"""Share of operators from which all of a line's own time is theirs: the rest is calling them, which
+the recording does not show."""
 BLOCKED_SHARE = 0.5
 """Share of a stack's time without CPU use from which its idle time is waiting."""
 ENTERS_LOADER = "_BaseDataLoaderIter.__next__"
@@ -73,7 +76,7 @@ def host_time(
         sample for stack in host.worker_stacks if (sample := _sample(host, stack)) is not None
     ]
     torch_share = _torch_shares(samples, operators)
-    returning = _calls_of_the_users(samples)
+    returning = _calls_of_the_users(samples, source)
 
     def lines_of(sample: _Sample) -> Iterable[tuple[HostLine, float]]:
         if _frees(sample, torch_share, returning, source):
@@ -141,20 +144,28 @@ def _torch_shares(
             operators_ms[line] += operator.host_ms + CALL_MS * operator.calls
     if not operators_ms:
         return dict.fromkeys(own_ms, 1.0)  # without lines nothing is claimed
-    return {
-        line: min(1.0, max(0.0, operators_ms[line] - below_ms[line]) / ms) if ms else 0.0
+    shares = {
+        line: max(0.0, operators_ms[line] - below_ms[line]) / ms if ms else 0.0
         for line, ms in own_ms.items()
     }
+    return {line: 1.0 if share >= MOSTLY else share for line, share in shares.items()}
 
 
-def _calls_of_the_users(samples: Iterable[_Sample]) -> set[wire.FrameSeen]:
-    """Calls of functions of the user's own: what runs there has a frame below."""
-    return {
-        frame
+def _calls_of_the_users(samples: Iterable[_Sample], source: Source) -> set[wire.FrameSeen]:
+    """Calls by name of functions of the user's own: what runs there has a frame below."""
+    pairs = {
+        (frame, callee.function.rpartition(".")[2])
         for sample in samples
         for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
         if not frame.package and not callee.package
     }
+    return {frame for frame, function in pairs if _called_name(_text(frame, source)) == function}
+
+
+def _called_name(text: str) -> str:
+    """Like "step", of self.step(x); empty: no call by name."""
+    name = CALL.match(text)
+    return name[0].rpartition(".")[2] if name else ""
 
 
 def _frees(
@@ -185,6 +196,8 @@ def _lines(
     if not sample.callees:
         package = _imported(line.callee, aliases(sample.own.file))
         share = torch_share.get((sample.own.file, sample.own.line), 0.0) if not package else 0.0
+        if share and aliases(sample.own.file).get(_root(line.callee)) == TORCH:
+            share = 1.0
         yield dataclasses.replace(line, kind=HostKind.TORCH), share * sample.ms
         kind = HostKind.LIBRARY if package else HostKind.PYTHON
         line = dataclasses.replace(line, kind=kind, package=package)
@@ -207,9 +220,14 @@ def _waiting_apart(
 
 def _imported(expression: str, names: Mapping[str, str]) -> str:
     """The package that an expression begins with, np.sort(...) -> numpy; empty: none but torch."""
-    root = NAME.match(expression)
-    package = names.get(root[0], "") if root else ""
+    package = names.get(_root(expression), "")
     return "" if package == TORCH else package
+
+
+def _root(expression: str) -> str:
+    """The name that a call or an attribute begins with; empty: it is neither."""
+    root = NAME.match(expression)
+    return root[0] if root else ""
 
 
 def _is_torch(sample: _Sample) -> bool:
