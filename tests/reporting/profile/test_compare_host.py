@@ -6,12 +6,13 @@ import dataclasses
 
 import pytest
 
+from flatout.diagnosing import pages
 from flatout.nouns.anatomy import Anatomy, Kind, Part
 from flatout.nouns.finding import Finding
 from flatout.nouns.host_time import HostKind, HostLine
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Profiled
-from flatout.reporting.profile import compare, document
+from flatout.reporting.profile import compare, compare_host, document
 from flatout.reporting.profile.compare import ProfileComparison
 from machines.healthy import changed
 from reporting import profiled_examples as examples
@@ -91,3 +92,7 @@ def test_where_a_gpu_waits_for_the_host_the_hosts_lines_explain_it() -> None:
     before = changed(naive, profile__host=host)
     after = changed(naive, profile__host=slow, profile__anatomy=anatomy)
     assert "train.py:5 slow(): 0.00 ms -> " in why(compared(before, after), Kind.WAIT_HOST)
+
+
+def test_findings_that_stand_at_certain_parts_exist() -> None:
+    assert set(compare_host.CODES) <= {page.code for page in pages.every()}
