@@ -196,8 +196,7 @@ def on_host(place: Target, lines: Iterable[str]) -> tuple[str, ...]:
     """Lines that must run outside of a container: inside one they are remarks."""
     if not place.container:
         return tuple(lines)
-    remarks = (line if line.startswith("#") else f"# {line}" for line in lines)
-    return ("# On the host, not in this container:", *remarks)
+    return ("# On the host, not in this container:", *shell.remarks(lines))
 
 
 def installed_packages(place: Target) -> str | None:

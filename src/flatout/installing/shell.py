@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 from flatout.installing.target import Target
 from flatout.nouns.finding import Sentence
@@ -46,6 +47,11 @@ def python_code(target: Target, code: str) -> str:
 def remark(text: str) -> str:
     """A comment, for both shells; it may hold a command."""
     return f"# {' '.join(text.split())}"
+
+
+def remarks(lines: Iterable[str]) -> Iterator[str]:
+    """Commands that are shown and not run: each as a comment; comments stay as they are."""
+    return (line if line.startswith("#") else f"# {line}" for line in lines)
 
 
 def sentence(text: str) -> Sentence:

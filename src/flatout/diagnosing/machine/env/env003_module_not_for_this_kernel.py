@@ -84,5 +84,5 @@ def _commands(place: Target, kernel: LinuxKernel) -> tuple[str, ...]:
         system_packages.sudo(place, "modprobe nvidia"),
         "nvidia-smi",
         shell.sentence("If dkms built nothing, the driver was installed without it. Reinstall it:"),
-        *(line if line.startswith("#") else f"# {line}" for line in driver.commands(place)),
+        *shell.remarks(driver.commands(place)),
     )

@@ -34,7 +34,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing import driver_state
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.installing import driver, system_packages
+from flatout.installing import driver, shell, system_packages
 from flatout.installing.target import Target
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.gpu import Driver, Gpu
@@ -187,7 +187,7 @@ def _not_yet_loaded(place: Target) -> Way:
 
 
 def _other_cause(place: Target) -> Way:
-    again = (line if line.startswith("#") else f"# {line}" for line in driver.commands(place))
+    again = shell.remarks(driver.commands(place))
     return (
         "Read the kernel's log and reload the module; if that does not help, restart, and then "
         "reinstall the driver.",
