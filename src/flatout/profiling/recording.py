@@ -244,20 +244,14 @@ def profile_of(
     step_profile = analysing.analyse(recording, detail, step_ms=1000 * loop.step_s, roots=roots)
     facts = main_process.facts
     _check_device(step_profile, facts)
-    host = None
     if main_process.host is not None:
-        sampled = _short_frames(main_process.host, roots[0])
-        host = host_lines.host_time(sampled, step_profile.operators, *_sources(roots[0]))
-        step_profile = dataclasses.replace(
-            step_profile, anatomy=host_parts.divided(step_profile.anatomy, host)
-        )
+        step_profile = _with_host(step_profile, main_process.host, roots[0])
     complete = dataclasses.replace(
         step_profile,
         command=command.display,
         job=facts,
         boosts=main_process.engaged,
         seen=_short_places(loop, roots[0]),
-        host=host,
         trace=loop.trace,
         ceilings=known_ceilings,
         ranks=analysing.ranks(recordings),
@@ -265,6 +259,14 @@ def profile_of(
         capability=step_profile.capability or (facts.capability if facts else None),
     )
     return memory_categories.by_category(reaching.reached(complete))
+
+
+def _with_host(profile: Profile, host: wire.HostSeen, root: Path) -> Profile:
+    """The profile with the host's time by line, and its anatomy divided up by it."""
+    sampled = _short_frames(host, root)
+    host_time = host_lines.host_time(sampled, profile.operators, *_sources(root))
+    anatomy = host_parts.divided(profile.anatomy, host_time)
+    return dataclasses.replace(profile, host=host_time, anatomy=anatomy)
 
 
 def _short_frames(host: wire.HostSeen, root: Path) -> wire.HostSeen:

@@ -56,9 +56,9 @@ def test_no_finding_is_never_said_without_the_largest_part() -> None:
 
 
 def test_what_is_unexplained_is_pointed_to() -> None:
-    finding = Finding("HOST020", "time-unexplained", Severity.WARNING, "title", "", Cure("cure"))
+    finding = Finding("HOST016", "time-unexplained", Severity.WARNING, "title", "", Cure("cure"))
     verdict = words.verdict(only(Kind.UNRECORDED, finding))
-    assert verdict.endswith("HOST020 says what is known of the time without a cause")
+    assert verdict.endswith("HOST016 says what is known of the time without a cause")
 
 
 def test_the_headline_calls_no_device_idle_whose_work_was_not_recorded() -> None:

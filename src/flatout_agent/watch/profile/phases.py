@@ -22,7 +22,7 @@ class PhaseSteps:
     window_most: int = 20
     sample_least: int = 4
     """Steps whose stacks are sampled."""
-    sample_most: int = 200
+    sample_most: int = 60
     record: int = 6
     """Steps recorded for their times, after one that is not."""
     detail: int = 2

@@ -55,7 +55,7 @@ for x, y in DataLoader(Data(), 32):  # LOADER
     if step % 4 == 0:
         evaluate(model)
         gc.collect()  # COLLECT
-    if loss.item() != loss.item() or step == 60:  # ITEM
+    if loss.item() != loss.item() or step == 160:  # ITEM
         break
     print(f"{loss:.4f}")  # PRINT
 """
@@ -86,7 +86,7 @@ data = TensorDataset(torch.randn(512, 16), torch.randint(0, 2, (512,)))
 model = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.1), nn.ReLU(), nn.Linear(32, 2))
 optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
 step = 0
-while step < 90:
+while step < 240:
     for x, y in DataLoader(data, 16, shuffle=True):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(x), y)
@@ -118,7 +118,7 @@ if __name__ == "__main__":
     for step, x in enumerate(DataLoader(Data(), 10, num_workers=1)):
         model(x).mean().backward()
         optimizer.step()
-        if step == 60:
+        if step == 200:
             break
 """
 
@@ -148,7 +148,7 @@ def test_the_program_goes_on_as_without_flatout(clean: Profiled, tmp_path: Path)
     assert clean.of(wire.Fault) == []
     (ended,) = clean.of(wire.Ended)
     assert ended.reason == "window"
-    assert ended.steps < 90, "the program ended inside the window: nothing was shown"
+    assert ended.steps < 240, "the program ended inside the window: nothing was shown"
 
 
 def test_a_sound_loop_has_nothing_to_tell(clean: Profiled) -> None:
@@ -259,11 +259,11 @@ def test_what_loader_workers_do(tmp_path: Path) -> None:
         assert (call.files, call.in_worker) == (1, True)
     (ended,) = run.of(wire.Ended)
     assert run.returncode == 0
-    assert ended.steps < 60, "it was to stop at the window's end"
+    assert ended.steps < 200, "it was to stop at the window's end"
 
 
 def test_a_program_that_ends_in_the_window_leaves_what_there_is(tmp_path: Path) -> None:
-    text = CLEAN.replace("step += 1", "step += 1; assert step < 88")
+    text = CLEAN.replace("step += 1", "step += 1; assert step < 200")
     run = profile(text, tmp_path, wire.ProfileOrders(steps=4000))
     assert run.returncode == 1
     assert "AssertionError" in run.stderr
@@ -271,7 +271,7 @@ def test_a_program_that_ends_in_the_window_leaves_what_there_is(tmp_path: Path) 
     assert 5 < run.seen.steps == len(profiled.marks(run.seen.trace))
     assert run.seen.detail_trace == ""
     (ended,) = run.of(wire.Ended)
-    assert (ended.reason, ended.steps) == ("program", 88)
+    assert (ended.reason, ended.steps) == ("program", 200)
 
 
 OWN_PROFILER = """
@@ -314,7 +314,7 @@ def test_the_scripts_own_profiler_comes_first(tmp_path: Path) -> None:
     ],
 )
 def test_the_same_losses_in_loops_of_every_style(name: str, tmp_path: Path) -> None:
-    argv = [str(JOBS / f"{name}.py"), "--steps", "60"]
+    argv = [str(JOBS / f"{name}.py"), "--steps", "160"]
     run = profiled.run(argv, tmp_path / "here")
     without = profiled.bare(argv, tmp_path / "there")
     assert (run.stdout, run.returncode) == (without.stdout, 0)
@@ -328,7 +328,7 @@ import torch
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 compiled = torch.compile(model, backend="aot_eager", dynamic=False)
-for step in range(70):
+for step in range(170):
     compiled(torch.ones(2 + step % 3, 8)).mean().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -344,7 +344,7 @@ print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
 
 @pytest.mark.skipif(sys.platform == "win32", reason="torchrun needs libuv, which Windows lacks")
 def test_each_rank_records_the_same_steps(tmp_path: Path) -> None:
-    argv = [*TORCHRUN, str(JOBS / "ddp.py"), "--steps", "60"]
+    argv = [*TORCHRUN, str(JOBS / "ddp.py"), "--steps", "160"]
     run = profiled.run(argv, tmp_path / "here")
     assert run.returncode == 0, run.stderr
     one, other = run.of(wire.LoopSeen)

@@ -39,9 +39,9 @@ def test_on_a_gpu_by_its_share_of_the_operations() -> None:
 
 
 def test_small_operators_are_not_told() -> None:
-    small = wire.UnreadSeen("softmax", "train.py:91", s=0.005)
+    small = wire.UnreadSeen("softmax", "train.py:91", s=0.02)
     assert findings("result-unread", cpu_profile(seen__flow=flow(small))) == ()
-    large = wire.UnreadSeen("mm, softmax", "train.py:91", s=0.02)
+    large = wire.UnreadSeen("mm, softmax", "train.py:91", s=0.06)
     assert "mm, softmax" in only("result-unread", cpu_profile(seen__flow=flow(large))).title
     assert findings("result-unread", cpu_profile()) == ()
 

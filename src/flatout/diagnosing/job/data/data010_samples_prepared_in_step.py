@@ -34,6 +34,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import host_lines, loading, savings
+from flatout.diagnosing.job.host_lines import LineGroup
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.host_time import HostKind
@@ -48,22 +49,28 @@ PICTURES = ("PIL", "cv2", "skimage", "imageio", "torchvision")
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the costliest function of the data set."""
     facts = loading.loader(profile)
-    if profile.host is None or (facts is not None and facts.num_workers > 0):
+    step_ms = profile.anatomy.step_ms
+    has_workers = facts is not None and facts.num_workers > 0
+    if profile.host is None or has_workers or step_ms <= 0:
         return
     kinds = (HostKind.PYTHON, HostKind.LIBRARY, HostKind.TORCH, HostKind.WAITING)
     lines = host_lines.of(profile, *kinds, loading=True)
     groups = host_lines.by_function(profile, [line for line in lines if not line.collating])
     total_ms = sum(group.ms for group in groups)
-    if not groups or total_ms < LEAST_SHARE * profile.anatomy.step_ms:
+    if not groups or total_ms < LEAST_SHARE * step_ms:
         return
     group = groups[0]
     if group.samples < host_lines.LEAST_SAMPLES:
         return
+    yield _diagnosis(profile, group, total_ms)
+
+
+def _diagnosis(profile: Profile, group: LineGroup, total_ms: float) -> Diagnosis:
     saves = savings.within(profile, KEPT * group.ms)
     packages = {line.package for line in group.lines}
     decoding = bool(packages & set(PICTURES))
     share = units.share(total_ms / profile.anatomy.step_ms)
-    yield Diagnosis(
+    return Diagnosis(
         title=f"preparing batches in the training thread takes {units.milliseconds(total_ms)}, "
         f"{share} of the step",
         evidence=f"{group.where.function}() {units.milliseconds(group.ms)}: "

@@ -40,7 +40,7 @@ from flatout.nouns.profile import Profile
 from flatout_agent.wire import UnreadSeen
 
 CHECK = Check(code="LOOP016", severity=Severity.WARNING, since="0.2.0")
-LEAST_OPERATORS = 0.02
+LEAST_OPERATORS = 0.10
 """Share of the step from which operators that are no call of a module are told."""
 
 

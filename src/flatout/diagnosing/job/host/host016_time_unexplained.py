@@ -50,7 +50,7 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.host_time import HostKind
 from flatout.nouns.profile import Gap, Profile
 
-CHECK = Check(code="HOST020", severity=Severity.WARNING, since="0.2.0")
+CHECK = Check(code="HOST016", severity=Severity.WARNING, since="0.2.0")
 LEAST_SHARE = 0.10
 LEAST_PART = 0.02
 """Share of the step from which a part of it is described."""
