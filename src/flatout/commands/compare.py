@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from flatout.commands import _options, threshold
 from flatout.nouns.errors import UserError
+from flatout.nouns.profile import Profiled
 
 PLACE = ("Understand", 2)
 USAGE = "[OPTIONS] BEFORE AFTER"
@@ -47,7 +48,7 @@ def command(
     from flatout.reporting.profile import compare, compare_screen
 
     limit = threshold("--fail-above", fail_above) if fail_above is not None else None
-    comparison = compare.compare(_document(before), _document(after))
+    comparison = compare.compare(_profile(before), _profile(after))
     if as_json:
         sys.stdout.write(json.dumps(compare.document(comparison), indent=2) + "\n")
     else:
@@ -59,8 +60,8 @@ def command(
     return int(1 / comparison.ratio - 1 > limit)
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """The profile at `path`, as a document; a trace is analysed first."""
+def _profile(path: Path) -> Profiled:
+    """The profile at `path`; a trace is analysed first."""
     from flatout.profiling.trace import recognising
     from flatout.reporting.profile import document
 
@@ -71,12 +72,10 @@ def _document(path: Path) -> dict[str, Any]:
     return document.load(path)
 
 
-def _analysed(path: Path) -> dict[str, Any]:
+def _analysed(path: Path) -> Profiled:
     from flatout.diagnosing.diagnose import diagnose_profile
-    from flatout.nouns.profile import Profiled
     from flatout.profiling import recording
-    from flatout.reporting.profile import document
 
     recorded = recording.from_traces([path])
     findings = diagnose_profile(recorded.profile)
-    return document.document(Profiled(recorded.profile, findings, recorded.notes))
+    return Profiled(recorded.profile, findings, recorded.notes)

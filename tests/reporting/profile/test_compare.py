@@ -10,16 +10,15 @@ import pytest
 from rich.console import Console
 
 from flatout.nouns.anatomy import Kind
-from flatout.nouns.errors import UserError
 from flatout.nouns.profile import Kernel, Profiled
-from flatout.reporting.profile import compare, compare_screen, document
+from flatout.reporting.profile import compare, compare_screen
 from flatout.reporting.profile.compare import ProfileComparison
 from machines.healthy import changed
 from reporting import profiled_examples as examples
 
 
 def compared(before: Profiled, after: Profiled) -> ProfileComparison:
-    return compare.compare(*map(document.document, (before, after)))
+    return compare.compare(before, after)
 
 
 def drawn(comparison: ProfileComparison, width: int = 80) -> str:
@@ -144,8 +143,3 @@ def test_the_document(tuned: ProfileComparison) -> None:
     assert published["parts"][0]["ms"] == pytest.approx(-231.6)
     assert published["explained"][0]["part"] == "wait-data"
     assert published["gone"][0]["code"] == "DATA001"
-
-
-def test_what_is_no_profile_is_refused() -> None:
-    with pytest.raises(UserError, match="schema"):
-        compare.compare({"schema": "flatout.tune/1"}, {})

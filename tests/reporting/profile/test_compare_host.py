@@ -12,14 +12,14 @@ from flatout.nouns.finding import Finding
 from flatout.nouns.host_time import HostKind, HostLine
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Profiled
-from flatout.reporting.profile import compare, compare_host, document
+from flatout.reporting.profile import compare, compare_host
 from flatout.reporting.profile.compare import ProfileComparison
 from machines.healthy import changed
 from reporting import profiled_examples as examples
 
 
 def compared(before: Profiled, after: Profiled) -> ProfileComparison:
-    return compare.compare(*map(document.document, (before, after)))
+    return compare.compare(before, after)
 
 
 def why(comparison: ProfileComparison, kind: Kind) -> str:

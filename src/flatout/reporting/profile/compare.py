@@ -13,7 +13,6 @@ from flatout.nouns.profile import Profile, Profiled
 from flatout.reporting import plain
 from flatout.reporting.document import as_json
 from flatout.reporting.profile import compare_host, words
-from flatout.reporting.profile.document import read
 
 COMPARE = "flatout.profile-compare/1"
 LEAST = 0.01
@@ -111,9 +110,8 @@ class ProfileComparison:
 Reasons = dict[str, Sequence[Finding | Change]]
 
 
-def compare(a: dict[str, Any], b: dict[str, Any]) -> ProfileComparison:
-    """What changed from document `a` to `b`. Raises UserError where one of them is no profile."""
-    first, second = read(a), read(b)
+def compare(first: Profiled, second: Profiled) -> ProfileComparison:
+    """What changed from `first` to `second`."""
     before, after = first.profile, second.profile
     folded = compare_host.folded(before, after)
     gone = _only(first.findings, second.findings)
@@ -127,7 +125,7 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> ProfileComparison:
         changed,
         appeared,
         vanished,
-        tuple(_settings(a, b)),
+        tuple(_settings(before, after)),
         tuple(map(_brief, gone)),
         tuple(map(_brief, new)),
         tuple(_brief(finding) for finding in second.findings if finding not in new),
@@ -239,11 +237,11 @@ def _by_name(profile: Profile) -> dict[str, tuple[Kind, float, float]]:
     return kernels
 
 
-def _settings(a: dict[str, Any], b: dict[str, Any]) -> Iterator[Setting]:
+def _settings(before: Profile, after: Profile) -> Iterator[Setting]:
     """Facts of the job and the loop that differ: workers, dtypes, compiled, versions."""
-    before_facts, after_facts = _flat(a.get("job") or {}), _flat(b.get("job") or {})
-    if not before_facts or not after_facts:
+    if before.job is None or after.job is None:
         return
+    before_facts, after_facts = _flat(as_json(before.job)), _flat(as_json(after.job))
     for name in dict.fromkeys([*before_facts, *after_facts]):
         if name in ("step_s", "wait_share") or before_facts.get(name) == after_facts.get(name):
             continue

@@ -63,14 +63,13 @@ def read(raw_document: dict[str, Any]) -> Profiled:
     return profiled
 
 
-def load(path: Path) -> dict[str, Any]:
-    """The document in the file. Raises UserError where it holds no profile, naming the file."""
-    raw_document: dict[str, Any] = documents.load(path, HOW)
+def load(path: Path) -> Profiled:
+    """The profile in the file. Raises UserError where it holds none, naming the file."""
+    raw_document = documents.load(path, HOW)
     try:
-        read(raw_document)
+        return read(raw_document)
     except UserError as error:
         raise UserError(f"{path}: {error.message}", error.next_step) from error
-    return raw_document
 
 
 def _fields(noun: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:
