@@ -41,7 +41,7 @@ def sleeping(sampler: StackSampler) -> None:
 
 def count(sampler: StackSampler) -> int:
     watched = sampler._threads.get(threading.get_ident())
-    return sum(tally.samples for tally in watched.stacks.values()) if watched else 0
+    return sum(tally.samples for tally in list(watched.stacks.values())) if watched else 0
 
 
 def sampled(
