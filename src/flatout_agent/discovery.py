@@ -91,13 +91,15 @@ class Discovery:
         compiling = torch.compiler.is_compiling
         discovery = self
 
-        def __call__(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        # torch's profiler takes the model from a variable `self` of this frame, and crashes where
+        # there is none.
+        def __call__(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
             if compiling():  # torch.compile was given a model whose call this is: not to be traced
-                return original(model, *args, **kwargs)
+                return original(self, *args, **kwargs)
             module.__call__ = original
             try:
-                discovery.recorder.safely("model", discovery._called, model, args, kwargs)
-                return original(model, *args, **kwargs)
+                discovery.recorder.safely("model", discovery._called, self, args, kwargs)
+                return original(self, *args, **kwargs)
             finally:
                 if discovery._stop_search is not None:
                     module.__call__ = __call__

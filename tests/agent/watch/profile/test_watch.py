@@ -287,7 +287,7 @@ def steps(count):
 
 steps(28)
 for between in (1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 40):
-    with profile(activities=[ProfilerActivity.CPU]) as own:
+    with profile(activities=[ProfilerActivity.CPU], with_stack=True) as own:
         steps(2)
     print(sum(item.count for item in own.key_averages() if item.key == "aten::addmm"))
     steps(between)
