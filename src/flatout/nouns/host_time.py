@@ -45,6 +45,8 @@ class HostLine:
     """In the loader: preparing a batch in the process that trains."""
     modelling: bool = False
     """Inside of a module that torch has called, the user's or torch's own: a forward pass."""
+    framework: str = ""
+    """The package between the line and torch, which runs the loop; empty: the line calls torch."""
     updating: bool = False
     """In an optimizer's step."""
     collating: bool = False

@@ -251,6 +251,7 @@ def _line(sample: _Sample, source: Source) -> HostLine:
         chain=tuple(_place(frame, source) for frame, _ in itertools.groupby(user_frames)),
         loading=sample.enters(ENTERS_LOADER),
         modelling=sample.enters(ENTERS_MODULE),
+        framework=_framework(sample),
         updating=sample.enters(ENTERS_OPTIMIZER),
         collating=bool(sample.callees)
         and _is_torch(sample)
@@ -265,6 +266,12 @@ def _package(sample: _Sample) -> str:
         return TORCH if callees else ""
     inner = next((at for at in range(len(callees) - 1, -1, -1) if callees[at].package == TORCH), -1)
     return callees[inner + 1].package
+
+
+def _framework(sample: _Sample) -> str:
+    """The package that calls torch for this line; empty: the line itself does."""
+    first = sample.callees[0].package if sample.callees else TORCH
+    return first if first != TORCH and sample.callees[-1].package == TORCH else ""
 
 
 def _expression(frame: wire.FrameSeen, source: Source) -> str:

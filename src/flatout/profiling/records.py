@@ -143,6 +143,13 @@ def _too_few(processes: Sequence[Process], steps: int) -> UserError:
     faults = [fault for process in processes for fault in process.faults]
     if faults:
         return UserError(f"nothing was recorded: {'; '.join(faults)}", exit_code=1)
+    if steps >= LEAST_STEPS:
+        return UserError(
+            f"the program took {units.count(steps, 'step')} and ended before they were recorded, "
+            "also when it was run again",
+            "let it take more steps (more data or more epochs)",
+            1,
+        )
     if steps:
         return UserError(
             f"the program ended after {units.count(steps, 'step')}: too few for a profile, "

@@ -74,7 +74,7 @@ class Model(nn.Module):
         few = x[:, :, :4]
         state = torch.zeros_like(few[:, 0])
         for step in range(LENGTH):
-            state = torch.tanh(state * 0.9 + few[:, step])
+            state = torch.tanh(state * 0.9 + few[:, step])  # fault: python
         return F.pad(state, (0, HIDDEN - 4))
 
 
@@ -115,7 +115,7 @@ def train(faults, path):
         for x, y in loader:  # fault: no-workers, restarts
             if "collate" in faults:
                 x = pad_collate(x)
-            loss = F.cross_entropy(model(x), y)  # fault: python
+            loss = F.cross_entropy(model(x), y)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()  # fault: optimizer

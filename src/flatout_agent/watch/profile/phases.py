@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flatout_agent import wire
 
-SHORT = 60
+SHORT = 150
 """Steps of a whole run from which on no phase has to be shortened."""
 
 
@@ -29,6 +29,10 @@ class PhaseSteps:
     """Steps recorded with stacks, after one that is not."""
 
 
+FULL = PhaseSteps()
+"""Of a run that is long enough."""
+
+
 def phase_steps(orders: wire.ProfileOrders) -> PhaseSteps:
     """Of these orders: where the whole run is known to be short, its steps are shared out."""
     total = orders.known_steps
@@ -38,14 +42,14 @@ def phase_steps(orders: wire.ProfileOrders) -> PhaseSteps:
     record = min(orders.steps, max(1, total // 6))
     # The first step, and one before each recording, are left out; two more count operations.
     rest = max(3, total - detail - record - 3 - (2 if total >= 15 else 0))
-    third = rest // 3
+    third = min(rest // 3, FULL.window_most)
     return PhaseSteps(
         warmup_least=1,
         warmup_most=max(1, third),
         window_least=max(1, third),
         window_most=max(1, third),
-        sample_least=max(1, rest - 2 * third),
-        sample_most=max(1, rest - 2 * third),
+        sample_least=max(1, min(third, FULL.sample_most)),
+        sample_most=max(1, min(rest - 2 * third, FULL.sample_most)),
         record=record,
         detail=detail,
     )

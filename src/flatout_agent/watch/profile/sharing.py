@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import torch
+
 from flatout_agent import limits, wire
 from flatout_agent.watch.profile import switches
 from flatout_agent.watch.profile.process import CPU_FIELDS
@@ -66,7 +68,7 @@ class CoreSharing:
             throttled_s=_per_step(after.throttled_s, before.throttled_s, steps),
             others_cores=sum(cores for _, cores in others) if after.processes else None,
             others=tuple(f"{name}: {cores:.1f} cores" for name, cores in others[:OTHERS]),
-            threads_where=switches.threads_line(),
+            threads_where=switches.threads_line(torch.get_num_threads()),
             affinity_where=switches.affinity_line(),
             variables=tuple(
                 f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ

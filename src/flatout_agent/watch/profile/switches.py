@@ -34,9 +34,11 @@ def double_line(default: bool) -> str | None:
     return lines[0] if len(lines) == 1 else None
 
 
-def threads_line() -> str | None:
-    """file:line that sets the number of compute threads; None: no such line is found."""
-    return _line(_sets_threads) or _assignment(THREAD_VARIABLES)
+def threads_line(threads: int) -> str | None:
+    """file:line that may have set this number of compute threads; None: no such line is found."""
+    return _line(lambda call: _sets_threads(call, threads)) or _assignment(
+        THREAD_VARIABLES, str(threads)
+    )
 
 
 def affinity_line() -> str | None:
@@ -81,12 +83,14 @@ def parsed(path: str) -> ast.Module | None:
         return None
 
 
-def _assignment(variables: Sequence[str]) -> str | None:
-    """file:line that sets one of these variables: `os.environ["NAME"] = ...`."""
+def _assignment(variables: Sequence[str], text: str) -> str | None:
+    """file:line that sets one of these variables to that, or to what is computed."""
     for name, path in user_files():
         tree = parsed(path)
         for node in ast.walk(tree) if tree is not None else ():
             targets = node.targets if isinstance(node, ast.Assign) else ()
+            if isinstance(node, ast.Assign) and not _may_be(node.value, text):
+                continue
             for target in targets:
                 key = target.slice if isinstance(target, ast.Subscript) else None
                 if isinstance(key, ast.Constant) and key.value in variables:
@@ -94,8 +98,15 @@ def _assignment(variables: Sequence[str]) -> str | None:
     return None
 
 
-def _sets_threads(call: ast.Call) -> bool:
+def _may_be(value: ast.expr, text: str) -> bool:
+    """Whether an expression is this value, or is computed."""
+    return not isinstance(value, ast.Constant) or str(value.value) == text
+
+
+def _sets_threads(call: ast.Call, threads: int) -> bool:
     names = [value.value for value in call.args[:1] if isinstance(value, ast.Constant)]
+    if call.args and not _may_be(call.args[-1], str(threads)):
+        return False
     sets_variable = _called(call) in ("setdefault", "putenv")
     return _called(call) == "set_num_threads" or (
         sets_variable and bool(set(names) & set(THREAD_VARIABLES))

@@ -7,6 +7,8 @@ import pytest
 from diagnosing.job import made
 from diagnosing.job.host import sampled
 from flatout.nouns.anatomy import Kind
+from flatout.nouns.place import Place
+from flatout.nouns.profile import Operator
 
 
 def test_python_between_operators() -> None:
@@ -29,3 +31,18 @@ def test_an_operators_call_takes_some_microseconds_whatever_the_machine_does_bes
     calls = sum(part.launches for part in busy.anatomy.parts)
     for finding in made.findings("python-between-operators", busy):
         assert made.saved_ms(finding, busy) <= 0.5 * 0.03 * calls
+
+
+def test_the_loop_that_calls_most_of_them_is_the_place_and_is_vectorised_first() -> None:
+    profile = made.cpu_profile({Kind.PYTHON: 120.0})
+    loop = Place("model.py", 40, "forward", "h = torch.tanh(self.a(x[:, t]) + self.b(h))")
+    operators = tuple(
+        Operator(name, Kind.OTHER, 3000.0, 3.0, where=loop)
+        for name in ("aten::addmm", "aten::tanh")
+    )
+    slow = dataclasses.replace(profile, operators=(*profile.operators, *operators))
+    finding = made.only("python-between-operators", slow)
+    assert finding.where == "model.py:40"
+    assert "6,000 of them in a Python loop at model.py:40 in forward()" in finding.evidence
+    assert finding.cure.text.startswith("Vectorise the loop")
+    assert "+ model.compile()" in finding.cure.commands

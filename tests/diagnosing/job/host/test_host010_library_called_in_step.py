@@ -13,7 +13,7 @@ CHECK = "library-called-in-step"
     ("package", "title", "cure"),
     [
         ("sklearn", "computing metrics in sklearn", "once an epoch"),
-        ("logging", "logging in logging", "Log every 50 steps"),
+        ("logging", "logging in logging", "Log less often"),
         ("copy", "copying objects in copy", "AveragedModel"),
         ("unheard_of", "a call in unheard_of", "every 50 steps"),
     ],

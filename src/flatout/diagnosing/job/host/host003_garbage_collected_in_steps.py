@@ -55,11 +55,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if not savings.worth(profile, saves):
         return
     explicit = next((call for call in watched.calls if call.name == EXPLICIT), None)
+    share = units.share(min(spent / step, 1.0))
     yield Diagnosis(
-        title=f"Python collects garbage, {units.share(min(spent / step, 1.0))} of the step",
+        title=f"{'gc.collect()' if explicit else 'Python'} collects garbage, {share} of the step",
         evidence=f"{watched.gc_runs:,.2f} collections and {units.milliseconds(spent)} a step",
         cure=Cure(
-            "Take the call out of the loop."
+            "Remove the call from the loop, or make it less often: every 500 steps."
             if explicit
             else "Collect between steps: freeze what the imports made, collect every 500 steps.",
             savings.lines(explicit.where, "gc.collect()")

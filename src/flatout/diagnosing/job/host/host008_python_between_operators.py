@@ -40,6 +40,7 @@ from flatout.diagnosing.job.host import launching, operator_loops
 from flatout.nouns import units
 from flatout.nouns.anatomy import CALLING, HOST_PARTS, WAITS
 from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.place import Place
 from flatout.nouns.profile import Profile
 
 CHECK = Check(code="HOST008", severity=Severity.WARNING, since="0.2.0")
@@ -69,16 +70,15 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     used, share = loading.cores_busy(profile), loading.cores(profile)
     busy = f"; {used:.1f} cores busy" if used is not None else ""
     of_cores = f" of {share}" if busy and share else ""
+    busiest = operator_loops.busiest_line(profile)
     yield Diagnosis(
         title=f"calling operators takes {units.share(calling / anatomy.step_ms)} of the step",
         evidence=f"{units.milliseconds(python)} of {units.milliseconds(anatomy.step_ms)} between "
-        f"{calls:,.0f} operators of {1000 * computing / calls:,.0f} us on average{busy}{of_cores}",
-        cure=Cure(
-            "Compile the model, so that fewer and larger functions are called.",
-            savings.lines("before training", "", "model.compile()"),
-        ),
+        f"{calls:,.0f} operators of {1000 * computing / calls:,.0f} us on average{busy}{of_cores}"
+        + _loop(busiest),
+        cure=_cure(busiest),
         severity=savings.severity(profile, saves),
-        where=profile.seen.model_where if profile.seen is not None else None,
+        where=_where(profile, busiest),
         boost=savings.boost(profile, "compile"),
         saves_ms=saves,
         reason=f"half of {units.milliseconds(calling)} in Python and dispatch: what is between "
@@ -93,3 +93,30 @@ def _calling_ms(profile: Profile, computing_ms: float, calls: float) -> float:
     if profile.host is None:
         return max(0.0, between - launching.paused_ms(profile)) + inside
     return min(between + inside, MOST_CALL_MS * calls)
+
+
+def _where(profile: Profile, busiest: tuple[Place, float] | None) -> str | None:
+    """The line of the loop; without one, the call of the model."""
+    if busiest is not None:
+        return str(busiest[0])
+    return profile.seen.model_where if profile.seen is not None else None
+
+
+def _loop(busiest: tuple[Place, float] | None) -> str:
+    """For the evidence: the loop that calls most of them."""
+    if busiest is None:
+        return ""
+    place, calls = busiest
+    function = f" in {place.function}()" if place.function else ""
+    return f"; {calls:,.0f} of them in a Python loop at {place}{function}: {place.source}"
+
+
+def _cure(busiest: tuple[Place, float] | None) -> Cure:
+    compiled = savings.lines("before training", "", "model.compile()")
+    if busiest is None:
+        return Cure("Compile the model, so that fewer and larger functions are called.", compiled)
+    return Cure(
+        "Vectorise the loop: one operator on the whole batch, all heads, time steps or elements at "
+        "once; what does not change, build once before the loop. Else compile the model.",
+        (*savings.lines(busiest[0], busiest[0].source, "# on whole tensors"), *compiled),
+    )

@@ -47,7 +47,9 @@ CHECK = Check(code="HOST011", severity=Severity.WARNING, since="0.3.0")
 SPARED = 0.8
 READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 ELEMENTS = re.compile(r"aten::(select|slice|index|unbind|item|fill_|index_put_|_index_put_impl_)")
-PARAMETERS = re.compile(r"\b(param\w*|p|w|weight\w*|grad\w*|ema\w*|shadow\w*)\b")
+PARAMETERS = re.compile(
+    r"\b(param\w*|p|w|weights?|grads?|ema\w*|shadow\w*|avg\w*|averag\w*|state_dict|named_parameters)\b"
+)
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -56,7 +56,7 @@ CURES = (
     (
         ("fsync", "flush", "write", "open(", "read", "save", "dump", "os.replace", "unlink"),
         "waits for files",
-        "Write every 50 steps or in a thread of its own, without flush and fsync in each step.",
+        "Write less often, every 50 steps, or in a thread of its own, and without flush and fsync.",
         ("if step % 50 == 0:", ASIDE),
     ),
     (
@@ -72,7 +72,11 @@ CURES = (
         ("queue.put_nowait(value)",),
     ),
 )
-OTHER = ("waits", "Do it every 50 steps, or in a thread of its own.", ("if step % 50 == 0:", ASIDE))
+OTHER = (
+    "waits",
+    "Do it less often, every 50 steps, or in a thread of its own.",
+    ("if step % 50 == 0:", ASIDE),
+)
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:

@@ -16,6 +16,8 @@ REPEATED = 12
 """Calls of one and the same operator that these must contain."""
 INNER = ("aten::as_strided", "aten::empty", "aten::empty_strided", "aten::resize_")
 """Operators that others call, some of them several times."""
+BUSIEST = 0.2
+"""Of the operators of a forward pass."""
 SMALL_MS = 0.03
 """Mean time of an operator below which its call is what costs."""
 
@@ -26,7 +28,8 @@ def loops(profile: Profile) -> list[LineGroup]:
     own = [
         line
         for line in host_lines.of(profile, *kinds)
-        if not line.modelling and not line.updating and "backward(" not in line.callee
+        if not (line.modelling or line.framework or line.updating)
+        and "backward(" not in line.callee
     ]
     return [group for group in host_lines.by_line(profile, own) if _is_loop(profile, group)]
 
@@ -49,6 +52,26 @@ def _called(profile: Profile, where: Place | str) -> list[Operator]:
         for operator in profile.operators
         if str(operator.where) == str(where) and not operator.backward
     ]
+
+
+def busiest_line(profile: Profile) -> tuple[Place, float] | None:
+    """The line that calls most operators again and again, in the model or not, and their number.
+
+    None: no line calls a fifth of those of the forward pass.
+    """
+    calls: dict[Place, float] = defaultdict(float)
+    repeated: dict[Place, float] = defaultdict(float)
+    for operator in profile.operators:
+        if operator.where is None or operator.backward:
+            continue
+        calls[operator.where] += operator.calls
+        if operator.name not in INNER:
+            repeated[operator.where] = max(repeated[operator.where], operator.calls)
+    loops = [place for place in calls if repeated[place] >= REPEATED and calls[place] >= MANY]
+    place = max(loops, key=lambda place: calls[place], default=None)
+    if place is None or calls[place] < BUSIEST * sum(calls.values()):
+        return None
+    return place, calls[place]
 
 
 def called_by(profile: Profile, group: LineGroup) -> list[Operator]:

@@ -19,13 +19,13 @@ class PackageUse:
 
 METRICS = PackageUse(
     "computing metrics",
-    "Compute metrics every 50 steps or once an epoch: collect outputs with .detach() meanwhile. "
-    "Or compute them on tensors (torchmetrics, or a few operators).",
+    "Compute metrics less often, every 50 steps or once an epoch: collect outputs with .detach() "
+    "meanwhile. Or compute them on tensors (torchmetrics, or a few operators).",
     (EVERY_50, "    # metrics of what was collected"),
 )
 REPORTING = PackageUse(
     "logging",
-    "Log every 50 steps, not each; collect values as tensors meanwhile.",
+    "Log less often, every 50 steps; collect values as tensors meanwhile.",
     (EVERY_50, "    # log the mean of what was collected"),
 )
 DRAWING = PackageUse(
@@ -35,7 +35,7 @@ DRAWING = PackageUse(
 )
 TEXT = PackageUse(
     "handling text or records",
-    "Do it once before training, or every 50 steps where it only reports.",
+    "Do it once before training, or less often (every 50 steps) where it only reports.",
     (EVERY_50, "    # format or write what was collected"),
 )
 TOKENS = PackageUse(
@@ -63,9 +63,15 @@ PICTURES = PackageUse(
     "Do it in the loader's workers, once before training, or on whole batches of tensors.",
     ("DataLoader(..., num_workers=2, persistent_workers=True)",),
 )
+FILES = PackageUse(
+    "writing or reading files",
+    "Do it less often (every 50 steps), without flush and fsync, or in a thread of its own; read "
+    "once, before training.",
+    (EVERY_50, "    # write what was collected"),
+)
 OTHER = PackageUse(
     "a call",
-    "Do it every 50 steps, once before the loop, or in a thread of its own.",
+    "Do it less often (every 50 steps), once before the loop, or in a thread of its own.",
     (EVERY_50, "# or: with ThreadPoolExecutor(1) before the loop, pool.submit(work, values) in it"),
 )
 USES = {
@@ -78,6 +84,7 @@ USES = {
     TOKENS: "tokenizers sentencepiece tiktoken hashlib zlib base64 hmac secrets uuid spacy",
     ARRAYS: "numpy numba cupy jax",
     COPYING: "copy pickle copyreg dill cloudpickle",
+    FILES: "os io shutil pathlib tempfile zipfile tarfile gzip h5py sqlite3 lmdb glob codecs",
     PICTURES: "PIL cv2 skimage torchvision albumentations torchaudio librosa soundfile",
 }
 BY_PACKAGE = {name: use for use, names in USES.items() for name in names.split()}
