@@ -15,14 +15,14 @@ do not help: the step is bound by one core.
 
 ## Evidence
 
-The milliseconds between operators, the operators of a step and their mean length, and how many
-cores were busy.
+The milliseconds between operators, the operators of a step and their mean length, how many cores
+were busy, and the line of the script's that calls most of them in a Python loop, if there is one.
 
 ## Cure
 
-`torch.compile`, which calls one function instead of hundreds of operators; larger batches; loops
-over samples or time steps written as one operator. The gain: half of the time in Python and in
-dispatch.
+A loop over samples, heads, time steps or elements written as operators on whole tensors; else
+`torch.compile`, which calls one function instead of hundreds of operators; larger batches. The gain:
+half of the time in Python and in dispatch.
 
 ## References
 
