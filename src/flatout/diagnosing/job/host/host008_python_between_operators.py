@@ -21,8 +21,8 @@ were busy, and the line of the script's that calls most of them in a Python loop
 ## Cure
 
 A loop over samples, heads, time steps or elements written as operators on whole tensors; else
-`torch.compile`, which calls one function instead of hundreds of operators; larger batches. The gain:
-half of the time in Python and in dispatch.
+`torch.compile`, which calls one function instead of hundreds of operators; larger batches. The
+gain: half of the time in Python and in dispatch.
 
 ## References
 
