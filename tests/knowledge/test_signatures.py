@@ -15,6 +15,7 @@ zh = "测试"
 [[signature]]
 id = "port-taken"
 specificity = 7
+confidence = "likely"
 log = '''
 Error: port 8080 is taken
 '''
