@@ -20,16 +20,20 @@ def worker_cpu_s(pids: Iterable[int]) -> dict[int, float]:
     """CPU seconds of each of these processes so far; those that cannot be read are left out."""
     if sys.platform != "linux":
         return {}
-    seconds = {}
-    for pid in pids:
-        try:
-            text = _read(f"/proc/{pid}/stat")
-        except OSError:
-            continue
-        # The name in brackets may hold blanks and brackets of its own.
-        fields = ["", "", *text.rpartition(")")[2].split()]
-        seconds[pid] = sum(map(int, fields[CPU_FIELDS])) / os.sysconf("SC_CLK_TCK")
-    return seconds
+    used = ((pid, cpu_used(pid)) for pid in pids)
+    return {pid: named[1] for pid, named in used if named is not None}
+
+
+def cpu_used(pid: int) -> tuple[str, float] | None:
+    """Name and CPU seconds so far of a process on Linux; None: it cannot be read."""
+    text = small_file(f"/proc/{pid}/stat")
+    # The name in brackets may hold blanks and brackets of its own.
+    head, _, rest = text.rpartition(")")
+    fields = ["", "", *rest.split()]
+    if sys.platform == "win32" or len(fields) < CPU_FIELDS.stop:
+        return None
+    seconds = sum(map(int, fields[CPU_FIELDS])) / os.sysconf("SC_CLK_TCK")
+    return head.partition("(")[2], seconds
 
 
 class MemoryInUse:
@@ -98,10 +102,18 @@ class Collections:
             gc.callbacks.remove(self._on_collection)
 
 
-def _read(path: str) -> str:
-    """A small file, past `open`: that is watched for what the program opens."""
-    descriptor = os.open(path, os.O_RDONLY)
+def small_file(path: str) -> str:
+    """The text of a file of the kernel's, at most 16 KiB; empty: it cannot be read.
+
+    Past `open`: that is watched for what the program opens.
+    """
     try:
-        return os.read(descriptor, 4096).decode("utf-8", errors="replace")
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, 1 << 14).decode("utf-8", errors="replace")
+    except OSError:
+        return ""
     finally:
         os.close(descriptor)

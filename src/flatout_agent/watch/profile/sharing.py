@@ -14,7 +14,7 @@ import torch
 
 from flatout_agent import limits, wire
 from flatout_agent.watch.profile import switches
-from flatout_agent.watch.profile.process import CPU_FIELDS
+from flatout_agent.watch.profile.process import cpu_used, small_file
 
 OTHERS = 3
 """Other processes that are named at most."""
@@ -82,7 +82,7 @@ def physical_cores() -> int | None:
         return None
     cores = set()
     for cpu in os.sched_getaffinity(0):
-        text = _text(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        text = small_file(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         if not text.strip():
             return None
         cores.add(text.strip())
@@ -93,13 +93,13 @@ def _counters() -> _Counters:
     if sys.platform != "linux":
         return _Counters()
     tick = 1 / os.sysconf("SC_CLK_TCK")
-    fields = _text("/proc/stat").partition("\n")[0].split()[1:]
+    fields = small_file("/proc/stat").partition("\n")[0].split()[1:]
     times = [int(number) * tick for number in fields]
     return _Counters(
         steal_s=times[7] if len(times) > 7 else None,
         throttled_s=limits.throttled_s(),
         queued_s=_queued(),
-        processes=_processes(tick),
+        processes=_processes(),
     )
 
 
@@ -107,22 +107,15 @@ def _queued() -> dict[int, float]:
     """Seconds that each thread of this process has been ready to run without a core."""
     delays = {}
     for task in _numbers("/proc/self/task")[:TASKS]:
-        fields = _text(f"/proc/self/task/{task}/schedstat").split()
+        fields = small_file(f"/proc/self/task/{task}/schedstat").split()
         if len(fields) > 1:
             delays[task] = int(fields[1]) / 1e9
     return delays
 
 
-def _processes(tick: float) -> dict[int, tuple[str, float]]:
-    processes = {}
-    for pid in _numbers("/proc"):
-        text = _text(f"/proc/{pid}/stat")
-        head, _, rest = text.rpartition(")")
-        fields = ["", "", *rest.split()]
-        if len(fields) > CPU_FIELDS.stop:
-            seconds = sum(map(int, fields[CPU_FIELDS])) * tick
-            processes[pid] = head.partition("(")[2], seconds
-    return processes
+def _processes() -> dict[int, tuple[str, float]]:
+    used = ((pid, cpu_used(pid)) for pid in _numbers("/proc"))
+    return {pid: named for pid, named in used if named is not None}
 
 
 def _others(
@@ -147,17 +140,3 @@ def _numbers(folder: str) -> list[int]:
         return [int(name) for name in os.listdir(folder) if name.isdigit()]  # noqa: PTH208
     except OSError:
         return []
-
-
-def _text(path: str) -> str:
-    """A small file of the kernel's, past `open`, which is watched; empty: it cannot be read."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except OSError:
-        return ""
-    try:
-        return os.read(descriptor, 1 << 14).decode("utf-8", errors="replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
