@@ -7,6 +7,7 @@ the import, is for tests with a process of their own.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -102,10 +103,12 @@ def _run(
 @functools.cache
 def _parent() -> subprocess.Popen[str]:
     """Ends with the tests: its input does."""
-    return subprocess.Popen(
+    parent = subprocess.Popen(
         [sys.executable, "-c", PARENT],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
+    atexit.register(parent.communicate)
+    return parent

@@ -506,6 +506,11 @@ def bare(folder: Path, steps: int, text: str = BARE) -> str:
     return done.stdout
 
 
+def steps(folder: Path) -> int:
+    """How many steps the program took that ended by a condition."""
+    return int((folder / "steps").read_text())
+
+
 def checkpointed(text: str) -> str:
     """The program with its layers computed again in the backward pass, where torch stops the
     second computation by an exception."""
@@ -524,12 +529,33 @@ class Fails(torch.autograd.Function):
     def backward(ctx, gradient): raise RuntimeError("not here")
 fault = Fails.apply
 """
-WRONG_LATER = """
+WATCH = """
 import gc
 from flatout_agent.watch.live import LiveWatch
 watch = next(item for item in gc.get_objects() if isinstance(item, LiveWatch))
+"""
+WRONG_LATER = """
 def fault(output): return output * (1.0 if watch.story is not None else 1.5)
 """
+
+
+def until(condition: str) -> str:
+    """The loop, ended some steps after the condition came true: how many steps the decisions take
+    depends on the machine. Writes the number of its steps to the file `steps`."""
+    loop = LOOP.replace(
+        "    if step % 50",
+        f"""
+    fulfilled = fulfilled + 1 if {condition} else 0
+    if fulfilled == 60: break
+    if step % 50""",
+    )
+    loop = loop.replace("for step", "fulfilled = 0\nfor step", 1)
+    return loop + "open('steps', 'w').write(str(step + 1))\n"
+
+
+MOST_STEPS = 20_000
+SETTLED = until("watch.story is None")
+DROPPED = until("watch.story is None and not FAST[0]")
 RAISES_LATER = WRONG_LATER.replace(
     "return output * (1.0 if watch.story is not None else 1.5)",
     """
@@ -545,9 +571,9 @@ def decided(records: list[wire.Record]) -> list[wire.Decided]:
 
 @pytest.mark.slow
 def test_in_a_process_one_that_raises_in_backward_does_no_harm(tmp_path):
-    done, records = live(tmp_path, PLANT + RAISES_BACKWARD + LOOP, 450)
+    done, records = live(tmp_path, PLANT + WATCH + RAISES_BACKWARD + SETTLED, MOST_STEPS)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == bare(tmp_path, 450)
+    assert done.stdout == bare(tmp_path, steps(tmp_path))
     (verdict,) = decided(records)
     assert verdict.verdict == "failed"
     assert verdict.reason.endswith("RuntimeError: not here")
@@ -556,7 +582,7 @@ def test_in_a_process_one_that_raises_in_backward_does_no_harm(tmp_path):
 
 @pytest.mark.slow
 def test_in_a_process_one_that_becomes_wrong_is_dropped_and_told(tmp_path):
-    done, records = live(tmp_path, PLANT + WRONG_LATER + LOOP, 1600)
+    done, records = live(tmp_path, PLANT + WATCH + WRONG_LATER + DROPPED, MOST_STEPS)
     assert done.returncode == 0, done.stderr
     first, last = decided(records)
     assert (first.verdict, last.verdict) == ("kept", "dropped"), (first, last)
@@ -567,9 +593,9 @@ def test_in_a_process_one_that_becomes_wrong_is_dropped_and_told(tmp_path):
 
 @pytest.mark.slow
 def test_in_a_process_one_that_raises_later_is_dropped_and_the_program_goes_on(tmp_path):
-    done, records = live(tmp_path, PLANT + RAISES_LATER + LOOP, 1200)
+    done, records = live(tmp_path, PLANT + WATCH + RAISES_LATER + DROPPED, MOST_STEPS)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == bare(tmp_path, 1200), "no step was taken under it that differs"
+    assert done.stdout == bare(tmp_path, steps(tmp_path)), "no step was taken under it that differs"
     last = decided(records)[-1]
     assert last.verdict == "dropped"
     assert "a call failed under it: OutOfMemoryError: no memory left" in last.reason
@@ -577,10 +603,10 @@ def test_in_a_process_one_that_raises_later_is_dropped_and_the_program_goes_on(t
 
 @pytest.mark.slow
 def test_in_a_process_activation_checkpointing_goes_on_under_boosts(tmp_path):
-    text = checkpointed(PLANT + "fault = lambda output: output\n" + LOOP)
-    done, records = live(tmp_path, text, 900)
+    text = checkpointed(PLANT + WATCH + "fault = lambda output: output\n" + SETTLED)
+    done, records = live(tmp_path, text, MOST_STEPS)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == bare(tmp_path, 900, checkpointed(BARE))
+    assert done.stdout == bare(tmp_path, steps(tmp_path), checkpointed(BARE))
     (seen,) = [record for record in records if isinstance(record, wire.JobSeen)]
     assert [model.kind for model in seen.facts.models] == ["Model"], "its parts are none"
     assert [record.verdict for record in decided(records)] == ["kept"]
