@@ -3,6 +3,7 @@
 python benchmarks/prediction.py                 # all scripts of `breadth`: some two hours
 python benchmarks/prediction.py --add nano_gpt  # beside the rows that are there
 python benchmarks/prediction.py --half calibration
+python benchmarks/prediction.py --again         # profile again, against what was measured before
 
 Each script is profiled, then tuned. Predicted is the largest gain that a finding which asks for
 the boost promises; measured is what the boost's pairs of blocks showed when it was on alone: a
@@ -44,12 +45,15 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="scripts; all where none is named")
     parser.add_argument("--budget", default="45s")
     parser.add_argument("--add", action="store_true", help="keep the rows of earlier runs")
+    parser.add_argument("--again", action="store_true", help="keep what was measured, too")
     parser.add_argument("--half", choices=HALVES, help="this half of the scripts only")
     arguments = parser.parse_args()
-    rows = earlier() if arguments.add else {}
-    for name in arguments.names or [*strangers(), *JOB_NAMES]:
+    rows = earlier() if arguments.add or arguments.again else {}
+    every = rows if arguments.again else [*strangers(), *JOB_NAMES]
+    for name in arguments.names or list(every):
         if arguments.half in (None, half(name)):
-            rows[name] = of_script(name, arguments.budget)
+            before = rows.get(name) if arguments.again else None
+            rows[name] = of_script(name, arguments.budget, before)
             record.write("prediction", figures(rows))
 
 
@@ -67,75 +71,63 @@ def half(name: str) -> Half:
     return HALVES[hashlib.sha256(name.encode()).digest()[0] % 2]
 
 
-def of_script(name: str, budget: str) -> dict[str, Any]:
-    """Every boost that was predicted or measured on one script."""
+def of_script(name: str, budget: str, before: dict[str, Any] | None) -> dict[str, Any]:
+    """What was predicted and what was measured on one script; measured in `before`, if given."""
     stranger = STRANGERS / f"{name}.py"
     steps = ["--steps", str(JOB_STEPS)]
     words = [str(stranger)] if stranger.exists() else [str(JOBS / f"{name}.py"), *steps]
     with tempfile.TemporaryDirectory() as folder:
-        asked, codes = predictions(words, Path(folder))
-        document = tune(words, Path(folder), "--budget", budget)
-        trials = [trial for trial in document["trials"] if trial["gain"] and trial["pairs"]]
-        alone = {t["tried"]: t for t in trials if t["boosts"] == [t["tried"]]}
-        for boost in asked:
-            if boost not in alone:
-                trial = tuned_alone(words, Path(folder), boost)
-                alone |= {boost: trial} if trial else {}
-    boosts = [
-        row_of(boost, predicted, alone[boost]) | {"finding": codes[boost]}
-        for boost, predicted in asked.items()
-        if boost in alone
-    ]
-    others = [row_of(t["tried"], 1.0, t) for t in trials if t["tried"] not in asked]
+        predicted = predictions(words, Path(folder))
+        row = dict(before or measured(words, Path(folder), budget))
+        for boost in predicted:
+            if boost not in row["alone"] and boost not in row["refused"]:
+                document = tune(words, Path(folder), "--budget", ALONE_BUDGET, "--only", boost)
+                gains = trials(document, alone=True)
+                row["alone"] |= gains
+                row["refused"] += [] if boost in gains else [boost]
+    return {"half": half(name), **row, "predicted": predicted, "commit": record.commit()}
+
+
+def measured(words: list[str], folder: Path, budget: str) -> dict[str, Any]:
+    """The gains of one tuning."""
+    document = tune(words, folder, "--budget", budget)
     return {
-        "half": half(name),
-        "step_ms": document["baseline"]["step_ms"],
-        "noise": document["noise"],
-        "asked": boosts,
-        "others": others,
-        "unmeasured": sorted(set(asked) - set(alone)),
-        "commit": record.commit(),
+        "step_ms": round(document["baseline"]["step_ms"], 3),
+        "noise": round(document["noise"], 4),
+        "alone": trials(document, alone=True),
+        "on_top": trials(document, alone=False),
+        "refused": [],
     }
 
 
-def tuned_alone(words: list[str], folder: Path, boost: str) -> dict[str, Any] | None:
-    """The trial of one boost on the script as written; None: none was measured."""
-    document = tune(words, folder, "--budget", ALONE_BUDGET, "--only", boost)
-    for trial in document["trials"]:
-        if trial["tried"] == boost and trial["gain"] and trial["pairs"]:
-            measured: dict[str, Any] = trial
-            return measured
-    return None
+def trials(document: dict[str, Any], alone: bool) -> dict[str, dict[str, Any]]:
+    """Boost -> what its pairs of blocks showed, where it was on alone, or on top of others."""
+    return {
+        trial["tried"]: {
+            "gain": round(trial["gain"], 3),
+            "pairs": trial["pairs"],
+            "verdict": trial["verdict"],
+        }
+        for trial in document["trials"]
+        if trial["gain"] and trial["pairs"] and (trial["boosts"] == [trial["tried"]]) == alone
+    }
 
 
-def predictions(words: list[str], folder: Path) -> tuple[dict[str, float], dict[str, str]]:
+def predictions(words: list[str], folder: Path) -> dict[str, dict[str, Any]]:
     """Boost -> the largest gain that a finding promises of it, and that finding's code."""
-    command = [sys.executable, "-m", "flatout", "profile", "--stop", "--json", "--no-bench", *words]
+    command = [sys.executable, "-m", "flatout", "profile", "--stop", "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
     if not done.stdout:
         raise SystemExit(f"{' '.join(command)}\nexit code {done.returncode}\n{done.stderr}")
-    gains: dict[str, float] = {}
-    codes: dict[str, str] = {}
+    predicted: dict[str, dict[str, Any]] = {}
     for finding in json.loads(done.stdout)["findings"]:
-        boost, gain = finding.get("boost"), (finding.get("gain") or {}).get("predicted")
-        if boost and gain and gain > gains.get(boost, 1.0):
-            gains[boost], codes[boost] = gain, finding["code"]
-    return gains, codes
-
-
-def row_of(boost: str, predicted: float, trial: dict[str, Any]) -> dict[str, Any]:
-    """One boost's figures."""
-    measured = trial["gain"]
-    ratio = predicted / measured
-    return {
-        "boost": boost,
-        "predicted": round(predicted, 3),
-        "measured": round(measured, 3),
-        "pairs": trial["pairs"],
-        "verdict": trial["verdict"],
-        "error": round(abs(ratio - 1), 3),
-        "factor": round(max(ratio, 1 / ratio), 3),
-    }
+        boost, gain = finding.get("boost"), finding.get("gain") or {}
+        ratio = gain.get("predicted") or 0.0
+        if boost and ratio > predicted.get(boost, {"gain": 1.0})["gain"]:
+            bounds = [round(gain[key], 3) for key in ("low", "high")]
+            interval = {"interval": bounds, "finding": finding["code"]}
+            predicted[boost] = {"gain": round(ratio, 3), **interval}
+    return predicted
 
 
 def figures(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -149,16 +141,32 @@ def figures(rows: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 def of_half(scripts: list[dict[str, Any]]) -> dict[str, Any]:
     """The figures of one half: of boosts that a finding asks for, and of the others."""
-    asked = [row for script in scripts for row in script["asked"]]
-    others = [row for script in scripts for row in script["others"]]
-    summary: dict[str, Any] = {"scripts": len(scripts), "asked": len(asked), "others": len(others)}
-    if asked:
+    pairs = [
+        (prediction, script["alone"][boost]["gain"])
+        for script in scripts
+        for boost, prediction in script["predicted"].items()
+        if boost in script["alone"]
+    ]
+    others = [
+        trial["gain"] > NOTHING and trial["verdict"] == "kept"
+        for script in scripts
+        for boost, trial in {**script["on_top"], **script["alone"]}.items()
+        if boost not in script["predicted"]
+    ]
+    summary: dict[str, Any] = {"scripts": len(scripts), "asked": len(pairs), "others": len(others)}
+    if pairs:
+        ratios = [prediction["gain"] / gain for prediction, gain in pairs]
+        inside = [p["interval"][0] <= gain <= p["interval"][1] for p, gain in pairs]
         summary |= {
-            "median_error": statistics.median(row["error"] for row in asked),
-            "within_1.3": statistics.mean(row["factor"] <= WITHIN for row in asked),
-            "sign_right": statistics.mean(row["measured"] > 1 for row in asked),
+            "median_error": round(statistics.median(abs(ratio - 1) for ratio in ratios), 3),
+            "within_1.3": statistics.mean(1 / WITHIN <= ratio <= WITHIN for ratio in ratios),
+            "sign_right": statistics.mean(gain > 1 for _, gain in pairs),
+            "inside_the_interval": statistics.mean(inside),
         }
     if others:
-        missed = [row["measured"] > NOTHING and row["verdict"] == "kept" for row in others]
-        summary["others_that_gained"] = statistics.mean(missed)
+        summary["others_that_gained"] = statistics.mean(others)
     return summary
+
+
+if __name__ == "__main__":
+    main()

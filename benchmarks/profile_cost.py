@@ -30,7 +30,7 @@ torch.manual_seed(0)
 width = int(sys.argv[1])
 model = nn.Sequential(*[m for _ in range(4) for m in (nn.Linear(width, width), nn.ReLU())])
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-data = TensorDataset(torch.randn(64 * 700, width))
+data = TensorDataset(torch.randn(64 * 1100, width))
 times = []
 for (batch,) in DataLoader(data, batch_size=64):
     began, used = time.perf_counter(), time.process_time()
@@ -42,8 +42,8 @@ for (batch,) in DataLoader(data, batch_size=64):
     times.append([1000 * (time.perf_counter() - began), 1000 * (time.process_time() - used)])
 print("TIMES", json.dumps([times, loss.item()]), file=sys.stderr)
 """
-WINDOW_OVER = 300
-"""By this step the window is over: 20 undisturbed steps, 6 + 2 recorded, warm-ups between them."""
+WINDOW_OVER = 700
+"""By this step the window is over: undisturbed steps, 1.5 s of recorded, 1 s of sampled ones."""
 BEFORE = slice(4, 20)
 """Steps that are waited and watched before anything is recorded."""
 
@@ -71,9 +71,11 @@ def main() -> None:
             "before_the_recording": overhead(pairs, 1),
             "after_the_window_cpu": overhead(pairs, 2),
             "before_the_recording_cpu": overhead(pairs, 3),
+            "added_in_the_window_s": added(pairs, 4),
+            "added_in_the_window_cpu_s": added(pairs, 5),
             "pairs": len(pairs),
             "goal": GOAL,
-            "same_last_loss": all(one[4] == two[4] for one, two in pairs),
+            "same_last_loss": all(one[-1] == two[-1] for one, two in pairs),
         },
     )
 
@@ -89,14 +91,21 @@ def overhead(pairs: list[tuple[list[float], list[float]]], figure: int) -> dict[
     }
 
 
+def added(pairs: list[tuple[list[float], list[float]]], figure: int) -> float:
+    """The median of with - without."""
+    return round(statistics.median(under[figure] - plain[figure] for plain, under in pairs), 3)
+
+
 def measure(command: list[str], folder: str) -> list[float]:
-    """Median step in ms after the window and before the recording, wall and CPU; the last loss."""
+    """Median step in ms after the window and before the recording, wall and CPU; seconds until the
+    window is over, wall and CPU; the last loss."""
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
     (line,) = [text for text in done.stderr.splitlines() if text.startswith("TIMES ")]
     times, loss = json.loads(line.removeprefix("TIMES "))
     parts = (times[WINDOW_OVER:], times[BEFORE])
     medians = [statistics.median(step[kind] for step in part) for kind in (0, 1) for part in parts]
-    return [*medians, loss]
+    window_s = [sum(step[kind] for step in times[:WINDOW_OVER]) / 1000 for kind in (0, 1)]
+    return [*medians, *window_s, loss]
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -91,7 +92,9 @@ def command(
 
     target = resolve(*program(ctx.args), python)
     skip_s = duration("--skip", skip, zero=True)
-    settings = ProfileSettings(steps, skip_s, stop, not no_bench, as_json, **_planned(plan))
+    settings = ProfileSettings(steps, skip_s, stop, not no_bench, as_json)
+    if plan is not None:
+        settings = _with_plan(settings, plan)
     return _record(target, settings, limit, out)
 
 
@@ -203,15 +206,13 @@ def _report(recorded: Recorded, most: float, as_json: bool, out: Path | None) ->
     return int(profiled.largest_gain > most)
 
 
-def _planned(path: Path | None) -> dict[str, Any]:
-    """The boosts of a plan, and the variables that they need."""
-    if path is None:
-        return {}
+def _with_plan(settings: ProfileSettings, path: Path) -> ProfileSettings:
+    """The settings with the boosts of a plan, and the variables that they need."""
     from flatout.probing.identity import identity
     from flatout.running import chosen
     from flatout.tuning import plan_file
 
     plan = plan_file.read(path)
-    boosts, machine = chosen.choose(plan.boosts), identity()
-    variables = chosen.environment(boosts, plan.job, machine)
-    return {"boosts": chosen.orders(boosts), "variables": variables}
+    boosts = chosen.choose(plan.boosts)
+    variables = chosen.environment(boosts, plan.job, identity())
+    return dataclasses.replace(settings, boosts=chosen.orders(boosts), variables=variables)

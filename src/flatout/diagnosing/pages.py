@@ -7,32 +7,12 @@ from __future__ import annotations
 
 import ast
 import difflib
-from dataclasses import dataclass
 
 from flatout.diagnosing import checks
 from flatout.diagnosing.checks import CheckFile
 from flatout.nouns.errors import UserError
 from flatout.nouns.finding import Severity
-
-
-@dataclass(frozen=True)
-class Page:
-    """One code's page."""
-
-    code: str
-    id: str
-    severity: str
-    since: str
-    title: str
-    """The problem in one sentence, without the full stop."""
-    body: str
-    """What it sees, why it matters, evidence, cure, references: Markdown."""
-
-    @property
-    def markdown(self) -> str:
-        """The whole page."""
-        facts = f"- Severity: {self.severity}\n- Name: `{self.id}`\n- Since {self.since}"
-        return f"# {self.code}: {self.title}\n\n{facts}\n\n{self.body}\n"
+from flatout.nouns.page import Page
 
 
 def every() -> tuple[Page, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 from flatout.nouns.diagnosed import Diagnosed
 from flatout.nouns.ejected import Ejected
 from flatout.nouns.explained import Explained, Match
+from flatout.nouns.page import Page
 from flatout.nouns.run_end import RunEnd
 from flatout.nouns.trial import Measurement, Trial
 from flatout.nouns.tuned import Tuned
@@ -118,7 +119,7 @@ def doctor_document(diagnosed: Diagnosed) -> dict[str, Any]:
     return json_document
 
 
-def explain_document(explained: Explained, page: Any = None) -> dict[str, Any]:
+def explain_document(explained: Explained, page: Page | None = None) -> dict[str, Any]:
     """What `flatout explain --json` prints: ids, figures, and texts in English.
 
     page: that of a finding's code, where one was asked for.

@@ -203,6 +203,9 @@ class Session:
             return self._refused(candidate, verdict, began)
         trial = [*self._base(candidate), candidate.order]
         yield from self._get_ready(candidate, trial)
+        if refusal := self._unready(candidate):
+            self.pairs.switch(self.state.on)
+            return self._not_now(candidate, refusal)
         pairs = self.costs.most_pairs(candidate, self._turns.untried)
         kept_ids = [other.id for other in self.state.kept]
         earlier_ratios = self._turns.earlier_ratios(candidate.id, kept_ids)
@@ -230,6 +233,13 @@ class Session:
         self.pairs.switch(trial)
         while self.pairs.agreed(self._may_get_ready(candidate)):
             yield
+
+    def _unready(self, candidate: Candidate) -> Refusal | None:
+        """Why it cannot show its gain in this time; None: it can."""
+        steps = self.machinery.steps_to_ready(candidate.id)
+        if not self.pairs.agreed(steps > 0):
+            return None
+        return Refusal(f"it gains nothing before another {max(steps, 1):,} steps", "no_time")
 
     def _may_get_ready(self, candidate: Candidate) -> bool:
         steps = self.machinery.steps_to_ready(candidate.id)

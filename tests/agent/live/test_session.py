@@ -324,6 +324,10 @@ def test_nobody_waits_for_a_boost_longer_than_the_time_allows() -> None:
     program.unready = {"fused-optimizer": 10**9}
     session = tune(program, "fused-optimizer", budget_s=60.0)
     assert session.state.settled
+    row = program.decided()["fused-optimizer"]
+    assert (row.verdict, row.why_untried) == ("untried", "no_time"), "slower was not measured"
+    assert "steps" in row.reason
+    assert program.on() == []
 
 
 def test_what_stayed_unclear_has_its_second_turn_after_all_others(monkeypatch) -> None:
