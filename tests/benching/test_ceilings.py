@@ -325,9 +325,10 @@ def test_under_load_is_what_counts() -> None:
         gpus__all__pcie_generation=4,
         gpus__all__clock_sm_mhz=1200,
     ).gpus
-    samples = iter([idle, busy, idle])
-    with GpuWatch(machine, lambda: next(samples), 0.01) as watch:
-        time.sleep(0.3)
+    samples = [idle, busy, idle]
+    with GpuWatch(machine, lambda: samples.pop(0), 0.01) as watch:
+        while samples:
+            time.sleep(0.01)
     assert watch.machine.gpus is not None
     for gpu in watch.machine.gpus:
         assert gpu.throttles == ("sw_power_cap",)

@@ -167,6 +167,19 @@ def test_shapes_and_backward_come_from_the_detail(on_cpu):
     assert found.memory and max(point.bytes for point in found.memory) > 1e5
 
 
+def test_products_with_all_their_inputs(on_cpu):
+    name, profile = on_cpu
+    products = profile.products
+    total_ms = sum(one.host_ms for one in profile.operators if one.kind is Kind.MATMUL)
+    assert 0.9 * total_ms < sum(product.ms for product in products) <= 1.001 * total_ms
+    costly = products[0]
+    assert costly.ms == max(product.ms for product in products)
+    assert len(costly.shapes) == len(costly.dtypes) == len(costly.values)
+    assert {product.backward for product in products} == {True, False}
+    names = {product.name for product in products}
+    assert ("aten::mkldnn_convolution" if name == "images" else "aten::addmm") in names
+
+
 def test_without_roots_lines_are_those_of_functions(on_cpu):
     (detail,) = read([real(f"{on_cpu[0]}_cpu_detail")])
     found = analyse(detail)

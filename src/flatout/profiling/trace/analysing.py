@@ -8,7 +8,7 @@ from typing import Any
 
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Profile, RankSeen
-from flatout.profiling.trace import device, drawing, tables
+from flatout.profiling.trace import device, drawing, products, tables
 from flatout.profiling.trace.anatomy import anatomy, factors
 from flatout.profiling.trace.attribution import Attribution, look
 from flatout.profiling.trace.recording import TraceRecording
@@ -43,6 +43,7 @@ def analyse(
         collectives=tables.collective_table(attribution),
         timeline=drawing.timeline(attribution),
         memory=drawing.memory(attribution),
+        products=products.products(attribution, factor),
         device_name=name,
         capability=capability,
         trace=recording.path,

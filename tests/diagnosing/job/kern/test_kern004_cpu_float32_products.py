@@ -6,6 +6,7 @@ from diagnosing.job.kern.jobs import of, operator
 from diagnosing.job.made import cpu_profile, findings, only, saved_ms
 from diagnosing.job.made_parts import ceilings
 from flatout.nouns.anatomy import Kind
+from flatout.nouns.product import Product
 from machines.healthy import changed
 
 CPU_BF16 = {"matmul-cpu-fp32": (0.5, "TFLOP/s"), "matmul-cpu-bf16": (2.1, "TFLOP/s")}
@@ -21,3 +22,28 @@ def test_cpu_float32_products() -> None:
     assert findings("cpu-float32-products", changed(job, ceilings=slower)) == ()
     for facts in ({"job__bf16": False}, {"job__bf16": None}, {"job__autocast": "bfloat16"}):
         assert findings("cpu-float32-products", changed(job, **facts)) == ()
+
+
+def timed(name: str, seconds: dict[str, float], ms: float = 200.0) -> Product:
+    return Product(name, ((4, 4), (4, 4)), ("float", "float"), ("", ""), 1.0, ms, seconds=seconds)
+
+
+def test_products_that_were_timed_again_tell_more_than_ceilings() -> None:
+    job = cpu_profile(job__bf16=True, job__models__0__conv2d=0, ceilings=ceilings(CPU_BF16, "cpu"))
+    job = of(job, operator("aten::addmm", Kind.MATMUL, 200.0))
+    faster = changed(job, products=(timed("aten::addmm", {"now": 0.3, "bfloat16": 0.2}),))
+    finding = only("cpu-float32-products", faster)
+    assert saved_ms(finding, faster) == pytest.approx(200 / 3, rel=0.01)
+    assert "made again" in finding.gain.reason
+    assert finding.gain.high - finding.gain.low < 0.3 * (finding.gain.ratio - 1) * 2
+    slower = changed(job, products=(timed("aten::addmm", {"now": 0.2, "bfloat16": 0.3}),))
+    assert findings("cpu-float32-products", slower) == (), "bfloat16 would cost time here"
+
+
+def test_too_few_timed_products_do_not_speak_for_all() -> None:
+    job = cpu_profile(job__bf16=True, job__models__0__conv2d=0, ceilings=ceilings(CPU_BF16, "cpu"))
+    job = of(job, operator("aten::addmm", Kind.MATMUL, 200.0))
+    some = timed("aten::addmm", {"now": 0.2, "bfloat16": 0.3}, ms=60.0)
+    job = changed(job, products=(some, timed("aten::addmm", {}, ms=140.0)))
+    finding = only("cpu-float32-products", job)
+    assert saved_ms(finding, job) == pytest.approx(200 * (1 - 0.5 / 2.1), rel=0.01)

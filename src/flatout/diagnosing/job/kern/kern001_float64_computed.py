@@ -40,6 +40,7 @@ from flatout.nouns.profile import Operator, Profile
 from flatout_agent.wire import FlowSeen
 
 CHECK = Check(code="KERN001", severity=Severity.WARNING, since="0.2.0")
+CONVERSIONS = ("aten::to", "aten::_to_copy", "aten::copy_")
 SOURCES = 3
 """Places where float64 enters that are named."""
 
@@ -96,9 +97,11 @@ def _source(profile: Profile) -> tuple[str, str | None]:
 
 
 def _many(operator: Operator) -> bool:
-    """Not of single numbers: those Python's own make."""
+    """Not of single numbers: those Python's own make, which are converted without any shape."""
+    if not operator.shapes:
+        return operator.name not in CONVERSIONS
     shapes = [tensor for text in operator.shapes for tensor in operators.shape(text)]
-    return not operator.shapes or any(operators.elements(tensor) > 1 for tensor in shapes)
+    return any(operators.elements(tensor) > 1 for tensor in shapes)
 
 
 def _lines(profile: Profile, whole: bool) -> tuple[str, ...]:

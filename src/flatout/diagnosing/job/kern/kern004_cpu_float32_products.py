@@ -70,4 +70,5 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         boost=savings.boost(profile, "bf16-autocast", "cpu-bf16"),
         saves_ms=saving.ms,
         reason=saving.reason,
+        uncertainty=gain.uncertainty,
     )

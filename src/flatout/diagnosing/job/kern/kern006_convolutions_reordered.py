@@ -33,6 +33,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, operators, savings
+from flatout.diagnosing.job.kern import products
 from flatout.nouns import amdahl, units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
@@ -56,7 +57,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     moving = [kernel for kernel in profile.kernels if REORDERING.search(kernel.name)]
     reordering = sum(kernel.ms for kernel in moving)
     took = operators.total(profile, convolutions)
-    ratio, source = _ratio(profile, convolutions)
+    timed = products.again(profile, convolutions, "channels-last")
+    ratio, source = timed or _ratio(profile, convolutions)
     saved = amdahl.saved(max(took - reordering, 0.0), ratio) + reordering
     saving = device_time.of_device(
         profile,
@@ -79,6 +81,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         boost=savings.boost(profile, "channels-last"),
         saves_ms=saving.ms,
         reason=saving.reason,
+        uncertainty=products.TIMED if timed else None,
     )
 
 

@@ -52,8 +52,10 @@ COMPILED = re.compile(r"triton_|cpp_fused|CompiledFunction|Torch-Compiled Region
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the whole step."""
     anatomy = profile.anatomy
-    took = anatomy.part(Kind.ELEMENTWISE) - operators.total(profile, _drawing(profile))
+    updating = _updating(profile)
+    took = anatomy.part(Kind.ELEMENTWISE) - operators.total(profile, _drawing(profile) + updating)
     launches = sum(part.launches for part in anatomy.parts if part.kind is Kind.ELEMENTWISE)
+    launches -= sum(operator.calls for operator in updating)
     least = SHARE if savings.accelerated(profile) else SHARE_CPU
     if took < least * anatomy.step_ms or launches < FEWEST or _compiled(profile):
         return
@@ -66,7 +68,11 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     if not saving.worth:
         return
-    chain = operators.of_kind(profile, Kind.ELEMENTWISE)
+    chain = [
+        operator
+        for operator in operators.of_kind(profile, Kind.ELEMENTWISE)
+        if operator not in updating
+    ]
     model = profile.seen.model_where if profile.seen is not None else None
     yield Diagnosis(
         title=f"{launches:.0f} elementwise launches a step, unfused: {units.milliseconds(took)}",
@@ -82,6 +88,15 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         saves_ms=saving.ms,
         reason=saving.reason,
     )
+
+
+def _updating(profile: Profile) -> list[Operator]:
+    """An update by hand is no part of the model that is compiled."""
+    return [
+        operator
+        for operator in operators.of_update(profile)
+        if operator.kind is Kind.ELEMENTWISE and not operator.backward
+    ]
 
 
 def _drawing(profile: Profile) -> list[Operator]:

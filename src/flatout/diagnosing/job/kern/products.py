@@ -19,6 +19,12 @@ CAUTIOUS = {
 }
 """Speed-ups of large products that are common on GPUs, for where no ceiling was measured."""
 CAUTIOUS_CPU = {("fp64", "fp32"): 1.8, ("fp32", "bf16"): 1.5}
+VARIANTS = {("fp32", "bf16"): "bfloat16"}
+"""In which variant products were timed again."""
+COVERED = 0.5
+"""Of their time, what must have been timed again to speak for all of them."""
+TIMED = 0.2
+"""By how much of itself a saving may be off that comes from products timed again."""
 REACHED = 0.5
 """Products that reach this share of their ceiling are limited by it, and gain its whole ratio."""
 
@@ -31,6 +37,8 @@ class Faster:
     """On the device."""
     words: str
     """The arithmetic."""
+    uncertainty: float | None = None
+    """By how much of itself the saving may be off; None: as the check's family."""
 
 
 def faster(profile: Profile, slow: Sequence[Operator], now: str, then: str) -> Faster:
@@ -51,9 +59,25 @@ def faster(profile: Profile, slow: Sequence[Operator], now: str, then: str) -> F
         if operators.total(profile, group) > 0
     ]
     return Faster(
-        sum(operator.saves_ms for operator in parts),
-        "; ".join(operator.words for operator in parts),
+        sum(part.saves_ms for part in parts),
+        "; ".join(part.words for part in parts),
+        TIMED if parts and all(part.uncertainty for part in parts) else None,
     )
+
+
+def again(profile: Profile, slow: Sequence[Operator], variant: str) -> tuple[float, str] | None:
+    """(how many times as fast these ran when they were made again in this variant, at least 1;
+    that in words). None: too few were.
+    """
+    names = {operator.name for operator in slow}
+    of_these = [p for p in profile.products if p.name in names and "float" in p.dtypes]
+    timed = [product for product in of_these if variant in product.seconds]
+    now_ms = sum(product.ms for product in timed)
+    if now_ms <= COVERED * sum(product.ms for product in of_these):
+        return None
+    then_ms = sum(p.ms * p.seconds[variant] / p.seconds["now"] for p in timed)
+    words = f"made again on this machine they ran {units.ratio(now_ms / then_ms)} as fast"
+    return max(1.0, now_ms / then_ms), words
 
 
 def _faster(
@@ -65,13 +89,15 @@ def _faster(
     then: str,
 ) -> Faster:
     took = operators.total(profile, slow)
-    ratio, source = _ratio(profile, slow, prefixes, now, then)
+    timed = again(profile, slow, VARIANTS.get((now, then), ""))
+    ratio, source = timed or _ratio(profile, slow, prefixes, now, then)
     saved = amdahl.saved(took, ratio)
     return Faster(
         saved,
         f"{title} take {units.milliseconds(took)} of the step in {now}; {source}: "
         f"{units.milliseconds(took)} * (1 - 1/{ratio:.2f}) = {units.milliseconds(saved)} "
         f"less in {then}",
+        TIMED if timed else None,
     )
 
 

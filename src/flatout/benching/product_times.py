@@ -1,0 +1,75 @@
+"""A job's own products timed again in other dtypes and layouts, in the user's interpreter."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+from flatout.nouns.product import Product
+from flatout.probing import conversation
+from flatout.probing.conversation import Conversation
+
+BUDGET_S = 4.0
+"""For the measurements themselves ..."""
+LIMIT_S = 25.0
+"""... and until the next answer, torch's import included."""
+LEAST_SHARE = 0.01
+"""Of all products: a smaller one is not measured."""
+
+
+def measured(
+    products: Sequence[Product],
+    python: str,
+    threads: int,
+    environ: Mapping[str, str] | None = None,
+) -> tuple[Product, ...]:
+    """The products with the seconds of each variant; as they were where that cannot be had.
+
+    Nothing else of ours may run meanwhile. threads: as the job computes with.
+    """
+    total_ms = sum(product.ms for product in products)
+    chosen = [number for number, p in enumerate(products) if p.ms >= LEAST_SHARE * total_ms > 0]
+    calls = [_order(products[number], total_ms) for number in chosen]
+    if not calls:
+        return tuple(products)
+    orders = {"calls": calls, "threads": max(1, threads), "budget_s": BUDGET_S}
+    command = [python, str(conversation.program("products")), json.dumps(orders)]
+    variables = conversation.environment(os.environ if environ is None else environ)
+    complete = list(products)
+    for number, seconds in _answers(command, variables).items():
+        if number < len(chosen):
+            product = products[chosen[number]]
+            complete[chosen[number]] = dataclasses.replace(product, seconds=seconds)
+    return tuple(complete)
+
+
+def _order(product: Product, total_ms: float) -> dict[str, object]:
+    return {
+        "name": product.name,
+        "shapes": product.shapes,
+        "dtypes": product.dtypes,
+        "values": product.values,
+        "backward": product.backward,
+        "share": product.ms / total_ms,
+    }
+
+
+def _answers(command: Sequence[str], variables: Mapping[str, str]) -> dict[int, dict[str, float]]:
+    """Seconds by variant, for each call that could be made."""
+    answers: dict[int, dict[str, float]] = {}
+    try:
+        with Conversation(command, variables) as talk:
+            while (answer := talk.answer(time.monotonic() + LIMIT_S)) is not None:
+                seconds = answer.get("seconds")
+                if isinstance(seconds, dict) and all(
+                    isinstance(value, float) and value > 0 for value in seconds.values()
+                ):
+                    answers[int(answer["number"])] = seconds
+                if answer.get("done"):
+                    break
+    except OSError:  # the interpreter is gone: the constants remain
+        return answers
+    return answers

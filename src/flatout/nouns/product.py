@@ -1,0 +1,28 @@
+"""Product: one of a job's matrix products or convolutions, and what it takes in other dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Product:
+    """Calls of one operator with the same inputs, in one step. Source: the trace with shapes."""
+
+    name: str
+    """aten::mkldnn_convolution."""
+    shapes: tuple[tuple[int, ...], ...]
+    """Of each input; empty where it is no tensor."""
+    dtypes: tuple[str, ...]
+    """Of each input, in the trace's words: float, c10::BFloat16; others are no tensors."""
+    values: tuple[str, ...]
+    """Of the inputs that are no tensors."""
+    calls: float
+    """A step."""
+    ms: float
+    """A step."""
+    backward: bool = False
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Of one call made again alone, by variant: now, bfloat16, channels-last,
+    bfloat16-channels-last. Empty: not measured."""
