@@ -36,7 +36,7 @@ Planned = Annotated[
     Path | None, typer.Option("--plan", metavar="FILE", help="Run the script with this plan.")
 ]
 NoBench = Annotated[
-    bool, typer.Option("--no-bench", help="Do not measure the limits of the hardware.")
+    bool, typer.Option("--no-bench", help="Do not measure the hardware, nor time products again.")
 ]
 FailAbove = Annotated[
     str,
