@@ -1,14 +1,12 @@
 """Files that forked loader workers open: counted in the worker, reported in a file.
 
-What is patched before a fork is patched in the worker too. A worker writes what it has counted
-to `<folder>/opens-<pid>.json`; the flag that ends its counting lies in memory that both share.
+What is patched before a fork is patched in the worker too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import mmap
 import os
 import sys
 import time
@@ -16,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from flatout_agent import wire
 from flatout_agent.watch.calls import Calls, opened
+from flatout_agent.watch.profile.reports import ForkReports
 
 EVERY_S = 0.2
 """Between two reports of a worker."""
@@ -28,38 +27,36 @@ class WorkerOpens:
     """Made once, in the process that trains."""
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder
+        self.reports = ForkReports(folder, "opens", state=True)
         self.inherited: list[Callable[[], None]] = []
         """What a worker removes that it inherited from the process that trains."""
-        self._on: mmap.mmap | None = None
-        if hasattr(os, "register_at_fork") and sys.platform != "win32":
-            self._on = mmap.mmap(-1, 1)
-            self._on[0] = 1
+        self._failed = False
+        if sys.platform != "win32" and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forked)
+
+    @property
+    def on(self) -> bool:
+        """Whether workers count; False in one that cannot."""
+        return bool(self.reports.state) and not self._failed
 
     def remove(self) -> None:
         """Stop counting in workers; those that are started later do not begin."""
-        if self._on is not None:
-            self._on[0] = 0
+        self.reports.state = False
 
     def counts(self, pids: Iterable[int]) -> Counts:
         """What these workers have counted so far."""
         counts: Counts = {}
         for pid in pids:
             try:
-                with open(self._path(pid), encoding="utf-8") as file:  # noqa: PTH123
-                    rows = json.load(file)
-            except (OSError, ValueError):
+                rows = json.loads(self.reports.read(pid) or "[]")
+            except ValueError:
                 continue
             for name, where, calls, seconds, files in rows:
                 counts[pid, name, where] = calls, seconds, tuple(files)
         return counts
 
-    def _path(self, pid: int) -> str:
-        return os.path.join(self.folder, f"opens-{pid}.json")  # noqa: PTH118
-
     def _forked(self) -> None:
-        if self._on is not None and self._on[0]:
+        if self.on:
             try:
                 for undo in self.inherited:
                     undo()
@@ -67,7 +64,7 @@ class WorkerOpens:
                 counting.active = True
                 counting.watch_files()
             except Exception:
-                self._on = None  # in this worker alone
+                self._failed = True  # in this worker alone
 
 
 class _Counting(Calls):
@@ -79,7 +76,7 @@ class _Counting(Calls):
         self._reported_at = 0.0
 
     def _add(self, name: str, where: str | None, spent: float, detail: str) -> None:
-        if self._opens._on is None or not self._opens._on[0]:
+        if not self._opens.on:
             self.remove()
             return
         super()._add(name, where, spent, detail)
@@ -93,14 +90,7 @@ class _Counting(Calls):
             (name, where or "", entry.calls, entry.s, sorted(entry.files)[:MOST_FILES])
             for (name, where), entry in self.entries.items()
         ]
-        path = self._opens._path(os.getpid())
-        self._inside = True  # this file is ours
-        try:
-            with open(f"{path}.part", "w", encoding="utf-8") as file:  # noqa: PTH123
-                json.dump(rows, file)
-        finally:
-            self._inside = False
-        os.replace(f"{path}.part", path)  # noqa: PTH105
+        self._opens.reports.write(json.dumps(rows))
 
 
 def calls_in_workers(now: Counts, before: Counts, steps: int) -> tuple[wire.CallSeen, ...]:

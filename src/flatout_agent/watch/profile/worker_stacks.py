@@ -1,7 +1,6 @@
 """Sampled stacks of loader workers that were forked: each samples itself and writes a file.
 
-Whether they should lies in memory that they share with the process that trains. Workers that are
-spawned start without it and stay unseen.
+Workers that are spawned start without this and stay unseen.
 """
 
 from __future__ import annotations
@@ -9,9 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import mmap
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,6 +17,7 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.replacing import Undo, replaced
+from flatout_agent.watch.profile.reports import FORKS, ForkReports
 from flatout_agent.watch.profile.stacks import StackSampler
 
 POLL_S = 0.02
@@ -34,11 +31,9 @@ class WorkerStacks:
     """Made once in the process that trains, before its loaders start workers."""
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self._state: mmap.mmap | None = None
+        self._reports = ForkReports(folder, "stacks", state=OFF)
         self._undo: Undo = lambda: None
-        if sys.platform != "win32":
-            self._state = mmap.mmap(-1, 1)
+        if FORKS:
             module: Any = torch.utils.data._utils.worker
             self._undo = replaced(module, "_worker_loop", self._sampling(module._worker_loop))
 
@@ -46,7 +41,7 @@ class WorkerStacks:
         # Pickled, for a spawned worker, by its name: that is torch's own function there.
         @functools.wraps(loop)
         def worker_loop(*args: Any, **kwargs: Any) -> Any:
-            if self._state is not None and self._state[0] != OVER:
+            if self._reports.state not in (None, OVER):
                 threading.Thread(target=self._follow, name="flatout samples", daemon=True).start()
             return loop(*args, **kwargs)
 
@@ -54,52 +49,35 @@ class WorkerStacks:
 
     def start(self) -> None:
         """Let the workers sample."""
-        self._set(ON)
+        self._reports.state = ON
 
     def stop(self) -> None:
         """Let them write what they have."""
-        self._set(OFF)
+        self._reports.state = OFF
 
     def remove(self) -> None:
         """Let them end it; later workers do not begin."""
-        self._set(OVER)
+        self._reports.state = OVER
         self._undo()
-
-    def _set(self, state: int) -> None:
-        if self._state is not None:
-            self._state[0] = state
 
     def _follow(self) -> None:
         """In a worker: sample its main thread while it should."""
         sampler: StackSampler | None = None
-        state = self._state
         try:
-            while state is not None and state[0] != OVER:
-                if state[0] == ON and sampler is None:
+            while (state := self._reports.state) != OVER:
+                if state == ON and sampler is None:
                     sampler = StackSampler(lambda: False, threading.main_thread())
                     sampler.start()
-                elif state[0] == OFF and sampler is not None:
+                elif state == OFF and sampler is not None:
                     break
                 time.sleep(POLL_S)
             if sampler is not None:
                 sampler.stop()
-                self._write(sampler.summary(steps=1, step_s=0.0))
+                host = sampler.summary(steps=1, step_s=0.0)
+                if host is not None:
+                    self._reports.write(wire.dump(host))
         except Exception:  # nothing is known of this worker then
             return
-
-    def _write(self, host: wire.HostSeen | None) -> None:
-        if host is None:
-            return
-        path = self._path(os.getpid())
-        descriptor = os.open(f"{path}.part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:  # past `open`, which is watched
-            os.write(descriptor, wire.dump(host).encode())
-        finally:
-            os.close(descriptor)
-        os.replace(f"{path}.part", path)  # noqa: PTH105
-
-    def _path(self, pid: int) -> str:
-        return os.path.join(self.folder, f"stacks-{pid}.json")  # noqa: PTH118
 
     def hosts(self, pids: Iterable[int]) -> list[wire.HostSeen]:
         """What these workers have written; seconds are not per step but of all of it."""
@@ -108,9 +86,8 @@ class WorkerStacks:
 
     def _host(self, pid: int) -> wire.HostSeen | None:
         try:
-            with open(self._path(pid), encoding="utf-8") as file:  # noqa: PTH123
-                return wire.decode(wire.HostSeen, json.load(file))
-        except (OSError, ValueError, TypeError):
+            return wire.decode(wire.HostSeen, json.loads(self._reports.read(pid) or ""))
+        except (ValueError, TypeError):
             return None
 
 
