@@ -1,13 +1,14 @@
 """What `flatout profile` says of scripts with one planted fault each, and of clean ones.
 
-The scripts of `faults/` and their labels were written by someone who has not seen the checks. A
+The scripts of `faults/` and `faults_2026_12/` (--set) and their labels were written by people who
+have not seen the checks; the second set is of December's checks, which were made after the first. A
 fault is named where one finding stands at one of its lines and says its cause and its cure, in any
 of the label's words. Wrong is a finding that comes first, promises more than 1.1x and is not the
 planted fault, where the fault is not named at all. An alarm is a finding at a clean script that is
 not about what any script in plain float32 could gain (families KERN, and HOST008: compile). What
 other programs take of the machine (HOST014) counts nowhere.
 
-The first run over all scripts is kept as `planted_faults-first.json`.
+The first run over all scripts of a set is kept as `<set>-first.json`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any
 
 import record
 
-FAULTS = Path(__file__).parent / "faults"
+SETS = {"planted_faults": "faults", "planted_faults_2026_12": "faults_2026_12"}
+"""Name of the results -> folder of the scripts."""
 LARGE = 1.1
 LIMIT_S = 240
 STOCK = ("KERN", "HOST008")
@@ -34,14 +36,16 @@ OF_THE_MACHINE = ("HOST014",)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="scripts without .py; all where none is named")
+    parser.add_argument("--set", choices=SETS, default="planted_faults")
     parser.add_argument("--documents", type=Path, help="keep what flatout printed, in this folder")
     arguments = parser.parse_args()
-    labels: dict[str, dict[str, Any]] = json.loads((FAULTS / "labels.json").read_text())
+    scripts = Path(__file__).parent / SETS[arguments.set]
+    labels: dict[str, dict[str, Any]] = json.loads((scripts / "labels.json").read_text())
     labels = {name.removesuffix(".py"): label for name, label in labels.items()}
     rows = {}
     for name in arguments.names or sorted(labels):
         began = time.monotonic()
-        document = profiled(name, arguments.documents)
+        document = profiled(scripts / f"{name}.py", arguments.documents)
         rows[name] = row(name, labels[name], document)
         seconds = time.monotonic() - began
         sys.stdout.write(
@@ -52,26 +56,26 @@ def main() -> None:
     if arguments.names:
         sys.stdout.write(json.dumps(summary(rows), indent=2) + "\n")
         return
-    is_first = not (record.RESULTS / "planted_faults-first.json").exists()
-    record.write("planted_faults-first" if is_first else "planted_faults", figures)
+    is_first = not (record.RESULTS / f"{arguments.set}-first.json").exists()
+    record.write(f"{arguments.set}-first" if is_first else arguments.set, figures)
 
 
-def profiled(name: str, folder: Path | None) -> dict[str, Any]:
+def profiled(script: Path, folder: Path | None) -> dict[str, Any]:
     """The document of one script, run in an empty folder; with an error where there is none."""
     with tempfile.TemporaryDirectory() as work:
-        shutil.copy(FAULTS / f"{name}.py", work)
+        shutil.copy(script, work)
         command = [sys.executable, "-m", "flatout", "profile", "--json", "--no-bench", "--stop"]
         try:
             run = subprocess.run(
-                [*command, f"{name}.py"],
+                [*command, script.name],
                 cwd=work, capture_output=True, text=True, timeout=LIMIT_S, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return {"error": f"took more than {LIMIT_S} s", "findings": []}
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.json").write_text(run.stdout)
-        (folder / f"{name}.log").write_text(run.stderr)
+        (folder / f"{script.stem}.json").write_text(run.stdout)
+        (folder / f"{script.stem}.log").write_text(run.stderr)
     try:
         document: dict[str, Any] = json.loads(run.stdout)
     except ValueError:
