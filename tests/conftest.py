@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,15 @@ from hypothesis import settings
 
 pytest_plugins = ("processes",)
 ROOT = Path(__file__).parent.parent
+
+QUICK_COMPILER = {
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
+    "TORCHINDUCTOR_VEC_ISA_OK": "0",
+}
+"""For a few small kernels, workers that import torch, headers that are compiled first and trials of
+the CPU's instructions are most of a compiler's work. Programs that tests start inherit it."""
+os.environ.update(QUICK_COMPILER)
 
 settings.register_profile("same", derandomize=True, max_examples=40, deadline=None)
 settings.register_profile("random", derandomize=False, deadline=None)

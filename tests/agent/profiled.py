@@ -1,4 +1,8 @@
-"""Run a script in a real process with a profile ordered, and read what it recorded."""
+"""Run a script with a profile ordered, and read what it recorded.
+
+With `light=True` in a fork that has imported torch already (see `forked`), else in a process of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forked
 from agent_paths import INJECT
 from flatout_agent import wire
 
@@ -51,36 +56,41 @@ def run(
     folder: Path,
     orders: wire.ProfileOrders | None = None,
     env: Mapping[str, str] | None = None,
+    light: bool = False,
 ) -> Profiled:
     """In `folder`; the script is the first word that is a file."""
     records = folder / "records"
     records.mkdir(parents=True)
     path = folder / "orders.json"
     path.write_text(wire.dump(wire.Orders(str(records), profile=orders or wire.ProfileOrders())))
+    more = {"PYTHONPATH": str(INJECT), wire.ORDERS_ENV: str(path), **(env or {})}
+    done = _ended(argv, folder, records, more, light)
+    script = next(Path(word) for word in argv if word.endswith(".py"))
+    return Profiled(done.returncode, done.stdout, done.stderr, records, folder / script)
+
+
+def bare(argv: Sequence[str], folder: Path, light: bool = False) -> forked.Done:
+    """The same program without flatout."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return _ended(argv, folder, folder, {}, light)
+
+
+def _ended(
+    argv: Sequence[str], folder: Path, results: Path, more: Mapping[str, str], light: bool
+) -> forked.Done:
+    # As the host sets it: torch.profiler's library writes to stderr otherwise.
+    variables = {"OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99", **more}
+    if light:
+        return forked.with_variables([*argv], folder, results, variables)
     done = subprocess.run(
         [sys.executable, *argv],
         capture_output=True,
         text=True,
         cwd=folder,
-        env=variables({"PYTHONPATH": str(INJECT), wire.ORDERS_ENV: str(path), **(env or {})}),
+        env={**os.environ, **variables},
         timeout=240,
     )
-    script = next(Path(word) for word in argv if word.endswith(".py"))
-    return Profiled(done.returncode, done.stdout, done.stderr, records, folder / script)
-
-
-def bare(argv: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """The same process without flatout."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return subprocess.run(
-        [sys.executable, *argv], capture_output=True, text=True, cwd=folder, env=variables({}),
-        timeout=240,
-    )  # fmt: skip
-
-
-def variables(more: Mapping[str, str]) -> dict[str, str]:
-    # As the host sets it: torch.profiler's library writes to stderr otherwise.
-    return {**os.environ, "OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99", **more}
+    return forked.Done(done.returncode, done.stdout, done.stderr)
 
 
 def events(trace: str) -> list[dict[str, Any]]:

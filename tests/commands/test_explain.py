@@ -14,8 +14,17 @@ import pytest
 from commands.called import Ended, Flatout
 from flatout.diagnosing import pages
 from flatout.knowledge import signatures
+from flatout.probing import machine
+from machines.healthy import cpu_server
 
 KILLED = "RuntimeError: DataLoader worker (pid 82935) is killed by signal: Killed."
+
+
+@pytest.fixture(autouse=True)
+def _looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the machine imports torch; processes of these tests take one."""
+    facts = cpu_server()
+    monkeypatch.setattr(machine, "look", lambda python, **options: facts)
 
 
 def matches(done: Ended) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from commands.called import Flatout
+from measuring.programs import WITHOUT_COMPILER
 
 pytestmark = pytest.mark.slow
 
@@ -130,7 +131,9 @@ def test_quiet_says_nothing_of_ours(flat: Flatout, tmp_path: Path) -> None:
     assert flat("explain", stdin=done.stderr).returncode == 0, "else there was nothing to say"
 
 
-LABELS = """
+LABELS = (
+    WITHOUT_COMPILER
+    + """
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -145,6 +148,7 @@ for batch, target in DataLoader(TensorDataset(x, labels), batch_size=16):
     loss.backward()
     optimizer.step()
 """
+)
 TOKENS = """
 import torch
 tokens = torch.zeros(4, 7, dtype=torch.long)
@@ -161,7 +165,9 @@ import torch
 images = torch.randn(2, 144)
 torch.nn.Linear(100, 10)(images)
 """
-LEAK = """
+LEAK = (
+    WITHOUT_COMPILER
+    + """
 import resource, torch
 kept, weight = [], torch.ones(1, requires_grad=True)
 optimizer = torch.optim.SGD([weight], 0.1)
@@ -173,14 +179,23 @@ while True:
     loss.backward()
     optimizer.step()
 """
+)
 
 
 @pytest.mark.parametrize(
     ("script", "known"),
     [
         pytest.param(LABELS, ["Label 10 at position 5 of target", "sample 37"], id="a label"),
-        pytest.param(TOKENS, ["Index 100 at position 2, 5 of tokens", "100 rows"], id="an index"),
-        pytest.param(DOUBLE, ["features float64 [16, 8]"], id="a data type"),
+        # How else labels, indices, types and shapes are told: tests/agent/test_crash_scene.py.
+        pytest.param(
+            TOKENS,
+            ["Index 100 at position 2, 5 of tokens", "100 rows"],
+            id="an index",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            DOUBLE, ["features float64 [16, 8]"], id="a data type", marks=pytest.mark.thorough
+        ),
         pytest.param(SHAPES, ["images float32 [2, 144]", "self.weight"], id="a shape"),
         pytest.param(
             LEAK,

@@ -53,7 +53,8 @@ def test_no_shell_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_after_ctrl_c_the_line_may_tidy_up(tmp_path: Path) -> None:
     done, ready = tmp_path / "tidied", tmp_path / "ready"
-    line = f"trap 'sleep 0.5; touch {done}; exit 1' INT; touch {ready}; sleep 20 & wait"
+    tidy = f"sleep 0.5; touch {done}; kill $child; exit 1"
+    line = f"sleep 20 & child=$!; trap '{tidy}' INT; touch {ready}; wait"
     code = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from flatout.installing import apply\n"

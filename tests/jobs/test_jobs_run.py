@@ -75,6 +75,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     assert told[0] == told[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform == "win32", reason="no sh")
 def test_shell_script_starts_training(tmp_path: Path) -> None:
     folder = str(Path(sys.executable).parent)
@@ -130,6 +131,7 @@ def test_takes_few_steps_or_none(name: str, steps: int, tmp_path: Path) -> None:
     assert out
 
 
+@pytest.mark.thorough
 def test_hangs_after_five_steps(tmp_path: Path) -> None:
     process = start([str(HERE / "hangs.py")], tmp_path)
     assert process.stdout is not None

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-PLAIN = """
+WITHOUT_COMPILER = """
+import sys, types
+import torch
+torch._dynamo = sys.modules["torch._dynamo"] = types.SimpleNamespace(
+    disable=lambda function, *args, **kwargs: function, graph_break=lambda: None
+)
+"""
+"""Optimizers import torch's compiler, which takes a small program as long as torch itself. For
+programs that nothing compiles."""
+
+WITH_COMPILER = """
 import gc, os, signal, subprocess, sys, time
 import torch
 from torch import nn
@@ -21,13 +31,7 @@ for step in range(100_000):
     optimizer.step()
 """
 
-WITHOUT_COMPILER = """
-import types
-torch._dynamo = sys.modules["torch._dynamo"] = types.SimpleNamespace(
-    disable=lambda function, *args, **kwargs: function, graph_break=lambda: None
-)
-"""
-"""Optimizers import torch's compiler, which takes such a program as long as torch itself."""
+PLAIN = WITHOUT_COMPILER + WITH_COMPILER
 
 PAUSED = "gc.get_threshold()[0] == 100_000"
 """What tells the program that gc-pause is on."""

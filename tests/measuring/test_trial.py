@@ -15,7 +15,7 @@ from flatout.measuring.trial import Bench
 from flatout.nouns.plan import PlannedBoost
 from flatout.running.command import Command
 from flatout_agent import wire
-from measuring.programs import PAUSED, PLAIN, WITHOUT_COMPILER, at_each_step
+from measuring.programs import PAUSED, PLAIN, at_each_step
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ class HangClock:
 
 def bench(folder: Path, text: str) -> Bench:
     script = folder / "train.py"
-    script.write_text(text.replace("import nn\n", f"import nn\n{WITHOUT_COMPILER}"))
+    script.write_text(text)
     command = Command((sys.executable, str(script)), script, sys.executable, (str(script),))
     return Bench(
         command,

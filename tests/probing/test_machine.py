@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from flatout.nouns.gpu import Driver, Gpu
 from flatout.probing import cpu, disk, interpreter, machine, nvidia
 from flatout.probing.machine import look, merged
 from machines.healthy import gpu
+from probing.fake_packages import bare
 
 CARD = Gpu(
     vendor="nvidia",
@@ -60,14 +62,22 @@ def test_adapters_of_windows_have_no_address() -> None:
     assert len(merged([gpu(0), gpu(1)], [card, card], {"nvidia"}, partial=False)) == 2
 
 
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    """Has no torch: to import it takes longer than all else."""
+    return bare(tmp_path / "venv")
+
+
 def fails() -> Any:
     raise RuntimeError("stale handle")
 
 
-def test_a_source_that_fails_is_told_and_hurts_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_fails_is_told_and_hurts_no_other(
+    python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cpu, "cpu", fails)
     monkeypatch.setattr(disk, "disks", fails)
-    found = look(sys.executable)
+    found = look(python)
     assert sorted(found.unread) == [
         "cpu: RuntimeError: stale handle",
         "disks: RuntimeError: stale handle",
@@ -79,20 +89,20 @@ def test_a_source_that_fails_is_told_and_hurts_no_other(monkeypatch: pytest.Monk
     assert found.interpreter.version == sys.version.split()[0]
 
 
-def test_a_source_that_hangs_is_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_source_that_hangs_is_not_awaited(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk, "disks", lambda: time.sleep(30))
     began = time.monotonic()
-    found = look(sys.executable, limit_s=1.0)
+    found = look(python, limit_s=1.0)
     assert time.monotonic() - began < 6
     assert "disks: no answer in time" in found.unread
 
 
-def test_a_hanging_source_does_not_keep_the_program_from_ending() -> None:
+def test_a_hanging_source_does_not_keep_the_program_from_ending(python: str) -> None:
     code = (
         "import sys, time; from flatout.probing import disk, machine;"
-        "disk.disks = lambda: time.sleep(60); machine.look(sys.executable, limit_s=1.0)"
+        "disk.disks = lambda: time.sleep(60); machine.look(sys.argv[1], limit_s=1.0)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code, python], check=True, timeout=30)
 
 
 @pytest.mark.parametrize("ask", ["start", "cannot"])
@@ -108,21 +118,21 @@ def test_no_interpreter(ask: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.interpreter.error
 
 
-def test_a_late_driver_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_driver_is_told(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(vendor="nvidia", version="580.95.05")
     answer = nvidia.Nvidia(None, None, driver, "NVML did not answer within 8 s")
     monkeypatch.setattr(nvidia, "nvidia", lambda limit_s: answer)
-    found = look(sys.executable)
+    found = look(python)
     assert "nvidia: NVML did not answer within 8 s" in found.unread
     assert found.driver("nvidia") == driver
     assert found.gpu_pairs is None
 
 
-def test_it_is_as_quick_as_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_as_quick_as_it_says(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slow: Callable[..., Any] = lambda *args, **names: time.sleep(20)  # noqa: E731
     monkeypatch.setattr(machine.variables, "environment", slow)
     began = time.monotonic()
-    look(sys.executable)
+    look(python)
     assert time.monotonic() - began < machine.QUICK_S + 1.5
 
 

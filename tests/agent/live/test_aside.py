@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import forked
 from flatout_agent.live import aside
 from flatout_agent.live.aside import SideProcesses
 from flatout_agent.live.blocks import Tick
@@ -40,16 +40,12 @@ def test_where_it_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not SideProcesses().possible("cpu"), name
 
 
-def program(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+def program(folder: Path, text: str) -> forked.Done:
     script = folder / "program.py"
     head = f"import sys\nsys.path.insert(0, {str(SOURCE)!r})\nimport torch\n"
     script.write_text(f"{head}from flatout_agent.live.aside import SideProcesses\n{text}")
-    # For a single kernel, headers that are compiled first are most of a compiler's work.
-    variables = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
-                 "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
-                 "TORCHINDUCTOR_VEC_ISA_OK": "0"}  # fmt: skip
-    return subprocess.run([sys.executable, str(script), str(folder)], capture_output=True,
-                          text=True, timeout=300, env=variables)  # fmt: skip
+    variables = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache")}
+    return forked.with_variables([str(script), str(folder)], folder, folder, variables)
 
 
 QUIET = """

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import forked
 from flatout_train.checkpoint import files as checkpoint_files
 from flatout_train.checkpoint import writing as checkpoint_writing
 from flatout_train.checkpoint.checkpoint import Checkpoint
@@ -318,15 +319,16 @@ def test_a_step_at_which_nothing_is_due_costs_little(tmp_path):
 
 
 def test_a_program_that_ends_without_close_still_has_its_last_checkpoint(tmp_path):
-    program = (
+    (tmp_path / "program.py").write_text(
         "import sys, time, torch; from flatout_train.checkpoint import files\n"
         "from flatout_train.checkpoint.checkpoint import Checkpoint\n"
         "plain = files.Filesystem.write\n"
         "files.Filesystem.write = lambda *a: (time.sleep(0.3), plain(*a))[1]\n"
-        "Checkpoint(sys.argv[1], model=torch.nn.Linear(1, 1)).save()\n"
+        "Checkpoint('run', model=torch.nn.Linear(1, 1)).save()\n"
     )
-    subprocess.run([sys.executable, "-c", program, tmp_path], check=True)
-    assert os.listdir(tmp_path) == ["step-00000000"]
+    done = forked.bare([str(tmp_path / "program.py")], tmp_path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert os.listdir(tmp_path / "run") == ["step-00000000"]
 
 
 @pytest.mark.gpu

@@ -9,10 +9,10 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 import traceback
+import warnings
 from pathlib import Path
 
 import pytest
@@ -33,14 +33,9 @@ HERE = Path(__file__)
 def test_kill_9_at_random_instants_and_the_end_is_the_same_to_the_last_bit(
     tmp_path, kills, workers
 ):
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error::UserWarning"}
-    done = subprocess.run(
-        [sys.executable, HERE, tmp_path, str(kills), str(workers)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    import forked  # nothing of the tests is there where this file is the program
+
+    done = forked.bare([str(HERE), str(tmp_path), str(kills), str(workers)], tmp_path, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     print(told)
@@ -135,22 +130,36 @@ def main(folder, kills, workers):
         assert os.waitpid(pid, 0)[1] == 0
         return read(path)
 
+    def newest_of(run):
+        names = os.listdir(run) if run.exists() else []
+        return max((int(name[5:]) for name in names if name.startswith("step-")), default=0)
+
+    def wait_until(true):
+        deadline = time.monotonic() + 60
+        while not true() and time.monotonic() < deadline:
+            time.sleep(0.0005)
+
+    def wait_for_step(run, step):
+        wait_until(lambda: newest_of(run) >= step)
+
     # What torch imports at the first step is imported once, before the forks; no thread is left.
     train(folder / "warm-up", 1, 2, lambda *told: None)
     run = folder / "run"
-    resumed, in_a_write = [], 0
+    resumed, in_a_write, step_s = [], 0, 0.01
     for _ in range(kills):
         pid, path = life(run, chance.choice([1, 2]), 10**9)
-        deadline = time.monotonic() + 60
-        while not path.read_text() and time.monotonic() < deadline:
-            time.sleep(0.001)
-        time.sleep(chance.random() * 0.2 + (0.5 if workers else 0.0))
+        wait_until(path.read_text)
+        begun, first = time.monotonic(), newest_of(run)
+        wait_for_step(run, first + chance.randrange(12))
+        if newest_of(run) > first:
+            step_s = (time.monotonic() - begun) / (newest_of(run) - first)
+        time.sleep(chance.random() * 3 * step_s)
         os.kill(pid, signal.SIGKILL)
         status = os.waitpid(pid, 0)[1]
         assert os.WTERMSIG(status) == signal.SIGKILL, status
         resumed += read(path).items()
         in_a_write += any(name.startswith(".") for name in os.listdir(run))
-    newest = max(int(name[5:]) for name in os.listdir(run) if name.startswith("step-"))
+    newest = newest_of(run)
     steps = newest + 9
     end = live(run, 2, steps)
     truth = live(folder / "undisturbed", None, steps)
@@ -167,4 +176,5 @@ def main(folder, kills, workers):
 
 
 if __name__ == "__main__":
+    warnings.simplefilter("error", UserWarning)
     main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -21,14 +21,9 @@ pytestmark = [
 def told(tmp_path_factory):
     """What the ranks of each case told."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, __file__, folder],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env=environment,
-    )
+    import forked  # nothing of the tests is there where this file is the program
+
+    done = forked.bare([__file__, str(folder)], folder, folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads((folder / "told.json").read_text())
 

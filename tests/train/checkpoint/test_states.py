@@ -3,8 +3,6 @@ import enum
 import functools
 import io
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -13,20 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
+import forked
 from flatout_train.checkpoint.states import Staging
 from flatout_train.errors import CheckpointError
 
 
-def test_torch_before_2_5_has_no_class_for_buffers():
-    program = """
+def test_torch_before_2_5_has_no_class_for_buffers(tmp_path):
+    (tmp_path / "program.py").write_text("""
 import torch
 del torch.nn.Buffer
 from flatout_train.checkpoint.states import Staging
 staging = Staging()
 staging.begin()
 print(staging.copy(torch.ones(2), "thing").tolist())
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+""")
+    done = forked.bare([str(tmp_path / "program.py")], tmp_path, tmp_path)
     assert done.stdout.strip() == "[1.0, 1.0]", done.stderr
 
 

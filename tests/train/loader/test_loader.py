@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import flatout
+import forked
 from flatout_train import plans
 from flatout_train.errors import UsageError
 from flatout_train.loader import loader as loading
@@ -377,8 +378,9 @@ for _ in range(2):
 """
 
 
-def test_a_worker_that_dies_is_torchs_error_with_the_cure() -> None:
-    done = subprocess.run([sys.executable, "-c", DYING], capture_output=True, text=True, check=True)
+def test_a_worker_that_dies_is_torchs_error_with_the_cure(tmp_path: Path) -> None:
+    (tmp_path / "dying.py").write_text(DYING)
+    done = forked.bare([str(tmp_path / "dying.py")], tmp_path, tmp_path)
     assert done.stdout.splitlines() == ["True True", "True True"]
     assert done.stderr == ""
 

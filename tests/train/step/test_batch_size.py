@@ -3,8 +3,6 @@ from __future__ import annotations
 import copy
 import gc
 import random
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import flatout
+import forked
 from flatout_train.errors import UsageError
 from flatout_train.step import batch_size as file
 from flatout_train.step.batch_size import BatchSize, find_batch_size
@@ -294,10 +293,8 @@ def test_in_the_middle_of_a_group_it_is_refused() -> None:
         find_batch_size(step, make_batch, start=2)
 
 
-def test_ranks_agree_on_what_fits_on_all() -> None:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=240, check=False
-    )
+def test_ranks_agree_on_what_fits_on_all(tmp_path: Path) -> None:
+    done = forked.bare([str(PROGRAM)], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
     one, other = done.stdout.split("\n")[:2]
     assert one == other

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import forked
 from flatout_train.errors import UsageError
 from flatout_train.step.buffers import Buffers
 from flatout_train.step.fitting import Fit
@@ -474,10 +475,9 @@ print(tries)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="address space is limited on Linux")
-def test_a_real_limit_of_memory_is_met() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", REAL], capture_output=True, text=True, timeout=120, check=False
-    )
+def test_a_real_limit_of_memory_is_met(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(REAL)
+    done = forked.bare([str(tmp_path / "program.py")], tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
     tries = eval(done.stdout)
     assert tries[0] == 1

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+
+import forked
 
 PROGRAM = Path(__file__).parent / "ranks_program.py"
 
@@ -23,16 +22,8 @@ needs_gloo = pytest.mark.skipif(
 def test_ranks_with_unequal_batches_have_the_gradient_of_one_process(
     kind: str, tmp_path: Path
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(tmp_path / "store"), kind],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    done = forked.bare([str(PROGRAM), str(tmp_path / "store"), kind], tmp_path, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(line for line in done.stdout.splitlines() if line.endswith("agrees")) == [
         "rank 0 agrees",
         "rank 1 agrees",

@@ -123,10 +123,12 @@ if __name__ == "__main__":
 """
 
 
-def profile(text: str, folder: Path, orders: wire.ProfileOrders | None = None) -> Profiled:
+def profile(
+    text: str, folder: Path, orders: wire.ProfileOrders | None = None, light: bool = True
+) -> Profiled:
     (folder / "work").mkdir(parents=True)
     (folder / "work" / "train.py").write_text(text)
-    return profiled.run(["train.py"], folder / "work", orders)
+    return profiled.run(["train.py"], folder / "work", orders, light=light)
 
 
 @pytest.fixture(scope="module")
@@ -136,13 +138,13 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> Profiled:
 
 @pytest.fixture(scope="module")
 def clean(tmp_path_factory: pytest.TempPathFactory) -> Profiled:
-    return profile(CLEAN, tmp_path_factory.mktemp("clean"))
+    return profile(CLEAN, tmp_path_factory.mktemp("clean"), light=False)
 
 
 def test_the_program_goes_on_as_without_flatout(clean: Profiled, tmp_path: Path) -> None:
     """The same losses to the last bit, and afterwards every hook is out."""
     (tmp_path / "train.py").write_text(CLEAN)
-    without = profiled.bare(["train.py"], tmp_path)
+    without = profiled.bare(["train.py"], tmp_path, light=True)
     assert without.returncode == 0, without.stderr
     assert (clean.returncode, clean.stdout, clean.stderr) == (0, without.stdout, without.stderr)
     assert clean.of(wire.Fault) == []
@@ -296,7 +298,7 @@ for between in (1, 2, 3, 5, 7, 8, 9, 10, 11, 12, 40):
 
 def test_the_scripts_own_profiler_comes_first(tmp_path: Path) -> None:
     """It starts over and over, also while ours records: it sees its own steps, ours gives way."""
-    run = profile(OWN_PROFILER, tmp_path)
+    run = profile(OWN_PROFILER, tmp_path, light=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == ["2"] * 11
     assert run.of(wire.Fault) == []
@@ -315,8 +317,8 @@ def test_the_scripts_own_profiler_comes_first(tmp_path: Path) -> None:
 )
 def test_the_same_losses_in_loops_of_every_style(name: str, tmp_path: Path) -> None:
     argv = [str(JOBS / f"{name}.py"), "--steps", "160"]
-    run = profiled.run(argv, tmp_path / "here")
-    without = profiled.bare(argv, tmp_path / "there")
+    run = profiled.run(argv, tmp_path / "here", light=True)
+    without = profiled.bare(argv, tmp_path / "there", light=True)
     assert (run.stdout, run.returncode) == (without.stdout, 0)
     assert run.of(wire.Fault) == []
     assert run.seen.trace
