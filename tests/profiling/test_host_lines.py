@@ -184,6 +184,25 @@ def test_flags_of_loader_model_and_optimizer() -> None:
     assert host_time.total_ms(HostKind.PYTHON, loading=True) == pytest.approx(1.0)
 
 
+def test_a_hook_is_told_from_the_forward_pass_around_it() -> None:
+    module = library("torch", "Module._call_impl")
+    host_time = lines_of(
+        ([MAIN, module, user(13, "Net.forward"), module, user(14, "Stats.make.hook")], 1.0, 0.0),
+        ([MAIN, module, user(13, "Net.forward"), user(14, "embed")], 2.0, 0.0),
+        ([MAIN, user(14, "metric")], 3.0, 0.0),
+    )
+    assert {line.ms: line.hooked for line in host_time.lines} == {1.0: True, 2.0: False, 3.0: False}
+
+
+def test_torchs_part_of_tensorboard_is_tensorboards() -> None:
+    file = "/lib/torch/utils/tensorboard/writer.py"
+    writer = wire.FrameSeen(file, 9, "SummaryWriter.add_histogram", "torch")
+    counting = library("numpy", "histogram")
+    host_time = lines_of(([MAIN, writer], 2.0, 0.0), ([MAIN, writer, counting], 5.0, 0.0))
+    kinds = {(line.kind, line.package) for line in host_time.lines}
+    assert kinds == {(HostKind.LIBRARY, "tensorboard")}
+
+
 def test_other_threads_are_apart() -> None:
     seen = host(([MAIN, user(14)], 12.0, 0.0))
     stacks = (*seen.stacks, wire.StackSeen((1,), 5, 0.03, thread="watcher"))

@@ -71,6 +71,14 @@ class Diagnosis:
     """Share of `saves_ms` by which it may be off; None: as usual for the check's family."""
     most_ms: float | None = None
     """The whole of what the cure is about: no more is saved. None: not known."""
+    covers: tuple[str, ...] = ()
+    """file:line of all lines that it is about: what other checks find of the time of their
+    operators there is the same time, told with less of the cause.
+    """
+    needless: bool = False
+    """What these lines do is not needed in each step: how they do it does not matter, whatever
+    another check predicts of that.
+    """
 
 
 class CheckModule(Protocol[Facts]):

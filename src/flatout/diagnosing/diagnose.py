@@ -16,6 +16,10 @@ MachineCheck = CheckModule[[Machine]]
 JobCheck = CheckModule[[Profile]]
 CeilingCheck = CheckModule[[Benched, Machine]]
 AnyCheck = CheckModule[...]
+OF_TIME = ("HOST", "KERN", "SYNC")
+"""Families whose findings say what the time of a line goes to."""
+MOSTLY = 0.6
+"""Share of another finding's saving from which one with its cause stands for both."""
 
 
 def diagnose(
@@ -58,13 +62,13 @@ def diagnose_profile(
     A check that fails is a finding, never an error; consequences of a found problem are left out.
     """
     loaded = list(modules if modules is not None else checks.JOB.every())
-    findings = [
-        finding
+    found = [
+        pair
         for module in loaded
-        for finding in _findings(module, partial(module.check, profile), profile)
+        for pair in _diagnosed(module, partial(module.check, profile), profile)
     ]
     order = list(Severity)
-    roots = _without_consequences(findings, loaded)
+    roots = _without_consequences(_without_parts(found), loaded)
     return tuple(
         sorted(
             (finding for finding in roots if finding.boost not in profile.boosts),
@@ -97,6 +101,24 @@ def _without_consequences(
     return [finding for finding in findings if finding.code not in hidden]
 
 
+def _without_parts(found: Sequence[tuple[Finding, Diagnosis]]) -> list[Finding]:
+    """Without what is the time of lines that another finding names with its cause."""
+    covering = [pair for pair in found if pair[1].covers]
+    return [pair[0] for pair in found if not any(_is_part(pair, whole) for whole in covering)]
+
+
+def _is_part(pair: tuple[Finding, Diagnosis], whole: tuple[Finding, Diagnosis]) -> bool:
+    """Of another code, of a family that tells whose time it is, and not much larger."""
+    finding, covering = pair[0], whole[0]
+    if finding.where not in whole[1].covers or finding.code == covering.code:
+        return False
+    if finding.gain is None or covering.gain is None or not finding.code.startswith(OF_TIME):
+        return False
+    if pair[1].needless or whole[1].needless:
+        return not pair[1].needless
+    return covering.gain.saved >= MOSTLY * finding.gain.saved
+
+
 def problems(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Those findings that something should be done about: errors and warnings."""
     return tuple(
@@ -104,11 +126,15 @@ def problems(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     )
 
 
-def _findings(
-    module: AnyCheck, check: Callable[[], Iterator[Diagnosis]], profile: Profile | None = None
-) -> list[Finding]:
+def _findings(module: AnyCheck, check: Callable[[], Iterator[Diagnosis]]) -> list[Finding]:
+    return [finding for finding, _ in _diagnosed(module, check, None)]
+
+
+def _diagnosed(
+    module: AnyCheck, check: Callable[[], Iterator[Diagnosis]], profile: Profile | None
+) -> list[tuple[Finding, Diagnosis]]:
     try:
-        return [_finding(module, diagnosis, profile) for diagnosis in check()]
+        return [(_finding(module, diagnosis, profile), diagnosis) for diagnosis in check()]
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
         crashed = Diagnosis(
@@ -117,7 +143,7 @@ def _findings(
             cure=Cure("This is a fault of flatout; the other checks are not touched by it."),
             severity=Severity.UNCHECKED,
         )
-        return [_finding(module, crashed, None)]
+        return [(_finding(module, crashed, None), crashed)]
 
 
 def _finding(module: AnyCheck, diagnosis: Diagnosis, profile: Profile | None) -> Finding:

@@ -49,6 +49,8 @@ class HostLine:
     """The package between the line and torch, which runs the loop; empty: the line calls torch."""
     updating: bool = False
     """In an optimizer's step."""
+    hooked: bool = False
+    """In a function that torch calls for a module and that is not its forward: a hook."""
     collating: bool = False
     """In the loader's own code below the line: no line of a data set's is known."""
     samples: int = 0

@@ -30,6 +30,10 @@ BLOCKED_SHARE = 0.5
 ENTERS_LOADER = "_BaseDataLoaderIter.__next__"
 ENTERS_MODULE = "Module._call_impl"
 ENTERS_OPTIMIZER = "Optimizer.profile_hook_step"
+FORWARD = "forward"
+"""The function of a module that is no hook."""
+WITHIN_TORCH = {"torch/utils/tensorboard/": "tensorboard"}
+"""Folders of torch's that belong to another package."""
 NAME = re.compile(r"\w+(?=[.(])")
 CALL = re.compile(r"[\w.]+(?=\()")
 EXPRESSION = 48
@@ -118,11 +122,31 @@ def _summed(
 
 def _sample(host: wire.HostSeen, stack: wire.StackSeen) -> _Sample | None:
     """None: another thread's, or without a line of the user's."""
-    frames = tuple(host.frames[number] for number in stack.frames)
+    frames = tuple(_owned(host.frames[number]) for number in stack.frames)
     deepest = max((at for at, frame in enumerate(frames) if not frame.package), default=None)
     if stack.thread or deepest is None:
         return None
     return _Sample(frames, deepest, 1000 * stack.s, 1000 * stack.idle_s, stack.samples)
+
+
+def _owned(frame: wire.FrameSeen) -> wire.FrameSeen:
+    """With the package that it serves, where that is not the one that it came with."""
+    if frame.package != TORCH:
+        return frame
+    path = frame.file.replace("\\", "/")
+    package = next((name for part, name in WITHIN_TORCH.items() if part in path), TORCH)
+    return dataclasses.replace(frame, package=package)
+
+
+def _hooked(sample: _Sample) -> bool:
+    """Whether torch calls a function of the user's for a module that is not its forward."""
+    return any(
+        frame.package == TORCH
+        and ENTERS_MODULE in frame.function
+        and not callee.package
+        and callee.function.rpartition(".")[2] != FORWARD
+        for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
+    )
 
 
 def _torch_shares(
@@ -253,6 +277,7 @@ def _line(sample: _Sample, source: Source) -> HostLine:
         modelling=sample.enters(ENTERS_MODULE),
         framework=_framework(sample),
         updating=sample.enters(ENTERS_OPTIMIZER),
+        hooked=_hooked(sample),
         collating=bool(sample.callees)
         and _is_torch(sample)
         and any(ENTERS_LOADER in frame.function for frame in sample.callees),

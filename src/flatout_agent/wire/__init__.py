@@ -23,6 +23,7 @@ from flatout_agent.wire.crash import Misfit as Misfit
 from flatout_agent.wire.crash import MisfitKind as MisfitKind
 from flatout_agent.wire.crash import SceneFrame as SceneFrame
 from flatout_agent.wire.crash import TensorSeen as TensorSeen
+from flatout_agent.wire.flow import BesideSeen as BesideSeen
 from flatout_agent.wire.flow import ConstantSeen as ConstantSeen
 from flatout_agent.wire.flow import DoubleSeen as DoubleSeen
 from flatout_agent.wire.flow import FlowSeen as FlowSeen

@@ -85,6 +85,24 @@ class ReturnSeen:
 
 
 @dataclass(frozen=True)
+class BesideSeen:
+    """A line of the user's whose operators neither the loss nor the update of weights needs."""
+
+    where: str
+    """file:line"""
+    source: str
+    """What it works on: weights (alone, or with gradients), gradients, values of the training
+    (outputs, batches); accumulated: gradients that are cloned and only added up for the update.
+    """
+    s: float = 0.0
+    """CPU seconds of a step in its operators; of an accelerator only what launches them."""
+    operators: tuple[str, ...] = ()
+    """aten.clone, aten.mul: the costliest first."""
+    steers: bool = False
+    """The program keeps a value or reads a number of it, and may use that for the training."""
+
+
+@dataclass(frozen=True)
 class FlowSeen:
     """The data flow of the counted steps, one or two."""
 
@@ -100,3 +118,7 @@ class FlowSeen:
     default_double: bool = False
     """torch.get_default_dtype() is float64."""
     returns: tuple[ReturnSeen, ...] = ()
+    beside: tuple[BesideSeen, ...] = ()
+    """The costliest first."""
+    training: tuple[str, ...] = ()
+    """Lines with operators that the loss or the update of the weights needs."""

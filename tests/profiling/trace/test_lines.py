@@ -203,3 +203,21 @@ NEXT = "torch/utils/data/dataloader.py(720): __next__"
 )
 def test_who_asks_the_loader(body, line, path):
     assert written(path, body, NEXT, "nn.Module: Linear_0")[0] == line
+
+
+def test_a_function_of_a_module_of_torchs_is_known_without_its_namespace(tmp_path):
+    file = tmp_path / "spectrum.py"
+    file.write_text(
+        "def spectrum(w):\n"
+        "    gram = w @ w.t()\n"
+        "    values = torch.linalg.eigvalsh(gram)\n"
+        "    return torch.fft.rfft(values)\n"
+    )
+    events = [
+        "<built-in method t of Tensor object at 0x1>",
+        "aten::matmul",
+        "<built-in function linalg_eigvalsh>",
+        "<built-in function fft_rfft>",
+    ]
+    assert lines.resolve(sites(file, "spectrum", 1), events) == [2, 2, 3, 4]
+    assert lines.resolve(sites(file, "spectrum", 1), ["aten::_linalg_eigh"]) == [None]

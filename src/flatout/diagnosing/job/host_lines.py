@@ -20,6 +20,7 @@ LEAST_SAMPLES = 5
 """Stacks in which it was seen: fewer may be chance."""
 SPARED = 0.9
 """Of what is done every 50 steps, or not at all, instead of in each."""
+CALLED = re.compile(r"[A-Za-z_][\w.]*(?=\()")
 INNER = re.compile(r"(?<=\w)\.<\w+>.*")
 SHOWN = 3
 """Lines that the evidence names."""
@@ -64,13 +65,28 @@ def function(where: Place) -> str:
 
 
 def by_call(profile: Profile, lines: Iterable[HostLine]) -> list[LineGroup]:
-    """Calls of one package from one line together, the longest first."""
-    return _groups(profile, lines, lambda line: (str(line.where), line.package))
+    """The same calls of one package from one function together, the longest first."""
+    return _groups(
+        profile,
+        lines,
+        lambda line: (line.where.file, function(line.where), line.package, called(line)),
+    )
+
+
+def called(line: HostLine) -> str:
+    """What it calls, without arguments; where that is not a call, its line."""
+    name = CALLED.match(line.callee)
+    return name[0] if name else str(line.where)
 
 
 def by_line(profile: Profile, lines: Iterable[HostLine]) -> list[LineGroup]:
     """All that one line does, the longest first."""
     return _groups(profile, lines, lambda line: str(line.where))
+
+
+def together(profile: Profile, lines: Iterable[HostLine]) -> list[LineGroup]:
+    """All of them as one group; none of none."""
+    return _groups(profile, lines, lambda _line: None)
 
 
 def worth(profile: Profile, group: LineGroup) -> bool:
@@ -79,15 +95,16 @@ def worth(profile: Profile, group: LineGroup) -> bool:
     return large and group.samples >= LEAST_SAMPLES
 
 
-def saved_ms(profile: Profile, ms: float) -> float:
+def saved_ms(profile: Profile, ms: float, spared: float = SPARED) -> float:
     """What the step becomes shorter by without `ms` of host time.
 
-    On an accelerator at most the time for which it waits for the host.
+    On an accelerator at most the time for which it waits for the host. spared: share of it that
+    the cure saves.
     """
     if savings.accelerated(profile):
         waits = (Kind.WAIT_HOST, Kind.WAIT_SYNC, Kind.WAIT_OTHER)
         ms = min(ms, profile.anatomy.part(*waits))
-    return savings.within(profile, SPARED * ms)
+    return savings.within(profile, spared * ms)
 
 
 def evidence(profile: Profile, group: LineGroup) -> str:

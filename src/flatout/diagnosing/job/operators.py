@@ -32,6 +32,8 @@ CONVOLVES = re.compile(
     r"aten::(cudnn_convolution\w*|mkldnn_convolution\w*|miopen_convolution\w*"
     r"|convolution_backward|_slow_conv\w*|slow_conv\w*|thnn_conv2d\w*|_conv_depthwise2d\w*)"
 )
+DECOMPOSES = re.compile(r"aten::_?linalg_(?!matmul|multi_dot|vecdot|tensordot)")
+"""Singular values, inverses, determinants: a narrower dtype is not for them."""
 
 
 def ms(profile: Profile, operator: Operator) -> float:
@@ -66,7 +68,11 @@ def products(profile: Profile) -> list[Operator]:
         for operator in profile.operators
         if MULTIPLIES.fullmatch(operator.name)
         or CONVOLVES.fullmatch(operator.name)
-        or (operator.kind in PRODUCTS and operator.name.startswith("aten::"))
+        or (
+            operator.kind in PRODUCTS
+            and operator.name.startswith("aten::")
+            and not DECOMPOSES.match(operator.name)
+        )
     ]
 
 

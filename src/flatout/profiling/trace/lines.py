@@ -20,6 +20,10 @@ OPTIMIZER = re.compile(r"^Optimizer\.(\w+)#")
 MODULE = "nn.Module: "
 SPELLINGS = {"to": ("cuda", "cpu", "type", "float", "half", "bfloat16", "double", "long", "int")}
 """Other spellings of an operator in the source."""
+NAMESPACE = re.compile(r"_?(?:linalg|fft|special)_(?=[a-z])")
+"""What the names of functions begin with that the source calls in a module of this name:
+torch.linalg.svdvals is linalg_svdvals.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,19 @@ def called(event: str) -> Called:
     if event.startswith(MODULE):
         return Called(frozenset(), anything=True, module=True)
     if match := BUILT_IN.match(event):
-        return Called(frozenset({match.group(1)}), anything=False)
+        return Called(_spellings(match.group(1)), anything=False)
     if match := FRAME.match(event):
         return Called(frozenset({match.group("function")}), anything=True)
     if match := OPTIMIZER.match(event):
         return Called(frozenset({match.group(1)}), anything=False)
     name = event.split("::")[-1]
-    return Called(frozenset({name, name.rstrip("_"), *SPELLINGS.get(name, ())}), anything=False)
+    others = {name.rstrip("_"), *SPELLINGS.get(name, ())}
+    return Called(_spellings(name) | others, anything=False)
+
+
+def _spellings(name: str) -> frozenset[str]:
+    """Also without a namespace."""
+    return frozenset({name, NAMESPACE.sub("", name, count=1)})
 
 
 def resolve(

@@ -191,7 +191,7 @@ class Flow:
         self._accelerated = any(
             parameter.device.type != "cpu" for model in models for parameter in model.parameters()
         )
-        self._owned = {
+        self.owned = {
             _storage_of(tensor)._cdata: kind
             for model in models
             for kind, tensors in (("parameter", model.parameters()), ("buffer", model.buffers()))
@@ -337,7 +337,7 @@ class Flow:
     def _outside(self, tensor: torch.Tensor) -> FlowStorage:
         """A tensor that no operator seen here has made."""
         key = _storage_of(tensor)._cdata
-        kind = self._owned.get(key)
+        kind = self.owned.get(key)
         part = self._batch.get(key)
         state = self._states[key] = FlowStorage(_weak(tensor))
         trained = tensor.requires_grad or kind == "parameter"

@@ -9,6 +9,7 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.watch.profile.flow import Flow, FlowCall, FlowConstant, FlowNode
+from flatout_agent.watch.profile.flow_beside import beside
 
 LEAST = 0.01
 """Share of the step's operators, by time or by their operations, below which nothing is told."""
@@ -29,6 +30,7 @@ def results(flow: Flow) -> wire.FlowSeen | None:
     both = flow.steps >= 2
     entries = sorted(flow.entries, key=lambda entry: -entry.s)
     most_s = entries[0].s if entries else 0.0
+    rows, lines = beside(flow, _live(flow)) if both else ((), ())
     return wire.FlowSeen(
         steps=flow.steps,
         operators=len(first),
@@ -42,6 +44,8 @@ def results(flow: Flow) -> wire.FlowSeen | None:
         ),
         default_double=torch.get_default_dtype() is torch.float64,
         returns=returns(flow),
+        beside=rows,
+        training=lines,
     )
 
 

@@ -33,3 +33,25 @@ def test_the_line_the_package_and_its_cure(package: str, title: str, cure: str) 
 def test_a_framework_that_runs_the_loop_is_not_a_call_to_leave_out() -> None:
     profile = sampled.profile(sampled.line(20, HostKind.LIBRARY, 60.0, package="lightning"))
     assert made.findings(CHECK, profile) == ()
+
+
+@pytest.mark.parametrize(
+    ("callee", "title"),
+    [
+        ("writer.add_histogram(...)", "writing histograms in tensorboard"),
+        ("writer.add_image(...)", "reporting whole tensors in tensorboard"),
+        ("writer.add_scalar(...)", "logging in tensorboard"),
+    ],
+)
+def test_the_same_calls_of_one_function_are_one_finding(callee: str, title: str) -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    calls = [
+        sampled.line(number, HostKind.LIBRARY, share * step_ms, package="tensorboard",
+                     callee=callee)
+        for number, share in ((20, 0.1), (21, 0.2))
+    ]  # fmt: skip
+    profile = sampled.profile(*calls)
+    finding = made.only(CHECK, profile)
+    assert finding.title.startswith(title)
+    assert finding.where == "train.py:21"
+    assert made.saved_ms(finding, profile) == pytest.approx(0.27 * step_ms, rel=0.01)

@@ -13,7 +13,9 @@ each step, or prepare what could be prepared once.
 
 ## Evidence
 
-The line, what it calls, its milliseconds a step, and in how many stacks it was seen.
+The lines, what they call, their milliseconds a step, and in how many stacks they were seen. Where
+the package has a thread of its own that works off what these lines hand to it, as TensorBoard's
+writer has: that thread, with its CPU time, and what the training thread waits meanwhile.
 
 ## Cure
 
@@ -32,7 +34,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import host_lines, savings
-from flatout.diagnosing.job.host import packages
+from flatout.diagnosing.job.host import packages, threads
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.host_time import HostKind
@@ -42,7 +44,7 @@ CHECK = Check(code="HOST010", severity=Severity.WARNING, since="0.3.0", hides=("
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for each line and package."""
+    """One finding for each package and function that calls it in one way."""
     for group in host_lines.by_call(profile, host_lines.of(profile, HostKind.LIBRARY)):
         saves = host_lines.saved_ms(profile, group.ms)
         package = group.lines[0].package
@@ -51,14 +53,19 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         if not savings.worth(profile, saves):
             continue
         share = units.share(group.ms / profile.anatomy.step_ms)
-        use = packages.use(package)
+        use = packages.use(package, group.lines[0].callee)
+        thread = threads.fed(profile, group)
+        if thread is not None:
+            saves = host_lines.saved_ms(profile, group.ms + threads.waited_ms(profile, group))
         yield Diagnosis(
             title=f"{use.what} in {package} takes {units.milliseconds(group.ms)}, {share} of the "
             "step",
-            evidence=host_lines.evidence(profile, group),
+            evidence=host_lines.evidence(profile, group) + threads.words(profile, thread),
             cure=Cure(use.cure, savings.lines(group.where, "", *use.lines)),
             severity=savings.severity(profile, saves),
             where=str(group.where),
             saves_ms=saves,
-            reason=f"nine tenths of {units.milliseconds(group.ms)} in {package}, on the host",
+            reason=f"nine tenths of {units.milliseconds(group.ms)} in {package}, on the host"
+            + (", and of what its thread holds up" if thread is not None else ""),
+            covers=tuple(dict.fromkeys(str(line.where) for line in group.lines)),
         )

@@ -3,7 +3,9 @@
 ## What it sees
 
 Beside the training thread another thread of the process that runs Python for 15 % of the step or
-more, while the training thread waits, without CPU use, for 4 % of it or more.
+more, while the training thread waits, without CPU use, for 4 % of it or more. The thread of a
+package that the training thread itself calls in each step, as a writer of logs, is told with these
+calls instead (HOST010): they give it its work.
 
 ## Why it matters
 
@@ -32,6 +34,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import host_lines, savings
+from flatout.diagnosing.job.host import threads
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
@@ -49,6 +52,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     if host is None or not host.idle_known or not host.threads or step_ms <= 0:
         return
     thread = host.threads[0]
+    if threads.feeding(profile, thread) is not None:
+        return
     factor = host_lines.scale(profile)
     waited_ms = factor * host.waited_ms
     saves = host_lines.saved_ms(profile, min(waited_ms, factor * thread.cpu_ms))

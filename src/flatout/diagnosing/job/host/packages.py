@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 EVERY_50 = "if step % 50 == 0:"
@@ -27,6 +28,17 @@ REPORTING = PackageUse(
     "logging",
     "Log less often, every 50 steps; collect values as tensors meanwhile.",
     (EVERY_50, "    # log the mean of what was collected"),
+)
+HISTOGRAMS = PackageUse(
+    "writing histograms",
+    "Write them less often: every 100 steps or once an epoch, of a few tensors. Each call copies "
+    "the tensor, counts its values and hands them to the writer's own thread.",
+    ("if step % 100 == 0:", "    writer.add_histogram(...)"),
+)
+REPORTED_TENSORS = PackageUse(
+    "reporting whole tensors",
+    "Report them less often: every 100 steps or once an epoch, of a few samples.",
+    ("if step % 100 == 0:", "    # the picture, figure or table"),
 )
 DRAWING = PackageUse(
     "drawing",
@@ -87,6 +99,11 @@ USES = {
     FILES: "os io shutil pathlib tempfile zipfile tarfile gzip h5py sqlite3 lmdb glob codecs",
     PICTURES: "PIL cv2 skimage torchvision albumentations torchaudio librosa soundfile",
 }
+WRITES_HISTOGRAMS = re.compile(r"\b(add_histogram|log_histogram|Histogram|watch)")
+WRITES_TENSORS = re.compile(
+    r"\b(add_(image|figure|embedding|mesh|video|audio|pr_curve|graph)|log_(image|figure))"
+)
+"""Calls of reporters that look at each value of a tensor."""
 BY_PACKAGE = {name: use for use, names in USES.items() for name in names.split()}
 RUNNERS = (
     "lightning pytorch_lightning lightning_fabric lightning_utilities transformers accelerate "
@@ -96,9 +113,17 @@ LOOPS = frozenset(RUNNERS.split())
 """Packages that run the loop, or its model: what they do is not the script's to leave out."""
 
 
-def use(package: str) -> PackageUse:
-    """What that package is called for."""
-    return BY_PACKAGE.get(package, OTHER)
+def use(package: str, callee: str = "") -> PackageUse:
+    """What that package is called for. callee: what the line calls, writer.add_histogram(...)."""
+    known = BY_PACKAGE.get(package, OTHER)
+    if known is REPORTING and WRITES_HISTOGRAMS.search(callee):
+        return HISTOGRAMS
+    return REPORTED_TENSORS if known is REPORTING and WRITES_TENSORS.search(callee) else known
+
+
+def reports(package: str) -> bool:
+    """Whether it is called to report, and nothing of it comes back."""
+    return BY_PACKAGE.get(package) in (REPORTING, DRAWING)
 
 
 def runs_loop(package: str) -> bool:
