@@ -39,9 +39,27 @@ class ModelCall:
         self.own = model.__dict__.get(SLOT)  # the user's own model.compile()
         self.layers: list[tuple[int, Layer]] = []
         self.outermost: Callable[..., Any] = self.own or model._call_impl
+        self.before: Callable[[], None] | None = None
+        """Called before each call; the layers that are there afterwards are those of the call."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.before is not None:
+            self.before()
         return self.outermost(*args, **kwargs)
+
+    def stand_before(self, action: Callable[[], None]) -> Undo:
+        """Call `action`, which raises nothing, before each call; returns the way back."""
+        self.before = action
+        self._set(self.layers)
+        reference = weakref.ref(self)
+
+        def undo() -> None:
+            call = reference()
+            if call is not None and call.before is action:
+                call.before = None
+                call._set(call.layers)
+
+        return undo
 
     def wrap(self, depth: Depth, layer: Layer) -> Undo:
         """Put `layer(call) -> call` around the model's call; returns the way back."""
@@ -62,7 +80,7 @@ class ModelCall:
         for _, layer in self.layers:
             call = layer(call)
         self.outermost = call
-        slot = self if self.layers else self.own
+        slot = self if self.layers or self.before is not None else self.own
         if slot is None:
             self.model.__dict__.pop(SLOT, None)
         else:

@@ -1,6 +1,7 @@
 """Find the Job in the running program: root models, optimizers, loaders, loss and steps.
 
-Steps come from PyTorch's global optimizer hooks. A root model is the outermost module with
+Steps come from PyTorch's global optimizer hooks, and where no optimizer steps from changes of the
+weights (`hand_updates`). A root model is the outermost module with
 trainable parameters that is called in training mode with gradients on: `Module.__call__` is
 replaced to see it until two steps have passed, and again when a new optimizer appears, as in k-fold
 training. `torch.autograd.backward` shows the loss, the loader's iterator the wait for data.
@@ -16,6 +17,7 @@ import torch
 
 from flatout_agent.boost import Moment
 from flatout_agent.booster import Booster
+from flatout_agent.hand_updates import HandUpdates
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 from flatout_agent.replacing import in_reverse, replaced
@@ -37,10 +39,13 @@ class Discovery:
         self.recorder = recorder
         self.lead: torch.optim.Optimizer | None = None
         self.inside_optimizer = 0
+        self.updates: HandUpdates | None = None
+        """Looks for changes of the weights, until an optimizer steps."""
         self._absent = 0
         self._searching_until = SEARCH_STEPS
         self._stop_search: Callable[[], None] | None = None
         self._unwatch_backward: Callable[[], None] | None = None
+        self._unwatch_gradients: Callable[[], None] = lambda: None
         self._removals: list[Callable[[], None]] = []
         self._leaving: Callable[[], None] | None = None
         # In a plain run the watcher overrides neither, and each empty call costs time.
@@ -56,8 +61,11 @@ class Discovery:
 
         before = register_optimizer_step_pre_hook(self._optimizer_starts)
         self._after = register_optimizer_step_post_hook(self._optimizer_ends)
-        self._removals = [before.remove, self._watch_loaders()]
+        self._removals = [before.remove, self._watch_loaders(), self._end_updates]
         self._unwatch_backward = self._watch_backward()
+        self.updates = HandUpdates(self.job, self._step, self.watcher.start_over)
+        self.job.hand_weights = self.updates.weights
+        self._unwatch_gradients = self._watch_gradients()
         self._search_models()
 
     def remove(self) -> None:
@@ -124,12 +132,17 @@ class Discovery:
             self.job.models.append(model)
             self.watcher.model_found(model, args, kwargs)
             self.booster.at(Moment.MODEL, model)
+        if self.updates is not None:
+            self.recorder.safely("updates", self.updates.called, model)
         self.watcher.training_call(model, args, kwargs)
 
     # Optimizers and steps ---------------------------------------------------------------------
 
     def _optimizer_starts(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self.inside_optimizer += 1
+        if self.updates is not None:
+            self._end_updates()
+            self.job.by_hand = False
         if optimizer is not self.lead and optimizer not in self.job.optimizers:
             self.recorder.safely("optimizer", self._optimizer_found, optimizer)
         if self._reports_starts:
@@ -167,9 +180,17 @@ class Discovery:
             callback()
         if self._stop_search is not None and self.job.steps >= self._searching_until:
             self._stop_search()
-            if self.watcher.light and self._unwatch_backward is not None:
+            needed = self.updates is not None or not self.watcher.light
+            if not needed and self._unwatch_backward is not None:
                 self._unwatch_backward()
                 self._unwatch_backward = None
+
+    def _end_updates(self) -> None:
+        """An optimizer steps, or nothing is reported any more: weights are not looked at."""
+        updates, self.updates = self.updates, None
+        self._unwatch_gradients()
+        if updates is not None:
+            self.recorder.safely("updates", updates.end)
 
     # Loss ---------------------------------------------------------------------------------------
 
@@ -183,14 +204,42 @@ class Discovery:
             self.recorder.safely("backward", self._backward, tensors)
             result = original(tensors, *args, **kwargs)
             self.recorder.safely("backward", self.watcher.backward_ended)
+            if self.updates is not None:
+                self.recorder.safely("updates", self.updates.backward_ended)
             return result
 
         return replaced(autograd, "backward", backward)
+
+    def _watch_gradients(self) -> Callable[[], None]:
+        """`torch.autograd.grad` computes gradients as well; an optimizer is rarely fed by it."""
+        original = torch.autograd.grad
+        compiling = torch.compiler.is_compiling
+
+        def grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if compiling() or self.updates is None or self.job.inside_backward():
+                return original(outputs, *args, **kwargs)
+            self.recorder.safely("updates", self._gradients_asked, outputs)
+            gradients = original(outputs, *args, **kwargs)
+            if self.updates is not None:
+                self.recorder.safely("updates", self.updates.backward_ended)
+            return gradients
+
+        return replaced(torch.autograd, "grad", grad)
+
+    def _gradients_asked(self, outputs: Any) -> None:
+        if self.updates is not None:
+            self.updates.backward_begins(outputs)
 
     def _backward(self, tensors: Any) -> None:
         if self._leaving is not None:
             self._gone()
             return
+        if self.updates is not None:
+            self.updates.backward_begins(tensors)
+            if self.updates is not None and self.updates.lost and self._stop_search is None:
+                self.updates.find_again()
+                self._searching_until = self.job.steps + SEARCH_STEPS
+                self._search_models()
         first = tensors if hasattr(tensors, "detach") else next(iter(tensors), None)
         if first is not None:
             self.watcher.backward(first)

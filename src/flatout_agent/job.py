@@ -59,7 +59,17 @@ class Job:
         self.optimizers: WeakList[torch.optim.Optimizer] = WeakList()
         self.loaders: WeakList[Any] = WeakList()
         self.steps = 0
-        """Steps taken so far: calls of the leading optimizer's `step`."""
+        """Steps taken so far: calls of the leading optimizer's `step`, or the updates of a program
+        that changes its weights itself.
+        """
+        self.by_hand = False
+        """No optimizer steps, the program changes its weights itself: a step ends where the next
+        training call begins, or the next backward pass where no model is called.
+        """
+        self.hand_weights: Callable[[], list[torch.Tensor]] = list
+        """The weights that it changes, as far as they are known."""
+        self.backwards = 0
+        """Backward passes so far, counted until an optimizer steps."""
         self.step_callbacks: list[Callable[[], None]] = []
         self._batch_layers: weakref.WeakKeyDictionary[Any, list[BatchLayer]] = (
             weakref.WeakKeyDictionary()
@@ -72,10 +82,15 @@ class Job:
 
     @property
     def device(self) -> str:
-        """Type of the device of the first root model's parameters: cpu, cuda, xpu, mps."""
+        """Type of the device of the first root model's parameters: cpu, cuda, xpu, mps.
+
+        Without a model that of the weights that the program changes itself.
+        """
         for model in self.models:
             for parameter in model.parameters():
                 return str(parameter.device.type)
+        for weight in self.hand_weights():
+            return str(weight.device.type)
         return "cpu"
 
     def after_step(self, callback: Callable[[], None]) -> Undo:

@@ -42,6 +42,7 @@ class JobNotes:
         self.random_forward: set[int] = set()
         self.autocast: str | None = None
         self.scaler = False
+        self.by_hand = False
         self.eval_seen = False
         self.eval_with_grad = False
         self.framework: str | None = None
@@ -123,6 +124,7 @@ class JobNotes:
             loaders=tuple(self.loaders),
             models=models,
             optimizers=tuple(self.optimizers),
+            by_hand=self.by_hand,
             micro_steps=micro_steps,
             autocast=self.autocast,
             scaler=self.scaler,

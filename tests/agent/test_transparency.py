@@ -21,7 +21,7 @@ TRAINING = ["plain", "workers", "closure", "checkpointing", "unguarded"]
 ALIKE = [
     "gan", "no_loader", "scaler", "accumulation", "custom_optimizer", "dynamic_shapes",
     "several_losses", "methods", "iterable", "dropout", "eval_with_grad", "augment", "sched",
-    "frozen", "ema_copy", "float64", "rnn", "saves",
+    "frozen", "ema_copy", "float64", "rnn", "saves", "by_hand",
 ]  # fmt: skip
 ENDING = ["few_steps", "no_train", "no_torch", "eager_exit", "raises"]
 FRAMEWORKS = ["hf_trainer"]

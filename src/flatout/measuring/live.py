@@ -231,6 +231,11 @@ class FinishedTuning:
         """Some process loaded the agent."""
         return bool(self.run.processes.all)
 
+    @property
+    def backwards(self) -> int:
+        """Backward passes of a program that took no step."""
+        return self.run.processes.backwards
+
 
 def run(
     bench: Bench,

@@ -31,6 +31,8 @@ class Outcome:
     faults: tuple[str, ...] = ()
     late: bool = False
     """It was stopped at its time limit."""
+    backwards: int = 0
+    """Backward passes of a program that took no step."""
 
     @property
     def notes(self) -> dict[str, wire.BoostNote]:

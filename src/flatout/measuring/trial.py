@@ -125,6 +125,7 @@ def run(
         redirected=processes.redirected,
         faults=processes.faults,
         late=late and error is not None,
+        backwards=processes.backwards,
     )
 
 

@@ -48,7 +48,7 @@ class HostLine:
     framework: str = ""
     """The package between the line and torch, which runs the loop; empty: the line calls torch."""
     updating: bool = False
-    """In an optimizer's step."""
+    """In an optimizer's step, or in the update of a program without one."""
     hooked: bool = False
     """In a function that torch calls for a module and that is not its forward: a hook."""
     collating: bool = False

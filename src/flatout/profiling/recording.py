@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flatout.benching import ceilings, reaching
+from flatout.benching import ceilings, product_times, reaching
 from flatout.nouns import units
 from flatout.nouns.ceiling import Ceiling
 from flatout.nouns.errors import UserError
@@ -157,7 +157,7 @@ class _Window:
     def follow(self, path: Path, process: subprocess.Popen[bytes]) -> None:
         """Follow the run until its window is complete or it ends; then make its profile."""
         self._record(path, lambda: process.poll() is None, self.settings.orders)
-        if self.recorded is not None and (self.complete or process.poll() is None):
+        if self.recorded is not None and (self.complete or not records.ended_early(self.processes)):
             self.report()
 
     @property
@@ -168,16 +168,21 @@ class _Window:
         return loop is not None and bool(loop.detail_trace)
 
     def again(self, folder: Path) -> None:
-        """Run a short program once more, knowing its steps; what it saves is kept apart."""
+        """Run the program once more, with what it saves kept apart, where that gives a profile.
+
+        A short one knowing its steps; one whose own profiler was on all the time, without that.
+        """
         steps = max((process.step_count for process in self.processes), default=0)
-        if steps < records.LEAST_STEPS or self.settings.orders.skip_s:
+        profiled = records.profiled_throughout(self.processes)
+        if steps < records.LEAST_STEPS or (self.settings.orders.skip_s and profiled is None):
             return
-        self.observer.phase(
-            f"the program took {units.count(steps, 'step')}: running it again to record them all "
-            "(what it saves is kept apart)"
-        )
+        self._say_again(steps, profiled)
         folder = folder / "again"
-        profile_orders = dataclasses.replace(self.settings.orders, known_steps=steps)
+        profile_orders = dataclasses.replace(
+            self.settings.orders,
+            known_steps=steps if profiled is None or steps < records.SHORT else None,
+            without_profiler=profiled is not None,
+        )
         orders = wire.Orders(
             records=str(folder / "records"),
             boosts=self.settings.boosts,
@@ -190,6 +195,14 @@ class _Window:
             self._record(folder / "records", lambda: program.alive, profile_orders)
         if records.leading(self.processes) is None:
             self.processes = first
+        elif profiled is not None and self.recorded is not None:
+            self.recorded = _beside_profiler(self.recorded, profiled)
+
+    def _say_again(self, steps: int, profiled: wire.LoopSeen | None) -> None:
+        why = f"the program took {units.count(steps, 'step')}: running it again to record them all "
+        if profiled is not None:
+            why = "the script's own profiler was on all the time: running it again without that "
+        self.observer.phase(f"{why}(what it saves is kept apart)")
 
     def report(self) -> None:
         """Hand over the profile, once."""
@@ -214,6 +227,8 @@ class _Window:
         devices = sampler.samples(pids, os.environ)
         run_profile = profile_of(self.command, self.processes, self.ceilings)
         assert run_profile is not None
+        if not alive():
+            run_profile = self._with_times(run_profile)
         self.recorded = Recorded(
             profile=dataclasses.replace(run_profile, devices=devices),
             notes=records.notes(self.processes, main_process, orders),
@@ -221,6 +236,36 @@ class _Window:
             folder=path.parent,
             wall_s=time.monotonic() - self.started_at,
         )
+
+    def _with_times(self, profile: Profile) -> Profile:
+        """The profile with its products timed again, now that the program leaves the cores idle."""
+        if not (self.settings.bench and profile.products):
+            return profile
+        self.observer.phase("timing its products in other dtypes and layouts")
+        threads = profile.job.threads if profile.job is not None else 1
+        timed = product_times.measured(profile.products, self.command.python, threads)
+        return dataclasses.replace(profile, products=timed)
+
+
+def _beside_profiler(recorded: Recorded, profiled: wire.LoopSeen) -> Recorded:
+    """What was recorded without the script's own profiler, with what was seen of that.
+
+    profiled: the loop of the run in which it was on.
+    """
+    seen = recorded.profile.seen
+    assert seen is not None
+    where = _short_places(profiled, Path.cwd()).profiler_where
+    seen = dataclasses.replace(
+        seen,
+        profiler=True,
+        profiler_where=where or seen.profiler_where,
+        profiler_step_s=profiled.profiler_step_s,
+    )
+    profile = dataclasses.replace(recorded.profile, seen=seen)
+    note = "only one profiler can be active: recorded in a second run, in which the script's own"
+    return dataclasses.replace(
+        recorded, profile=profile, notes=(*recorded.notes, f"{note} recorded nothing")
+    )
 
 
 def profile_of(
@@ -244,14 +289,15 @@ def profile_of(
     step_profile = analysing.analyse(recording, detail, step_ms=1000 * loop.step_s, roots=roots)
     facts = main_process.facts
     _check_device(step_profile, facts)
+    seen = _short_places(loop, roots[0])
     if main_process.host is not None:
-        step_profile = _with_host(step_profile, main_process.host, roots[0])
+        step_profile = _with_host(step_profile, main_process.host, roots[0], seen.update)
     complete = dataclasses.replace(
         step_profile,
         command=command.display,
         job=facts,
         boosts=main_process.engaged,
-        seen=_short_places(loop, roots[0]),
+        seen=seen,
         trace=loop.trace,
         ceilings=known_ceilings,
         ranks=analysing.ranks(recordings),
@@ -261,10 +307,22 @@ def profile_of(
     return memory_categories.by_category(reaching.reached(complete))
 
 
-def _with_host(profile: Profile, host: wire.HostSeen, root: Path) -> Profile:
+def _with_host(
+    profile: Profile, host: wire.HostSeen, root: Path, update: wire.UpdateSeen | None
+) -> Profile:
     """The profile with the host's time by line, and its anatomy divided up by it."""
     sampled = _short_frames(host, root)
     host_time = host_lines.host_time(sampled, profile.operators, *_sources(root))
+    if update is not None:
+        host_time = dataclasses.replace(
+            host_time,
+            lines=tuple(
+                dataclasses.replace(line, updating=True)
+                if str(line.where) in update.lines
+                else line
+                for line in host_time.lines
+            ),
+        )
     anatomy = host_parts.divided(profile.anatomy, host_time)
     return dataclasses.replace(profile, host=host_time, anatomy=anatomy)
 
@@ -311,6 +369,7 @@ def _short_places(loop: wire.LoopSeen, root: Path) -> wire.LoopSeen:
         loop,
         calls=tuple(dataclasses.replace(call, where=shortened(call.where)) for call in loop.calls),
         eval_where=shortened(loop.eval_where),
+        eval_called=shortened(loop.eval_called),
         backward_where=shortened(loop.backward_where),
         optimizer_where=shortened(loop.optimizer_where),
         model_where=shortened(loop.model_where),
@@ -318,8 +377,21 @@ def _short_places(loop: wire.LoopSeen, root: Path) -> wire.LoopSeen:
         losses_where=shortened(loop.losses_where),
         anomaly_where=shortened(loop.anomaly_where),
         double_where=shortened(loop.double_where),
+        profiler_where=shortened(loop.profiler_where),
+        update=_short_update(loop.update, shortened) if loop.update is not None else None,
         flow=_short_flow(loop.flow, shortened) if loop.flow is not None else None,
         cores=_short_cores(loop.cores, shortened) if loop.cores is not None else None,
+    )
+
+
+def _short_update(
+    update: wire.UpdateSeen, shortened: Callable[[str | None], str | None]
+) -> wire.UpdateSeen:
+    """The update with such places."""
+    return dataclasses.replace(
+        update,
+        where=shortened(update.where) or update.where,
+        lines=tuple(shortened(line) or line for line in update.lines),
     )
 
 
@@ -354,6 +426,14 @@ def _short_flow(
             for row in flow.constants
         ),
         doubles=tuple(replace(row, where=shortened(row.where)) for row in flow.doubles),
+        repeats=tuple(
+            replace(
+                row,
+                where=shortened(row.where) or row.where,
+                lines=tuple(shortened(line) or line for line in row.lines),
+            )
+            for row in flow.repeats
+        ),
         returns=tuple(
             replace(row, left=shortened(row.left), back=shortened(row.back)) for row in flow.returns
         ),

@@ -10,7 +10,7 @@ from threading import Event
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.nouns.observer import Observer
-from flatout.running.processes import Process, Processes
+from flatout.running.processes import Process, Processes, without_steps
 from flatout.running.records import Tail
 from flatout_agent import wire
 
@@ -23,6 +23,8 @@ PHASES = {
     "detail": "recording steps with stacks and shapes, for lines",
     "again": "waiting for the script's own profiler to end",
 }
+SHORT = 150
+"""Steps of a whole run below which its phases share them out."""
 LEAST_STEPS = 8
 """Steps of a whole run from which it can be analysed, when it is run again."""
 
@@ -75,6 +77,23 @@ def leading(processes: Sequence[Process]) -> Process | None:
     return min(traced, key=lambda process: (process.rank, -process.step_count), default=None)
 
 
+def profiled_throughout(processes: Sequence[Process]) -> wire.LoopSeen | None:
+    """The loop in which a profiler of the script's own was on while it should be recorded.
+
+    None: none was, or there is a trace.
+    """
+    if leading(processes) is not None:
+        return None
+    loops = [process.loop for process in processes if process.loop is not None]
+    return next((loop for loop in loops if loop.profiler), None)
+
+
+def ended_early(processes: Sequence[Process]) -> bool:
+    """Whether a program came to its own end before it was recorded completely."""
+    endings = [process.ended for process in processes if process.ended is not None]
+    return any(ended.reason == "program" and ended.steps for ended in endings)
+
+
 def traces(processes: Sequence[Process]) -> tuple[Path, ...]:
     """The traces of times, of all ranks."""
     return tuple(
@@ -89,7 +108,7 @@ def notes(
     loop = main_process.loop
     assert loop is not None
     remarks = []
-    if orders.known_steps is not None:
+    if orders.known_steps is not None and not orders.without_profiler:
         steps = units.count(orders.known_steps, "step")
         remarks.append(
             f"the program takes {steps} in all, {loop.steps} of them recorded, in a second run"
@@ -120,10 +139,13 @@ def why_not(processes: Sequence[Process], returncode: int, followed: bool) -> Us
             "start the script without these options, or name the Python that runs it: --python",
             1,
         )
-    if any(process.loop is not None and process.loop.profiler for process in processes):
+    profiled = profiled_throughout(processes)
+    if profiled is not None:
+        where = f" ({profiled.profiler_where})" if profiled.profiler_where else ""
         return UserError(
-            "the script's own profiler runs all the time, and only one can be active",
-            "remove it, or read its trace: flatout profile FILE",
+            f"the script's own profiler{where} runs all the time, and only one can be active",
+            "let it record some steps and stop, with schedule=torch.profiler.schedule(wait=10, "
+            "warmup=2, active=3, repeat=1), or read its trace: flatout profile FILE",
             1,
         )
     steps = max(process.step_count for process in processes)
@@ -157,7 +179,7 @@ def _too_few(processes: Sequence[Process], steps: int) -> UserError:
             "let it take more steps (more data or more epochs)",
             1,
         )
-    activity = "never imported torch"
-    if any(process.torch for process in processes):
-        activity = "imported torch but took no optimizer step"
-    return UserError(f"the program {activity}", "name the script that trains", 1)
+    endings = [process.ended for process in processes if process.ended is not None]
+    backwards = max((ended.backwards for ended in endings), default=0)
+    activity, cure = without_steps(any(process.torch for process in processes), backwards)
+    return UserError(f"the program {activity}", cure, 1)

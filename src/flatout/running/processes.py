@@ -143,6 +143,12 @@ class Processes:
         return any(process.torch for process in self.all)
 
     @property
+    def backwards(self) -> int:
+        """Backward passes of the process with most of them, counted until an optimizer stepped."""
+        endings = [process.ended for process in self.all if process.ended is not None]
+        return max((ended.backwards for ended in endings), default=0)
+
+    @property
     def redirected(self) -> tuple[str, ...]:
         """What the program tried to save, each path once."""
         return tuple(dict.fromkeys(path for process in self.all for path in process.redirected))
@@ -155,3 +161,17 @@ class Processes:
     def of(self, pid: int | None) -> Process | None:
         """The process with this id; None: it has recorded nothing."""
         return self._by_pid.get(pid) if pid is not None else None
+
+
+def without_steps(torch_seen: bool, backwards: int) -> tuple[str, str]:
+    """What a program did that took no step, and what to do next."""
+    if backwards:
+        times = "once" if backwards == 1 else f"{backwards:,} times"
+        return (
+            f"called backward {times}, but no optimizer took a step and no weight was seen to "
+            "change between these calls",
+            "let it train with an optimizer of torch.optim; updates by hand count as steps from "
+            "the fourth one on",
+        )
+    activity = "imported torch but took no optimizer step" if torch_seen else "never imported torch"
+    return activity, "name the script that trains"

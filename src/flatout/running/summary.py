@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from flatout.nouns.run_end import RunEnd
-from flatout.running.processes import TOOK_HOLD, Process, Processes
+from flatout.running.processes import TOOK_HOLD, Process, Processes, without_steps
 from flatout_agent import wire
 
 NO_AGENT = (
@@ -91,5 +91,10 @@ def _notes(everyone: Sequence[Process], trained: Sequence[Process]) -> tuple[str
         return (NO_AGENT,)
     if not any(process.torch for process in everyone):
         return (NO_TORCH,)
-    cut_short = any(process.torch and process.ended is None for process in everyone)
-    return (CUT_SHORT if cut_short else NO_STEP,)
+    if any(process.torch and process.ended is None for process in everyone):
+        return (CUT_SHORT,)
+    endings = [process.ended for process in everyone if process.ended is not None]
+    backwards = max((ended.backwards for ended in endings), default=0)
+    if backwards:
+        return (f"no training step was seen: the program {without_steps(True, backwards)[0]}",)
+    return (NO_STEP,)

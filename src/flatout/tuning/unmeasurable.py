@@ -10,6 +10,7 @@ from flatout.measuring.outcome import Outcome
 from flatout.nouns import units
 from flatout.nouns.errors import UserError
 from flatout.running.process import log_tail
+from flatout.running.processes import without_steps
 
 LOG_LINES = 12
 FULL_BYTES = 16 * 2**20
@@ -53,9 +54,7 @@ def _next_step(outcome: Outcome | FinishedTuning) -> str:
 
 
 def _no_step(outcome: Outcome | FinishedTuning) -> str:
-    activity = "never imported torch"
-    if outcome.torch_seen:
-        activity = "imported torch but took no optimizer step"
+    activity, _ = without_steps(outcome.torch_seen, outcome.backwards)
     if outcome.late:
         return f"the program {activity}; {outcome.error}"
     if outcome.returncode and outcome.returncode < 0:

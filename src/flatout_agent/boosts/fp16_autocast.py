@@ -77,6 +77,8 @@ def applies(facts: JobFacts, params: Params) -> str | None:
         return "this GPU (compute capability {}.{}) has no Tensor Cores".format(*facts.capability)
     if facts.autocast is not None:
         return f"the script opens its own autocast region ({facts.autocast})"
+    if facts.by_hand:
+        return "no optimizer steps that could be skipped where gradients overflow"
     if facts.scaler:
         return "the script scales its loss for float16 itself"
     if facts.models and all(model.dtype != "float32" for model in facts.models):

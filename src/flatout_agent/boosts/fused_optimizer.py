@@ -52,6 +52,8 @@ BOOST = Boost(since="0.1.0", risk=Risk.EXACT, moment=Moment.OPTIMIZER)
 
 def applies(facts: JobFacts, params: Params) -> str | None:
     """Why it does not apply to this job; None: it does."""
+    if facts.by_hand:
+        return "no optimizer steps: the program changes its weights itself"
     reasons = [_why_not(optimizer, facts.device) for optimizer in facts.optimizers]
     return reasons[0] if reasons and all(reasons) else None
 

@@ -107,7 +107,9 @@ class Looks:
         self.sound_step = self.job.steps
         now = time.perf_counter()
         due = self._snapshot_s <= QUICK_S or now - self._snapshot_at >= self._snapshot_s / COPYING
-        if self._agree(float(due and self._snapshot.fits()), "min"):
+        # What a program that changes its weights itself remembers of them is not known.
+        wanted = due and not self.job.by_hand and self._snapshot.fits()
+        if self._agree(float(wanted), "min"):
             self._snapshot.take(self.job.steps)
             self._snapshot_at = time.perf_counter()
             self._snapshot_s = self._snapshot_at - now

@@ -54,5 +54,8 @@ class Watcher:
     def step(self) -> None:
         """One step of the job has ended; `job.steps` counts it already."""
 
+    def start_over(self) -> None:
+        """What was seen of the step under way belongs to none that counts."""
+
     def program_ends(self) -> None:
         """The interpreter is about to exit."""

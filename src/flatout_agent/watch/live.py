@@ -260,6 +260,7 @@ class LiveWatch(RunWatch):
         wait_share = min(1.0, self.wait_s / trained_s) if trained_s > 0 else 0.0
         # All ranks must try the same boosts in the same order, which the facts decide.
         self.notes.eval_with_grad = self._evaluations.with_grad
+        self.notes.by_hand = self.job.by_hand
         return self.notes.facts(
             micro_steps=self.record.mean_micro_steps(),
             step_s=self.agree(step_s, "max") or None,

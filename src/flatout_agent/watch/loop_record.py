@@ -23,6 +23,8 @@ class Step:
     samples: int = 0
     micro_steps: int = 0
     epoch: bool = False
+    tested: bool = False
+    """A model that is trained was evaluated in it."""
 
     @property
     def train_s(self) -> float:
@@ -86,18 +88,22 @@ class LoopRecord:
         if self.began is None:
             self.began = now
         self.batches_train()
-        if self._eval_began is not None:
-            ended = now if self._until_training else self._eval_ended
-            self.current.eval_s += max(0.0, ended - self._eval_began)
-            self._eval_began = None
-            self.eval_with_grad = self.eval_with_grad or self._recorded_grad
-            self._recorded_grad = False
+        self._end_evaluation(now)
         first = next(tensors_in((args, kwargs)), None)
         if first is None:
             return None
         if lead and first.dim():
             self._call_samples += int(first.shape[0])
         return tuple(first.shape)
+
+    def _end_evaluation(self, now: float) -> None:
+        """Training goes on: the evaluation, if there was one, is over."""
+        if self._eval_began is not None:
+            ended = now if self._until_training else self._eval_ended
+            self.current.eval_s += max(0.0, ended - self._eval_began)
+            self._eval_began = None
+            self.eval_with_grad = self.eval_with_grad or self._recorded_grad
+            self._recorded_grad = False
 
     def evaluation_begins(self) -> None:
         """A root model is about to be called outside of training."""
@@ -132,8 +138,10 @@ class LoopRecord:
         """Whether `optimizer.step` has computed the loss itself."""
         return self.current.micro_steps > self._micro_before
 
-    def step(self, now: float) -> Step:
-        """One step has ended."""
+    def step(self, now: float, at_call: bool = False) -> Step:
+        """One step has ended. at_call: where the next training call is about to begin."""
+        if at_call:
+            self._end_evaluation(now)
         if self._samples or self._waited_s:
             self.batches_train()
         step, self.current = self.current, Step()
@@ -145,6 +153,13 @@ class LoopRecord:
         self.steps += 1
         self.micro_steps += step.micro_steps or 1
         return step
+
+    def start_over(self) -> None:
+        """What was counted for the step under way belongs to none."""
+        self.current = Step()
+        self._waited_s, self._samples, self._call_samples = 0.0, 0, 0
+        self._eval_began = None
+        self.goes_on()
 
     def goes_on(self) -> None:
         """The next step begins now: what flatout has done since the last one is not its time."""

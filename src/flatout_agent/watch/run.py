@@ -65,10 +65,13 @@ class RunWatch(Watcher):
         self.record.last_loader = self._last_loader
         self.record.training_call(args, kwargs, lead)
 
+    def start_over(self) -> None:
+        self.record.start_over()
+
     def step(self) -> None:
         now = time.perf_counter()
         self.history.step()
-        step = self.last_step = self.record.step(now)
+        step = self.last_step = self.record.step(now, at_call=self.job.by_hand)
         if self.record.training_loader is None:
             self._usual_samples = step.samples = step.samples or self._usual_samples
         elif not step.samples:  # programs may make another loader for each epoch
@@ -98,6 +101,8 @@ class RunWatch(Watcher):
                 peak_bytes=peak_bytes(self.job),
                 recompiles=recompiles,
                 graph_breaks=graph_breaks,
+                backwards=self.job.backwards,
+                by_hand=self.job.by_hand,
             )
         )
 

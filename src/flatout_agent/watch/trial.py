@@ -94,6 +94,10 @@ class TrialWatch(Watcher):
 
     # Steps --------------------------------------------------------------------------------------
 
+    def start_over(self) -> None:
+        self.record.start_over()
+        self._step_losses = []
+
     def step(self) -> None:
         now = time.perf_counter()
         if self._over:
@@ -121,7 +125,7 @@ class TrialWatch(Watcher):
             overlay.mark_first_step()
 
     def _record_step(self, index: int, phase: wire.Phase, now: float) -> None:
-        record = self.record.step(now)
+        record = self.record.step(now, at_call=self.job.by_hand)
         step = wire.StepTaken(
             index=index,
             phase=phase,
@@ -174,6 +178,7 @@ class TrialWatch(Watcher):
         measured = [step for step in self._steps if step.phase == "window"] or self._steps[1:]
         train_s = sum(step.wall_s - step.eval_s for step in measured)
         wait_s = sum(step.wait_s for step in measured)
+        self.notes.by_hand = self.job.by_hand
         self.notes.eval_seen = self.record.eval_seen
         self.notes.eval_with_grad = self.record.eval_with_grad
         facts = self.notes.facts(
@@ -193,6 +198,8 @@ class TrialWatch(Watcher):
                 peak_bytes=peak_bytes(self.job),
                 recompiles=recompiles,
                 graph_breaks=graph_breaks,
+                backwards=self.job.backwards,
+                by_hand=self.job.by_hand,
             )
         )
 

@@ -27,6 +27,7 @@ from flatout_agent.wire.flow import BesideSeen as BesideSeen
 from flatout_agent.wire.flow import ConstantSeen as ConstantSeen
 from flatout_agent.wire.flow import DoubleSeen as DoubleSeen
 from flatout_agent.wire.flow import FlowSeen as FlowSeen
+from flatout_agent.wire.flow import RepeatSeen as RepeatSeen
 from flatout_agent.wire.flow import ReturnSeen as ReturnSeen
 from flatout_agent.wire.flow import UnreadSeen as UnreadSeen
 from flatout_agent.wire.host import CoresSeen as CoresSeen
@@ -44,6 +45,7 @@ from flatout_agent.wire.live import WhyUntried as WhyUntried
 from flatout_agent.wire.profile import CallSeen as CallSeen
 from flatout_agent.wire.profile import LoopSeen as LoopSeen
 from flatout_agent.wire.profile import ProfileOrders as ProfileOrders
+from flatout_agent.wire.profile import UpdateSeen as UpdateSeen
 
 VERSION = 1
 ORDERS_ENV = "FLATOUT_ORDERS"
@@ -185,6 +187,8 @@ class JobFacts:
     loaders: tuple[LoaderFacts, ...] = ()
     models: tuple[ModelFacts, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
+    by_hand: bool = False
+    """No optimizer steps: the program changes its weights itself."""
     micro_steps: float = 1.0
     """Backward passes per step; above 1 the script accumulates gradients."""
     autocast: str | None = None
@@ -322,6 +326,10 @@ class Ended:
     """Most memory in use: of the accelerator, on CPU of this process."""
     recompiles: int = 0
     graph_breaks: int = 0
+    backwards: int = 0
+    """Backward passes, counted until an optimizer stepped."""
+    by_hand: bool = False
+    """No optimizer stepped: the program changes its weights itself."""
     kind: str = "ended"
 
 

@@ -23,6 +23,8 @@ class ProfileOrders:
     warmup_max_s: float = 60.0
     known_steps: int | None = None
     """Steps that the whole program takes, where an earlier run has shown it to be short."""
+    without_profiler: bool = False
+    """Profilers that the script itself starts record nothing: in a run of its own."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,22 @@ class CallSeen:
     """Distinct files that a process opened here, where it opens the same ones again and again."""
     in_worker: bool = False
     """The calls of all loader workers together."""
+
+
+@dataclass(frozen=True)
+class UpdateSeen:
+    """How a program without an optimizer changes its weights in one step."""
+
+    where: str
+    """file:line that changes a weight first."""
+    function: str
+    """The function around that line."""
+    lines: tuple[str, ...]
+    """All lines of the update, as file:line, in their order."""
+    tensors: int
+    """Weights that are changed."""
+    operators: int
+    """That are called for it."""
 
 
 @dataclass(frozen=True)
@@ -94,14 +112,26 @@ class LoopSeen:
     """file:line that turns a whole model, or torch's default, to float64."""
     profiler: bool = False
     """A profiler of the script's own is running."""
+    profiler_where: str | None = None
+    """file:line where the script starts it."""
+    profiler_step_s: float | None = None
+    """Mean step while it runs, where the others were taken without it."""
     debug_variables: tuple[str, ...] = ()
     """NAME=value."""
     deterministic: bool = False
     eval_s: float = 0.0
     """In evaluation, per step."""
     eval_where: str | None = None
+    eval_called: str | None = None
+    """file:line of the training loop that leads there."""
+    eval_every: float | None = None
+    """Steps from one evaluation of a model that is trained to the next; None: not seen twice."""
+    eval_trained: bool = True
+    """A model that is trained is evaluated, not only a teacher or a target network."""
     backward_where: str | None = None
     optimizer_where: str | None = None
+    update: UpdateSeen | None = None
+    """None: optimizers step, or the lines are not known."""
     model_where: str | None = None
     """file:line where the script calls the model in training."""
     loader_where: str | None = None

@@ -17,7 +17,9 @@ class Loop:
 
     def __init__(self) -> None:
         self.model: Any = object()
-        self.job: Any = SimpleNamespace(steps=0, models=[self.model], device="cpu")
+        self.job: Any = SimpleNamespace(
+            steps=0, models=[self.model], device="cpu", by_hand=False, backwards=0
+        )
         booster: Any = SimpleNamespace(applied={})
         self.watch = RunWatch(self.job, booster, recorder=SimpleNamespace())  # type: ignore[arg-type]
 

@@ -179,3 +179,10 @@ def capability(profile: Profile) -> tuple[int, int] | None:
     if not on_nvidia(profile):
         return None
     return profile.capability or (profile.job.capability if profile.job is not None else None)
+
+
+def of_update(profile: Profile) -> list[Operator]:
+    """Those of the lines by which a program without an optimizer updates its weights."""
+    update = profile.seen.update if profile.seen is not None else None
+    lines = update.lines if update is not None else ()
+    return [operator for operator in profile.operators if str(operator.where) in lines]

@@ -24,8 +24,8 @@ from flatout_agent.watch.profile.keeping import CallSite
 from flatout_agent.watch.profile.loader import LoaderStarts
 from flatout_agent.watch.tensors import tensors_in
 
-STACK = 6
-"""Functions of the user's, from the call of `backward` outwards."""
+STACK = 8
+"""Functions of the user's, from a call outwards."""
 
 
 class LoopNotes:
@@ -45,6 +45,11 @@ class LoopNotes:
         self.places: dict[str, str | None] = {}
         self.loss_at: list[CallSite] = []
         """Where `backward` was called first: the user's lines, the innermost first."""
+        self.eval_at: list[CallSite] = []
+        """As well, where a model that is trained was evaluated first after that."""
+        self.tested = False
+        """A model that is trained was evaluated."""
+        self._trained: dict[tuple[int, int], bool] = {}
         self.anomaly = False
         self.batch_pinned: bool | None = None
         self.record = LoopRecord()
@@ -85,7 +90,7 @@ class LoopNotes:
                 training = model.training and torch.is_grad_enabled()
                 safely = self.recorder.safely
                 if not training:
-                    safely("evaluation", self._evaluation_begins)
+                    safely("evaluation", self._evaluation_begins, model, number)
                     output = call(*args, **kwargs)
                     safely("evaluation", self.record.evaluated, output)
                     return output
@@ -107,19 +112,29 @@ class LoopNotes:
         if shape is not None:
             self.notes.inputs(number, shape)
 
-    def _evaluation_begins(self) -> None:
+    def _evaluation_begins(self, model: torch.nn.Module, number: int) -> None:
         self.record.evaluation_begins()
         self._place("eval")
+        if not model.training and self._is_trained(model, number):
+            self.record.current.tested = self.tested = True
+            if self.loss_at and not self.eval_at:
+                self.eval_at = call_sites(places.user_frame(sys._getframe(1)))
+
+    def _is_trained(self, model: torch.nn.Module, number: int) -> bool:
+        """Whether an optimizer has weights of it; not so a teacher, or a target network."""
+        key = number, len(self.job.optimizers) + self.job.by_hand
+        if key not in self._trained:
+            groups = [group for owner in self.job.optimizers for group in owner.param_groups]
+            updated = {id(weight) for group in groups for weight in group["params"]}
+            updated.update(map(id, self.job.hand_weights() if self.job.by_hand else ()))
+            self._trained[key] = any(id(weight) in updated for weight in model.parameters())
+        return self._trained[key]
 
     def backward(self, loss: torch.Tensor) -> None:
         """`backward` is about to run on this tensor."""
         self.record.backward()
         self.anomaly = self.anomaly or bool(torch.is_anomaly_enabled())
-        frame = self._place("backward")
-        while frame is not None and len(self.loss_at) < STACK:
-            code = frame.f_code
-            self.loss_at.append(CallSite(code.co_filename, frame.f_lineno, code.co_name))
-            frame = places.user_frame(frame.f_back)
+        self.loss_at += call_sites(self._place("backward"))
         if self.window:
             self.losses.saw(loss, self.job.steps)
 
@@ -144,7 +159,7 @@ class LoopNotes:
     def step(self, now: float) -> Step:
         """One step has ended."""
         self._batches_train()
-        step = self.record.step(now)
+        step = self.record.step(now, at_call=self.job.by_hand)
         step.epoch = self.loaders.begun != self._begun
         self._begun = self.loaders.begun
         self.steps.append(step)
@@ -164,6 +179,7 @@ class LoopNotes:
 
     def facts(self, step_s: float | None, wait_share: float | None) -> wire.JobFacts:
         """The job as seen so far."""
+        self.notes.by_hand = self.job.by_hand
         self.notes.eval_seen = self.record.eval_seen
         self.notes.eval_with_grad = self.record.eval_with_grad
         return self.notes.facts(self.record.mean_micro_steps(), step_s, wait_share)
@@ -179,3 +195,13 @@ class LoopNotes:
         self.notes.close()
         self.record.forget()
         self.loaders.remove()
+
+
+def call_sites(frame: FrameType | None) -> list[CallSite]:
+    """The user's lines from a frame of the user's outwards."""
+    sites: list[CallSite] = []
+    while frame is not None and len(sites) < STACK:
+        code = frame.f_code
+        sites.append(CallSite(code.co_filename, frame.f_lineno, code.co_name))
+        frame = places.user_frame(frame.f_back)
+    return sites

@@ -38,7 +38,6 @@ class ProfilerRecording:
         """Calls of `step` so far."""
         self.yielded = False
         self.over = False
-        self._busy = False
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
         of_device = getattr(profiler.ProfilerActivity, device.upper(), None)
@@ -119,27 +118,50 @@ class ProfilerRecording:
 
     def _quietly(self, action: Callable[..., Any], *args: Any) -> None:
         """Run without warnings: the profiler's are not for the user, who has not started it."""
-        self._busy = True
+        before, _state.busy = _state.busy, True
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 action(*args)
         finally:
-            self._busy = False
+            _state.busy = before
 
     def _script_profiles(self) -> None:
-        if not self._busy and not self.over:
+        if not self.over:
             self.yielded = True
             self.stop()
 
 
+class _State:
+    """Of torch's one profiler in this process."""
+
+    busy = False
+    """The agent itself starts or ends it."""
+    held_off = False
+    """The script's own profilers record nothing."""
+
+
+_state = _State()
+
+
+def busy() -> bool:
+    """Whether the agent itself is starting or ending torch's profiler."""
+    return _state.busy
+
+
+def others_held_off(held: bool) -> None:
+    """Whether the script's own profilers are kept from recording: nothing gives way to them."""
+    _state.held_off = held
+
+
 def give_way(begins: Callable[[], None]) -> Undo:
-    """Call `begins` before any profiler of torch begins, by standing in front of how each does."""
+    """Call `begins` before the script starts a profiler of torch, by standing in front of it."""
     module = torch.autograd.profiler
 
     def yielding(original: Callable[..., Any]) -> Callable[..., Any]:
         def first(*args: Any, **kwargs: Any) -> Any:
-            begins()
+            if not (_state.busy or _state.held_off):
+                begins()
             return original(*args, **kwargs)
 
         return first

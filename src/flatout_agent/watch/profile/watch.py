@@ -10,29 +10,34 @@ Several ranks take each step together, and none decides by its own clock.
 from __future__ import annotations
 
 import os
+import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from flatout_agent import wire
 from flatout_agent.booster import Booster
 from flatout_agent.job import Job
 from flatout_agent.job_facts import world_size
 from flatout_agent.recorder import Recorder
-from flatout_agent.watch import Watcher
+from flatout_agent.watch import Watcher, places
 from flatout_agent.watch.ending import end_process
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile, flops
-from flatout_agent.watch.profile.flow import Flow
+from flatout_agent.watch.profile.flow import Flow, FlowLine
 from flatout_agent.watch.profile.flow_results import results
 from flatout_agent.watch.profile.held import optimizer_bytes, parameter_bytes
 from flatout_agent.watch.profile.loop import LoopNotes
+from flatout_agent.watch.profile.own_profilers import hold_off
 from flatout_agent.watch.profile.phases import phase_steps
 from flatout_agent.watch.profile.recording import ProfilerRecording, give_way, other_profiler
 from flatout_agent.watch.profile.seen import Window
 from flatout_agent.watch.profile.stacks import StackSampler
 from flatout_agent.watch.profile.switches import double_line
+from flatout_agent.watch.profile.updates import UpdateLines
 from flatout_agent.watch.profile.worker_stacks import WorkerStacks, with_workers
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
@@ -72,6 +77,12 @@ class ProfileWatch(Watcher):
         self.trace = self.detail_trace = ""
         self.flops: float | None = None
         self.profiler = False
+        self.profiler_where: str | None = None
+        self._profiled_from: int | None = None
+        """Steps before the first under the script's own profiler."""
+        self._restore_profilers = (
+            hold_off() if orders.without_profiler else give_way(self._script_profiles)
+        )
         self._began: float | None = None
         self._warm_from = 0
         self._recompiles = 0
@@ -85,6 +96,9 @@ class ProfileWatch(Watcher):
         self.flow: wire.FlowSeen | None = None
         self._count: Any = None
         self._count_steps = 0
+        self._stop_waiting: Callable[[], None] = lambda: None
+        self.update: wire.UpdateSeen | None = None
+        self._update_lines: UpdateLines | None = None
         self._flow: Flow | None = None
         self._over = False
         self._reported_phase = ""
@@ -121,6 +135,9 @@ class ProfileWatch(Watcher):
     def optimizer_ends(self, optimizer: torch.optim.Optimizer) -> None:
         with self.loop.calls.paused():
             self.loop.optimizer_ends(optimizer)
+
+    def start_over(self) -> None:
+        self.loop.record.start_over()
 
     def step(self) -> None:
         if self._over:
@@ -164,11 +181,22 @@ class ProfileWatch(Watcher):
         self.phase = "window"
         self.window.begins(self.job.device)
 
+    def _script_profiles(self) -> None:
+        """The script starts a profiler of torch's."""
+        if not self._over:
+            self.profiler_where = self.profiler_where or places.where()
+            # torch 2.13 loads a module at its first mark. Loaded while stacks are traced, it gets
+            # its name there from memory that is free again, which the script could not read.
+            with torch.autograd.profiler.record_function("flatout"):
+                pass
+
     def _wait_for_profiler(self) -> bool:
         """Whether the script's own profiler runs, or the script has asked for one too often."""
         if not other_profiler():
             return False
         self.profiler = True
+        if self._profiled_from is None:
+            self._profiled_from = len(self.loop.steps)
         self._waited += 1
         self._warm_from = len(self.loop.steps)
         if self._waited > PROFILED_STEPS:
@@ -234,6 +262,11 @@ class ProfileWatch(Watcher):
             self.sampler.stop()
             self._worker_pids = self.loop.loaders.workers() or self._worker_pids
             self.workers.stop()
+
+    def _profiled_step_s(self) -> float | None:
+        """Mean step since the script's own profiler was first seen; None: it was not."""
+        steps = self.loop.steps[self._profiled_from :] if self._profiled_from is not None else []
+        return statistics.fmean(step.train_s for step in steps) if steps else None
 
     def _record_times(self) -> None:
         """Begin where the loader's pass goes on long enough; else with a later step."""
@@ -314,7 +347,8 @@ class ProfileWatch(Watcher):
         if not other_profiler():
             self._flow = self.recorder.safely("profile: flow", self._new_flow)
             self._count = flops.counter(list(self.job.models), self._flow)
-        if self._count is None:
+            self._update_lines = self.recorder.safely("profile: update", self._new_update_lines)
+        if self._count is None and self._update_lines is None:
             self._finish()
         else:
             self._stop_waiting = give_way(self._end_count)
@@ -325,7 +359,16 @@ class ProfileWatch(Watcher):
             return None
         return Flow(list(self.job.models), lambda: self.loop.calls.in_loader)
 
+    def _new_update_lines(self) -> UpdateLines | None:
+        """None: an optimizer steps, or operators of compiled code would not be seen."""
+        if not self.job.by_hand or compile.in_use():
+            return None
+        if len(_get_current_dispatch_mode_stack()) > int(self._count is not None):
+            return None  # the script's own mode would be left while ours is inside it
+        return UpdateLines.start(self.job.hand_weights, self.job.inside_backward)
+
     def _in_flops(self, step: Step, closing: bool) -> None:
+        self.recorder.safely("profile: update", self._end_update_lines)
         flow, again = self._flow, step.eval_s and self._count_steps + 1 < ATTEMPTS
         first = flow is None or flow.steps == 0
         if flow is not None:
@@ -340,16 +383,24 @@ class ProfileWatch(Watcher):
             self._finish()
 
     def _end_count(self) -> None:
+        self.recorder.safely("profile: update", self._end_update_lines)
+        self._stop_waiting()
         if self._count is not None:
             count, self._count = self._count, None
             self.flops = count()
-            self._stop_waiting()
             self.recorder.safely("profile: flow", self._end_flow)
+
+    def _end_update_lines(self) -> None:
+        update_lines, self._update_lines = self._update_lines, None
+        if update_lines is not None:
+            self.update = update_lines.end() or self.update
 
     def _end_flow(self) -> None:
         flow, self._flow = self._flow, None
         if flow is not None:
-            self.flow = results(flow)
+            sites = self.loop.loss_at
+            training = [FlowLine(site.path, site.line, site.function) for site in sites]
+            self.flow = results(flow, training)
             if flow.error is not None:
                 self.recorder.fault("profile: flow", flow.error)
 
@@ -391,6 +442,7 @@ class ProfileWatch(Watcher):
         if self._recording is not None:
             self.recorder.safely("profile: stop", self._recording.stop)
         self.recorder.safely("profile: count", self._end_count)
+        self.recorder.safely("profile: profilers", self._restore_profilers)
         self.recorder.safely("profile: leave", self.leave)
         self.recorder.safely("profile: window", self.window.remove)
         self.recorder.safely("profile: loop", self.loop.remove)
@@ -420,6 +472,8 @@ class ProfileWatch(Watcher):
                 peak_bytes=peak_bytes(self.job),
                 recompiles=recompiles,
                 graph_breaks=breaks,
+                backwards=self.job.backwards,
+                by_hand=self.job.by_hand,
             )
         )
 
@@ -452,8 +506,11 @@ class ProfileWatch(Watcher):
             detail_trace=self.detail_trace,
             flops=self.flops,
             flow=self.flow,
+            update=self.update,
             double_where=self.recorder.safely("profile: float64", self._double_line),
             profiler=self.profiler and not self.trace,
+            profiler_where=self.profiler_where,
+            profiler_step_s=self._profiled_step_s(),
             parameter_bytes=self.recorder.safely("parameters", parameter_bytes, self.job),
             optimizer_bytes=self.recorder.safely("optimizers", optimizer_bytes, self.job),
         )

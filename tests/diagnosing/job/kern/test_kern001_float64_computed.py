@@ -31,6 +31,8 @@ def test_float64_of_a_loss_alone_is_not_told() -> None:
 def test_float64_of_single_numbers_is_not_told() -> None:
     numbers = operator("aten::to", Kind.CONVERSION, 20.0, dtypes=DOUBLE, shapes=("1",))
     assert findings("float64-computed", of(profile(), numbers)) == ()
+    scalars = operator("aten::_to_copy", Kind.CONVERSION, 20.0, dtypes=DOUBLE, shapes=())
+    assert findings("float64-computed", of(profile(), scalars)) == (), "of no dimension"
     some = operator("aten::to", Kind.CONVERSION, 20.0, dtypes=DOUBLE, shapes=("1", "64x3"))
     assert only("float64-computed", of(profile(), some)).code == "KERN001"
 

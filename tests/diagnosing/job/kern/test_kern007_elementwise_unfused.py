@@ -5,6 +5,7 @@ import pytest
 from diagnosing.job.kern.jobs import of, operator
 from diagnosing.job.made import cpu_profile, findings, only, profile, saved_ms
 from flatout.nouns.anatomy import Kind
+from flatout_agent import wire
 from machines.healthy import changed
 
 
@@ -25,3 +26,12 @@ def test_random_numbers_of_a_cpu_are_not_fused() -> None:
     drawn = operator("aten::bernoulli_", Kind.ELEMENTWISE, 190.0)
     assert only("elementwise-unfused", of(job, operator("aten::add", Kind.ELEMENTWISE, 190.0)))
     assert findings("elementwise-unfused", of(job, drawn)) == ()
+
+
+def test_an_update_by_hand_is_not_compiled_with_the_model() -> None:
+    update = wire.UpdateSeen("model.py:30", "step", ("model.py:30",), 48, 600)
+    job = profile({Kind.ELEMENTWISE: 40.0}, job__models__0__compiled=False, seen__update=update)
+    assert (
+        findings("elementwise-unfused", of(job, operator("aten::add_", Kind.ELEMENTWISE, 40.0)))
+        == ()
+    )

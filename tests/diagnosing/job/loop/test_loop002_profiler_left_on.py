@@ -11,3 +11,15 @@ def test_profiler_left_on() -> None:
     assert finding.code == "LOOP002"
     assert saved_ms(finding, job) == pytest.approx(8.0, rel=0.01), "no more than Python takes"
     assert findings("profiler-left-on", cpu_profile()) == ()
+
+
+def test_its_cost_is_measured_where_the_program_ran_without_it() -> None:
+    job = cpu_profile(
+        seen__profiler=True, seen__profiler_step_s=0.6, seen__profiler_where="train.py:12"
+    )
+    finding = only("profiler-left-on", job)
+    assert finding.where == "train.py:12"
+    assert "600 ms with it and 300 ms without it" in finding.evidence
+    assert saved_ms(finding, job) == pytest.approx(150.0), "300 ms more for 300: twice as fast"
+    free = cpu_profile(seen__profiler=True, seen__profiler_step_s=0.3)
+    assert only("profiler-left-on", free).gain is None, "it cost nothing"

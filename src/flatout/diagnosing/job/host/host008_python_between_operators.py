@@ -61,7 +61,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     calls = sum(part.launches for part in operators)
     computing = sum(part.ms for part in operators)
     loop_ms = sum(group.ms for group in operator_loops.loops(profile))
-    calling = _calling_ms(profile, computing, calls) - loop_ms
+    updating_ms = operator_loops.update_ms(profile)
+    calling = _calling_ms(profile, computing, calls) - loop_ms - updating_ms
     saves = savings.within(profile, SPARED * calling)
     if savings.accelerated(profile) or calls < MANY or not savings.worth(profile, saves):
         return

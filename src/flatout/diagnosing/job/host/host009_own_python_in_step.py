@@ -47,7 +47,8 @@ MODULE = "<module>"
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each function."""
-    for group in host_lines.by_function(profile, host_lines.of(profile, HostKind.PYTHON)):
+    own = [line for line in host_lines.of(profile, HostKind.PYTHON) if not line.updating]
+    for group in host_lines.by_function(profile, own):
         saves = host_lines.saved_ms(profile, group.ms)
         if not host_lines.worth(profile, group) or not savings.worth(profile, saves):
             continue

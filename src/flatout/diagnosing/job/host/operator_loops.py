@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 
 from flatout.diagnosing.job import host_lines
 from flatout.diagnosing.job.host_lines import LineGroup
-from flatout.nouns.host_time import HostKind
+from flatout.nouns.host_time import HostKind, total_ms
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Operator, Profile
 
@@ -16,6 +17,8 @@ REPEATED = 12
 """Calls of one and the same operator that these must contain."""
 INNER = ("aten::as_strided", "aten::empty", "aten::empty_strided", "aten::resize_")
 """Operators that others call, some of them several times."""
+PASSES_BACK = re.compile(r"\b(backward|grad)\(")
+"""Calls of a backward pass."""
 BUSIEST = 0.2
 """Of the operators of a forward pass."""
 SMALL_MS = 0.03
@@ -25,13 +28,29 @@ SMALL_MS = 0.03
 def loops(profile: Profile) -> list[LineGroup]:
     """Lines outside of the model that call many small operators."""
     kinds = (HostKind.TORCH, HostKind.PYTHON)
+    forward = _forward_without_model(profile)
+    forward |= {str(line.where) for line in host_lines.of(profile, *kinds) if line.modelling}
     own = [
         line
         for line in host_lines.of(profile, *kinds)
-        if not (line.modelling or line.framework or line.updating)
-        and "backward(" not in line.callee
+        if not (line.modelling or line.framework or line.updating or str(line.where) in forward)
+        and not PASSES_BACK.search(line.callee)
     ]
     return [group for group in host_lines.by_line(profile, own) if _is_loop(profile, group)]
+
+
+def _forward_without_model(profile: Profile) -> set[str]:
+    """Where no module is trained: the lines that have a backward pass are the model's."""
+    if profile.job is None or profile.job.models:
+        return set()
+    return {str(operator.where) for operator in profile.operators if operator.backward}
+
+
+def update_ms(profile: Profile) -> float:
+    """What the lines take that update the weights by hand."""
+    update = profile.seen.update if profile.seen is not None else None
+    lines = host_lines.of(profile, HostKind.TORCH, HostKind.PYTHON) if update is not None else []
+    return host_lines.scale(profile) * total_ms(line for line in lines if line.updating)
 
 
 def _is_loop(profile: Profile, group: LineGroup) -> bool:
@@ -61,8 +80,10 @@ def busiest_line(profile: Profile) -> tuple[Place, float] | None:
     """
     calls: dict[Place, float] = defaultdict(float)
     repeated: dict[Place, float] = defaultdict(float)
+    update = profile.seen.update if profile.seen is not None else None
+    updating = update.lines if update is not None else ()
     for operator in profile.operators:
-        if operator.where is None or operator.backward:
+        if operator.where is None or operator.backward or str(operator.where) in updating:
             continue
         calls[operator.where] += operator.calls
         if operator.name not in INNER:

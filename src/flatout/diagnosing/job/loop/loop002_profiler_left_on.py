@@ -11,7 +11,8 @@ events pile up in memory until the profiler stops.
 
 ## Evidence
 
-That a profiler was running before flatout recorded, and how many operators a step has.
+A step's time while it runs, beside one without it: where it runs all the time, the program is run
+again without it. Where that is not known, how many operators a step has.
 
 ## Cure
 
@@ -30,6 +31,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, savings
+from flatout.diagnosing.job.device_time import Saving
 from flatout.nouns import units
 from flatout.nouns.anatomy import CALLING, Kind
 from flatout.nouns.finding import Cure, Severity
@@ -42,8 +44,43 @@ EVENT_MS = 0.003
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the job."""
-    if profile.seen is None or not profile.seen.profiler:
+    seen = profile.seen
+    if seen is None or not seen.profiler:
         return
+    saving, evidence = _measured(profile) or _estimated(profile)
+    yield Diagnosis(
+        title="a profiler of the script's own is running",
+        evidence=evidence,
+        cure=Cure(
+            "Record some steps and stop.",
+            savings.lines(
+                seen.profiler_where,
+                "with torch.profiler.profile() as profiler:",
+                "schedule = torch.profiler.schedule(wait=10, warmup=2, active=3, repeat=1)",
+                "with torch.profiler.profile(schedule=schedule) as profiler:",
+                "    ...  # and profiler.step() after each step",
+            ),
+        ),
+        where=seen.profiler_where,
+        saves_ms=saving.ms if saving.worth else None,
+        reason=saving.reason if saving.worth else "",
+    )
+
+
+def _measured(profile: Profile) -> tuple[Saving, str] | None:
+    """The step with it and without it; None: they were not measured."""
+    seen, step_ms = profile.seen, profile.anatomy.step_ms
+    if seen is None or seen.profiler_step_s is None:
+        return None
+    with_ms = 1000 * seen.profiler_step_s
+    measured = f"a step takes {units.milliseconds(with_ms)} with it and "
+    measured += f"{units.milliseconds(step_ms)} without it"
+    saves = savings.beside(profile, with_ms - step_ms)
+    return device_time.of_step(profile, saves, f"measured in two runs: {measured}"), measured
+
+
+def _estimated(profile: Profile) -> tuple[Saving, str]:
+    """By the operators that it records."""
     events = sum(operator.calls for operator in profile.operators)
     # On an accelerator only what it waits for the host counts.
     most = profile.anatomy.part(*CALLING, Kind.WAIT_HOST)
@@ -54,18 +91,4 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         f"{events:,.0f} operators a step at {EVENT_MS * 1000:.0f} us each (a cautious constant): "
         f"{units.milliseconds(saved)}, at most what Python and launching take",
     )
-    yield Diagnosis(
-        title="a profiler of the script's own is running",
-        evidence=f"torch's profiler was on already; {events:,.0f} operators a step are recorded",
-        cure=Cure(
-            "Record some steps and stop.",
-            savings.lines(
-                None,
-                "with torch.profiler.profile() as profiler:",
-                "schedule = torch.profiler.schedule(wait=10, warmup=2, active=3, repeat=1)",
-                "with torch.profiler.profile(schedule=schedule) as profiler:",
-            ),
-        ),
-        saves_ms=saving.ms if saving.worth else None,
-        reason=saving.reason if saving.worth else "",
-    )
+    return saving, f"torch's profiler was on already; {events:,.0f} operators a step are recorded"

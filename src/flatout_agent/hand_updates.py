@@ -1,0 +1,341 @@
+"""The steps of a program without an optimizer: it changes its weights with code of its own.
+
+A step ends where a training call of the model begins, and one of a few weights that are looked at
+is not what it was at the last such call: it lies elsewhere in memory, has another version, or on a
+CPU other values (changes through `weight.data` count as no version). Where no module is called, as
+with plain tensors, the same is asked of a weight that the loss was computed from, and a step ends
+where a backward pass begins.
+
+Nothing counts before several changes have followed backward passes while no optimizer stepped.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from flatout_agent.chain import compiled_by_user, model_call
+from flatout_agent.job import Job
+from flatout_agent.replacing import Undo, in_reverse
+from flatout_agent.watch.profile import compile
+
+CONFIRMED = 3
+"""Changes of the weights, each after a backward pass, that make steps."""
+ABSENT = 16
+"""Backward passes, or changes of other weights, after which others are counted by."""
+LOOKED_AT = 3
+"""Weights of a model that are looked at."""
+VALUES_BYTES = 256
+"""Of each of them, on a CPU."""
+LEAVES = 8
+"""Weights that losses were computed from, that are known at a time."""
+NODES = 2000
+"""Nodes of a graph that are searched for one."""
+ZEROED = 4
+"""Gradients set to zero after which an unchanged weight on an accelerator is copied, and after
+twice as many compared."""
+
+Look = tuple[Any, ...]
+
+
+class _ModelWeights:
+    """The few weights of one root model."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = weakref.ref(model)
+        self.changes = 0
+        self.backwards = 0
+        """Backward passes before the last change."""
+        self._owners: list[tuple[weakref.ref[torch.nn.Module], str]] = []
+        self._last: Look | None = None
+        self._gradient: Look | None = None
+        self._zeroed = 0
+        self._copy: torch.Tensor | None = None
+        self._by_gradient = False
+
+    def tensors(self) -> list[torch.Tensor]:
+        """Whatever stands under their names now."""
+        owners = ((owner(), name) for owner, name in self._owners)
+        weights = [owner._parameters.get(name) for owner, name in owners if owner is not None]
+        return [weight for weight in weights if weight is not None]
+
+    def changed(self) -> bool:
+        """Whether they are not what they were when this was asked last."""
+        zeroed = self._zeroed if self._by_gradient else None
+        now = (zeroed, *(look(weight) for weight in self.tensors()))
+        before, self._last = self._last, now
+        return before is not None and before != now
+
+    def backward_begins(self) -> None:
+        """On an accelerator values are not read; a gradient set to zero tells that they were used.
+
+        Whether the weight then changes, though neither its memory nor its version does, is looked
+        up once.
+        """
+        weight = next(iter(self.tensors()), None)
+        if weight is None or on_cpu(weight) or self._gradient is None:
+            return
+        if _gradient(weight) == self._gradient:
+            return
+        self._zeroed += 1
+        if self.changes or self._by_gradient:
+            return
+        if self._zeroed == ZEROED:
+            self._copy = weight.detach().clone()
+        elif self._zeroed == 2 * ZEROED and self._copy is not None:
+            self._by_gradient = not torch.equal(self._copy, weight.detach())
+            self._copy = None
+
+    def backward_ended(self) -> None:
+        """Gradients are there: choose the weights that have one."""
+        model = self.model()
+        if not self._owners and model is not None:
+            self._owners = _chosen(model)
+            self.changed()
+        for weight in self.tensors()[:1]:
+            self._gradient = _gradient(weight)
+
+
+class _Leaf:
+    """One weight that losses are computed from; where it is built anew each time, the last."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.changes = 0
+        self.put(weight)
+
+    def put(self, weight: torch.Tensor) -> None:
+        """Follow this weight from now on."""
+        self.weight = weakref.ref(weight)
+        self.kind = weight.shape, weight.dtype
+        self._last = look(weight)
+
+    def changed(self, weight: torch.Tensor) -> bool:
+        """Whether the weight is not what it was when this was asked last."""
+        before, self._last = self._last, look(weight)
+        return before is not None and before != self._last
+
+
+class HandUpdates:
+    """Counts the steps of a program whose weights no optimizer changes."""
+
+    def __init__(self, job: Job, step: Callable[[], None], start_over: Callable[[], None]) -> None:
+        """step: a step has ended. start_over: one has, but it may have been none of training."""
+        self.job = job
+        self._step, self._start_over = step, start_over
+        self._models: list[_ModelWeights] = []
+        self._leaves: list[_Leaf] = []
+        self._lead: _ModelWeights | None = None
+        self._lead_leaf: _Leaf | None = None
+        self._unhooked = False
+        """Models are in code that torch.compile traces: nothing may stand before their calls."""
+        self._losses: Any = None
+        """Those whose gradients are about to be computed, while a step ends."""
+        self._absent = 0
+        self._undo: list[Undo] = []
+
+    def end(self) -> None:
+        """Look at nothing any more."""
+        in_reverse(self._undo)()
+        self._undo, self._models, self._leaves = [], [], []
+        self._lead = self._lead_leaf = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the model that is counted by seems to be in use no longer."""
+        return self._lead is not None and (self._lead.model() is None or self._absent >= ABSENT)
+
+    def find_again(self) -> None:
+        """Count by whichever model is trained now."""
+        in_reverse(self._undo)()
+        self._undo, self._models, self._lead, self._absent = [], [], None, 0
+
+    def weights(self) -> list[torch.Tensor]:
+        """All weights that are trained, as far as they are known; asked for where a step ends."""
+        if self._lead is None:
+            return list(leaves(self._losses)) if self._losses is not None else []
+        models = [entry.model() for entry in self._models]
+        return [p for model in models if model is not None for p in model.parameters()]
+
+    # Models -------------------------------------------------------------------------------------
+
+    def called(self, model: torch.nn.Module) -> None:
+        """A root model is about to be called in training."""
+        weights = next((entry for entry in self._models if entry.model() is model), None)
+        if weights is None:
+            self._models.append(weights := _ModelWeights(model))
+        if weights is self._lead:
+            self._absent = 0
+        if not weights.changed():
+            return
+        if self._lead is not None:
+            self._changed_beside(weights)
+        elif self.job.backwards > weights.backwards and not self._unhooked:
+            weights.backwards = self.job.backwards
+            weights.changes += 1
+            if weights.changes >= CONFIRMED or self.job.by_hand:
+                self._follow(weights, model)
+            else:
+                self._start_over()
+
+    def _changed_beside(self, weights: _ModelWeights) -> None:
+        """The weights of one model, where the steps are those of one."""
+        if weights is self._lead:
+            self._step()
+            return
+        self._absent += 1
+        if self._absent >= ABSENT:
+            self._lead, self._absent = weights, 0
+
+    def _follow(self, weights: _ModelWeights, model: torch.nn.Module) -> None:
+        """Count by this model from now on."""
+        if compile.in_use() and not _called_from_python(model):
+            self._unhooked = True
+            return
+        self._lead = weights
+        for entry in self._models:
+            other = entry.model()
+            if other is not None:
+                self._undo.append(self._stand_before(other))
+        self.job.by_hand = True
+        self._step()
+
+    def _stand_before(self, model: torch.nn.Module) -> Undo:
+        reference = weakref.ref(model)
+
+        def before() -> None:
+            model = reference()
+            if model is None or not (model.training and torch.is_grad_enabled()):
+                return
+            if not self.job.inside_backward():
+                self.called(model)
+
+        return model_call(model).stand_before(before)
+
+    # Losses -------------------------------------------------------------------------------------
+
+    def backward_begins(self, losses: Any) -> None:
+        """Gradients of these are about to be computed."""
+        self.job.backwards += 1
+        for entry in self._models:
+            entry.backward_begins()
+        if self._lead is not None:
+            self._absent += 1
+            return
+        if any(entry.changes for entry in self._models) and not self._unhooked:
+            return  # steps of the model are about to be counted
+        weight = next(leaves(losses), None)
+        if weight is not None:
+            self._losses = losses
+            self._computed_from(weight)
+            self._losses = None
+
+    def backward_ended(self) -> None:
+        """They are there, and the weights are still the same."""
+        for entry in self._models:
+            entry.backward_ended()
+
+    def _computed_from(self, weight: torch.Tensor) -> None:
+        leaf = next((leaf for leaf in self._leaves if leaf.weight() is weight), None)
+        if leaf is not None:
+            changed = leaf.changed(weight)
+        else:
+            kind = weight.shape, weight.dtype
+            gone = (leaf for leaf in self._leaves if leaf.weight() is None and leaf.kind == kind)
+            leaf = next(gone, None)
+            changed = leaf is not None
+            if leaf is None:
+                self._leaves = [*self._leaves[1 - LEAVES :], leaf := _Leaf(weight)]
+            leaf.put(weight)
+        if changed:
+            self._leaf_changed(leaf)
+
+    def _leaf_changed(self, leaf: _Leaf) -> None:
+        leaf.changes += 1
+        if self._lead_leaf is None:
+            if leaf.changes < CONFIRMED:
+                if leaf is self._leaves[0]:
+                    self._start_over()
+                return
+            self._lead_leaf, self.job.by_hand = leaf, True
+        if leaf is self._lead_leaf:
+            self._absent = 0
+            self._step()
+            return
+        self._absent += 1
+        if self._absent >= ABSENT:
+            self._lead_leaf, self._absent = leaf, 0
+
+
+def look(weight: torch.Tensor) -> Look | None:
+    """What changes with a tensor's values, read without any operator; None: it cannot be read."""
+    try:
+        functorch = torch._C._functorch
+        while functorch.is_functorch_wrapped_tensor(weight):
+            weight = functorch.get_unwrapped(weight)
+        if weight.layout is not torch.strided or not weight.numel():
+            return None
+        address, version = weight.data_ptr(), weight._version
+        if not on_cpu(weight) or not address:
+            return address, version
+        storage_bytes = weight.untyped_storage().nbytes()
+        room = int(storage_bytes - weight.storage_offset() * weight.element_size())
+        return address, version, ctypes.string_at(address, max(0, min(VALUES_BYTES, room)))
+    except (RuntimeError, AttributeError, NotImplementedError):  # no storage, an inference tensor
+        return None
+
+
+def on_cpu(weight: torch.Tensor) -> bool:
+    """Whether its values can be read without waiting for a device."""
+    return weight.device.type == "cpu"
+
+
+def leaves(losses: Any) -> Iterator[torch.Tensor]:
+    """The weights found in the graph of the first of these losses, near ones first."""
+    loss = losses if hasattr(losses, "grad_fn") else next(iter(losses), None)
+    stack = [getattr(loss, "grad_fn", None)]
+    visited: set[Any] = set()
+    while stack and len(visited) < NODES:
+        node = stack.pop()
+        if node is None or node in visited:
+            continue
+        visited.add(node)
+        weight = getattr(node, "variable", None)
+        if isinstance(weight, torch.Tensor):
+            yield weight
+        stack.extend(reversed([after for after, _ in node.next_functions]))
+
+
+def _called_from_python(model: torch.nn.Module) -> bool:
+    """Whether the model's call is surely not within code that torch.compile traces."""
+    compiled = type(model).__name__ == "OptimizedModule" or compiled_by_user(model)
+    return compiled or bool(model_call(model).layers)
+
+
+def _chosen(model: torch.nn.Module) -> list[tuple[weakref.ref[torch.nn.Module], str]]:
+    """The smallest weights that have a gradient; without any, the smallest of all.
+
+    Not those of embeddings that a forward pass itself rescales.
+    """
+    weights = [
+        (parameter, module, name)
+        for module in model.modules()
+        if getattr(module, "max_norm", None) is None
+        for name, parameter in module._parameters.items()
+        if parameter is not None and parameter.requires_grad
+    ]
+    trained = [entry for entry in weights if entry[0].grad is not None]
+    smallest = sorted(trained or weights, key=_elements)[:LOOKED_AT]
+    return [(weakref.ref(module), name) for _, module, name in smallest]
+
+
+def _elements(entry: tuple[torch.Tensor, torch.nn.Module, str]) -> int:
+    return entry[0].numel()
+
+
+def _gradient(weight: torch.Tensor) -> Look | None:
+    gradient = weight.grad
+    return look(gradient) if gradient is not None else None

@@ -1,0 +1,153 @@
+"""Where a program without an optimizer changes its weights: the lines of one step's update."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from flatout_agent import wire
+from flatout_agent.watch import places
+from flatout_agent.watch.tensors import tensors_in
+
+MOST_LINES = 40
+
+Weights = Callable[[], Iterable[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """One that the update may be made of."""
+
+    where: str
+    function: tuple[str, str]
+    """File and name of the function that it is called in, without comprehensions."""
+    passing_back: bool
+    """Called in a backward pass."""
+    weights: set[int]
+    """Storages of the weights that it changes."""
+    made: set[int]
+    """Storages of what it returns, but for those of what it gets."""
+
+
+class UpdateLines(TorchDispatchMode):
+    """Watches the operators of one step, from `start` to `end`."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, weights: Weights, inside_backward: Callable[[], bool]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own
+        self._weights, self._inside_backward = weights, inside_backward
+        self._before: set[int] = set()
+        self._operators: list[_Operator] = []
+        self._failed = False
+
+    @classmethod
+    def start(cls, weights: Weights, inside_backward: Callable[[], bool]) -> UpdateLines:
+        """Begin to watch."""
+        mode: Any = cls(weights, inside_backward)
+        mode._before = _storages(weights())
+        mode.__enter__()
+        watched: UpdateLines = mode
+        return watched
+
+    def end(self) -> wire.UpdateSeen | None:
+        """The lines; None: no operator that changes weights was seen."""
+        mode: Any = self
+        if _get_current_dispatch_mode_stack()[-1:] == [self]:
+            mode.__exit__(None, None, None)
+        return None if self._failed else self._seen()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if not self._failed:
+            try:
+                self._note(func, args, kwargs, out, sys._getframe(1))
+            except Exception:
+                self._failed = True  # no line is better than a wrong one
+        return out
+
+    def _note(self, func: Any, args: Any, kwargs: Any, out: Any, caller: Any) -> None:
+        passing_back = self._inside_backward()
+        changed = _storages(_written(func, args, kwargs)) & self._before
+        frame = places.user_frame(caller)
+        if frame is None or (passing_back and not changed):
+            if passing_back:
+                self._operators.append(_Operator("", ("", ""), True, set(), set()))
+            return
+        made = _storages(tensors_in(out)) - _storages(tensors_in((args, kwargs)))
+        where, function = places.location(frame), _function(frame)
+        self._operators.append(_Operator(where, function, passing_back, changed, made))
+
+    def _seen(self) -> wire.UpdateSeen | None:
+        anew = _storages(self._weights()) - self._before
+        # Memory is used again: who wrote it last has made the weight.
+        made_by = {
+            storage: at
+            for at, operator in enumerate(self._operators)
+            for storage in operator.made & anew
+        }
+        changes = sorted(
+            {at for at, operator in enumerate(self._operators) if operator.weights}
+            | set(made_by.values())
+        )
+        if not changes:
+            return None
+        last_backward = max(
+            (at for at, operator in enumerate(self._operators) if not operator.where), default=-1
+        )
+        functions = {self._operators[at].function for at in changes}
+        update = [
+            operator
+            for at, operator in enumerate(self._operators[: changes[-1] + 1])
+            if at in changes or (at > last_backward and operator.function in functions)
+        ]
+        tensors = set(made_by).union(*(self._operators[at].weights for at in changes))
+        lines = dict.fromkeys(operator.where for operator in update)
+        return wire.UpdateSeen(
+            where=self._operators[changes[0]].where,
+            function=self._operators[changes[0]].function[1],
+            lines=tuple(lines)[:MOST_LINES],
+            tensors=len(tensors),
+            operators=len(update),
+        )
+
+
+def _function(frame: FrameType) -> tuple[str, str]:
+    """File and name of the function; comprehensions and lambdas belong to the one around."""
+    code = frame.f_code
+    while code.co_name.startswith("<") and code.co_name != "<module>":
+        outer = places.user_frame(frame.f_back)
+        if outer is None or outer.f_code.co_filename != code.co_filename:
+            break
+        frame, code = outer, outer.f_code
+    return code.co_filename, code.co_name
+
+
+def _written(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The arguments that an operator changes in place."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return
+    for number, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[number] if number < len(args) else kwargs.get(argument.name)
+            yield from tensors_in([value])
+
+
+def _storages(tensors: Iterable[torch.Tensor]) -> set[int]:
+    """The addresses of their memory; those without any are left out."""
+    return {_storage(tensor) for tensor in tensors} - {0}
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return 0

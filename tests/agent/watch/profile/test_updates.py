@@ -1,0 +1,75 @@
+"""The lines by which a program without an optimizer changes its weights."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from flatout_agent.job import Job
+from flatout_agent.watch.profile.updates import UpdateLines
+
+
+def line(mark: str) -> str:
+    """Of this file, as reports name it."""
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    (number,) = [n for n, text in enumerate(lines, 1) if text.endswith(f"# {mark}")]
+    return f"{os.path.relpath(__file__)}:{number}"
+
+
+@torch.no_grad()
+def update(weights: list[torch.Tensor], averages: list[torch.Tensor]) -> None:
+    for weight, average in zip(weights, averages, strict=True):
+        average.mul_(0.9).add_(weight.grad)  # AVERAGE
+        weight.sub_(0.1 * average)  # CHANGE
+        weight.grad = None
+
+
+def test_the_lines_of_a_function_under_no_grad() -> None:
+    model, job = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1)), Job()
+    weights = list(model.parameters())
+    averages = [torch.zeros_like(weight) for weight in weights]
+    watched = UpdateLines.start(lambda: weights, job.inside_backward)
+    loss = model(torch.randn(3, 4)).square().mean()
+    loss.backward()
+    update(weights, averages)
+    print(loss.item())  # no part of the update
+    seen = watched.end()
+    assert seen is not None
+    assert (seen.where, seen.function) == (line("CHANGE"), "update")
+    assert seen.lines == (line("AVERAGE"), line("CHANGE"))
+    assert seen.tensors == 4
+    assert seen.operators == 4 * 4
+
+
+def test_weights_that_are_made_anew() -> None:
+    job = Job()
+    weights = [torch.randn(4, 4).requires_grad_() for _ in range(3)]
+    watched = UpdateLines.start(lambda: weights, job.inside_backward)
+    x = torch.randn(2, 4)
+    for weight in weights:
+        x = torch.tanh(x @ weight)
+    gradients = torch.autograd.grad(x.sum(), weights)
+    pairs = zip(weights, gradients, strict=True)
+    weights = [(w - 0.1 * g).detach().requires_grad_() for w, g in pairs]  # ANEW
+    seen = watched.end()
+    assert seen is not None
+    assert (seen.where, seen.tensors) == (line("ANEW"), 3)
+    assert seen.lines == (line("ANEW"),)
+
+
+def test_a_step_without_a_change_has_no_lines() -> None:
+    model, job = nn.Linear(4, 1), Job()
+    watched = UpdateLines.start(lambda: list(model.parameters()), job.inside_backward)
+    model(torch.randn(3, 4)).sum().backward()
+    assert watched.end() is None
+
+
+def test_what_it_leaves_behind() -> None:
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    watched = UpdateLines.start(list, lambda: False)
+    watched.end()
+    assert _get_current_dispatch_mode_stack() == []
