@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from diagnosing.job import made
@@ -18,6 +20,17 @@ def test_the_thread_and_its_line() -> None:
     assert (finding.code, finding.where) == ("HOST013", "train.py:7")
     assert '"watcher"' in finding.title
     assert made.saved_ms(finding, profile) == pytest.approx(0.36 * step_ms, rel=0.01)
+
+
+def test_what_handing_over_more_often_relieved_is_part_of_the_loss() -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    thread = HostThread("watcher", 0.2 * step_ms, Place("train.py", 7, "poll"))
+    profile = sampled.profile(threads=(thread,), waited_ms=0.1 * step_ms)
+    host = dataclasses.replace(profile.host, step_ms=0.4 * step_ms)
+    profile = dataclasses.replace(profile, host=host)
+    finding = made.only(CHECK, profile)
+    assert made.saved_ms(finding, profile) == pytest.approx(0.9 * 0.7 * step_ms, rel=0.01)
+    assert "handed the interpreter over" in finding.evidence
 
 
 @pytest.mark.parametrize(("cpu", "waited"), [(0.05, 0.4), (0.8, 0.01)])
