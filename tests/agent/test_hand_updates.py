@@ -13,6 +13,7 @@ from torch import nn
 
 from flatout_agent import hand_updates
 from flatout_agent.booster import Booster
+from flatout_agent.chain import Depth, model_call
 from flatout_agent.discovery import Discovery
 from flatout_agent.hand_updates import CONFIRMED, look
 from flatout_agent.job import Job
@@ -305,6 +306,25 @@ def test_gradients_set_to_zero_are_no_step_where_values_are_not_read(
             loss_of(model).backward()
             model.zero_grad()
         assert job.steps == 0
+
+
+def test_what_stands_before_a_call_may_change_its_layers() -> None:
+    """A boost is switched where a step ends: the call that follows is made under it."""
+    model, seen = net(), []
+
+    def layer(call: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def layered(*args: torch.Tensor) -> torch.Tensor:
+            seen.append(True)
+            return call(*args)
+
+        return layered
+
+    undo = model_call(model).stand_before(lambda: model_call(model).wrap(Depth.LAYOUT, layer))
+    model(torch.randn(3, 4))
+    assert seen == [True]
+    undo()
+    model(torch.randn(3, 4))
+    assert seen == [True, True]
 
 
 def test_a_look_tells_values_and_survives_odd_tensors() -> None:

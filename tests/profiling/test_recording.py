@@ -172,6 +172,26 @@ def test_a_program_with_few_steps_or_none_is_told_what_it_did() -> None:
     failed = records.why_not([Process(1, steps=steps)], 3, True)
     assert "failed after 2 steps (exit code 3)" in failed.message
     assert "never imported torch" in records.why_not([Process(1)], 0, True).message
+    ended = wire.Ended("program", 0, 0, 0.0, 0.0, backwards=1)
+    idle = records.why_not([Process(1, torch="2", ended=ended)], 0, True)
+    assert "called backward once, but no optimizer took a step" in idle.message
+    assert "torch.optim" in str(idle.next_step)
+
+
+def test_a_program_that_came_to_its_own_end_is_run_again_before_anything_is_told() -> None:
+    recorded = process(trace="a")
+    assert not records.ended_early([recorded])
+    recorded.ended = wire.Ended("window", 40, 0, 1.0, 0.0)
+    assert not records.ended_early([recorded])
+    recorded.ended = wire.Ended("program", 40, 0, 1.0, 0.0)
+    assert records.ended_early([recorded])
+
+
+def test_a_profiler_that_was_on_throughout() -> None:
+    on = process(profiler=True, profiler_where="train.py:3")
+    assert records.profiled_throughout([on]) is on.loop
+    assert records.profiled_throughout([process(trace="a"), on]) is None
+    assert "(train.py:3)" in records.why_not([on], 0, True).message
 
 
 def test_the_lowest_rank_with_a_trace_leads() -> None:

@@ -81,6 +81,11 @@ def test_a_boost_that_took_hold_in_one_rank_took_hold() -> None:
         ([], summary.NO_AGENT),
         ([[started()]], summary.NO_TORCH),
         ([[started(), wire.TorchSeen("2"), ended(0, 0, 0.0, 0.0)]], summary.NO_STEP),
+        (
+            [[started(), wire.TorchSeen("2"), wire.Ended("program", 0, 0, 0.0, 0.0, backwards=3)]],
+            "no training step was seen: the program called backward 3 times, but no optimizer took "
+            "a step and no weight was seen to change between these calls",
+        ),
         ([[started(), wire.TorchSeen("2")]], summary.CUT_SHORT),
         ([TRAINED], None),
         ([TRAINED, [started()]], None),

@@ -38,6 +38,11 @@ def outcome(log: Path, **changes: Any) -> Outcome:
     [
         ({"torch_seen": False}, "the program never imported torch"),
         ({}, "the program imported torch but took no optimizer step"),
+        (
+            {"backwards": 12},
+            "the program called backward 12 times, but no optimizer took a step and "
+            "no weight was seen to change between these calls",
+        ),
         ({"returncode": 3}, "took no optimizer step, exit code 3"),
         ({"returncode": -9}, "took no optimizer step; it was killed by signal 9"),
     ],
