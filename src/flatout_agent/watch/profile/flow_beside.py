@@ -55,6 +55,8 @@ class _Kinds:
     """What backward passes come from within their step."""
     weights: set[int] = field(default_factory=set)
     """Storages of the models, and others that are updated, that the loss is computed from."""
+    gradients: set[int] = field(default_factory=set)
+    """Storages that backward passes write to."""
     updates: set[int] = field(default_factory=set)
     descends: set[int] = field(default_factory=set)
     """From a backward pass of the same step, outside of modules."""
@@ -96,8 +98,8 @@ def _kinds(flow: Flow) -> _Kinds:
     kinds.needed = _closed(nodes, _behind(nodes, backward))
     kinds.loss = _behind(nodes, backward, within_step=True)
     kinds.descends = _descending(kinds)
-    gradients = {state.ref.cdata for index in backward for state in nodes[index].made}
-    taken = _taken(nodes, kinds.loss - backward) - gradients
+    kinds.gradients = {state.ref.cdata for index in backward for state in nodes[index].made}
+    taken = _taken(nodes, kinds.loss - backward) - kinds.gradients
     for index in kinds.descends - backward:
         written = {state.ref.cdata for state in nodes[index].made} & taken
         if written:
@@ -182,7 +184,7 @@ def _sources(kinds: _Kinds) -> dict[int, set[str]]:
         for storage, writer in kinds.takes[index]:
             if writer >= 0 and writer not in kinds.needed:
                 found |= sources[writer]
-            elif writer >= 0 and kinds.nodes[writer].backward:
+            elif storage in kinds.gradients:
                 found.add("gradients")
             elif storage in kinds.weights:
                 found.add("weights")

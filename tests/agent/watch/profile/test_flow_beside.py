@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import linecache
 from collections.abc import Callable
 from typing import Any
@@ -140,6 +141,19 @@ def test_norms_that_clip_the_gradients_are_the_training() -> None:
     loop = Loop()
     loop.clipping = True
     assert told(loop.followed()) == set()
+
+
+def test_gradients_that_are_cleared_in_place_are_still_gradients() -> None:
+    def spread(loop: Loop) -> None:
+        flat = torch.cat([p.grad.flatten() for p in loop.model.parameters()])  # joined
+        loop.kept.append(flat.sort().values[::10].tolist())  # sorted
+        loop.optimizer.zero_grad(set_to_none=False)
+
+    loop = Loop(spread)
+    loop.optimizer.zero_grad = functools.partial(  # type: ignore[method-assign]
+        loop.optimizer.zero_grad, set_to_none=False
+    )
+    assert ("sorted", "gradients") in told(loop.followed())
 
 
 def test_statistics_in_hooks_are_told_as_values_that_are_read() -> None:

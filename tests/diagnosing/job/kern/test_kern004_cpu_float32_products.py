@@ -24,6 +24,12 @@ def test_cpu_float32_products() -> None:
         assert findings("cpu-float32-products", changed(job, **facts)) == ()
 
 
+def test_singular_values_are_no_products() -> None:
+    job = cpu_profile(job__bf16=True, job__models__0__conv2d=0, ceilings=ceilings(CPU_BF16, "cpu"))
+    decomposing = of(job, operator("aten::_linalg_svd", Kind.MATMUL, 200.0))
+    assert findings("cpu-float32-products", decomposing) == ()
+
+
 def timed(name: str, seconds: dict[str, float], ms: float = 200.0) -> Product:
     return Product(name, ((4, 4), (4, 4)), ("float", "float"), ("", ""), 1.0, ms, seconds=seconds)
 

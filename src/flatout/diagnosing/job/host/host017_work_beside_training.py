@@ -22,7 +22,7 @@ and waiting together.
 
 ## Cure
 
-What reports, every N steps: nine tenths of its time go. An average or a copy of the weights in
+What reports, every N steps: nearly all of its time goes. An average or a copy of the weights in
 place, on all tensors at once: some seven tenths go. Gradients are added up by `backward` itself.
 
 ## References
