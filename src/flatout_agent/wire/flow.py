@@ -12,7 +12,9 @@ class UnreadSeen:
     """
 
     what: str
-    """ResNet() for a call of a module; else the costliest operators: mm, softmax."""
+    """ResNet() for a call of a module, probe() for one of a function of the user's; else the
+    costliest operators: mm, softmax.
+    """
     where: str | None = None
     """file:line of the user's code."""
     calls: float = 1.0
@@ -29,6 +31,10 @@ class UnreadSeen:
     """The same module is called on the same tensors elsewhere in the step, and that is read ..."""
     first_where: str | None = None
     """... on this line."""
+    module: str = ""
+    """The module that the function of the user's calls."""
+    forwards: float = 0.0
+    """Modules called in it in a step with gradients on, from outside of any other."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +109,34 @@ class BesideSeen:
 
 
 @dataclass(frozen=True)
+class RepeatSeen:
+    """Operators that a Python loop calls one by one, though none needs what another one gives."""
+
+    where: str
+    """file:line of the loop."""
+    source: str = ""
+    """Text of that line."""
+    lines: tuple[str, ...] = ()
+    """Lines that call the operators, the costliest first."""
+    operators: tuple[str, ...] = ()
+    """aten.convolution, aten.mm, the costliest first."""
+    shapes: tuple[str, ...] = ()
+    """Of what they take, in that order: 12x1x36x36, 1x1x5x5."""
+    calls: float = 0.0
+    """Of the costliest operator in a step."""
+    left: float = 0.0
+    """Calls of it that would be left: each needs the one before."""
+    kept: float = 0.0
+    """Such calls of all calls, by their time: 0..1."""
+    share: float = 1.0
+    """Of what these lines take that is in the loop."""
+    s: float = 0.0
+    """CPU seconds of a step in these operators, without the backward pass."""
+    modelling: bool = False
+    """Within a module's forward pass."""
+
+
+@dataclass(frozen=True)
 class FlowSeen:
     """The data flow of the counted steps, one or two."""
 
@@ -118,6 +152,8 @@ class FlowSeen:
     default_double: bool = False
     """torch.get_default_dtype() is float64."""
     returns: tuple[ReturnSeen, ...] = ()
+    repeats: tuple[RepeatSeen, ...] = ()
+    """The costliest first."""
     beside: tuple[BesideSeen, ...] = ()
     """The costliest first."""
     training: tuple[str, ...] = ()

@@ -16,6 +16,8 @@ CODES = {
     "float64": "KERN001",
     "anomaly": "LOOP001",
     "kept": "MEM005",
+    "channels": "HOST011",
+    "often": "LOOP007",
 }
 
 
@@ -29,7 +31,9 @@ def places(folder: Path, *faults: str) -> dict[str, list[Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("faults", [("unread", "mask", "float64"), ("anomaly", "kept")])
+@pytest.mark.parametrize(
+    "faults", [("unread", "mask", "float64"), ("anomaly", "kept"), ("channels", "often")]
+)
 def test_faults_are_named_with_their_lines(faults: tuple[str, ...], tmp_path: Path) -> None:
     expected = {CODES[fault]: [profiled.line(SCRIPT, fault)] for fault in faults}
     assert places(tmp_path, *faults) == expected

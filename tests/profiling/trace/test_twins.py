@@ -164,3 +164,28 @@ def test_long_steps_are_aligned_from_both_ends():
     found, same = align(mine, theirs, where, meaning)
     truth = np.r_[np.arange(4500), np.full(50, -1), np.arange(4500, count)]
     assert (found == truth).all() and same[found >= 0].all()
+
+
+def test_long_steps_that_differ_everywhere_are_matched_by_their_neighbours():
+    """A loop of which each turn flips its image or not: by chance, so no two steps are alike."""
+    turn, flip = np.arange(40), 99
+
+    def step(seed: int) -> np.ndarray:
+        chance = np.random.default_rng(seed)
+        turns = [[flip, *turn] if chance.random() < 0.5 else turn for _ in range(128)]
+        return np.concatenate([np.asarray(names) for names in turns])
+
+    mine, theirs = step(1), step(2)
+    found, same = align(mine, theirs, theirs, theirs.astype(np.uint64))
+    assert (found >= 0).mean() > 0.99
+    assert (theirs[found[found >= 0]] == mine[found >= 0]).all() and same[found >= 0].all()
+    assert (np.diff(found[(found >= 0) & (mine == 20)]) >= 0).all(), "in the same order"
+
+
+def test_neighbours_on_two_lines_tell_none():
+    names = np.tile(np.arange(50), 100)
+    mine, places = np.insert(names, 2500, 7), np.arange(len(names)) // 2500
+    found, _ = align(mine, names, places, np.zeros(len(names), np.uint64))
+    middle = found[1500:3500]
+    known = middle >= 0
+    assert (places[middle[known]] == (np.arange(1500, 3500)[known] > 2500)).all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +13,9 @@ from flatout.profiling.trace.recording import Flags, Ints
 MOST_CELLS = 6_000_000
 """Size limit of the table of common sequences: some hundredths of a second."""
 LEAST_MARGIN = 64
+AROUND = 3
+"""Neighbours on either side that tell an operator's line in long sequences that differ."""
+FACTOR = np.uint64(0x9E3779B97F4A7C15)
 RUN = 3
 """Where both sides have extra names, only runs of at least this many matches count."""
 
@@ -35,8 +40,10 @@ def align(left: Ints, right: Ints, places: Ints, meaning: NDArray[np.uint64]) ->
         True,
     )
     middle = slice(begin, count - end), slice(begin, len(right) - end)
-    if (count - begin - end) * (len(right) - begin - end) <= MOST_CELLS:
-        inner_matches, inner_same = _common(
+    inner, other = count - begin - end, len(right) - begin - end
+    if inner and other:
+        find = _common if inner * other <= MOST_CELLS else _by_context
+        inner_matches, inner_same = find(
             left[middle[0]], right[middle[1]], places[middle[1]], meaning[middle[1]]
         )
         matches[middle[0]] = np.where(inner_matches >= 0, inner_matches + begin, NOBODY)
@@ -81,6 +88,56 @@ def _common(
     if longest < min(count, len(right)):
         matches[~_in_runs(matches)] = NOBODY
     return matches, same_meaning
+
+
+def _by_context(
+    left: Ints, right: Ints, places: Ints, meaning: NDArray[np.uint64]
+) -> tuple[Ints, Flags]:
+    """Of sequences too long for the table: matches by a name with the names around it.
+
+    Only where all that stands so in `right` has one place; of these the one of the same rank.
+    Choices by chance in a loop make every two steps differ, but each turn of it is like some turn
+    of the other step.
+    """
+    contexts, group, counts = np.unique(_contexts(right), return_inverse=True, return_counts=True)
+    own = _contexts(left)
+    at = np.minimum(np.searchsorted(contexts, own), len(contexts) - 1)
+    is_there = contexts[at] == own
+    is_known = is_there & _is_one(group, places)[at]
+    same_meaning: Flags = is_known & _is_one(group, meaning)[at]
+    own_counts = np.bincount(at[is_there], minlength=len(contexts))
+    rank = _ranks(np.where(is_there, at, len(contexts)))
+    number = rank * counts[at] // np.maximum(own_counts[at], 1)
+    begins = np.cumsum(counts) - counts
+    matches = np.argsort(group, kind="stable")[np.minimum(begins[at] + number, len(right) - 1)]
+    return np.where(is_known, matches, NOBODY), same_meaning
+
+
+def _ranks(group: Ints) -> Ints:
+    """How many of the same group come before each."""
+    order = np.argsort(group, kind="stable")
+    begins = np.cumsum(np.bincount(group)) - np.bincount(group)
+    ranks = np.empty(len(group), np.int64)
+    ranks[order] = np.arange(len(group)) - begins[group[order]]
+    return ranks
+
+
+def _contexts(names: Ints) -> NDArray[np.uint64]:
+    """A number for each name with its neighbours."""
+    padded = np.pad((names + 2).astype(np.uint64), AROUND)
+    contexts = np.zeros(len(names), np.uint64)
+    for offset in range(2 * AROUND + 1):
+        contexts = contexts * FACTOR + padded[offset : offset + len(names)]
+    return contexts
+
+
+def _is_one(group: Ints, values: NDArray[Any]) -> Flags:
+    """For each group whether all its values are equal."""
+    representative = np.zeros(int(group.max()) + 1, values.dtype)
+    representative[group] = values
+    differing = np.bincount(group, weights=values != representative[group])
+    is_one: Flags = differing == 0
+    return is_one
 
 
 def _lengths(left: Ints, right: Ints) -> NDArray[np.int32]:

@@ -16,7 +16,8 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -45,7 +46,33 @@ KNOWN = ("aten", "prims", "torchvision")
 DOUBLES = (torch.float64, torch.complex128)
 WIDE = 64
 """Places at which float64 enters that are told apart."""
+OVERWRITING = frozenset(f"aten.{name}" for name in ("copy_", "fill_", "zero_"))
+"""What they write to has lost its value, or a part of it: they do not read it."""
+HANDING = frozenset(("aten._local_scalar_dense", "aten.equal"))
+"""They give the program a value."""
+LIFTING = ("aten.lift_fresh",)
+"""It gives a tensor made of Python's values to the operators."""
+DEEPEST = 24
+"""Lines of the user's that are noted of one operator's stack."""
 _storage_of: Callable[[torch.Tensor], Any] = torch._C.TensorBase.untyped_storage
+
+
+class FlowLine(NamedTuple):
+    """A line of a user's file that is being executed."""
+
+    file: str
+    """As the code object names it."""
+    number: int
+    function: str
+
+
+class FlowValue(NamedTuple):
+    """What a storage holds, as its last writer leaves it: see `FlowStorage`."""
+
+    constant: bool
+    signature: int
+    wide: int
+    away: str | None
 
 
 @dataclass(slots=True)
@@ -92,6 +119,13 @@ class FlowNode:
     """It counts, as batch normalisation does its batches."""
     sources: tuple[int, ...] = ()
     """Of a constant: the operators that made what it is made from."""
+    constant: bool = False
+    chain: tuple[FlowLine, ...] = ()
+    """The user's lines on the stack, the innermost first; empty in a backward pass."""
+    shapes: tuple[torch.Size, ...] = ()
+    """Of the tensors that it takes."""
+    onto: tuple[int, ...] = ()
+    """Operators that made what it overwrites."""
 
 
 @dataclass(slots=True)
@@ -106,6 +140,8 @@ class FlowCall:
     step: int
     begin: int
     end: int = -1
+    chain: tuple[FlowLine, ...] = ()
+    """The line that calls, and those that led to it."""
 
 
 @dataclass(slots=True)
@@ -120,6 +156,8 @@ class FlowConstant:
     digest: int
     compared: bool
     """By its bytes, not only by how it was made."""
+    changed: bool = False
+    """It is written to afterwards."""
 
 
 @dataclass(slots=True)
@@ -154,6 +192,8 @@ class _Facts:
     written: frozenset[int | str]
     random: bool
     read: bool
+    view: bool = False
+    """It makes no storage, writes to none, and gives nothing to the program."""
 
 
 @dataclass(slots=True)
@@ -175,6 +215,10 @@ class Flow:
         self.constants: list[FlowConstant] = []
         self.entries: list[FlowEntry] = []
         self.returns: list[FlowReturn] = []
+        self.given: dict[int, list[int]] = {}
+        """Number of an operator -> operators whose value the program has when it begins."""
+        self.backward_lines: tuple[FlowLine, ...] = ()
+        """The user's lines on the stack in a backward pass, where it runs on this thread."""
         self.step = 0
         self.steps = 0
         """Steps that are complete."""
@@ -186,6 +230,9 @@ class Flow:
         self._facts: dict[Any, _Facts] = {}
         self._open: list[FlowCall] = []
         self._hashed = 0
+        self._entered: dict[int, FlowConstant] = {}
+        self._lines: dict[FlowLine, str] = {}
+        self._known: dict[tuple[str, int, str], FlowLine] = {}
         self._undo: Undo = lambda: None
         self._batch: dict[int, str] = {}
         self._accelerated = any(
@@ -254,12 +301,16 @@ class Flow:
         facts = self._facts.get(func)
         if facts is None:
             facts = self._facts[func] = _facts(func)
-        lifted = facts.name == "aten.lift_fresh"
+        if facts.view and self._knows(args):
+            return
+        lifted = facts.name in LIFTING
         uses = self._uses(facts, args, kwargs) if not lifted else _Uses()
         results = _tensors(out)
         made, unknown = self._made(results)
         changed = [state for _, state, written in uses.tensors if written]
         read = facts.read or unknown or uses.unknown or self._value_read(facts, uses)
+        for _, state, _ in uses.tensors if facts.name in HANDING else ():
+            self._gives(state)
         if not (made or changed or read):
             return  # a view
         if len(self.nodes) >= MOST_OPERATORS:
@@ -269,39 +320,80 @@ class Flow:
         outward = any(state.outside for state in changed)
         node.read = read or (outward and not node.counter and "batch_norm" not in facts.name)
         signature = 0
-        constant = self._is_constant(node, facts, uses)
-        if constant:
+        node.constant = self._is_constant(node, facts, uses)
+        if node.constant:
             node.sources = node.deps if facts.name not in FROM_NOTHING else ()
             signature = self._signature(facts, uses, args, kwargs, results)
         wide = self._widened(node, uses, results)
         away = self._moved(node, uses, results) if self._accelerated else None
-        for state in node.made:
-            state.node = len(self.nodes)
-            state.constant, state.signature, state.wide = constant, signature, wide
-            state.away = away
-            state.version += 1
+        self._adopt(node, FlowValue(node.constant, signature, wide, away))
         for state in made:
             state.outside, state.version = False, 0
         self.nodes.append(node)
+
+    def _adopt(self, node: FlowNode, value: FlowValue) -> None:
+        """What it has made or changed holds this now."""
+        for state in node.made:
+            if state.node in self._entered:
+                self._entered[state.node].changed = True
+            state.node = len(self.nodes)
+            state.constant, state.signature, state.wide, state.away = value
+            state.version += 1
 
     def _node(
         self, facts: _Facts, uses: _Uses, made: tuple[FlowStorage, ...], s: float, flops: float
     ) -> FlowNode:
         backward = torch._C._current_graph_task_id() != -1
-        frame = places.user_frame(sys._getframe(1)) if not backward else None
+        chain = self._chain(sys._getframe(1)) if not (backward and self.backward_lines) else ()
+        if backward:
+            self.backward_lines, chain = self.backward_lines or chain, ()
+        deps, reads, shapes = set(), [], []
+        for tensor, state, _ in uses.tensors:
+            if state.node >= 0:
+                deps.add(state.node)
+            reads.append((state.ref.cdata, state.version))
+            shapes.append(tensor.shape)
         return FlowNode(
             facts.name,
-            places.location(frame) if frame is not None else None,
+            self._where(chain),
             s,
             flops,
             self.step,
-            tuple({state.node for _, state, _ in uses.tensors if state.node >= 0}),
-            tuple((state.ref.cdata, state.version) for _, state, _ in uses.tensors),
+            tuple(deps),
+            tuple(reads),
             made,
             backward,
             self._in_loader(),
             counter=_counts(uses),
+            chain=chain,
+            shapes=tuple(shapes),
+            onto=tuple(state.node for _, state, written in uses.tensors if written)
+            if facts.name in OVERWRITING
+            else (),
         )
+
+    def _chain(self, frame: FrameType | None) -> tuple[FlowLine, ...]:
+        """The user's lines from here outwards."""
+        lines: list[FlowLine] = []
+        frame = places.user_frame(frame)
+        while frame is not None and len(lines) < DEEPEST:
+            code = frame.f_code
+            key = code.co_filename, frame.f_lineno, code.co_name
+            line = self._known.get(key)
+            if line is None:
+                line = self._known[key] = FlowLine(*key)
+            lines.append(line)
+            frame = places.user_frame(frame.f_back)
+        return tuple(lines)
+
+    def _where(self, chain: tuple[FlowLine, ...]) -> str | None:
+        """file:line of the innermost of them."""
+        if not chain:
+            return None
+        where = self._lines.get(chain[0])
+        if where is None:
+            where = self._lines[chain[0]] = f"{places.display(chain[0].file)}:{chain[0].number}"
+        return where
 
     def _uses(self, facts: _Facts, args: Any, kwargs: dict[str, Any]) -> _Uses:
         uses = _Uses()
@@ -313,6 +405,15 @@ class Flow:
                 else:
                     uses.tensors.append((tensor, state, position in facts.written))
         return uses
+
+    def _knows(self, args: Any) -> bool:
+        """Whether a view is one of a known storage, which there is nothing more to note of."""
+        for value in args:
+            for tensor in _tensors(value):
+                key = _key(tensor)
+                if key is None or key not in self._states:
+                    return False
+        return True
 
     def _made(self, results: list[torch.Tensor]) -> tuple[list[FlowStorage], bool]:
         """Storages that are new, and whether something without storage is among the results."""
@@ -371,7 +472,10 @@ class Flow:
         if not facts.random and not facts.read:
             if facts.name in FROM_NOTHING:
                 return True
-            if all(state.constant for _, state, _ in uses.tensors):
+            for _, state, _ in uses.tensors:
+                if not state.constant:
+                    break
+            else:
                 return True
         for tensor, state, written in uses.tensors:
             if state.constant and not written and state.node >= 0:
@@ -395,10 +499,12 @@ class Flow:
             if tensor.dtype in DOUBLES and tensor.dim():
                 wide_input = True
                 bits |= state.wide
-        wide_output = any(tensor.dtype in DOUBLES and tensor.dim() for tensor in results)
+        wide_output = False
+        for tensor in results:
+            wide_output = wide_output or (tensor.dtype in DOUBLES and tensor.dim() > 0)
         if wide_output and not wide_input and not node.backward:
             bits = self._entry(FlowEntry(node.name, node.where))
-        for entry in self._entries_of(bits) if self.step == 0 else ():
+        for entry in self._entries_of(bits) if bits and self.step == 0 else ():
             entry.s += node.s
             entry.operators += 1
         return bits if wide_output else 0
@@ -443,17 +549,16 @@ class Flow:
             return
         digest = self._digest(tensor)
         layout = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
-        self.constants.append(
-            FlowConstant(
-                state.node,
-                self.step,
-                tuple(tensor.shape),
-                str(tensor.dtype).removeprefix("torch."),
-                size,
-                hash((*layout, state.signature if digest is None else digest)),
-                digest is not None,
-            )
+        constant = self._entered[state.node] = FlowConstant(
+            state.node,
+            self.step,
+            tuple(tensor.shape),
+            str(tensor.dtype).removeprefix("torch."),
+            size,
+            hash((*layout, state.signature if digest is None else digest)),
+            digest is not None,
         )
+        self.constants.append(constant)
 
     def _digest(self, tensor: torch.Tensor) -> int | None:
         """Of the bytes of its storage; None: too many, or not on the host."""
@@ -470,15 +575,16 @@ class Flow:
     def _call_begins(self, module: torch.nn.Module, args: Any) -> None:
         if not self.going or threading.get_ident() != self._thread:
             return
-        frame = places.user_frame(sys._getframe(1))
+        chain = self._chain(sys._getframe(1))
         call = FlowCall(
             id(module),
             type(module).__name__,
-            places.location(frame) if frame is not None else None,
+            self._where(chain),
             not self._open,
             torch.is_grad_enabled(),
             self.step,
             len(self.nodes),
+            chain=chain,
         )
         self._open.append(call)
         self.calls.append(call)
@@ -510,6 +616,12 @@ class Flow:
         state = self._states.get(key) if key is not None and self.going else None
         if state is not None and state.node >= 0:
             self.nodes[state.node].read = True
+            self._gives(state)
+
+    def _gives(self, state: FlowStorage) -> None:
+        """From the next operator on the program has its value."""
+        if state.node >= 0:
+            self.given.setdefault(len(self.nodes), []).append(state.node)
 
 
 def _facts(func: Any) -> _Facts:
@@ -523,12 +635,16 @@ def _facts(func: Any) -> _Facts:
     tags = set(getattr(func, "tags", ()))
     packet = str(getattr(func, "_overloadpacket", func))
     reading = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+    read = (bool(tags & reading) and packet != "aten._local_scalar_dense") or (
+        packet.partition(".")[0] not in KNOWN
+    )
+    aliases = [result.alias_info is not None for result in schema.returns]
     return _Facts(
         packet,
         frozenset(written),
         torch.Tag.nondeterministic_seeded in tags,
-        (bool(tags & reading) and packet != "aten._local_scalar_dense")
-        or packet.partition(".")[0] not in KNOWN,
+        read,
+        view=bool(aliases) and all(aliases) and not (written or read) and packet not in LIFTING,
     )
 
 
@@ -554,9 +670,10 @@ def _weak(tensor: torch.Tensor) -> StorageWeakRef:
 
 
 def _counts(uses: _Uses) -> bool:
-    return bool(uses.tensors) and all(
-        not tensor.dim() and not tensor.is_floating_point() for tensor, _, _ in uses.tensors
-    )
+    for tensor, _, _ in uses.tensors:
+        if tensor.dim() or tensor.is_floating_point():
+            return False
+    return bool(uses.tensors)
 
 
 def _fields(batch: Any, path: str = "", depth: int = 6) -> Iterator[tuple[str, torch.Tensor]]:

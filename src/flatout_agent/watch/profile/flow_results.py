@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 
 from flatout_agent import wire
-from flatout_agent.watch.profile.flow import Flow, FlowCall, FlowConstant, FlowNode
+from flatout_agent.watch.profile.flow import (
+    FROM_NOTHING,
+    Flow,
+    FlowCall,
+    FlowConstant,
+    FlowLine,
+    FlowNode,
+)
 from flatout_agent.watch.profile.flow_beside import beside
+from flatout_agent.watch.profile.flow_loops import repeats
+from flatout_agent.watch.profile.flow_unread import unread, with_sources
 
 LEAST = 0.01
 """Share of the step's operators, by time or by their operations, below which nothing is told."""
@@ -19,10 +28,17 @@ SLIGHT = 0.05
 """Share of the costliest source of float64 below which another is not told."""
 MOST = 8
 """Rows of each kind."""
+INITIAL = FROM_NOTHING | {
+    f"aten.{name}" for name in ("zeros", "ones", "full", "empty", "fill_", "zero_", "empty_strided")
+}
+"""They make values to begin with, for one pass over memory: no work to keep the result of."""
 
 
-def results(flow: Flow) -> wire.FlowSeen | None:
-    """None: the flow is not known to be whole. What compares two steps is left out after one."""
+def results(flow: Flow, training: Collection[FlowLine] = ()) -> wire.FlowSeen | None:
+    """None: the flow is not known to be whole. What compares two steps is left out after one.
+
+    training: the lines on the stack while `backward` runs, where they are known.
+    """
     if not flow.going:
         return None
     first = [node for node in flow.nodes if node.step == 0]
@@ -30,12 +46,13 @@ def results(flow: Flow) -> wire.FlowSeen | None:
     both = flow.steps >= 2
     entries = sorted(flow.entries, key=lambda entry: -entry.s)
     most_s = entries[0].s if entries else 0.0
-    rows, lines = beside(flow, _live(flow)) if both else ((), ())
+    live = _live(flow) if both else set()
+    rows, lines = beside(flow, live) if both else ((), ())
     return wire.FlowSeen(
         steps=flow.steps,
         operators=len(first),
         operators_s=operators_s,
-        unread=unread(flow, operators_s) if both else (),
+        unread=unread(flow, live, operators_s) if both else (),
         constants=constants(flow, operators_s) if both else (),
         doubles=tuple(
             wire.DoubleSeen(entry.what, entry.where, entry.part, entry.operators, entry.s)
@@ -44,43 +61,10 @@ def results(flow: Flow) -> wire.FlowSeen | None:
         ),
         default_double=torch.get_default_dtype() is torch.float64,
         returns=returns(flow),
+        repeats=repeats(flow, training),
         beside=rows,
         training=lines,
     )
-
-
-def unread(flow: Flow, operators_s: float) -> tuple[wire.UnreadSeen, ...]:
-    """Of the first step; what the second one takes is read, and what is still there may be."""
-    live = _live(flow)
-    flops = sum(node.flops for node in flow.nodes if node.step == 0)
-    dead_calls = _dead_calls(flow, live)
-    inside = {index for call in dead_calls for index in range(call.begin, call.end)}
-    inside = _with_sources(flow, inside)
-    rows: list[wire.UnreadSeen] = []
-    for where, calls in _grouped(dead_calls):
-        nodes = [node for call in calls for node in flow.nodes[call.begin : call.end]]
-        same = [_same_input(flow, call, live) for call in calls]
-        rows.append(
-            wire.UnreadSeen(
-                what=f"{calls[0].kind}()",
-                where=where,
-                calls=len(calls),
-                s=sum(node.s for node in nodes),
-                flops=sum(node.flops for node in nodes) / flops if flops else 0.0,
-                root=calls[0].root,
-                gradients=calls[0].gradients,
-                same_input=all(call is not None for call in same),
-                first_where=next((call.where for call in same if call is not None), None),
-            )
-        )
-    told = {row.where for row in rows}
-    rows += [row for row in _dead_lines(flow, live, inside) if row.where not in told]
-    return _worth(rows, operators_s)
-
-
-def _worth(rows: Iterable[wire.UnreadSeen], operators_s: float) -> tuple[wire.UnreadSeen, ...]:
-    worth = [row for row in rows if row.s >= LEAST * operators_s or row.flops >= LEAST]
-    return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
 
 
 def _live(flow: Flow) -> set[int]:
@@ -90,18 +74,7 @@ def _live(flow: Flow) -> set[int]:
         for index, node in enumerate(flow.nodes)
         if node.step > 0 or node.read or _kept(node, index)
     ]
-    return _with_sources(flow, waiting)
-
-
-def _with_sources(flow: Flow, indexes: Collection[int]) -> set[int]:
-    """These operators, and all that made what they take."""
-    reached, waiting = set(indexes), list(indexes)
-    while waiting:
-        for dep in flow.nodes[waiting.pop()].deps:
-            if dep not in reached:
-                reached.add(dep)
-                waiting.append(dep)
-    return reached
+    return with_sources(flow, waiting)
 
 
 def _kept(node: FlowNode, index: int) -> bool:
@@ -109,83 +82,46 @@ def _kept(node: FlowNode, index: int) -> bool:
     return any(state.node == index and not state.outside and state.alive for state in node.made)
 
 
-def _dead_calls(flow: Flow, live: Collection[int]) -> list[FlowCall]:
-    """The outermost calls of modules of which nothing is read."""
-    dead: list[FlowCall] = []
-    for call in flow.calls:
-        inside = dead and dead[-1].begin <= call.begin < dead[-1].end
-        if call.step or call.end <= call.begin or inside or call.where is None:
-            continue
-        own = [index for index in range(call.begin, call.end) if not flow.nodes[index].counter]
-        if own and not any(index in live for index in own) and not flow.nodes[own[0]].backward:
-            dead.append(call)
-    return dead
-
-
-def _grouped(calls: Iterable[FlowCall]) -> list[tuple[str | None, list[FlowCall]]]:
-    groups: dict[tuple[str | None, str], list[FlowCall]] = defaultdict(list)
-    for call in calls:
-        groups[call.where, call.kind].append(call)
-    return [(where, group) for (where, _), group in groups.items()]
-
-
-def _same_input(flow: Flow, dead: FlowCall, live: Collection[int]) -> FlowCall | None:
-    """A call of the same module on the same tensors that is read; None: there is none."""
-    taken = _inputs(flow, dead)
-    for call in flow.calls:
-        if call is dead or call.module != dead.module or call.step or call.end <= call.begin:
-            continue
-        if any(index in live for index in range(call.begin, call.end)) and (
-            taken <= _inputs(flow, call)
-        ):
-            return call
-    return None
-
-
-def _inputs(flow: Flow, call: FlowCall) -> set[tuple[int, int]]:
-    """Storages and their versions that a call takes from outside of it."""
-    nodes = flow.nodes[call.begin : call.end]
-    own = {state.ref.cdata for node in nodes for state in node.made}
-    return {read for node in nodes for read in node.reads if read[0] not in own}
-
-
-def _dead_lines(
-    flow: Flow, live: Collection[int], inside: Collection[int]
-) -> list[wire.UnreadSeen]:
-    """Operators outside of such calls that are not read, by the user's line."""
-    groups: dict[str, list[FlowNode]] = defaultdict(list)
-    for index, node in enumerate(flow.nodes):
-        if node.step or node.backward or node.loader or node.counter or node.where is None:
-            continue
-        if index not in live and index not in inside and "empty" not in node.name:
-            groups[node.where].append(node)
-    flops = sum(node.flops for node in flow.nodes if node.step == 0)
-    return [
-        wire.UnreadSeen(
-            what=_names(nodes),
-            where=where,
-            calls=1,
-            s=sum(node.s for node in nodes),
-            flops=sum(node.flops for node in nodes) / flops if flops else 0.0,
-        )
-        for where, nodes in groups.items()
-    ]
-
-
 def constants(flow: Flow, operators_s: float) -> tuple[wire.ConstantSeen, ...]:
     """Made in both steps by the same lines with the same result, by the last line of each."""
-    first = [constant for constant in flow.constants if constant.step == 0]
+    first = [
+        constant
+        for constant in flow.constants
+        if constant.step == 0 and not constant.changed and not _general(flow, constant)
+    ]
     again = Counter(_identity(flow, constant) for constant in flow.constants if constant.step == 1)
     groups: dict[str, list[FlowConstant]] = defaultdict(list)
     for constant in first:
         identity = _identity(flow, constant)
         where = _last_line(flow, constant.node)
-        if again[identity] and where is not None:
+        if again[identity] and where is not None and not _initial(flow, constant):
             again[identity] -= 1
             groups[where].append(constant)
     rows = [_constant(flow, where, group) for where, group in groups.items()]
     worth = [row for row in rows if row.s >= LEAST * operators_s / 4 or row.bytes >= LARGE]
     return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
+
+
+def _initial(flow: Flow, constant: FlowConstant) -> bool:
+    """Whether it is only filled with a number."""
+    return all(flow.nodes[index].name in INITIAL for index in _chain(flow, constant.node))
+
+
+def _general(flow: Flow, constant: FlowConstant) -> bool:
+    """Whether its line works on what changes in another call of a module: a layer on its input."""
+    node = flow.nodes[constant.node]
+    own = _innermost(flow, constant.node)
+    return any(
+        other.where == node.where and other.name == node.name and _innermost(flow, index) != own
+        for index, other in enumerate(flow.nodes)
+        if not (other.step or other.constant or other.backward)
+    )
+
+
+def _innermost(flow: Flow, index: int) -> FlowCall | None:
+    """The call of a module in which an operator ran."""
+    around = [call for call in flow.calls if call.begin <= index < call.end]
+    return around[-1] if around else None
 
 
 def _identity(flow: Flow, constant: FlowConstant) -> tuple[object, ...]:
@@ -237,11 +173,3 @@ def returns(flow: Flow) -> tuple[wire.ReturnSeen, ...]:
         for (left, back), sizes in groups.items()
     ]
     return tuple(sorted(rows, key=lambda row: -row.bytes)[:MOST])
-
-
-def _names(nodes: Iterable[FlowNode]) -> str:
-    """The costliest operators, as in mm, softmax."""
-    spent: dict[str, float] = defaultdict(float)
-    for node in nodes:
-        spent[node.name.partition(".")[2] or node.name] += node.s
-    return ", ".join(sorted(spent, key=lambda name: -spent[name])[:3])

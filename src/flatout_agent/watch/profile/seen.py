@@ -10,7 +10,7 @@ from flatout_agent import wire
 from flatout_agent.watch import places
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile, process, settings
-from flatout_agent.watch.profile.keeping import keeping_place
+from flatout_agent.watch.profile.keeping import CallSite, keeping_place
 from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.opens import WorkerOpens, calls_in_workers
 from flatout_agent.watch.profile.sharing import CoreSharing
@@ -121,7 +121,7 @@ class Window:
             input_shapes=max(1, len(loop.notes.shapes.get(0, ()))),
             memory_bytes=tuple(self.memory),
             anomaly=loop.anomaly,
-            eval_s=_mean([step.eval_s for step in self.steps]),
+            **self._evaluation(),
             unused_forwards=self._unused(count),
             losses_kept=loop.losses.kept(loop.job.steps),
             cores=self._cores(count),
@@ -129,6 +129,19 @@ class Window:
             **self._process(),
             **fields,
         )
+
+    def _evaluation(self) -> dict[str, Any]:
+        """What it takes of a training step, on average over the steps between two."""
+        every = steps_between(self.loop.steps)
+        tested = [step.eval_s for step in self.steps if step.tested]
+        mean_s = _mean([step.eval_s for step in self.steps])
+        site = calling_site(self.loop.eval_at, self.loop.loss_at)
+        return {
+            "eval_s": _mean(tested) / every if every and tested else mean_s,
+            "eval_every": every,
+            "eval_trained": self.loop.tested,
+            "eval_called": f"{places.display(site.path)}:{site.line}" if site else None,
+        }
 
     def _cores(self, count: int) -> wire.CoresSeen | None:
         """None: the window was cut short."""
@@ -198,3 +211,23 @@ def _mean(values: Sequence[float]) -> float:
 def _difference(now: dict[int, float], before: dict[int, float]) -> float | None:
     """CPU seconds of all workers in between; None: there are none that can be read."""
     return sum(s - before.get(pid, 0.0) for pid, s in now.items()) if now else None
+
+
+def steps_between(steps: Sequence[Step]) -> float | None:
+    """Steps from one evaluation to the next; None: fewer than two were seen."""
+    tested = [number for number, step in enumerate(steps) if step.tested]
+    return (tested[-1] - tested[0]) / (len(tested) - 1) if len(tested) > 1 else None
+
+
+def calling_site(inner: Sequence[CallSite], training: Sequence[CallSite]) -> CallSite | None:
+    """Where the function that trains calls what leads to `inner`; None: they share no function.
+
+    Both from the innermost line outwards. Where one line leads to both, as `trainer.fit(model)`
+    does, it is the line below that.
+    """
+    lines = {(site.path, site.function): site.line for site in reversed(training)}
+    for number, site in enumerate(inner):
+        line = lines.get((site.path, site.function))
+        if line is not None:
+            return inner[number - 1] if number and line == site.line else site
+    return None

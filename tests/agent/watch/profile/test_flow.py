@@ -72,8 +72,9 @@ def again(loop: Loop) -> Any:
 
 def test_a_second_forward_pass_on_the_same_input() -> None:
     (row,) = Loop(again).followed().unread
-    assert (row.what, row.calls, row.root, row.gradients) == ("Sequential()", 1, True, True)
-    assert text(row.where).endswith("# a second time")
+    assert (row.what, row.calls, row.root, row.gradients) == ("again()", 1, True, True)
+    assert row.module == "Sequential"
+    assert text(row.where) == "self.variable = self.extra(self)", "the outermost call"
     assert row.same_input
     assert text(row.first_where) == "self.output = self.model(self.x)"
     assert 0.2 < row.flops < 0.4
@@ -287,3 +288,74 @@ def test_an_error_of_a_model_is_the_programs() -> None:
     seen = results(flow)
     assert seen is not None
     assert seen.unread == ()
+
+
+class Parts(nn.Module):
+    """A model with a method beside `forward`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.layer = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(WIDTH, WIDTH)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x).relu()
+        return x + self.layer(x)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(x))
+
+
+def test_a_method_of_the_model_is_named_where_it_is_called() -> None:
+    def mirrored(loop: Loop) -> None:
+        features = loop.model.features(loop.x.flip(-1))  # not read
+        loop.kept = [len(features), loop.x.sum().item()]
+
+    loop = Loop(mirrored)
+    loop.model = Parts()
+    (row,) = loop.followed().unread
+    assert (row.what, row.module, row.calls) == ("features()", "Linear", 1)
+    assert text(row.where).endswith("# not read")
+
+
+class Layered(nn.Module):
+    """Aggregates what it is given along fixed edges, as layers of graph networks do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.own(x) + self.other(EDGES @ x)
+
+
+EDGES = torch.rand(256, 256)
+FEATURES = torch.rand(256, WIDTH)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_layer_on_a_fixed_input_is_no_constant(layers: int) -> None:
+    loop = Loop(lambda loop: loop.net(FEATURES).sum().backward())
+    loop.net = nn.Sequential(*[Layered() for _ in range(layers)])
+    assert len(loop.followed().constants) == (layers == 1)
+
+
+BUFFERS: dict[str, Callable[[Loop], Any]] = {
+    "scattered into": lambda loop: (
+        torch.zeros(256, WIDTH).index_add(0, INDEX, loop.output).sum().item()
+    ),
+    "changed afterwards": lambda loop: changed_afterwards(torch.arange(WIDTH) * 2.0, loop.output),
+}
+INDEX = torch.arange(256)
+
+
+def changed_afterwards(table: torch.Tensor, output: torch.Tensor) -> float:
+    wide = table.repeat(256, 1)
+    product = output.detach() * wide
+    wide += product
+    return wide.sum().item()
+
+
+@pytest.mark.parametrize("buffer", BUFFERS)
+def test_what_is_filled_or_changed_afterwards_is_no_constant(buffer: str) -> None:
+    assert Loop(BUFFERS[buffer]).followed().constants == ()

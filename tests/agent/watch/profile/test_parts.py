@@ -17,10 +17,10 @@ from flatout_agent.watch.calls import MAKERS, METHODS, Calls, opened
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile.flops import counter
 from flatout_agent.watch.profile.graphs import Forwards, Losses
-from flatout_agent.watch.profile.keeping import keeping_line
+from flatout_agent.watch.profile.keeping import CallSite, keeping_line
 from flatout_agent.watch.profile.process import Collections, worker_cpu_s
 from flatout_agent.watch.profile.recording import ProfilerRecording, other_profiler
-from flatout_agent.watch.profile.seen import step_times_s
+from flatout_agent.watch.profile.seen import calling_site, step_times_s, steps_between
 from flatout_agent.watch.profile.settings import debug_variables
 
 
@@ -264,3 +264,32 @@ def test_calls_that_wait_for_a_gpu_say_so(calls: Calls) -> None:
     torch.ones(1, device="cuda").item()
     (entry,) = [entry for (name, _), entry in calls.entries.items() if name == "Tensor.item"]
     assert entry.detail == "cuda"
+
+
+def test_steps_from_one_evaluation_to_the_next() -> None:
+    tested = [step % 3 == 2 for step in range(12)]
+    assert steps_between([Step(tested=test) for test in tested]) == 3
+    assert steps_between([Step(), Step(tested=True), Step()]) is None
+
+
+def site(line: int, function: str) -> CallSite:
+    return CallSite("train.py", line, function)
+
+
+@pytest.mark.parametrize(
+    ("inner", "training", "line"),
+    [
+        ([site(53, "evaluate"), site(72, "<module>")], [site(69, "<module>")], 72),
+        ([site(40, "fit")], [site(30, "step"), site(38, "fit")], 40),
+        ([site(20, "validation_step"), site(90, "main")],
+         [site(12, "training_step"), site(90, "main")], 20),
+        ([site(20, "score"), site(60, "validate"), site(90, "main")], [site(90, "main")], 60),
+        ([site(20, "score")], [site(30, "step")], None),
+        ([], [site(30, "step")], None),
+    ],
+)  # fmt: skip
+def test_where_the_training_loop_calls(
+    inner: list[CallSite], training: list[CallSite], line: int | None
+) -> None:
+    found = calling_site(inner, training)
+    assert (found.line if found is not None else None) == line

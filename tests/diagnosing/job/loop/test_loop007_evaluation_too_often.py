@@ -15,3 +15,20 @@ def test_evaluation_too_often() -> None:
     once_an_epoch = changed(job, seen__epochs=2)
     assert findings("evaluation-too-often", once_an_epoch) == ()
     assert findings("evaluation-too-often", cpu_profile(seen__eval_s=0.02)) == ()
+
+
+def test_one_that_returns_every_few_steps() -> None:
+    fields = {"seen__eval_s": 0.06, "seen__eval_where": "train.py:50"}
+    assert findings("evaluation-too-often", cpu_profile(**fields)) == ()
+    seldom = cpu_profile(**fields, seen__eval_every=50.0)
+    assert findings("evaluation-too-often", seldom) == ()
+    often = cpu_profile(**fields, seen__eval_every=2.0, seen__eval_called="train.py:90")
+    finding = only("evaluation-too-often", often)
+    assert finding.title == "evaluation after every 2 steps takes 17% of the time"
+    assert finding.where == "train.py:90"
+    assert "train.py:50" in finding.evidence
+
+
+def test_a_teacher_is_no_evaluation() -> None:
+    teacher = cpu_profile(seen__eval_s=0.6, seen__eval_trained=False)
+    assert findings("evaluation-too-often", teacher) == ()

@@ -1,4 +1,4 @@
-"""Operators are called one by one from a Python loop, on single elements, samples or parameters.
+"""Operators are called one by one from a Python loop, though one call could do for all.
 
 ## What it sees
 
@@ -7,9 +7,15 @@ them so small that the call and not the work is what takes time, for 4 % of the 
 filling a mask element by element, `.item()` for each parameter, a loss summed over samples, an
 average of weights parameter by parameter.
 
+And a loop, in the model or outside of it, whose operators need nothing of each other, by the data
+flow of a step: a convolution for each channel, attention head by head, augmentation image by image.
+Of the calls of one operator on equal shapes eight or more a step could be spared, they are three
+quarters of the loop, and with their backward pass it takes a tenth of the step. Layers and time
+steps, each of which takes what the one before has given, are no such loop.
+
 ## Why it matters
 
-Each call costs some microseconds of Python and dispatch, however small its tensors are. One
+Each call costs some microseconds of Python, dispatch and set-up, however small its tensors are. One
 operator on the whole tensor, or one `torch._foreach_` call on the list of parameters, does the same
 at once.
 
@@ -20,8 +26,10 @@ The line, its milliseconds a step, and the operators that it calls with their nu
 ## Cure
 
 The same on whole tensors. For parameters: `clip_grad_norm_`, `torch._foreach_norm`,
-`torch._foreach_lerp_`, `AveragedModel`. The gain: eight tenths of the line's time. Compiling the
-model does not cure it, because the line is not in the model.
+`torch._foreach_lerp_`, `AveragedModel`. The gain: eight tenths of the line's time. For loops of
+independent calls: `groups` of one convolution, `scaled_dot_product_attention` over all heads, the
+whole batch at once, `torch.bmm`. The gain: nine tenths of what their calls take beyond the work
+itself, by its operations and elements. Compiling the model does not cure what is not in the model.
 
 ## References
 
@@ -33,18 +41,22 @@ model does not cure it, because the line is not in the model.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import host_lines, savings
-from flatout.diagnosing.job.host import operator_loops
+from flatout.diagnosing.job.host import operator_loops, repeats
+from flatout.diagnosing.job.host.repeats import RepeatCost
 from flatout.diagnosing.job.host_lines import LineGroup
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
+from flatout_agent.wire import RepeatSeen
 
 CHECK = Check(code="HOST011", severity=Severity.WARNING, since="0.3.0")
 SPARED = 0.8
+REPEATED = 0.9
 READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 ELEMENTS = re.compile(r"aten::(select|slice|index|unbind|item|fill_|index_put_|_index_put_impl_)")
 PARAMETERS = re.compile(
@@ -53,28 +65,112 @@ PARAMETERS = re.compile(
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
-    """One finding for each function with such lines."""
+    """One finding for each function with such lines, and for each loop of independent calls."""
+    told: set[str] = set()
+    for cost in repeats.costs(profile):
+        saves = host_lines.saved_ms(profile, cost.spared_ms, REPEATED)
+        if repeats.worth(profile, cost, saves) and told.isdisjoint(cost.row.lines):
+            told.update(cost.row.lines)
+            yield _repeated(profile, cost, saves)
     looping = [line for loop in operator_loops.loops(profile) for line in loop.lines]
     for group in host_lines.by_function(profile, looping):
         operators = operator_loops.called_by(profile, group)
-        saves = host_lines.saved_ms(profile, SPARED / host_lines.SPARED * group.ms)
+        saves = host_lines.saved_ms(profile, group.ms, SPARED)
         if not host_lines.worth(profile, group) or not savings.worth(profile, saves):
             continue
-        share = units.share(group.ms / profile.anatomy.step_ms)
-        calls = sum(operator.calls for operator in operators)
-        text, commands = _cure(group, operators)
-        yield Diagnosis(
-            title=f"{_subject(operators)} one by one in a Python loop: "
-            f"{units.milliseconds(group.ms)}, {share} of the step",
-            evidence=f"{calls:,.0f} operators a step from here, "
-            f"{_names(operators)}; {host_lines.evidence(profile, group)}",
-            cure=Cure(text, savings.lines(group.where, group.where.source, *commands)),
-            severity=savings.severity(profile, saves),
-            where=str(group.where),
-            saves_ms=saves,
-            reason=f"eight tenths of {units.milliseconds(group.ms)} for {calls:,.0f} calls of "
-            "small operators",
+        if told.isdisjoint(str(line.where) for line in group.lines):
+            yield _looping(profile, group, operators, saves)
+
+
+def _repeated(profile: Profile, cost: RepeatCost, saves: float) -> Diagnosis:
+    row = cost.row
+    share = units.share(cost.ms / profile.anatomy.step_ms)
+    text, commands = _batched(row, cost.operators)
+    name = _first(row.operators).partition(".")[2]
+    return Diagnosis(
+        title=f"{name} is called {row.calls:.0f} times one by one in a Python loop, though no call "
+        f"needs another: {units.milliseconds(cost.ms)}, {share} of the step",
+        evidence=f"{row.where} {row.source}; {_costliest(cost.operators)}; on {_first(row.shapes)} "
+        f"each; in forward and backward pass {units.milliseconds(cost.ms)}; batched, "
+        f"{units.count(round(row.left), 'call')} would be left",
+        cure=Cure(text, savings.lines(row.where, row.source, *commands)),
+        severity=savings.severity(profile, saves),
+        where=row.where,
+        saves_ms=saves,
+        most_ms=cost.ms,
+        reason=f"{units.milliseconds(cost.spared_ms)} of it is what a call takes whatever its "
+        "size: one call for all spares that, the work itself stays",
+        covers=(row.where, *row.lines),
+    )
+
+
+def _first(words: Sequence[str]) -> str:
+    return next(iter(words), "")
+
+
+def _costliest(operators: Sequence[Operator]) -> str:
+    spent: dict[str, float] = defaultdict(float)
+    for operator in operators:
+        spent[operator.name] += operator.host_ms
+    most = sorted(spent, key=lambda name: -spent[name])[:3]
+    return ", ".join(f"{name} {units.milliseconds(spent[name])}" for name in most)
+
+
+def _batched(row: RepeatSeen, operators: Sequence[Operator]) -> tuple[str, tuple[str, ...]]:
+    """The cure that fits the operators of the loop."""
+    names = " ".join(row.operators)
+    if not row.modelling and PARAMETERS.search(row.source):
+        return _cure(row.source, operators)
+    if "convolution" in _first(row.operators):
+        if any(re.match(r"\d+x1x", shape) for shape in row.shapes):
+            return (
+                "Convolve all channels at once: a depthwise convolution, with groups.",
+                ("F.conv2d(x, kernel.expand(channels, 1, -1, -1), groups=channels)",),
+            )
+        return (
+            "Convolve once: inputs with the same weights as one batch, with different weights as "
+            "groups of one convolution.",
+            ("F.conv2d(torch.cat(inputs, 1), torch.cat(weights), groups=len(inputs))",),
         )
+    if row.modelling and re.search(r"bmm|mm|matmul", names) and re.search(r"softmax|exp", names):
+        return (
+            "Compute all heads at once: one projection, then fused attention on "
+            "(batch, heads, length, size).",
+            ("q, k, v = qkv(x).unflatten(-1, (3, heads, size)).permute(2, 0, 3, 1, 4)",
+             "y = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+             "y = y.transpose(1, 2).flatten(2)"),
+        )  # fmt: skip
+    if not row.modelling:
+        return (
+            "Vectorise it: do it once on the whole batch, with random numbers of the batch's size; "
+            "or sample by sample in the data set, where a loader's workers do it meanwhile.",
+            ("# on the whole batch: torch.stack(samples), then each operator once",),
+        )
+    return (
+        "Stack the inputs and call it once for all: a larger batch, or a batched product over "
+        "stacked weights.",
+        ("y = operator(torch.stack(inputs)).unbind()  # other weights: torch.bmm, torch.vmap",),
+    )
+
+
+def _looping(
+    profile: Profile, group: LineGroup, operators: Sequence[Operator], saves: float
+) -> Diagnosis:
+    share = units.share(group.ms / profile.anatomy.step_ms)
+    calls = sum(operator.calls for operator in operators)
+    text, commands = _cure(" ".join(line.where.source for line in group.lines), operators)
+    return Diagnosis(
+        title=f"{_subject(operators)} one by one in a Python loop: "
+        f"{units.milliseconds(group.ms)}, {share} of the step",
+        evidence=f"{calls:,.0f} operators a step from here, "
+        f"{_names(operators)}; {host_lines.evidence(profile, group)}",
+        cure=Cure(text, savings.lines(group.where, group.where.source, *commands)),
+        severity=savings.severity(profile, saves),
+        where=str(group.where),
+        saves_ms=saves,
+        reason=f"eight tenths of {units.milliseconds(group.ms)} for {calls:,.0f} calls of "
+        "small operators",
+    )
 
 
 def _subject(operators: Sequence[Operator]) -> str:
@@ -94,8 +190,7 @@ def _names(operators: Sequence[Operator]) -> str:
     return ", ".join(f"{operator.name} {operator.calls:,.0f} times" for operator in most)
 
 
-def _cure(group: LineGroup, operators: Sequence[Operator]) -> tuple[str, tuple[str, ...]]:
-    source = " ".join(line.where.source for line in group.lines)
+def _cure(source: str, operators: Sequence[Operator]) -> tuple[str, tuple[str, ...]]:
     names = " ".join(operator.name for operator in operators)
     if PARAMETERS.search(source) and re.search(r"norm|pow|item", names):
         return (

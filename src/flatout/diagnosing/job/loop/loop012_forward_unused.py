@@ -81,7 +81,7 @@ def _unread(profile: Profile) -> float:
     """Such calls of a step whose outputs are not read either."""
     seen = flow.of(profile)
     rows = seen.unread if seen is not None else ()
-    return sum(row.calls for row in rows if row.root and row.gradients)
+    return sum(row.forwards for row in rows)
 
 
 def _forward_ms(profile: Profile) -> tuple[float, str]:

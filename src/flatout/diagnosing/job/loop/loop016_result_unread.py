@@ -13,8 +13,8 @@ gives what is there already, and in training mode it moves the statistics of bat
 
 ## Evidence
 
-The call and its line, its share of the step, and whether the same module is called on the same
-tensors on another line.
+The outermost call of which nothing is read and its line, its share of the step, and whether the
+same module is called on the same tensors on another line.
 
 ## Cure
 
@@ -71,29 +71,31 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 def _title(row: UnreadSeen) -> str:
     if not row.what.endswith("()"):
         return f"the result of {row.what} is read by nobody"
-    again = "a second time on the same input, and " if row.same_input else ""
+    again = "a second time on the same input, and " if row.same_input and not row.module else ""
     return f"{row.what.removesuffix('()')} is called {again}{'' if again else 'and '}" + (
         "nobody reads the result"
     )
 
 
 def _first(row: UnreadSeen) -> str:
+    calls = f"; it calls {row.module}" if row.module else ""
     if not row.same_input or row.first_where is None:
-        return ""
-    return f"; the call at {row.first_where} gives the same"
+        return calls
+    return f"{calls}; the call at {row.first_where} gives the same"
 
 
 def _cure(row: UnreadSeen) -> Cure:
-    if row.same_input:
+    if row.same_input and not row.module:
         return Cure(
             "Remove this call; where its result is needed, use that of the first one.",
             savings.lines(row.where, "again = model(x)"),
         )
+    call = f"{row.what.removesuffix('()')}(...)" if row.module else "model(x)"
     return Cure(
         "Remove it, or compute it only in the steps that read its result.",
         savings.lines(
             row.where,
-            "extra = model(x)",
-            "extra = model(x) if step % 100 == 0 else None",
+            f"extra = {call}",
+            f"extra = {call} if step % 100 == 0 else None",
         ),
     )

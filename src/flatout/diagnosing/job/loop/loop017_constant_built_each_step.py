@@ -4,8 +4,10 @@
 
 Operators that make a tensor from numbers, or from tensors that training does not change, and give
 the same shape, dtype and bytes in two consecutive steps: masks, positions, tables, one-hot
-targets, converted constants. Random ones and what the loader gives do not count. Tensors on an
-accelerator are compared by the operators and numbers that make them, and then told as likely.
+targets, converted constants. Random ones, what the loader gives, what is only filled with a number,
+what is written to later, and what a layer makes of a fixed input by code that it also runs on what
+changes do not count. Tensors on an accelerator are compared by the operators and numbers that make
+them, and then told as likely.
 
 ## Why it matters
 

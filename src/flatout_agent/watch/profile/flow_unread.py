@@ -1,0 +1,184 @@
+"""Calls and operators whose results nobody reads, named by the outermost futile call."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
+
+from flatout_agent import wire
+from flatout_agent.watch import places
+from flatout_agent.watch.profile.flow import Flow, FlowCall, FlowLine, FlowNode
+
+LEAST = 0.01
+"""Share of the step's operators, by time or by their operations, below which nothing is told."""
+MOST = 8
+"""Rows."""
+Stack = tuple[FlowLine, ...]
+
+
+def unread(flow: Flow, live: Collection[int], operators_s: float) -> tuple[wire.UnreadSeen, ...]:
+    """Of the first step; what the second one takes is read, and what is still there may be.
+
+    live: operators whose result somebody reads, or may read yet.
+    """
+    futile = _futile(flow, live)
+    dead_calls = _dead_calls(flow, live)
+    inside = {index for call in dead_calls for index in range(call.begin, call.end)}
+    rows = [_called(flow, calls, live, futile) for calls in _grouped(dead_calls, futile)]
+    told = {row.where for row in rows}
+    inside = with_sources(flow, inside)
+    rows += [row for row in _lines(flow, live, inside, futile) if row.where not in told]
+    worth = [row for row in rows if row.s >= LEAST * operators_s or row.flops >= LEAST]
+    return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
+
+
+def with_sources(flow: Flow, indexes: Collection[int]) -> set[int]:
+    """These operators, and all that made what they take."""
+    reached, waiting = set(indexes), list(indexes)
+    while waiting:
+        for dep in flow.nodes[waiting.pop()].deps:
+            if dep not in reached:
+                reached.add(dep)
+                waiting.append(dep)
+    return reached
+
+
+def _own(node: FlowNode) -> bool:
+    """Of the first step's own code, and not only counting."""
+    return not (node.step or node.backward or node.loader or node.counter)
+
+
+def _futile(flow: Flow, live: Collection[int]) -> set[Stack]:
+    """Stacks of the user's lines, the innermost first, below which nothing is read."""
+    below: dict[Stack, bool] = {}
+    for index, node in enumerate(flow.nodes):
+        if _own(node):
+            below[node.chain] = below.get(node.chain, False) or index in live
+    reads: dict[Stack, bool] = {}
+    for chain, read in below.items():
+        for at in range(len(chain)):
+            reads[chain[at:]] = reads.get(chain[at:], False) or read
+    return {stack for stack, read in reads.items() if not read}
+
+
+def _outermost(stack: Stack, futile: Collection[Stack]) -> int:
+    """Position in a stack of the outermost line below which nothing is read; 0: its own."""
+    at = 0
+    while at + 1 < len(stack) and stack[at + 1 :] in futile:
+        at += 1
+    return at
+
+
+def _dead_calls(flow: Flow, live: Collection[int]) -> list[FlowCall]:
+    """The outermost calls of modules of which nothing is read."""
+    dead: list[FlowCall] = []
+    for call in flow.calls:
+        inside = dead and dead[-1].begin <= call.begin < dead[-1].end
+        if call.step or call.end <= call.begin or inside or call.where is None:
+            continue
+        own = [index for index in range(call.begin, call.end) if not flow.nodes[index].counter]
+        if own and not any(index in live for index in own) and not flow.nodes[own[0]].backward:
+            dead.append(call)
+    return dead
+
+
+def _grouped(calls: Iterable[FlowCall], futile: Collection[Stack]) -> list[list[FlowCall]]:
+    """By the outermost line that calls them for nothing; by the module where it is their own."""
+    groups: dict[tuple[Stack, str], list[FlowCall]] = defaultdict(list)
+    for call in calls:
+        at = _outermost(call.chain, futile)
+        groups[call.chain[at:], call.kind if at == 0 else ""].append(call)
+    return list(groups.values())
+
+
+def _called(
+    flow: Flow, calls: Sequence[FlowCall], live: Collection[int], futile: Collection[Stack]
+) -> wire.UnreadSeen:
+    """Of calls with the same outermost line."""
+    first = calls[0]
+    at = _outermost(first.chain, futile)
+    outer = first.chain[at:]
+    nodes = [
+        node
+        for index, node in enumerate(flow.nodes)
+        if _own(node)
+        and (node.chain[-len(outer) :] == outer if at else _within(index, calls))
+    ]  # fmt: skip
+    flops = sum(node.flops for node in flow.nodes if node.step == 0)
+    same = [_same_input(flow, call, live) for call in calls]
+    functions = [line.function for line in reversed(first.chain[:at])]
+    called = next((name for name in functions if not name.startswith("<")), "")
+    return wire.UnreadSeen(
+        what=f"{called or first.kind}()",
+        where=_text(outer[0]),
+        calls=min(Counter((call.where, call.module) for call in calls).values())
+        if at
+        else len(calls),
+        s=sum(node.s for node in nodes),
+        flops=sum(node.flops for node in nodes) / flops if flops else 0.0,
+        root=first.root,
+        gradients=first.gradients,
+        same_input=all(call is not None for call in same),
+        first_where=next((call.where for call in same if call is not None), None),
+        module=first.kind if called else "",
+        forwards=sum(call.root and call.gradients for call in calls),
+    )
+
+
+def _within(index: int, calls: Iterable[FlowCall]) -> bool:
+    return any(call.begin <= index < call.end for call in calls)
+
+
+def _text(line: FlowLine) -> str:
+    return f"{places.display(line.file)}:{line.number}"
+
+
+def _same_input(flow: Flow, dead: FlowCall, live: Collection[int]) -> FlowCall | None:
+    """A call of the same module on the same tensors that is read; None: there is none."""
+    taken = _inputs(flow, dead)
+    for call in flow.calls:
+        if call is dead or call.module != dead.module or call.step or call.end <= call.begin:
+            continue
+        if any(index in live for index in range(call.begin, call.end)) and (
+            taken <= _inputs(flow, call)
+        ):
+            return call
+    return None
+
+
+def _inputs(flow: Flow, call: FlowCall) -> set[tuple[int, int]]:
+    """Storages and their versions that a call takes from outside of it."""
+    nodes = flow.nodes[call.begin : call.end]
+    own = {state.ref.cdata for node in nodes for state in node.made}
+    return {read for node in nodes for read in node.reads if read[0] not in own}
+
+
+def _lines(
+    flow: Flow, live: Collection[int], inside: Collection[int], futile: Collection[Stack]
+) -> list[wire.UnreadSeen]:
+    """Operators outside of such calls that are not read, by the user's outermost such line."""
+    groups: dict[str, list[FlowNode]] = defaultdict(list)
+    for index, node in enumerate(flow.nodes):
+        if not _own(node) or node.where is None or index in live or index in inside:
+            continue
+        if "empty" not in node.name:
+            groups[_text(node.chain[_outermost(node.chain, futile)])].append(node)
+    flops = sum(node.flops for node in flow.nodes if node.step == 0)
+    return [
+        wire.UnreadSeen(
+            what=_names(nodes),
+            where=where,
+            calls=1,
+            s=sum(node.s for node in nodes),
+            flops=sum(node.flops for node in nodes) / flops if flops else 0.0,
+        )
+        for where, nodes in groups.items()
+    ]
+
+
+def _names(nodes: Iterable[FlowNode]) -> str:
+    """The costliest operators, as in mm, softmax."""
+    spent: dict[str, float] = defaultdict(float)
+    for node in nodes:
+        spent[node.name.partition(".")[2] or node.name] += node.s
+    return ", ".join(sorted(spent, key=lambda name: -spent[name])[:3])
