@@ -80,14 +80,11 @@ class ProfileWatch(Watcher):
         self.profiler_where: str | None = None
         self._profiled_from: int | None = None
         """Steps before the first under the script's own profiler."""
-        self._restore_profilers = (
-            hold_off() if orders.without_profiler else give_way(self._script_profiles)
-        )
+        self._restore_profilers = self._stand_before_profilers()
         self._began: float | None = None
         self._warm_from = 0
         self._recompiles = 0
-        self._waited = 0
-        self._attempts = 0
+        self._waited = self._attempts = 0
         self._sampled: list[Step] = []
         self._worker_pids: list[int] = []
         self._sampling_began = 0.0
@@ -180,6 +177,12 @@ class ProfileWatch(Watcher):
         synchronize(self.job)
         self.phase = "window"
         self.window.begins(self.job.device)
+
+    def _stand_before_profilers(self) -> Callable[[], None]:
+        """Note where the script starts its own profiler, or keep that from recording."""
+        if self.orders.without_profiler:
+            return hold_off()
+        return give_way(self._script_profiles)
 
     def _script_profiles(self) -> None:
         """The script starts a profiler of torch's."""
