@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from diagnosing.job.made import cpu_profile
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.diagnose import diagnose, problems
+from flatout.diagnosing.diagnose import diagnose, diagnose_profile, problems
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.machine import Machine
+from flatout.nouns.profile import Profile
 from machines.healthy import HEALTHY, workstation
 
 
@@ -54,6 +56,35 @@ def test_a_consequence_is_left_out() -> None:
         "ENV001",
         "ENV003",
     ]
+
+
+def job_check(code: str, where: str, saves_ms: float, **fields: Any) -> Any:
+    module = fake(code)
+
+    def check(profile: Profile) -> Iterator[Diagnosis]:
+        yield Diagnosis(code, "", Cure("Do it."), where=where, saves_ms=saves_ms, **fields)
+
+    module.check = check
+    return module
+
+
+def found(*modules: Any) -> set[str]:
+    return {finding.code for finding in diagnose_profile(cpu_profile(), modules)}
+
+
+def test_the_time_of_lines_is_told_once() -> None:
+    whole = job_check("HOST010", "a.py:1", 60.0, covers=("a.py:1", "a.py:2"))
+    assert found(whole, job_check("HOST011", "a.py:2", 80.0)) == {"HOST010"}
+    assert found(whole, job_check("HOST011", "a.py:2", 200.0)) == {"HOST010", "HOST011"}
+    assert found(whole, job_check("HOST011", "a.py:3", 30.0)) == {"HOST010", "HOST011"}
+    assert found(whole, job_check("LOOP008", "a.py:2", 30.0)) == {"HOST010", "LOOP008"}
+    called = job_check("HOST011", "a.py:9", 30.0, covers=("a.py:9", "a.py:2"))
+    assert found(whole, called) == {"HOST010"}
+
+
+def test_how_needless_work_is_done_does_not_matter() -> None:
+    needless = job_check("HOST017", "a.py:1", 60.0, covers=("a.py:1", "a.py:2"), needless=True)
+    assert found(needless, job_check("HOST011", "a.py:2", 250.0, covers=("a.py:1",))) == {"HOST017"}
 
 
 def test_what_was_not_found_hides_nothing() -> None:

@@ -110,7 +110,9 @@ def _without_parts(found: Sequence[tuple[Finding, Diagnosis]]) -> list[Finding]:
 def _is_part(pair: tuple[Finding, Diagnosis], whole: tuple[Finding, Diagnosis]) -> bool:
     """Of another code, of a family that tells whose time it is, and not much larger."""
     finding, covering = pair[0], whole[0]
-    if finding.where not in whole[1].covers or finding.code == covering.code:
+    lines = set(pair[1].covers) - {finding.where}
+    is_within = bool(lines) and lines <= set(whole[1].covers)
+    if finding.code == covering.code or not (finding.where in whole[1].covers or is_within):
         return False
     if finding.gain is None or covering.gain is None or not finding.code.startswith(OF_TIME):
         return False
