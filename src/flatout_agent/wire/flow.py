@@ -134,6 +134,8 @@ class RepeatSeen:
     """CPU seconds of a step in these operators, without the backward pass."""
     modelling: bool = False
     """Within a module's forward pass."""
+    own_weights: bool = False
+    """Each turn has weights of its own."""
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,14 @@ def _row(flow: Flow, loop: AstLoop, groups: Sequence[_Group]) -> wire.RepeatSeen
         share=min(1.0, seconds / there) if there else 1.0,
         s=seconds,
         modelling=inside,
+        own_weights=_have_own_weights(flow, most),
     )
+
+
+def _have_own_weights(flow: Flow, group: _Group) -> bool:
+    taken = [{storage for storage, _ in flow.nodes[index].reads} for index in group.members]
+    weights = {frozenset(storages & flow.owned.keys()) for storages in taken}
+    return len(weights) > group.calls / 2
 
 
 def _site(flow: Flow, group: _Group) -> tuple[str, FlowLine]:

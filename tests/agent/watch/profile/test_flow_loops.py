@@ -138,6 +138,7 @@ def test_attention_head_by_head() -> None:
     assert row.source.endswith("# heads")
     assert (row.left, row.modelling) == (2, True), "one for each block"
     assert {"aten.bmm", "aten._softmax"} <= set(row.operators)
+    assert row.s > 0
     assert any("softmax" in text(line) for line in row.lines)
     assert 0.05 < row.kept < 0.2
 
@@ -149,6 +150,7 @@ def test_a_convolution_for_each_channel() -> None:
     assert (row.calls, row.left) == (WIDTH, 1)
     assert row.operators == ("aten.convolution",)
     assert row.shapes == ("12x1x12, 1x1x3",)
+    assert not row.own_weights
 
 
 def test_augmentation_sample_by_sample() -> None:
@@ -258,3 +260,4 @@ class Towers(nn.Module):
 def test_the_loop_whose_turns_need_nothing_of_each_other_is_named() -> None:
     (row,) = told(Towers())
     assert text(row.where).endswith("# towers")
+    assert row.own_weights

@@ -86,20 +86,27 @@ def test_on_a_gpu_only_the_time_that_it_waits_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operators", "modelling", "shape", "words"),
+    ("operators", "own_weights", "shape", "words"),
     [
         (("aten.mm", "aten.bmm", "aten._softmax"), True, "6x160x160", "scaled_dot_product"),
         (("aten.convolution",), True, "1x24x36x36", "groups=len(inputs)"),
-        (("aten.grid_sampler_2d", "aten.flip"), False, "3x32x32", "whole batch"),
-        (("aten.addmm",), True, "64x8", "torch.stack(inputs)"),
+        (("aten.convolution",), False, "1x24x36x36", "flatten(0, 1)"),
+        (("aten.addmm",), True, "64x8", "torch.bmm"),
+        (("aten.addmm",), False, "64x8", "flatten(0, 1)"),
     ],
 )
 def test_the_cure_fits_the_operators(
-    operators: tuple[str, ...], modelling: bool, shape: str, words: str
+    operators: tuple[str, ...], own_weights: bool, shape: str, words: str
 ) -> None:
-    row = dataclasses.replace(ROW, operators=operators, modelling=modelling, shapes=(shape,))
+    row = dataclasses.replace(ROW, operators=operators, own_weights=own_weights, shapes=(shape,))
     finding = made.only(CHECK, job(FORWARD, BACKWARD, row=row))
     assert words in " ".join((finding.cure.text, *finding.cure.commands))
+
+
+def test_outside_of_the_model_it_is_done_on_the_whole_batch() -> None:
+    row = dataclasses.replace(ROW, operators=("aten.flip", "aten.mul"), modelling=False)
+    finding = made.only(CHECK, job(FORWARD, BACKWARD, row=row))
+    assert "whole batch" in finding.cure.text
 
 
 def test_python_between_the_operators_is_spared_with_them() -> None:

@@ -127,11 +127,11 @@ def _batched(row: RepeatSeen, operators: Sequence[Operator]) -> tuple[str, tuple
                 "Convolve all channels at once: a depthwise convolution, with groups.",
                 ("F.conv2d(x, kernel.expand(channels, 1, -1, -1), groups=channels)",),
             )
-        return (
-            "Convolve once: inputs with the same weights as one batch, with different weights as "
-            "groups of one convolution.",
-            ("F.conv2d(torch.cat(inputs, 1), torch.cat(weights), groups=len(inputs))",),
-        )
+        if row.own_weights:
+            return (
+                "Convolve once: the convolutions as groups of one.",
+                ("F.conv2d(torch.cat(inputs, 1), torch.cat(weights), groups=len(inputs))",),
+            )
     if row.modelling and re.search(r"bmm|mm|matmul", names) and re.search(r"softmax|exp", names):
         return (
             "Compute all heads at once: one projection, then fused attention on "
@@ -146,10 +146,14 @@ def _batched(row: RepeatSeen, operators: Sequence[Operator]) -> tuple[str, tuple
             "or sample by sample in the data set, where a loader's workers do it meanwhile.",
             ("# on the whole batch: torch.stack(samples), then each operator once",),
         )
+    if row.own_weights:
+        return (
+            "Compute all at once: a batched product over stacked weights.",
+            ("y = torch.bmm(torch.stack(inputs), torch.stack(weights))  # or torch.vmap",),
+        )
     return (
-        "Stack the inputs and call it once for all: a larger batch, or a batched product over "
-        "stacked weights.",
-        ("y = operator(torch.stack(inputs)).unbind()  # other weights: torch.bmm, torch.vmap",),
+        "Call it once for all: what the loop goes over becomes a part of the batch.",
+        ("y = layers(x.flatten(0, 1)).unflatten(0, x.shape[:2])  # or torch.cat(inputs)",),
     )
 
 
