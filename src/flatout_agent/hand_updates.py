@@ -52,6 +52,8 @@ class _ModelWeights:
         """Backward passes before the last change."""
         self._owners: list[tuple[weakref.ref[torch.nn.Module], str]] = []
         self._last: Look | None = None
+        self._values: Look | None = None
+        """Read where nothing else tells a change."""
         self._gradient: Look | None = None
         self._zeroed = 0
         self._copy: torch.Tensor | None = None
@@ -65,10 +67,16 @@ class _ModelWeights:
 
     def changed(self) -> bool:
         """Whether they are not what they were when this was asked last."""
+        weights = self.tensors()
         zeroed = self._zeroed if self._by_gradient else None
-        now = (zeroed, *(look(weight) for weight in self.tensors()))
+        now = (zeroed, *(place(weight) for weight in weights))
         before, self._last = self._last, now
-        return before is not None and before != now
+        if before is not None and before != now:
+            self._values = None
+            return True
+        values = tuple(values_of(weight) for weight in weights)
+        old, self._values = self._values, values
+        return old is not None and old != values
 
     def backward_begins(self) -> None:
         """On an accelerator values are not read; a gradient set to zero tells that they were used.
@@ -96,7 +104,8 @@ class _ModelWeights:
         if not self._owners and model is not None:
             self._owners = _chosen(model)
             self.changed()
-        for weight in self.tensors()[:1]:
+        weight = next(iter(self.tensors()), None)
+        if weight is not None and not on_cpu(weight):
             self._gradient = _gradient(weight)
 
 
@@ -272,20 +281,40 @@ class HandUpdates:
 
 def look(weight: torch.Tensor) -> Look | None:
     """What changes with a tensor's values, read without any operator; None: it cannot be read."""
+    at = place(weight)
+    return (at, values_of(weight)) if at is not None else None
+
+
+def place(weight: torch.Tensor) -> Look | None:
+    """Where it lies, and its version; None: neither can be read."""
     try:
-        functorch = torch._C._functorch
-        while functorch.is_functorch_wrapped_tensor(weight):
-            weight = functorch.get_unwrapped(weight)
+        weight = _unwrapped(weight)
         if weight.layout is not torch.strided or not weight.numel():
             return None
-        address, version = weight.data_ptr(), weight._version
-        if not on_cpu(weight) or not address:
-            return address, version
-        storage_bytes = weight.untyped_storage().nbytes()
-        room = int(storage_bytes - weight.storage_offset() * weight.element_size())
-        return address, version, ctypes.string_at(address, max(0, min(VALUES_BYTES, room)))
+        return weight.data_ptr(), weight._version
     except (RuntimeError, AttributeError, NotImplementedError):  # no storage, an inference tensor
         return None
+
+
+def values_of(weight: torch.Tensor) -> bytes | None:
+    """The first of its values, on a CPU; None: they cannot be read, or only by waiting."""
+    try:
+        weight = _unwrapped(weight)
+        if not on_cpu(weight) or weight.layout is not torch.strided or not weight.numel():
+            return None
+        storage = weight.untyped_storage()
+        room = int(storage.nbytes() - weight.storage_offset() * weight.element_size())
+        address = weight.data_ptr()
+        return ctypes.string_at(address, max(0, min(VALUES_BYTES, room))) if address else None
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return None
+
+
+def _unwrapped(weight: torch.Tensor) -> torch.Tensor:
+    functorch: Any = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(weight):
+        weight = functorch.get_unwrapped(weight)
+    return weight
 
 
 def on_cpu(weight: torch.Tensor) -> bool:
