@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from flatout.benching import product_times
-from flatout.nouns.product import Product
+from flatout.nouns.product import ProductCalls
 
-ADDMM = Product(
+ADDMM = ProductCalls(
     name="aten::addmm",
     shapes=((8,), (4, 16), (16, 8), (), ()),
     dtypes=("float", "float", "float", "Scalar", "Scalar"),
@@ -18,8 +18,8 @@ ADDMM = Product(
     calls=1.0,
     ms=2.0,
 )
-SMALL = Product("aten::mm", ((2, 2), (2, 2)), ("float", "float"), ("", ""), 1.0, 0.001)
-UNKNOWN = Product("aten::unheard_of", ((2, 2),), ("float",), ("",), 1.0, 1.0)
+SMALL = ProductCalls("aten::mm", ((2, 2), (2, 2)), ("float", "float"), ("", ""), 1.0, 0.001)
+UNKNOWN = ProductCalls("aten::unheard_of", ((2, 2),), ("float",), ("",), 1.0, 1.0)
 
 
 def test_the_costly_ones_are_timed_and_the_others_left(monkeypatch: pytest.MonkeyPatch) -> None:

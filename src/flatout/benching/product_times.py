@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-from flatout.nouns.product import Product
+from flatout.nouns.product import ProductCalls
 from flatout.probing import conversation
 from flatout.probing.conversation import Conversation
 
@@ -21,11 +21,11 @@ LEAST_SHARE = 0.01
 
 
 def measured(
-    products: Sequence[Product],
+    products: Sequence[ProductCalls],
     python: str,
     threads: int,
     environ: Mapping[str, str] | None = None,
-) -> tuple[Product, ...]:
+) -> tuple[ProductCalls, ...]:
     """The products with the seconds of each variant; as they were where that cannot be had.
 
     Nothing else of ours may run meanwhile. threads: as the job computes with.
@@ -46,7 +46,7 @@ def measured(
     return tuple(complete)
 
 
-def _order(product: Product, total_ms: float) -> dict[str, object]:
+def _order(product: ProductCalls, total_ms: float) -> dict[str, object]:
     return {
         "name": product.name,
         "shapes": product.shapes,

@@ -93,9 +93,7 @@ def command(
     target = resolve(*program(ctx.args), python)
     skip_s = duration("--skip", skip, zero=True)
     settings = ProfileSettings(steps, skip_s, stop, not no_bench, as_json)
-    if plan is not None:
-        settings = _with_plan(settings, plan)
-    return _record(target, settings, limit, out)
+    return _record(target, _with_plan(settings, plan), limit, out)
 
 
 def _record(target: Command, settings: ProfileSettings, limit: float, out: Path | None) -> int:
@@ -206,8 +204,10 @@ def _report(recorded: Recorded, most: float, as_json: bool, out: Path | None) ->
     return int(profiled.largest_gain > most)
 
 
-def _with_plan(settings: ProfileSettings, path: Path) -> ProfileSettings:
+def _with_plan(settings: ProfileSettings, path: Path | None) -> ProfileSettings:
     """The settings with the boosts of a plan, and the variables that they need."""
+    if path is None:
+        return settings
     from flatout.probing.identity import identity
     from flatout.running import chosen
     from flatout.tuning import plan_file

@@ -1,13 +1,12 @@
-"""Product: one of a job's matrix products or convolutions, and what it takes in other dtypes."""
+"""ProductCalls: one of a job's products or convolutions, and what it takes in other dtypes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Product:
+class ProductCalls:
     """Calls of one operator with the same inputs, in one step. Source: the trace with shapes."""
 
     name: str
@@ -23,6 +22,6 @@ class Product:
     ms: float
     """A step."""
     backward: bool = False
-    seconds: Mapping[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
     """Of one call made again alone, by variant: now, bfloat16, channels-last,
     bfloat16-channels-last. Empty: not measured."""

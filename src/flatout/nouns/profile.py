@@ -12,7 +12,7 @@ from flatout.nouns.ceiling import Ceiling
 from flatout.nouns.finding import Finding
 from flatout.nouns.host_time import HostTime
 from flatout.nouns.place import Place as Place
-from flatout.nouns.product import Product
+from flatout.nouns.product import ProductCalls
 from flatout_agent import wire
 
 
@@ -204,7 +204,7 @@ class Profile:
     device_name: str | None = None
     capability: tuple[int, int] | None = None
     ceilings: tuple[Ceiling, ...] = ()
-    products: tuple[Product, ...] = ()
+    products: tuple[ProductCalls, ...] = ()
     """The costliest first; empty: a device multiplies, or no shapes were recorded."""
     job: wire.JobFacts | None = None
     seen: wire.LoopSeen | None = None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from flatout.nouns.anatomy import Kind
-from flatout.nouns.product import Product
+from flatout.nouns.product import ProductCalls
 from flatout.profiling.trace import flops, operators
 from flatout.profiling.trace.attribution import Attribution
 from flatout.profiling.trace.groups import grouped
@@ -17,7 +17,7 @@ MOST = 32
 """Distinct products, the costliest first."""
 
 
-def products(attribution: Attribution, factor: Mapping[Kind, float]) -> tuple[Product, ...]:
+def products(attribution: Attribution, factor: Mapping[Kind, float]) -> tuple[ProductCalls, ...]:
     """What multiplies on the CPU; empty where a device does, or where no shapes were recorded."""
     if attribution.on_device:
         return ()
@@ -36,7 +36,7 @@ def products(attribution: Attribution, factor: Mapping[Kind, float]) -> tuple[Pr
         if min(shapes, dtypes, concrete) < 0:
             continue
         table.append(
-            Product(
+            ProductCalls(
                 name=recording.names[name],
                 shapes=tuple(tuple(shape) for shape in flops.inputs(detail.shapes[shapes])),
                 dtypes=tuple(detail.dtypes[dtypes].split(", ")),

@@ -6,7 +6,7 @@ from diagnosing.job.kern.jobs import of, operator
 from diagnosing.job.made import cpu_profile, findings, only, saved_ms
 from diagnosing.job.made_parts import ceilings
 from flatout.nouns.anatomy import Kind
-from flatout.nouns.product import Product
+from flatout.nouns.product import ProductCalls
 from machines.healthy import changed
 
 CPU_BF16 = {"matmul-cpu-fp32": (0.5, "TFLOP/s"), "matmul-cpu-bf16": (2.1, "TFLOP/s")}
@@ -30,8 +30,8 @@ def test_singular_values_are_no_products() -> None:
     assert findings("cpu-float32-products", decomposing) == ()
 
 
-def timed(name: str, seconds: dict[str, float], ms: float = 200.0) -> Product:
-    return Product(name, ((4, 4), (4, 4)), ("float", "float"), ("", ""), 1.0, ms, seconds=seconds)
+def timed(name: str, seconds: dict[str, float], ms: float = 200.0) -> ProductCalls:
+    return ProductCalls(name, ((4, 4), (4, 4)), ("float", "float"), ("", ""), 1.0, ms, seconds=seconds)
 
 
 def test_products_that_were_timed_again_tell_more_than_ceilings() -> None:

@@ -7,7 +7,7 @@ from diagnosing.job.made import cpu_profile, findings, only, profile, saved_ms
 from diagnosing.job.made_parts import ceilings
 from flatout.diagnosing.job import operators
 from flatout.nouns.anatomy import Kind
-from flatout.nouns.product import Product
+from flatout.nouns.product import ProductCalls
 from flatout.nouns.profile import Kernel, Profile
 from machines.healthy import changed
 
@@ -47,7 +47,7 @@ def test_convolutions_that_were_timed_again_decide() -> None:
 
     def with_last(seconds: float) -> Profile:
         times = {"now": 0.2, "channels-last": seconds}
-        rows = [Product(n, shapes, dtypes, ("", ""), 1.0, 9.0, seconds=times) for n in names]
+        rows = [ProductCalls(n, shapes, dtypes, ("", ""), 1.0, 9.0, seconds=times) for n in names]
         return changed(job, products=tuple(rows))
 
     assert findings("convolutions-reordered", with_last(0.25)) == ()
