@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -41,7 +42,10 @@ def main() -> None:
     arguments = parser.parse_args()
     scripts = Path(__file__).parent / SETS[arguments.set]
     labels: dict[str, dict[str, Any]] = json.loads((scripts / "labels.json").read_text())
-    labels = {name.removesuffix(".py"): label for name, label in labels.items()}
+    patterns = arguments.set != "planted_faults"
+    labels = {
+        name.removesuffix(".py"): {**label, "patterns": patterns} for name, label in labels.items()
+    }
     rows = {}
     for name in arguments.names or sorted(labels):
         began = time.monotonic()
@@ -126,18 +130,21 @@ def at_line(finding: dict[str, Any], label: dict[str, Any], name: str) -> bool:
 
 def says_cause(finding: dict[str, Any], label: dict[str, Any], name: str) -> bool:
     """Whether it says the cause."""
-    return says(finding, label["must_mention"])
+    return says(finding, label["must_mention"], label["patterns"])
 
 
 def says_cure(finding: dict[str, Any], label: dict[str, Any], name: str) -> bool:
     """Whether it says the cure."""
-    return says(finding, label["cure"])
+    return says(finding, label["cure"], label["patterns"])
 
 
-def says(finding: dict[str, Any], groups: list[str]) -> bool:
+def says(finding: dict[str, Any], groups: list[str], patterns: bool) -> bool:
+    """Whether it has any word of each group, or, in the later set, what each pattern describes."""
     cure = finding["cure"]
     parts = (finding["title"], finding["evidence"], cure["text"], *cure["commands"])
     text = " ".join(parts).lower()
+    if patterns:
+        return all(re.search(group, text) for group in groups)
     return all(any(word in text for word in group.split("|")) for group in groups)
 
 
