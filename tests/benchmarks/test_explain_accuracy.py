@@ -18,6 +18,7 @@ def accuracy(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("explain_accuracy")
 
 
+@pytest.mark.slow
 def test_real_cases(accuracy: ModuleType) -> None:
     rows = accuracy.CASES.read_text(encoding="utf-8").splitlines()
     cases = [case for case in map(json.loads, rows) if case["determinable"] != "hidden"]

@@ -12,6 +12,8 @@ from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 from flatout.explaining import conditions, described, explaining
 from flatout.explaining.patterns import compiled
 from flatout.knowledge import signatures
@@ -57,6 +59,7 @@ def test_each_log_has_one_winner() -> None:
     assert offenders == {}, "what its log is taken for, and the winners of its role"
 
 
+@pytest.mark.slow
 def test_each_is_recognised_however_its_log_was_mangled() -> None:
     offenders = [
         (signature.id, mangle.__name__, recognised)
@@ -67,6 +70,7 @@ def test_each_is_recognised_however_its_log_was_mangled() -> None:
     assert offenders == []
 
 
+@pytest.mark.slow
 def test_a_part_of_a_log_never_gives_a_sure_wrong_answer() -> None:
     offenders = []
     for signature in EVERY:

@@ -19,9 +19,13 @@ from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 # Both are named by path, so that selenium has nothing to find or fetch by itself.
-pytestmark = pytest.mark.skipif(
-    not BROWSER or not DRIVER, reason="needs chromium (or google-chrome) and chromedriver on PATH"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not BROWSER or not DRIVER,
+        reason="needs chromium (or google-chrome) and chromedriver on PATH",
+    ),
+]
 FLAGS = [
     "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",

@@ -172,6 +172,7 @@ def test_beside_bf16_autocast_the_output_is_float32(
     autocast.undo()
 
 
+@pytest.mark.slow
 def test_compiled_code_follows_each_switch(model: GPT) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(lambda batch: model(batch), backend="aot_eager", fullgraph=True)

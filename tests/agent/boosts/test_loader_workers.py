@@ -356,12 +356,14 @@ def _script(folder: Path, ending: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_with_a_guard_workers_are_spawned_for_what_can_be_pickled(tmp_path: Path) -> None:
     rows, declined = _script(tmp_path, "if __name__ == '__main__':\n    main()\n")
     assert rows == [[index**2 for index in range(32)], False]
     assert "dataset cannot be pickled" in declined
 
 
+@pytest.mark.slow
 def test_spawned_workers_without_a_guard_are_declined(tmp_path: Path) -> None:
     declined, _ = _script(tmp_path, "main()\n")
     assert "outside of `if __name__" in declined

@@ -122,6 +122,7 @@ def run(held):
 """
 
 
+@pytest.mark.slow
 def test_where_workers_are_spawned_a_missing_guard_and_a_lambda_are_told(tmp_path: Path) -> None:
     begin = 'multiprocessing.set_start_method("spawn")\n'
     (tmp_path / "plain.py").write_text(SPAWNED + begin + "run(None)\n")

@@ -148,6 +148,8 @@ def test_evaluation_is_left_out() -> None:
 
 def test_the_garbage_collector_is_in_no_stack() -> None:
     def collecting(sampler: StackSampler) -> None:
+        gc.collect()
+        gc.freeze()  # or all that other tests have imported is looked at each time
         for _ in until(lambda: count(sampler) >= ENOUGH):
             gc.collect()
 
