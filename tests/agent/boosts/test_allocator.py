@@ -82,6 +82,7 @@ def _child(program: str, **environ: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 @on_glibc
 def test_a_large_tensor_no_longer_faults_in_its_pages_each_step() -> None:
     said = _child(STEPS)

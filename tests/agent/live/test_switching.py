@@ -538,6 +538,7 @@ def test_after_the_last_switch_nothing_is_left(make: Any, plan: Plan) -> None:
     assert_as_never_switched(make, plan)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boost", sorted({*SAME_BITS, *REORDERS, *CHANGES}))
 def test_each_alone_switched_again_and_again(boost: str) -> None:
     """And it does take hold: in some program, in its last stretch alone."""
@@ -584,6 +585,7 @@ def distance(one: Program, other: Program) -> float:
     return max(float((a - b).norm() / (b.norm() + 1e-12)) for a, b in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", PROGRAMS)
 @quick
 @given(plan=plans(*REORDERS, "allocator", "batch-fetch"))
@@ -603,6 +605,7 @@ class Longer(Convolutions):
     samples = 36
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux")
 @settings(quick, max_examples=3)
 @given(plan=plans("loader-workers", "gc-pause", "allocator", "eval-without-grad", length=12))
