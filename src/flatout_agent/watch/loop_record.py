@@ -114,9 +114,9 @@ class LoopRecord:
             self._eval_began = time.perf_counter()
 
     @property
-    def evaluating(self) -> bool:
-        """Whether an evaluation has begun, and no training call has followed."""
-        return self._eval_began is not None
+    def evaluation(self) -> tuple[bool, float]:
+        """Whether one has begun, and no training call has followed; when its last call ended."""
+        return self._eval_began is not None, self._eval_ended
 
     def evaluated(self, output: Any) -> None:
         """That call has returned `output`."""

@@ -37,6 +37,13 @@ LONGEST_LINE = 1000
 TIMED_OUT_S = 0.25
 """A longer pause of the sampler (a suspended machine, a debugger) counts as this."""
 
+HELD = 20_000
+"""Samples after the last call of an evaluation that are kept until it is known to be over."""
+
+Evaluation = tuple[bool, float]
+"""Whether the program may still be evaluating, and when its last call for that ended
+(time.perf_counter)."""
+NONE: Evaluation = False, 0.0
 Key = tuple[int, ...]
 """Code objects' ids and instructions in turn, the innermost first."""
 CLOCKS = hasattr(time, "pthread_getcpuclockid")
@@ -59,17 +66,30 @@ class _Watched:
     stacks: dict[Key, _Tally] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Sample:
+    """One thread at one look."""
+
+    watched: _Watched
+    key: Key
+    s: float
+    idle_s: float
+    queued_s: float = 0.0
+
+
 class StackSampler:
     """Samples one thread, and the others beside it, from `start` until `stop`."""
 
     def __init__(
-        self, evaluating: Callable[[], bool], thread: threading.Thread | None = None
+        self, evaluation: Callable[[], Evaluation], thread: threading.Thread | None = None
     ) -> None:
         """thread: the one that trains, None: the one that makes this.
 
-        evaluating: whether the program is evaluating now; that time is left out.
+        evaluation: tells the program's; until the end of its last call, time is left out.
         """
-        self._evaluating = evaluating
+        self._evaluation = evaluation
+        self._held: list[tuple[float, _Sample]] = []
+        """With their times: since the evaluation began, so that it may be part of it."""
         self._main = threading.get_ident() if thread is None else thread.ident
         self._threads: dict[int, _Watched] = {}
         self._codes: dict[int, CodeType] = {}
@@ -126,7 +146,7 @@ class StackSampler:
         spent_s = max(0.0, spent_s - (collected_s - self._collected_s))
         self._collected_s = collected_s
         queued_s = min(self._queue.delay_s(), spent_s)
-        evaluating = self._evaluating()
+        samples: list[_Sample] = []
         own = threading.get_ident()
         for ident, frame in sys._current_frames().items():
             if ident == own:
@@ -137,27 +157,42 @@ class StackSampler:
                 continue
             cpu_s, before_s = _cpu_s(ident), watched.cpu_s
             watched.cpu_s = cpu_s
-            if evaluating:
-                continue
             ran_s = None if cpu_s is None or before_s is None else min(cpu_s - before_s, spent_s)
             if ident == self._main:
-                self._queued_s += queued_s
-                idle_s = 0.0 if ran_s is None else max(0.0, spent_s - queued_s - ran_s)
-                self._add(watched, frame, spent_s - queued_s, idle_s)
+                left_s = spent_s - queued_s
+                idle_s = 0.0 if ran_s is None else max(0.0, left_s - ran_s)
+                samples.append(_Sample(watched, self._key(frame), left_s, idle_s, queued_s))
             elif ran_s:
-                self._add(watched, frame, ran_s, 0.0)
+                samples.append(_Sample(watched, self._key(frame), ran_s, 0.0))
+        self._take(samples)
 
-    def _add(self, watched: _Watched, frame: FrameType | None, s: float, idle_s: float) -> None:
+    def _take(self, samples: list[_Sample]) -> None:
+        """Count them, once they are known to be no part of an evaluation."""
+        evaluating, ended = self._evaluation()
+        if evaluating:
+            if self._held and self._held[-1][0] <= ended:
+                self._held.clear()
+            if len(self._held) < HELD:
+                now = time.perf_counter()
+                self._held += [(now, sample) for sample in samples]
+            return
+        samples = [*(sample for at, sample in self._held if at > ended), *samples]
+        self._held.clear()
+        for sample in samples:
+            tally = sample.watched.stacks.setdefault(sample.key, _Tally())
+            tally.samples += 1
+            tally.s += sample.s
+            tally.idle_s += sample.idle_s
+            self._queued_s += sample.queued_s
+
+    def _key(self, frame: FrameType | None) -> Key:
         key: list[int] = []
         while frame is not None and len(key) < 2 * DEEPEST:
             code = frame.f_code
             self._codes.setdefault(id(code), code)
             key += (id(code), frame.f_lasti)
             frame = frame.f_back
-        tally = watched.stacks.setdefault(tuple(key), _Tally())
-        tally.samples += 1
-        tally.s += s
-        tally.idle_s += idle_s
+        return tuple(key)
 
     def summary(self, steps: int, step_s: float) -> wire.HostSeen | None:
         """What was seen, per step. None: nothing. steps, step_s: those sampled, mean seconds."""

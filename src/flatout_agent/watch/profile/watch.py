@@ -239,7 +239,7 @@ class ProfileWatch(Watcher):
         if closing:
             self.window.ends()
             self.phase = "sample"
-            self.sampler = StackSampler(lambda: self.loop.record.evaluating)
+            self.sampler = StackSampler(lambda: self.loop.record.evaluation)
             self.sampler.start()
             self.workers.start()
             self._sampling_began = time.perf_counter()

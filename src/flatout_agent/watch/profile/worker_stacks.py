@@ -18,7 +18,7 @@ import torch
 from flatout_agent import wire
 from flatout_agent.replacing import Undo, replaced
 from flatout_agent.watch.profile.reports import FORKS, ForkReports
-from flatout_agent.watch.profile.stacks import StackSampler
+from flatout_agent.watch.profile.stacks import NONE, StackSampler
 
 POLL_S = 0.02
 """Between two looks of a worker at what it should do."""
@@ -66,7 +66,7 @@ class WorkerStacks:
         try:
             while (state := self._reports.state) != OVER:
                 if state == ON and sampler is None:
-                    sampler = StackSampler(lambda: False, threading.main_thread())
+                    sampler = StackSampler(lambda: NONE, threading.main_thread())
                     sampler.start()
                 elif state == OFF and sampler is not None:
                     break

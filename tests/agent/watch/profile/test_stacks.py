@@ -14,7 +14,7 @@ import pytest
 from flatout_agent import wire
 from flatout_agent.watch import places
 from flatout_agent.watch.profile import stacks
-from flatout_agent.watch.profile.stacks import StackSampler
+from flatout_agent.watch.profile.stacks import NONE, Evaluation, StackSampler
 
 LONGEST_S = 60.0
 """A busy machine takes longer for so many samples; a broken sampler never gets them."""
@@ -45,9 +45,9 @@ def count(sampler: StackSampler) -> int:
 
 
 def sampled(
-    action: Callable[[StackSampler], None], evaluating: Callable[[], bool] = lambda: False
+    action: Callable[[StackSampler], None], evaluation: Callable[[], Evaluation] = lambda: NONE
 ) -> wire.HostSeen:
-    sampler = StackSampler(evaluating)
+    sampler = StackSampler(evaluation)
     sampler.start()
     try:
         action(sampler)
@@ -131,19 +131,32 @@ def test_another_thread_is_named_and_counted_by_its_cpu_time() -> None:
     assert "idler" not in {stack.thread for stack in host.stacks}
 
 
-def test_evaluation_is_left_out() -> None:
-    evaluating = True
+def test_evaluation_is_left_out_up_to_its_last_call() -> None:
+    evaluation = True, 0.0
 
     def both(sampler: StackSampler) -> None:
-        nonlocal evaluating
-        end = time.monotonic() + 0.2
-        while time.monotonic() < end:
-            sum(range(100))
-        evaluating = False
+        nonlocal evaluation
+        until = time.perf_counter() + 0.2
+        while time.perf_counter() < until:
+            validating()
+        evaluation = True, time.perf_counter()
+        while len(sampler._held) < 20 or sampler._held[0][0] <= evaluation[1]:
+            reporting()
+        evaluation = False, evaluation[1]
         spinning(sampler)
 
-    host = sampled(both, lambda: evaluating)
-    assert seconds(host, "spinning") > 0.5 * total(host)
+    host = sampled(both, lambda: evaluation)
+    assert seconds(host, "validating") == 0.0
+    assert seconds(host, "reporting") > 0.0
+    assert seconds(host, "spinning") > 0.0
+
+
+def validating() -> int:
+    return sum(range(5000))
+
+
+def reporting() -> int:
+    return sum(range(5000))
 
 
 def test_the_garbage_collector_is_in_no_stack() -> None:
@@ -159,7 +172,7 @@ def test_the_garbage_collector_is_in_no_stack() -> None:
 
 def test_nothing_is_left_behind() -> None:
     before = sys.getswitchinterval(), list(gc.callbacks), threading.active_count()
-    sampler = StackSampler(lambda: False)
+    sampler = StackSampler(lambda: NONE)
     sampler.start()
     assert sys.getswitchinterval() < before[0]
     sampler.stop()
@@ -169,7 +182,7 @@ def test_nothing_is_left_behind() -> None:
 
 def test_an_interval_that_the_program_sets_meanwhile_stays() -> None:
     before = sys.getswitchinterval()
-    sampler = StackSampler(lambda: False)
+    sampler = StackSampler(lambda: NONE)
     sampler.start()
     sys.setswitchinterval(0.003)
     try:
@@ -180,7 +193,7 @@ def test_an_interval_that_the_program_sets_meanwhile_stays() -> None:
 
 
 def test_without_steps_there_is_nothing() -> None:
-    sampler = StackSampler(lambda: False)
+    sampler = StackSampler(lambda: NONE)
     sampler.start()
     sampler.stop()
     assert sampler.summary(0, 0.0) is None
