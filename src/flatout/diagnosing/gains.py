@@ -15,6 +15,8 @@ LEAST_LEFT = 0.05
 """Of a step, what is left at least when a cure has saved what it can."""
 MEASURED, MODELLED = 0.10, 0.40
 """By how much of itself a saving may be off: one that was measured, one that was reckoned."""
+LEAST_SPREAD = 0.02
+"""Of a step: no prediction is believed to be nearer than this."""
 UNCERTAINTY = {
     "COMM": MODELLED,
     "COPY": MEASURED,
@@ -50,7 +52,8 @@ def gain(code: str, diagnosis: Diagnosis, profile: Profile) -> Gain | None:
     uncertainty = diagnosis.uncertainty
     if uncertainty is None:
         uncertainty = UNCERTAINTY.get(code, UNCERTAINTY.get(family, MODELLED))
-    largest = saves * (1 + uncertainty)
+    spread = max(saves * uncertainty, LEAST_SPREAD * step)
+    largest = saves + spread
     if diagnosis.most_ms is not None:
         largest = max(saves, min(largest, diagnosis.most_ms))
     left = max(step - saves, LEAST_LEFT * step)
@@ -60,7 +63,7 @@ def gain(code: str, diagnosis: Diagnosis, profile: Profile) -> Gain | None:
     return Gain(
         ratio=_ratio(step, saves, least),
         reason=reason,
-        low=_ratio(step, saves * (1 - uncertainty), most),
+        low=_ratio(step, saves - spread, most),
         high=_ratio(step, largest, least),
     )
 

@@ -5,6 +5,7 @@ import pytest
 from diagnosing.job.kern.jobs import of, operator
 from diagnosing.job.made import cpu_profile, findings, only, saved_ms
 from diagnosing.job.made_parts import ceilings
+from flatout.diagnosing.job.kern import products
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.product import ProductCalls
 from machines.healthy import changed
@@ -31,7 +32,9 @@ def test_singular_values_are_no_products() -> None:
 
 
 def timed(name: str, seconds: dict[str, float], ms: float = 200.0) -> ProductCalls:
-    return ProductCalls(name, ((4, 4), (4, 4)), ("float", "float"), ("", ""), 1.0, ms, seconds=seconds)
+    return ProductCalls(
+        name, ((4, 4), (4, 4)), ("float", "float"), ("", ""), 1.0, ms, seconds=seconds
+    )
 
 
 def test_products_that_were_timed_again_tell_more_than_ceilings() -> None:
@@ -41,7 +44,9 @@ def test_products_that_were_timed_again_tell_more_than_ceilings() -> None:
     finding = only("cpu-float32-products", faster)
     assert saved_ms(finding, faster) == pytest.approx(200 / 3, rel=0.01)
     assert "made again" in finding.gain.reason
-    assert finding.gain.high - finding.gain.low < 0.3 * (finding.gain.ratio - 1) * 2
+    step_ms = faster.anatomy.step_ms
+    least_ms = step_ms - step_ms / finding.gain.low
+    assert least_ms == pytest.approx((1 - products.TIMED) * 200 / 3, rel=0.01)
     slower = changed(job, products=(timed("aten::addmm", {"now": 0.2, "bfloat16": 0.3}),))
     assert findings("cpu-float32-products", slower) == (), "bfloat16 would cost time here"
 
