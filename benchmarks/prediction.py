@@ -35,7 +35,7 @@ Half = Literal["calibration", "report"]
 HALVES: tuple[Half, ...] = ("calibration", "report")
 GOALS = {"median_error": 0.20, "within_1.3": 0.90, "sign_right": 0.95}
 NOTHING = 1.03
-"""What gains less than this gains nothing that matters (the least that `tune` keeps)."""
+"""What gains less than this, or costs less, is no difference that matters."""
 WITHIN = 1.3
 ALONE_BUDGET = "25s"
 
@@ -161,6 +161,7 @@ def of_half(scripts: list[dict[str, Any]]) -> dict[str, Any]:
             "median_error": round(statistics.median(abs(ratio - 1) for ratio in ratios), 3),
             "within_1.3": statistics.mean(1 / WITHIN <= ratio <= WITHIN for ratio in ratios),
             "sign_right": statistics.mean(gain > 1 for _, gain in pairs),
+            "not_slower": statistics.mean(gain > 1 / NOTHING for _, gain in pairs),
             "inside_the_interval": statistics.mean(inside),
         }
     if others:
