@@ -27,6 +27,9 @@ from flatout_agent.wire.flow import BesideSeen as BesideSeen
 from flatout_agent.wire.flow import ConstantSeen as ConstantSeen
 from flatout_agent.wire.flow import DoubleSeen as DoubleSeen
 from flatout_agent.wire.flow import FlowSeen as FlowSeen
+from flatout_agent.wire.flow import GradientsSeen as GradientsSeen
+from flatout_agent.wire.flow import PaddingSeen as PaddingSeen
+from flatout_agent.wire.flow import RecomputedSeen as RecomputedSeen
 from flatout_agent.wire.flow import RepeatSeen as RepeatSeen
 from flatout_agent.wire.flow import ReturnSeen as ReturnSeen
 from flatout_agent.wire.flow import UnreadSeen as UnreadSeen

@@ -139,6 +139,68 @@ class RepeatSeen:
 
 
 @dataclass(frozen=True)
+class GradientsSeen:
+    """Gradients of parameters that no optimizer and no code of the program's ever changes."""
+
+    what: str
+    """Class of the largest module that has only such parameters; empty: none has."""
+    where: str | None = None
+    """file:line that calls it, or the model."""
+    tensors: int = 0
+    parameters: int = 0
+    """Numbers in them."""
+    after_trained: bool = True
+    """Something that is trained lies before it: a backward pass has to go through it."""
+    s: float = 0.0
+    """CPU seconds of a step in operators that only these gradients need; of an accelerator only
+    what launches them.
+    """
+    flops: float = 0.0
+    """Share of the step's floating-point operations."""
+
+
+@dataclass(frozen=True)
+class RecomputedSeen:
+    """Operators that activation checkpointing calls again in the backward pass of a step."""
+
+    where: str | None
+    """file:line that calls the checkpoint, or what leads to it."""
+    operators: int = 0
+    bytes: int = 0
+    """That they make: without checkpoints at most this would be kept until the backward pass."""
+    s: float = 0.0
+    """CPU seconds; of an accelerator only what launches them."""
+    flops: float = 0.0
+    """Share of the step's floating-point operations."""
+
+
+@dataclass(frozen=True)
+class PaddingSeen:
+    """An input, batch x length, that is padded beyond the longest row of each batch."""
+
+    where: str | None
+    """file:line that makes the batch."""
+    path: str = ""
+    """Among the model's arguments: [0][0] is the first one."""
+    shape: str = ""
+    """16x160."""
+    constant: int = 0
+    masked: bool = False
+    """A mask of the same shape leaves out the padding."""
+    left: bool = False
+    longest: int = 0
+    """Of all rows."""
+    padded: float = 0.0
+    """Share of the length beyond the longest row, mean of the batches."""
+    filled: float = 1.0
+    """Share of the input that is no padding."""
+    s: float = 0.0
+    """CPU seconds of a step in operators that work on the whole length, beyond their dispatch."""
+    flops: float = 0.0
+    """Their share of the step's floating-point operations."""
+
+
+@dataclass(frozen=True)
 class FlowSeen:
     """The data flow of the counted steps, one or two."""
 
@@ -160,3 +222,13 @@ class FlowSeen:
     """The costliest first."""
     training: tuple[str, ...] = ()
     """Lines with operators that the loss or the update of the weights needs."""
+    gradients: GradientsSeen | None = None
+    """None: each gradient is used."""
+    recomputed: RecomputedSeen | None = None
+    """None: nothing is computed again."""
+    padding: PaddingSeen | None = None
+    """None: not seen."""
+    batches: float = 0.0
+    """That loaders give for a step."""
+    training_calls: float = 0.0
+    """Of root models, in a step."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from flatout.diagnosing.job import operators, savings
 from flatout.nouns import units
 from flatout.nouns.profile import Operator, Profile
-from flatout_agent.wire import ConstantSeen, DoubleSeen, FlowSeen, UnreadSeen
+from flatout_agent.wire import ConstantSeen, DoubleSeen, FlowSeen
 
 WITHIN = frozenset(
     f"aten::{name}"
@@ -43,8 +45,18 @@ def constant_lines(profile: Profile) -> frozenset[str]:
     return frozenset(line for row in rows for line in (row.where, *row.lines))
 
 
-def unread_ms(profile: Profile, flow: FlowSeen, row: UnreadSeen) -> tuple[float, str]:
-    """What operators that nobody reads take of the measured step, and in words.
+class Spent(Protocol):
+    """Some of a step's operators."""
+
+    @property
+    def s(self) -> float: ...
+
+    @property
+    def flops(self) -> float: ...
+
+
+def unread_ms(profile: Profile, flow: FlowSeen, row: Spent) -> tuple[float, str]:
+    """What some of a step's operators take of the measured one, and in words.
 
     By their share of the step's floating-point operations on an accelerator, where it is known,
     else by their share of the time in operators.

@@ -14,7 +14,7 @@ import functools
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
@@ -23,8 +23,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from flatout_agent.replacing import Undo, in_reverse, replaced
-from flatout_agent.speedups import nests
 from flatout_agent.watch import places
+from flatout_agent.watch.profile.flow_notes import FlowNotes, fields
 
 MOST_OPERATORS = 20_000
 LEAST_BYTES = 1024
@@ -219,6 +219,7 @@ class Flow:
         """Number of an operator -> operators whose value the program has when it begins."""
         self.backward_lines: tuple[FlowLine, ...] = ()
         """The user's lines on the stack in a backward pass, where it runs on this thread."""
+        self.notes = FlowNotes()
         self.step = 0
         self.steps = 0
         """Steps that are complete."""
@@ -271,8 +272,9 @@ class Flow:
 
     def batch(self, batch: Any) -> None:
         """A loader has given this."""
-        for path, tensor in _fields(batch):
-            key = _key(tensor)
+        self.notes.batches += 1
+        for path, tensor in fields(batch):
+            key = storage_key(tensor)
             if key is None:
                 continue
             self._batch[key] = path
@@ -283,6 +285,17 @@ class Flow:
             state.constant = False
             for entry in self._entries_of(state.wide):
                 entry.part = entry.part or path
+
+    def inputs(self, args: Any, kwargs: Any) -> None:
+        """A model is about to be called in training."""
+        if self.going:
+            self.notes.inputs(args, kwargs, self.maker)
+
+    def maker(self, tensor: torch.Tensor) -> int:
+        """The operator that made its value; -1: none seen here."""
+        key = storage_key(tensor)
+        state = self._states.get(key) if key is not None else None
+        return state.node if state is not None else -1
 
     def operator(
         self, func: Any, args: Any, kwargs: dict[str, Any], out: Any, s: float, flops: float
@@ -329,6 +342,7 @@ class Flow:
         self._adopt(node, FlowValue(node.constant, signature, wide, away))
         for state in made:
             state.outside, state.version = False, 0
+        self.notes.operator(len(self.nodes), node, results)
         self.nodes.append(node)
 
     def _adopt(self, node: FlowNode, value: FlowValue) -> None:
@@ -410,7 +424,7 @@ class Flow:
         """Whether a view is one of a known storage, which there is nothing more to note of."""
         for value in args:
             for tensor in _tensors(value):
-                key = _key(tensor)
+                key = storage_key(tensor)
                 if key is None or key not in self._states:
                     return False
         return True
@@ -419,7 +433,7 @@ class Flow:
         """Storages that are new, and whether something without storage is among the results."""
         made, unknown = [], False
         for tensor in results:
-            key = _key(tensor)
+            key = storage_key(tensor)
             if key is None:
                 unknown = True
             elif key not in self._states:
@@ -429,7 +443,7 @@ class Flow:
         return made, unknown
 
     def _state(self, tensor: torch.Tensor) -> FlowStorage | None:
-        key = _key(tensor)
+        key = storage_key(tensor)
         if key is None:
             return None
         state = self._states.get(key)
@@ -586,6 +600,7 @@ class Flow:
             len(self.nodes),
             chain=chain,
         )
+        self.notes.called(module, args, call.root)
         self._open.append(call)
         self.calls.append(call)
 
@@ -612,7 +627,7 @@ class Flow:
         return method
 
     def _leaves(self, tensor: torch.Tensor) -> None:
-        key = _key(tensor)
+        key = storage_key(tensor)
         state = self._states.get(key) if key is not None and self.going else None
         if state is not None and state.node >= 0:
             self.nodes[state.node].read = True
@@ -657,7 +672,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return []
 
 
-def _key(tensor: torch.Tensor) -> int | None:
+def storage_key(tensor: torch.Tensor) -> int | None:
     """The address of its storage; None: it has none."""
     try:
         return _storage_of(tensor)._cdata or None
@@ -674,13 +689,3 @@ def _counts(uses: _Uses) -> bool:
         if tensor.dim() or tensor.is_floating_point():
             return False
     return bool(uses.tensors)
-
-
-def _fields(batch: Any, path: str = "", depth: int = 6) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a batch, each with how the program reaches it: [0], ["x"]."""
-    if isinstance(batch, torch.Tensor):
-        yield path, batch
-    elif depth and (members := nests.members(batch)) is not None:
-        for name, member in members:
-            yield from _fields(member, f'{path}["{name}"]' if isinstance(name, str) else
-                               f"{path}[{name}]", depth - 1)  # fmt: skip

@@ -17,6 +17,8 @@ from flatout_agent.watch.profile.flow import (
     FlowNode,
 )
 from flatout_agent.watch.profile.flow_beside import beside
+from flatout_agent.watch.profile.flow_gradients import WeightLooks, unused_gradients
+from flatout_agent.watch.profile.flow_inputs import padding, recomputed
 from flatout_agent.watch.profile.flow_loops import repeats
 from flatout_agent.watch.profile.flow_unread import unread, with_sources
 
@@ -34,10 +36,16 @@ INITIAL = FROM_NOTHING | {
 """They make values to begin with, for one pass over memory: no work to keep the result of."""
 
 
-def results(flow: Flow, training: Collection[FlowLine] = ()) -> wire.FlowSeen | None:
+def results(
+    flow: Flow,
+    training: Collection[FlowLine] = (),
+    weights: WeightLooks | None = None,
+    by_hand: bool = False,
+) -> wire.FlowSeen | None:
     """None: the flow is not known to be whole. What compares two steps is left out after one.
 
-    training: the lines on the stack while `backward` runs, where they are known.
+    training: the lines on the stack while `backward` runs, where they are known. weights: what they
+    were some steps before. by_hand: no optimizer changes them.
     """
     if not flow.going:
         return None
@@ -64,6 +72,11 @@ def results(flow: Flow, training: Collection[FlowLine] = ()) -> wire.FlowSeen | 
         repeats=repeats(flow, training),
         beside=rows,
         training=lines,
+        gradients=None if by_hand else unused_gradients(flow, weights),
+        recomputed=recomputed(flow),
+        padding=padding(flow) if both else None,
+        batches=flow.notes.batches / max(1, flow.steps),
+        training_calls=flow.notes.training_calls / max(1, flow.steps),
     )
 
 

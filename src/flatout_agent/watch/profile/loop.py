@@ -55,6 +55,8 @@ class LoopNotes:
         self.record = LoopRecord()
         self._undo: list[Undo] = []
         self._begun = 0
+        self.inputs: Callable[[Any, Any], None] = lambda args, kwargs: None
+        """Is given what models get in training calls."""
         self.watched: WeakList[torch.nn.Module] = WeakList()
         """Root models whose every call is seen."""
 
@@ -111,6 +113,7 @@ class LoopNotes:
         shape = self.record.training_call(args, kwargs, lead=number == 0)
         if shape is not None:
             self.notes.inputs(number, shape)
+        self.inputs(args, kwargs)
 
     def _evaluation_begins(self, model: torch.nn.Module, number: int) -> None:
         self.record.evaluation_begins()

@@ -41,6 +41,17 @@ def threads_line(threads: int) -> str | None:
     )
 
 
+def checkpointing_line() -> str | None:
+    """file:line that switches on a library's activation checkpointing; None: no such line."""
+    return _line(_checkpoints)
+
+
+def single_loader_line() -> str | None:
+    """file:line that makes a DataLoader of single samples; None: no such call, or several are."""
+    lines = list(_lines(_loads_single))
+    return lines[0] if len(lines) == 1 else None
+
+
 def affinity_line() -> str | None:
     """file:line that binds the process to some cores; None: no such call is found."""
     return _line(lambda call: _called(call) in AFFINITY)
@@ -127,6 +138,25 @@ def _switches_anomaly(call: ast.Call) -> bool:
         and word.value.value is True
         for word in call.keywords
     )
+
+
+def _checkpoints(call: ast.Call) -> bool:
+    if _called(call) in ("gradient_checkpointing_enable", "enable_gradient_checkpointing"):
+        return True
+    return any(
+        word.arg in ("gradient_checkpointing", "use_gradient_checkpointing")
+        and isinstance(word.value, ast.Constant)
+        and word.value.value is True
+        for word in call.keywords
+    )
+
+
+def _loads_single(call: ast.Call) -> bool:
+    words = {word.arg: word.value for word in call.keywords}
+    if _called(call) != "DataLoader" or None in words or "batch_sampler" in words:
+        return False
+    size = words.get("batch_size", call.args[1] if len(call.args) > 1 else ast.Constant(1))
+    return isinstance(size, ast.Constant) and size.value in (1, None)
 
 
 def _widens_default(call: ast.Call) -> bool:

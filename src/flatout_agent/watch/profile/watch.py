@@ -28,6 +28,7 @@ from flatout_agent.watch.ending import end_process
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile, flops
 from flatout_agent.watch.profile.flow import Flow, FlowLine
+from flatout_agent.watch.profile.flow_gradients import WeightLooks
 from flatout_agent.watch.profile.flow_results import results
 from flatout_agent.watch.profile.held import optimizer_bytes, parameter_bytes
 from flatout_agent.watch.profile.loop import LoopNotes
@@ -36,7 +37,11 @@ from flatout_agent.watch.profile.phases import phase_steps
 from flatout_agent.watch.profile.recording import ProfilerRecording, give_way, other_profiler
 from flatout_agent.watch.profile.seen import Window
 from flatout_agent.watch.profile.stacks import StackSampler
-from flatout_agent.watch.profile.switches import double_line
+from flatout_agent.watch.profile.switches import (
+    checkpointing_line,
+    double_line,
+    single_loader_line,
+)
 from flatout_agent.watch.profile.updates import UpdateLines
 from flatout_agent.watch.profile.worker_stacks import WorkerStacks, with_workers
 from flatout_agent.watch.run import compile_counters
@@ -97,6 +102,7 @@ class ProfileWatch(Watcher):
         self.update: wire.UpdateSeen | None = None
         self._update_lines: UpdateLines | None = None
         self._flow: Flow | None = None
+        self._weights: WeightLooks | None = None
         self._over = False
         self._reported_phase = ""
         self._reported_at = 0.0
@@ -176,6 +182,7 @@ class ProfileWatch(Watcher):
             return
         synchronize(self.job)
         self.phase = "window"
+        self._weights = self.recorder.safely("profile: weights", WeightLooks, self.job.models)
         self.window.begins(self.job.device)
 
     def _stand_before_profilers(self) -> Callable[[], None]:
@@ -350,6 +357,8 @@ class ProfileWatch(Watcher):
         if not other_profiler():
             self._flow = self.recorder.safely("profile: flow", self._new_flow)
             self._count = flops.counter(list(self.job.models), self._flow)
+            if self._count is not None and self._flow is not None:
+                self.loop.inputs = self._flow.inputs
             self._update_lines = self.recorder.safely("profile: update", self._new_update_lines)
         if self._count is None and self._update_lines is None:
             self._finish()
@@ -400,10 +409,11 @@ class ProfileWatch(Watcher):
 
     def _end_flow(self) -> None:
         flow, self._flow = self._flow, None
+        self.loop.inputs = lambda args, kwargs: None
         if flow is not None:
             sites = self.loop.loss_at
             training = [FlowLine(site.path, site.line, site.function) for site in sites]
-            self.flow = results(flow, training)
+            self.flow = results(flow, training, self._weights, self.job.by_hand)
             if flow.error is not None:
                 self.recorder.fault("profile: flow", flow.error)
 
@@ -499,6 +509,14 @@ class ProfileWatch(Watcher):
         wide = flow.default_double or any(row.what == "parameter" for row in flow.doubles)
         return double_line(flow.default_double) if wide else None
 
+    def _single_loader_line(self) -> str | None:
+        sizes = [loader.batch_size for loader in self.loop.notes.loaders]
+        return single_loader_line() if any(size in (1, None) for size in sizes) else None
+
+    def _checkpointing_line(self) -> str | None:
+        """Where a library's activation checkpointing is switched on, if anything is recomputed."""
+        return checkpointing_line() if self.flow is not None and self.flow.recomputed else None
+
     def _summary(self) -> wire.LoopSeen | None:
         """None: no undisturbed step was watched, and the script ran no profiler of its own."""
         if not (self.window.step_count or self.profiler):
@@ -511,6 +529,8 @@ class ProfileWatch(Watcher):
             flow=self.flow,
             update=self.update,
             double_where=self.recorder.safely("profile: float64", self._double_line),
+            single_loader_where=self.recorder.safely("profile: loader", self._single_loader_line),
+            checkpointing_where=self.recorder.safely("profile: lines", self._checkpointing_line),
             profiler=self.profiler and not self.trace,
             profiler_where=self.profiler_where,
             profiler_step_s=self._profiled_step_s(),

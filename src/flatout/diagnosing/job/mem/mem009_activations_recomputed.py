@@ -2,7 +2,10 @@
 
 ## What it sees
 
-`torch.utils.checkpoint` in the model, while less than half of the device's memory is ever in use.
+`torch.utils.checkpoint` in the model, on a GPU or a CPU, while less than half of the memory is ever
+in use, what would be kept without it included. Two steps whose operators are followed show which of
+them a checkpoint calls again in the backward pass, and how large their results are; where they were
+not followed, the operators of lines that call a checkpoint are looked at.
 
 ## Why it matters
 
@@ -11,11 +14,13 @@ computing. That pays only where the activations would not fit otherwise.
 
 ## Evidence
 
-The line that checkpoints, and the memory in use.
+The line that calls the checkpoint, or that switches it on (`gradient_checkpointing_enable()`), what
+is computed again, the memory in use, and what the activations would take at most.
 
 ## Cure
 
-Leave it out, or checkpoint only as many blocks as memory asks for.
+Remove it, or checkpoint only as many blocks as memory asks for. The gain: the operators that are
+called again.
 
 ## References
 
@@ -29,10 +34,11 @@ import re
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import device_time, memory, operators, savings
+from flatout.diagnosing.job import device_time, flow, memory, operators, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
+from flatout_agent.wire import FlowSeen, RecomputedSeen
 
 CHECK = Check(code="MEM009", severity=Severity.WARNING, since="0.2.0")
 EMPTY = 0.5
@@ -47,6 +53,50 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     used = memory.share_used(profile)
     if used is None or used >= EMPTY:
         return
+    seen = flow.of(profile)
+    if seen is not None:
+        yield from _followed(profile, seen, seen.recomputed)
+    else:
+        yield from _by_lines(profile, used)
+
+
+def _followed(profile: Profile, seen: FlowSeen, row: RecomputedSeen | None) -> Iterator[Diagnosis]:
+    """By the operators that were called again."""
+    watched = profile.seen
+    if row is None or watched is None or not watched.memory_total_bytes:
+        return
+    kept = (watched.memory_peak_bytes or 0) + row.bytes
+    took, words = flow.unread_ms(profile, seen, row)
+    saving = device_time.of_device(
+        profile, took, f"{units.count(row.operators, 'operator')} called again: {words}"
+    )
+    if kept >= EMPTY * watched.memory_total_bytes or not saving.worth:
+        return
+    where = watched.checkpointing_where or row.where
+    called = watched.checkpointing_where is None
+    yield Diagnosis(
+        title="activation checkpointing computes forward passes twice, and memory is "
+        f"{units.share(1 - kept / watched.memory_total_bytes)} free",
+        evidence=f"in each backward pass {units.count(row.operators, 'operator')} of the forward "
+        f"pass are called again: {words}; {memory.evidence(profile)}, and without checkpoints "
+        f"{units.size(row.bytes)} more at most",
+        cure=Cure(
+            "Remove the checkpoint and call the block itself."
+            if called
+            else "Remove it, or switch it off.",
+            savings.lines(where, "x = checkpoint(block, x, use_reentrant=False)", "x = block(x)")
+            if called
+            else savings.lines(where, "model.gradient_checkpointing_enable()"),
+        ),
+        severity=saving.severity,
+        where=where,
+        saves_ms=saving.ms,
+        reason=saving.reason,
+    )
+
+
+def _by_lines(profile: Profile, used: float) -> Iterator[Diagnosis]:
+    """By operators of lines that call a checkpoint, where the data flow is not known."""
     checkpointed = [
         operator
         for operator in profile.operators

@@ -1,0 +1,101 @@
+"""Batches are padded far beyond their longest row.
+
+## What it sees
+
+An input of the model, batch x length of whole numbers, in which the last (or first) quarter of the
+columns or more is the same number in all rows of all batches that were looked at. That the number
+is padding shows in a mask of the same shape, in the `padding_idx` of an embedding, or in rows of
+different lengths within which it never stands. A model with weights for this very length is left
+alone.
+
+## Why it matters
+
+Almost all operators work on the padding as on words: their time grows with the length of the
+batch, that of attention with its square.
+
+## Evidence
+
+The shape of the input, the longest row, and the share of the operators' time that grows with the
+length.
+
+## Cure
+
+Pad each batch to its longest row, in `collate_fn` (`torch.nn.utils.rnn.pad_sequence`,
+`DataCollatorWithPadding`); rows of similar length in a batch (sorted, or in buckets) leave even
+less. Cut an input that is padded already: `ids[:, :longest]`. The gain: that share of the length
+of all operators that work on the whole of it, though attention saves more.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.pad_sequence.html
+- https://huggingface.co/docs/transformers/pad_truncation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, flow, savings
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+from flatout_agent.wire import PaddingSeen
+
+CHECK = Check(code="DATA011", severity=Severity.WARNING, since="0.3.0")
+LEAST = 0.25
+"""Share of the length beyond the longest row."""
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for the input."""
+    seen = flow.of(profile)
+    row = seen.padding if seen is not None else None
+    if seen is None or row is None or row.padded < LEAST:
+        return
+    took, words = flow.unread_ms(profile, seen, row)
+    saving = device_time.of_device(
+        profile,
+        took * row.padded,
+        f"operators on the whole length take {words}; {units.share(row.padded)} of the length is "
+        f"padding in all rows of a batch: {units.milliseconds(took * row.padded)}",
+    )
+    if not saving.worth:
+        return
+    length = int(row.shape.rpartition("x")[2] or 0)
+    yield Diagnosis(
+        title=f"batches are padded to {length}, though the longest row seen has {row.longest}",
+        evidence=f"an input {row.shape} {'begins' if row.left else 'ends'} with {row.constant} in "
+        f"all rows for {units.share(row.padded)} of its length{_mask(row)}; "
+        f"{units.share(row.filled)} of the input is no padding",
+        cure=Cure(
+            "Pad each batch to its own longest row, in collate_fn; put rows of similar length "
+            "into one batch.",
+            savings.lines(
+                _where(profile, row),
+                f"ids = torch.full((len(rows), {length}), {row.constant})",
+                "ids = pad_sequence(rows, batch_first=True, "
+                f"padding_value={row.constant}{_side(row)})",
+            ),
+        ),
+        severity=saving.severity,
+        where=_where(profile, row),
+        saves_ms=saving.ms,
+        reason=saving.reason,
+    )
+
+
+def _mask(row: PaddingSeen) -> str:
+    return ", where the mask leaves it out" if row.masked else ""
+
+
+def _side(row: PaddingSeen) -> str:
+    return ', padding_side="left"' if row.left else ""
+
+
+def _where(profile: Profile, row: PaddingSeen) -> str | None:
+    """Where the batch is made; else where it is taken from a loader, or given to the model."""
+    watched = profile.seen
+    if row.where is not None or watched is None:
+        return row.where
+    return watched.loader_where or watched.model_where

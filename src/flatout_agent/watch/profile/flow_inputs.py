@@ -1,0 +1,151 @@
+"""What the inputs of the counted steps show: padding, and forward passes that are made again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+import torch
+
+from flatout_agent import wire
+from flatout_agent.watch.profile.flow import Flow, FlowNode
+from flatout_agent.watch.profile.flow_notes import InputLook
+
+LEAST_PADDED = 0.25
+"""Share of the length."""
+LEAST_ROWS = 8
+LEAST_LENGTHS = 3
+"""Rows, and distinct lengths among them, that show padding where nothing else does."""
+DISPATCH_S = 10e-6
+"""Of each operator that a shorter input does not save."""
+NEAR = 256
+"""Operators that are searched for the one that made the batch."""
+
+
+def padding(flow: Flow) -> wire.PaddingSeen | None:
+    """The input with the largest part that is padding in every row of all batches."""
+    groups: dict[tuple[str, bool], list[InputLook]] = defaultdict(list)
+    for look in flow.notes.looks:
+        groups[look.path, look.left].append(look)
+    paths = [path for path, _ in groups]
+    rows = [
+        _padding(flow, looks)
+        for (path, _), looks in groups.items()
+        if path not in flow.notes.whole and paths.count(path) == 1 and _certain(flow, looks)
+    ]
+    return max(filter(None, rows), key=lambda row: row.padded, default=None)
+
+
+def _certain(flow: Flow, looks: Sequence[InputLook]) -> bool:
+    """Whether the number is padding in all of these batches, and much of it."""
+    if len(looks) < 2 or len({look.constant for look in looks}) > 1:
+        return False
+    if any(1 - max(look.lengths) / look.shape[1] < LEAST_PADDED for look in looks):
+        return False
+    if all(look.masked for look in looks):
+        return True
+    if any(look.inside for look in looks) or not all(any(look.lengths) for look in looks):
+        return False
+    if looks[0].constant in _padding_indices(flow):
+        return True
+    lengths = [length for look in looks for length in look.lengths]
+    return len(lengths) >= LEAST_ROWS and len(set(lengths)) >= LEAST_LENGTHS
+
+
+def _modules(flow: Flow) -> list[torch.nn.Module]:
+    return [module for reference in flow.notes.modules.values() if (module := reference())]
+
+
+def _padding_indices(flow: Flow) -> set[int]:
+    """Of the embeddings that were called."""
+    embeddings = (m for m in _modules(flow) if isinstance(m, torch.nn.Embedding))
+    return {module.padding_idx for module in embeddings if module.padding_idx is not None}
+
+
+def _padding(flow: Flow, looks: Sequence[InputLook]) -> wire.PaddingSeen | None:
+    """None: the model is made for this length."""
+    parameters = {tuple(p.shape) for module in _modules(flow) for p in module.parameters()}
+    shapes = {look.shape for look in looks}
+    if any(_flattened(flow, shape) for shape in shapes):
+        return None
+    grows = [node for node in flow.nodes if any(_grows(node, s, parameters) for s in shapes)]
+    flops = sum(node.flops for node in flow.nodes)
+    all_s = sum(node.s for node in flow.nodes) or 1.0
+    first_s = sum(node.s for node in flow.nodes if node.step == 0)
+    longest = max(max(look.lengths) for look in looks)
+    return wire.PaddingSeen(
+        where=next((at for look in looks if (at := _made_at(flow, look.node))), None),
+        path=looks[0].path,
+        shape="x".join(map(str, looks[0].shape)),
+        constant=looks[0].constant,
+        masked=all(look.masked for look in looks),
+        left=looks[0].left,
+        longest=longest,
+        padded=sum(1 - max(look.lengths) / look.shape[1] for look in looks) / len(looks),
+        filled=sum(map(_filled, looks)) / len(looks),
+        s=first_s * sum(max(0.0, node.s - DISPATCH_S) for node in grows) / all_s,
+        flops=sum(node.flops for node in grows) / flops if flops else 0.0,
+    )
+
+
+def _filled(look: InputLook) -> float:
+    """Share of the input that is no padding."""
+    return sum(look.lengths) / (look.shape[0] * look.shape[1])
+
+
+def _grows(node: FlowNode, shape: tuple[int, int], parameters: Collection[tuple[int, ...]]) -> bool:
+    """Whether an operator works on the whole batch in its whole length, or that but one."""
+    if node.loader:
+        return False
+    rows, length = shape
+    for taken in node.shapes:
+        if tuple(taken) in parameters:
+            continue
+        for size in (length, length - 1):
+            if rows * size in taken or (size in taken and taken.numel() % (rows * size) == 0):
+                return True
+    return False
+
+
+def _flattened(flow: Flow, shape: tuple[int, int]) -> bool:
+    """Whether a layer takes all positions of a row at once: it has weights for this length."""
+    rows, length = shape
+    taken = {tuple(size) for node in flow.nodes for size in node.shapes}
+    widths = {size[2] for size in taken if len(size) == 3 and size[:2] == shape}
+    return any((rows, length * width) in taken for width in widths if width > 1)
+
+
+def _made_at(flow: Flow, index: int) -> str | None:
+    """The line in a loader that made the batch; else the one that made this input."""
+    if index < 0:
+        return None
+    waiting, reached = [index], {index}
+    while waiting and len(reached) < NEAR:
+        node = flow.nodes[waiting.pop(0)]
+        if node.loader and node.where is not None:
+            return node.where
+        fresh = [dep for dep in node.deps if dep not in reached]
+        reached.update(fresh)
+        waiting += fresh
+    return flow.nodes[index].where
+
+
+def recomputed(flow: Flow) -> wire.RecomputedSeen | None:
+    """Of the first step. None: no checkpoint has computed anything again in a backward pass."""
+    nodes = {
+        index: size
+        for index, size in flow.notes.recomputed.items()
+        if flow.nodes[index].step == 0
+    }  # fmt: skip
+    if not nodes:
+        return None
+    lines = flow.notes.checkpoints
+    flops = sum(node.flops for node in flow.nodes if node.step == 0)
+    spent = sum(flow.nodes[index].flops for index in nodes)
+    return wire.RecomputedSeen(
+        where=max(lines, key=lambda where: lines[where], default=None),
+        operators=len(nodes),
+        bytes=sum(nodes.values()),
+        s=sum(flow.nodes[index].s for index in nodes),
+        flops=spent / flops if flops else 0.0,
+    )
