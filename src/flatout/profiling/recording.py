@@ -412,7 +412,7 @@ def _short_flow(
     """The data flow with such places."""
     replace = dataclasses.replace
     return replace(
-        flow,
+        _short_values(flow, shortened),
         unread=tuple(
             replace(row, where=shortened(row.where), first_where=shortened(row.first_where))
             for row in flow.unread
@@ -436,6 +436,32 @@ def _short_flow(
         ),
         returns=tuple(
             replace(row, left=shortened(row.left), back=shortened(row.back)) for row in flow.returns
+        ),
+    )
+
+
+def _short_values(
+    flow: wire.FlowSeen, shortened: Callable[[str | None], str | None]
+) -> wire.FlowSeen:
+    """What is told of values, with such places."""
+    replace = dataclasses.replace
+    return replace(
+        flow,
+        zeros=tuple(
+            replace(
+                row,
+                where=shortened(row.where) or row.where,
+                built_where=shortened(row.built_where),
+            )
+            for row in flow.zeros
+        ),
+        embeddings=tuple(
+            replace(row, lines=tuple(shortened(line) or line for line in row.lines))
+            for row in flow.embeddings
+        ),
+        ignored=tuple(
+            replace(row, head_where=shortened(row.head_where), loss_where=shortened(row.loss_where))
+            for row in flow.ignored
         ),
     )
 

@@ -26,13 +26,16 @@ from flatout_agent.wire.crash import TensorSeen as TensorSeen
 from flatout_agent.wire.flow import BesideSeen as BesideSeen
 from flatout_agent.wire.flow import ConstantSeen as ConstantSeen
 from flatout_agent.wire.flow import DoubleSeen as DoubleSeen
+from flatout_agent.wire.flow import EmbeddingSeen as EmbeddingSeen
 from flatout_agent.wire.flow import FlowSeen as FlowSeen
 from flatout_agent.wire.flow import GradientsSeen as GradientsSeen
+from flatout_agent.wire.flow import IgnoredSeen as IgnoredSeen
 from flatout_agent.wire.flow import PaddingSeen as PaddingSeen
 from flatout_agent.wire.flow import RecomputedSeen as RecomputedSeen
 from flatout_agent.wire.flow import RepeatSeen as RepeatSeen
 from flatout_agent.wire.flow import ReturnSeen as ReturnSeen
 from flatout_agent.wire.flow import UnreadSeen as UnreadSeen
+from flatout_agent.wire.flow import ZerosSeen as ZerosSeen
 from flatout_agent.wire.host import CoresSeen as CoresSeen
 from flatout_agent.wire.host import FrameSeen as FrameSeen
 from flatout_agent.wire.host import HostSeen as HostSeen

@@ -139,6 +139,72 @@ class RepeatSeen:
 
 
 @dataclass(frozen=True)
+class ZerosSeen:
+    """A matrix of zeros but for at most a twentieth, which no training changes, in products."""
+
+    where: str
+    """file:line that multiplies by it."""
+    kind: str
+    """select: each row picks one row of the other factor, a one-hot matrix; add: such a matrix
+    transposed, which adds rows up; scaled: one number in each row or column; else sparse.
+    """
+    shape: str
+    """1536x1500"""
+    density: float
+    """Share of its numbers that are not zero."""
+    table: bool = False
+    """The other factor is a weight."""
+    built_where: str | None = None
+    """file:line of the last operator that makes it in a step."""
+    calls: float = 1.0
+    """Products in a step that take it, with those of the backward pass."""
+    s: float = 0.0
+    """CPU seconds of a step in them; of an accelerator only what launches them."""
+    built_s: float = 0.0
+    """The same of operators that serve nothing but to make it."""
+    flops: float = 0.0
+    """Share of the step's floating-point operations in these products."""
+
+
+@dataclass(frozen=True)
+class EmbeddingSeen:
+    """The weight of an embedding with dense gradients, of which a step touches few rows."""
+
+    name: str
+    """encoder.words.weight; empty: not of a model that is known."""
+    lines: tuple[str, ...] = ()
+    """file:line of the user's that look rows up."""
+    rows: int = 0
+    width: int = 0
+    indices: int = 0
+    """Looked up in a step."""
+    touched: int = 0
+    """Distinct rows among them, at most."""
+
+
+@dataclass(frozen=True)
+class IgnoredSeen:
+    """Logits of a linear layer of which a loss leaves most rows out."""
+
+    head_where: str | None
+    """file:line that calls the layer."""
+    loss_where: str | None
+    classes: int = 0
+    rows: int = 0
+    """Of logits, made in a step."""
+    used: int = 0
+    """Of them in the loss."""
+    ignored: int = 0
+    """Targets that the loss is told to ignore; other rows never reach it."""
+    s: float = 0.0
+    """CPU seconds of a step in operators on all the rows, with their backward pass; of an
+    accelerator only what launches them.
+    """
+    flops: float = 0.0
+    """Share of the step's floating-point operations in these."""
+
+
+@dataclass(frozen=True)
 class GradientsSeen:
     """Gradients of parameters that no optimizer and no code of the program's ever changes."""
 
@@ -222,6 +288,12 @@ class FlowSeen:
     """The costliest first."""
     training: tuple[str, ...] = ()
     """Lines with operators that the loss or the update of the weights needs."""
+    zeros: tuple[ZerosSeen, ...] = ()
+    """The costliest first."""
+    embeddings: tuple[EmbeddingSeen, ...] = ()
+    """The largest first."""
+    ignored: tuple[IgnoredSeen, ...] = ()
+    """The costliest first."""
     gradients: GradientsSeen | None = None
     """None: each gradient is used."""
     recomputed: RecomputedSeen | None = None

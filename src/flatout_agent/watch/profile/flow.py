@@ -25,6 +25,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from flatout_agent.replacing import Undo, in_reverse, replaced
 from flatout_agent.watch import places
 from flatout_agent.watch.profile.flow_notes import FlowNotes, fields
+from flatout_agent.watch.profile.flow_values import FlowValues
 
 MOST_OPERATORS = 20_000
 LEAST_BYTES = 1024
@@ -246,6 +247,7 @@ class Flow:
             for tensor in tensors
             if not tensor.is_sparse
         }
+        self.values = FlowValues(models, self.owned)
 
     def install(self) -> None:
         """Also see calls of modules, and values that leave torch."""
@@ -343,6 +345,7 @@ class Flow:
         for state in made:
             state.outside, state.version = False, 0
         self.notes.operator(len(self.nodes), node, results)
+        self.values.operator(len(self.nodes), node, args, uses.tensors)
         self.nodes.append(node)
 
     def _adopt(self, node: FlowNode, value: FlowValue) -> None:

@@ -21,6 +21,7 @@ from flatout_agent.watch.profile.flow_gradients import WeightLooks, unused_gradi
 from flatout_agent.watch.profile.flow_inputs import padding, recomputed
 from flatout_agent.watch.profile.flow_loops import repeats
 from flatout_agent.watch.profile.flow_unread import unread, with_sources
+from flatout_agent.watch.profile.flow_value_rows import embeddings, ignored, zeros
 
 LEAST = 0.01
 """Share of the step's operators, by time or by their operations, below which nothing is told."""
@@ -72,6 +73,9 @@ def results(
         repeats=repeats(flow, training),
         beside=rows,
         training=lines,
+        zeros=zeros(flow),
+        embeddings=embeddings(flow),
+        ignored=ignored(flow),
         gradients=None if by_hand else unused_gradients(flow, weights),
         recomputed=recomputed(flow),
         padding=padding(flow) if both else None,

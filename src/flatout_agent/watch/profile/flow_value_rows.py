@@ -1,0 +1,244 @@
+"""What the noted values mean: products with zeros, embeddings updated whole, ignored logits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from flatout_agent import wire
+from flatout_agent.watch.profile.flow import Flow, FlowNode
+from flatout_agent.watch.profile.flow_values import FACTORS, LOOKUPS, FlowLoss, FlowZeros
+
+LEAST = 0.01
+"""Share of the step's operators below which a row is left out."""
+MANY_ROWS = 5
+"""Rows of an embedding for each index of a step, at least."""
+FEW_USED = 0.4
+"""Of the rows of logits, those that the loss counts, at most."""
+MOST = 8
+"""Rows of each kind."""
+PASSING = frozenset(
+    f"aten.{name}"
+    for name in (
+        "_log_softmax", "_to_copy", "clone", "index", "index_select", "add", "sub", "mul", "div",
+        "tanh", "copy_", "add_", "mul_", "div_",
+    )
+)  # fmt: skip
+"""What may stand between a head's product and the loss."""
+ASKING = frozenset(f"aten.{name}" for name in ("argmax", "max", "topk", "amax"))
+"""They ask for a metric what can be asked of fewer rows as well."""
+
+
+def zeros(flow: Flow) -> tuple[wire.ZerosSeen, ...]:
+    """Matrices of zeros by the line that multiplies by them, the costliest first."""
+    groups: dict[tuple[str | None, str, tuple[int, ...]], list[FlowZeros]] = defaultdict(list)
+    for note in flow.values.zeros:
+        first = flow.nodes[note.products[0]]
+        groups[first.where, note.kind, note.shape].append(note)
+    takers = _takers(flow)
+    rows = [
+        _zeros_row(flow, where, notes, takers)
+        for (where, _, _), notes in groups.items()
+        if where is not None
+    ]
+    least_s = LEAST * _spent(flow.nodes)
+    worth = [row for row in rows if row.s + row.built_s >= least_s]
+    return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
+
+
+def _zeros_row(
+    flow: Flow, where: str, notes: Sequence[FlowZeros], takers: Mapping[int, Sequence[int]]
+) -> wire.ZerosSeen:
+    storages = {note.storage for note in notes}
+    forward = {index for note in notes for index in note.products}
+    backward = {
+        index
+        for index, node in enumerate(flow.nodes)
+        if node.backward and not node.step and node.name in FACTORS and storages & set(node.reads)
+    }
+    products = [flow.nodes[index] for index in sorted(forward | backward)]
+    building = {index for note in notes for index in _building(flow, note, takers)}
+    made = [flow.nodes[note.maker].where for note in notes if note.maker >= 0]
+    return wire.ZerosSeen(
+        where=where,
+        kind=notes[0].kind,
+        shape="x".join(map(str, notes[0].shape)),
+        density=max(note.density for note in notes),
+        table=all(note.table for note in notes),
+        built_where=next((line for line in made if line is not None), None),
+        calls=len(products),
+        s=_spent(products),
+        built_s=_spent(flow.nodes[index] for index in building),
+        flops=_share(flow, products),
+    )
+
+
+def _takers(flow: Flow) -> dict[int, list[int]]:
+    """Operator -> those of the first step that take what it has made."""
+    takers: dict[int, list[int]] = defaultdict(list)
+    for index, node in enumerate(flow.nodes):
+        for dep in node.deps if not node.step else ():
+            takers[dep].append(index)
+    return takers
+
+
+def _building(flow: Flow, note: FlowZeros, takers: Mapping[int, Sequence[int]]) -> set[int]:
+    """Operators that serve nothing but to make the matrix for its products."""
+    needed = set(note.products)
+    building: set[int] = set()
+    waiting = [note.maker]
+    while waiting:
+        index = waiting.pop()
+        if index < 0 or index in building or flow.nodes[index].loader:
+            continue
+        serving = (taker for taker in takers.get(index, ()) if not flow.nodes[taker].backward)
+        if all(taker in needed or taker in building for taker in serving):
+            building.add(index)
+            waiting += flow.nodes[index].deps
+    return building
+
+
+def embeddings(flow: Flow) -> tuple[wire.EmbeddingSeen, ...]:
+    """Weights of embeddings that get dense gradients though a step touches few rows."""
+    dense = [node for node in flow.nodes if node.backward and "embedding" in node.name]
+    first = next((index for index, node in enumerate(flow.nodes) if node.backward), 0)
+    otherwise = {
+        storage
+        for node in flow.nodes[:first]
+        if node.name not in LOOKUPS
+        for storage, _ in node.reads
+    }
+    rows = []
+    for weight in dict.fromkeys(note.weight for note in flow.values.lookups):
+        notes = [note for note in flow.values.lookups if note.weight == weight]
+        indices = sum(note.indices for note in notes)
+        if not dense or weight in otherwise or notes[0].rows < MANY_ROWS * indices:
+            continue
+        lines = (flow.nodes[note.node].where for note in notes)
+        rows.append(
+            wire.EmbeddingSeen(
+                name=flow.values.names.get(weight, ""),
+                lines=tuple(dict.fromkeys(line for line in lines if line is not None)),
+                rows=notes[0].rows,
+                width=notes[0].width,
+                indices=indices,
+                touched=sum(note.touched for note in notes),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.rows * row.width)[:MOST])
+
+
+def ignored(flow: Flow) -> tuple[wire.IgnoredSeen, ...]:
+    """Logits of which a loss leaves most rows out, by the lines of their head and loss."""
+    takers = _takers(flow)
+    groups: dict[tuple[str | None, str | None, int], list[wire.IgnoredSeen]] = defaultdict(list)
+    for loss in flow.values.losses:
+        row = _ignored_row(flow, loss, takers)
+        if row is not None:
+            groups[row.head_where, row.loss_where, row.classes].append(row)
+    rows = [_sum(rows) for rows in groups.values()]
+    worth = [row for row in rows if row.s >= LEAST * _spent(flow.nodes)]
+    return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
+
+
+def _ignored_row(
+    flow: Flow, loss: FlowLoss, takers: Mapping[int, Sequence[int]]
+) -> wire.IgnoredSeen | None:
+    """None: it has no such head, needs enough of it, or something else needs it too."""
+    head, between = _head(flow, loss)
+    if head is None or _needed_elsewhere(flow, {head, *between}, loss.node, takers):
+        return None
+    rows = _rows(flow.nodes[head], loss.classes)
+    used = loss.targets - loss.ignored
+    if rows is None or loss.targets > rows or used > FEW_USED * rows:
+        return None
+    size = rows * loss.classes
+    backward = [node for node in flow.nodes if node.backward and _holds(node, size, loss.classes)]
+    if not any(node.name in FACTORS for node in backward):
+        return None
+    forward = [flow.nodes[index] for index in (*sorted(between), loss.node)]
+    nodes = [flow.nodes[head], *(node for node in forward if _holds(node, size, loss.classes))]
+    nodes += [node for node in backward if node.step == 0]
+    return wire.IgnoredSeen(
+        head_where=flow.nodes[head].where,
+        loss_where=flow.nodes[loss.node].where,
+        classes=loss.classes,
+        rows=rows,
+        used=used,
+        ignored=loss.ignored,
+        s=_spent(nodes),
+        flops=_share(flow, nodes),
+    )
+
+
+def _head(flow: Flow, loss: FlowLoss) -> tuple[int | None, set[int]]:
+    """The one product that the loss's logits come from, and what stands between."""
+    between: set[int] = set()
+    heads: set[int] = set()
+    waiting = [loss.node]
+    while waiting:
+        for dep in flow.nodes[waiting.pop()].deps:
+            node = flow.nodes[dep]
+            if node.name in ("aten.mm", "aten.addmm"):
+                heads.add(dep)
+            elif node.name in PASSING and not node.backward and dep not in between:
+                between.add(dep)
+                waiting.append(dep)
+    return (heads.pop() if len(heads) == 1 else None), between
+
+
+def _needed_elsewhere(
+    flow: Flow, logits: Collection[int], loss: int, takers: Mapping[int, Sequence[int]]
+) -> bool:
+    """Whether something but this loss takes the logits, or they are kept."""
+    for index in logits:
+        node = flow.nodes[index]
+        if node.read and node.name != "aten.index":
+            return True
+        if any(state.node == index and state.alive for state in node.made):
+            return True
+        for taker in takers.get(index, ()):
+            other = flow.nodes[taker]
+            allowed = other.backward or other.name in ASKING
+            if not (allowed or taker in logits or taker == loss):
+                return True
+    return False
+
+
+def _rows(head: FlowNode, classes: int) -> int | None:
+    """Of the logits that it makes; None: the classes are none of its dimensions."""
+    left, right = head.shapes[-2:]
+    if right[-1] == classes:
+        return left[0]
+    return right[-1] if left[0] == classes else None
+
+
+def _holds(node: FlowNode, size: int, classes: int) -> bool:
+    """Whether it takes a tensor of all the logits' size."""
+    return any(shape.numel() == size and classes in shape for shape in node.shapes)
+
+
+def _sum(rows: Sequence[wire.IgnoredSeen]) -> wire.IgnoredSeen:
+    """Calls of the same lines together."""
+    first = rows[0]
+    return wire.IgnoredSeen(
+        head_where=first.head_where,
+        loss_where=first.loss_where,
+        classes=first.classes,
+        rows=sum(row.rows for row in rows),
+        used=sum(row.used for row in rows),
+        ignored=sum(row.ignored for row in rows),
+        s=sum(row.s for row in rows),
+        flops=sum(row.flops for row in rows),
+    )
+
+
+def _spent(nodes: Iterable[FlowNode]) -> float:
+    """CPU seconds in those of the first step."""
+    return sum(node.s for node in nodes if node.step == 0)
+
+
+def _share(flow: Flow, nodes: Iterable[FlowNode]) -> float:
+    """Of the first step's floating-point operations."""
+    flops = sum(node.flops for node in flow.nodes if node.step == 0)
+    return sum(node.flops for node in nodes) / flops if flops else 0.0
