@@ -100,8 +100,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 def _has_momentum(profile: Profile) -> bool:
     """Or it is not known: SGD adds up sparse gradients without end for it."""
-    held = profile.seen.optimizer_bytes if profile.seen is not None else None
-    return held is None or held > MOMENTUM * (profile.seen.parameter_bytes or 0)
+    seen = profile.seen
+    if seen is None or seen.optimizer_bytes is None:
+        return True
+    return seen.optimizer_bytes > MOMENTUM * (seen.parameter_bytes or 0)
 
 
 def _gradients(profile: Profile, rows: Sequence[EmbeddingSeen]) -> list[Operator]:
