@@ -247,3 +247,56 @@ def test_the_host_never_takes_more_than_the_step() -> None:
     anatomy = Anatomy("cpu", 100.0, (Part(Kind.MATMUL, 90.0), Part(Kind.PYTHON, 10.0)), 6)
     divided = host_parts.divided(anatomy, lines_of(([MAIN, user(14)], 500.0, 0.0)))
     assert sum(part.ms for part in divided.parts) == pytest.approx(100.0)
+
+
+WRAPPER = library("torch", "Optimizer.profile_hook_step.wrapper")
+ADAM = library("torch", "Adam.step")
+LOOP = library("lightning", "Precision._wrap_closure")
+OWN_STEP = wire.FrameSeen("sam.py", 30, "SAM.step", "", 8, 30, 17)
+
+
+@pytest.mark.parametrize(
+    ("frames", "updating"),
+    [
+        ([WRAPPER, ADAM], True),
+        ([WRAPPER, ADAM, library("torch", "_single_tensor_adam")], True),
+        ([WRAPPER, ADAM, library("contextlib", "inner"), library("torch", "adam")], True),
+        ([WRAPPER, ADAM, LOOP, user(14, "Net.on_before_optimizer_step")], False),
+        ([WRAPPER, ADAM, LOOP, library("torch", "Tensor.backward")], False),
+        ([WRAPPER, library("torch", "decorate_context"), ADAM, user(14, "train.closure")], False),
+        ([WRAPPER, ADAM, LOOP, WRAPPER, ADAM], True),
+        ([WRAPPER, ADAM, user(14, "Own.__torch_dispatch__")], True),
+        ([WRAPPER, user(14, "report_after")], False),
+        ([WRAPPER, user(14, "Muon.step"), user(13, "orthogonal")], True),
+        ([WRAPPER, OWN_STEP, user(13, "train.gradients")], False),
+        ([WRAPPER, OWN_STEP], True),
+        ([WRAPPER, library("bnb", "Adam8.step"), library("triton", "run")], True),
+        ([WRAPPER, library("bnb", "Adam8.step"), LOOP, user(14, "hook")], False),
+        ([user(14, "Own.step")], False),
+    ],
+)
+def test_only_the_optimizers_own_step_updates(
+    frames: Sequence[wire.FrameSeen], updating: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SOURCES, 30, "        closure()")
+    lines = lines_of(([MAIN, *frames], 5.0, 0.0)).lines
+    assert {line.updating for line in lines} == {updating}
+
+
+def test_generated_code_belongs_to_what_the_line_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SOURCES, 17, "    f1 = np.f1_score(y, p)")
+    generated, inner = library("python", "argmap_1"), library("_strptime", "_strptime")
+    for callee in (generated, inner):
+        (line,) = lines_of(([MAIN, user(17), callee], 5.0, 0.0)).lines
+        assert (line.kind, line.package) == (HostKind.LIBRARY, "numpy")
+    monkeypatch.setitem(SOURCES, 17, "    f1 = self.score(y, p)")
+    (line,) = lines_of(([MAIN, user(17), generated, library("networkx", "f")], 5.0, 0.0)).lines
+    assert line.package == "networkx"
+
+
+def test_a_call_of_torchs_by_name_is_torchs_though_its_operators_have_no_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(SOURCES, 13, "    x = torch.sparse.mm(a, b)")
+    (line,) = lines_of(([MAIN, user(13, "forward")], 5.0, 0.0)).lines
+    assert line.kind is HostKind.TORCH

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,16 @@ BLOCKED_SHARE = 0.5
 ENTERS_LOADER = "_BaseDataLoaderIter.__next__"
 ENTERS_MODULE = "Module._call_impl"
 ENTERS_OPTIMIZER = "Optimizer.profile_hook_step"
+STEP = "step"
+"""The function of an optimizer that updates weights."""
+CLOSURE = "closure"
+"""What the function is called that an optimizer's step calls for gradients."""
+GENERATED = "python"
+"""Package of frames in code that was generated."""
+STANDARD = sys.stdlib_module_names | {GENERATED}
+"""Packages of frames in Python's library, and in code that was generated."""
+OVERRIDES = "__torch_"
+"""What the functions of a tensor's own type begin with that torch calls: they are no closure."""
 FORWARD = "forward"
 """The function of a module that is no hook."""
 WITHIN_TORCH = {"torch/utils/tensorboard/": "tensorboard"}
@@ -144,9 +155,53 @@ def _hooked(sample: _Sample) -> bool:
         frame.package == TORCH
         and ENTERS_MODULE in frame.function
         and not callee.package
-        and callee.function.rpartition(".")[2] != FORWARD
+        and _last(callee.function) != FORWARD
         for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
     )
+
+
+def _updating(frames: Sequence[wire.FrameSeen], source: Source) -> bool:
+    """Whether an optimizer's own step runs: neither its closure, nor a hook around it."""
+    entries = [
+        at
+        for at, frame in enumerate(frames)
+        if frame.package == TORCH and ENTERS_OPTIMIZER in frame.function
+    ]
+    inner = frames[entries[-1] + 1 :] if entries else ()
+    at = next((at for at, frame in enumerate(inner) if _is_step(frame) or _is_foreign(frame)), None)
+    if at is None:
+        return bool(entries)
+    return _is_step(inner[at]) and not _in_closure(inner[at], inner[at + 1 :], source)
+
+
+def _in_closure(step: wire.FrameSeen, inner: Sequence[wire.FrameSeen], source: Source) -> bool:
+    """Whether these frames below an optimizer's step are those of the closure that it calls.
+
+    torch's steps call nothing else that is not torch's. The user's own, and those of packages, also
+    call functions of their own.
+    """
+    if not step.package:
+        text = _text(step, source) or source(step.file, step.line)
+        return bool(inner) and f"{CLOSURE}(" in text
+    outside = (frame for frame in inner if _is_foreign(frame) and frame.package != step.package)
+    first = next(outside, None)
+    if first is None or _last(first.function).startswith(OVERRIDES):
+        return False
+    return step.package == TORCH or not first.package or CLOSURE in first.function.lower()
+
+
+def _is_step(frame: wire.FrameSeen) -> bool:
+    return _last(frame.function) == STEP
+
+
+def _is_foreign(frame: wire.FrameSeen) -> bool:
+    """Whether it is neither torch's nor of Python's library."""
+    return frame.package != TORCH and frame.package not in STANDARD
+
+
+def _last(function: str) -> str:
+    """The name of a function without what it is defined in."""
+    return function.rpartition(".")[2]
 
 
 def _torch_shares(
@@ -178,7 +233,7 @@ def _torch_shares(
 def _calls_of_the_users(samples: Iterable[_Sample], source: Source) -> set[wire.FrameSeen]:
     """Calls by name of functions of the user's own: what runs there has a frame below."""
     pairs = {
-        (frame, callee.function.rpartition(".")[2])
+        (frame, _last(callee.function))
         for sample in samples
         for frame, callee in itertools.pairwise(sample.frames[: sample.deepest + 1])
         if not frame.package and not callee.package
@@ -189,7 +244,7 @@ def _calls_of_the_users(samples: Iterable[_Sample], source: Source) -> set[wire.
 def _called_name(text: str) -> str:
     """Like "step", of self.step(x); empty: no call by name."""
     name = CALL.match(text)
-    return name[0].rpartition(".")[2] if name else ""
+    return _last(name[0]) if name else ""
 
 
 def _frees(
@@ -220,7 +275,7 @@ def _lines(
     if not sample.callees:
         package = _imported(line.callee, aliases(sample.own.file))
         share = torch_share.get((sample.own.file, sample.own.line), 0.0) if not package else 0.0
-        if share and aliases(sample.own.file).get(_root(line.callee)) == TORCH:
+        if _calls_torch(line.callee, share, aliases(sample.own.file)):
             share = 1.0
         yield dataclasses.replace(line, kind=HostKind.TORCH), share * sample.ms
         kind = HostKind.LIBRARY if package else HostKind.PYTHON
@@ -229,7 +284,8 @@ def _lines(
     elif _is_torch(sample):
         yield line, sample.ms
     else:
-        line = dataclasses.replace(line, kind=HostKind.LIBRARY)
+        package = _named(line, aliases(sample.own.file))
+        line = dataclasses.replace(line, kind=HostKind.LIBRARY, package=package)
         yield from _waiting_apart(sample, line, 1.0)
 
 
@@ -246,6 +302,21 @@ def _imported(expression: str, names: Mapping[str, str]) -> str:
     """The package that an expression begins with, np.sort(...) -> numpy; empty: none but torch."""
     package = names.get(_root(expression), "")
     return "" if package == TORCH else package
+
+
+def _calls_torch(expression: str, share: float, names: Mapping[str, str]) -> bool:
+    """Whether this runs one of torch's own functions: the rest of its time is calling it.
+
+    share: of the line's operators. A call of one by its name has no other frame of Python's.
+    """
+    is_call = CALL.match(expression) is not None and expression.endswith(")")
+    return names.get(_root(expression)) == TORCH and (share > 0 or is_call)
+
+
+def _named(line: HostLine, names: Mapping[str, str]) -> str:
+    """Its package; of generated code and of inner modules, like _strptime, that of its call."""
+    is_inner = line.package == GENERATED or line.package.startswith("_")
+    return (_imported(line.callee, names) if is_inner else "") or line.package
 
 
 def _root(expression: str) -> str:
@@ -276,7 +347,7 @@ def _line(sample: _Sample, source: Source) -> HostLine:
         loading=sample.enters(ENTERS_LOADER),
         modelling=sample.enters(ENTERS_MODULE),
         framework=_framework(sample),
-        updating=sample.enters(ENTERS_OPTIMIZER),
+        updating=_updating(sample.frames, source),
         hooked=_hooked(sample),
         collating=bool(sample.callees)
         and _is_torch(sample)
@@ -290,7 +361,8 @@ def _package(sample: _Sample) -> str:
     if not callees or _is_torch(sample):
         return TORCH if callees else ""
     inner = next((at for at in range(len(callees) - 1, -1, -1) if callees[at].package == TORCH), -1)
-    return callees[inner + 1].package
+    packages = [frame.package for frame in callees[inner + 1 :]]
+    return next((package for package in packages if package != GENERATED), GENERATED)
 
 
 def _framework(sample: _Sample) -> str:

@@ -74,6 +74,39 @@ def test_a_device_attributes_the_closures_kernels_to_themselves(tmp_path: Path) 
     assert found.part(Kind.OPTIMIZER) == pytest.approx(0.100)
 
 
+def hooked_step(trace: Trace, at: float, *, stacks: bool) -> Trace:
+    """As `closure`, then 100 us of a hook's operators, then 40 us of the update."""
+    trace.mark("Optimizer.step#AdamW.step", at, at + 400)
+    if stacks:
+        trace.add("python_function", "torch/optim/adamw.py(9): step", at + 5, at + 390)
+        trace.add("python_function", "lightning/precision.py(3): _wrap_closure", at + 8, at + 320)
+        trace.add("python_function", "train.py(41): on_before_optimizer_step", at + 205, at + 315)
+        trace.add("python_function", "torch/optim/adamw.py(300): adamw", at + 330, at + 380)
+    closure(trace, at + 10)
+    trace.op("aten::linalg_vector_norm", at + 215, at + 255)
+    trace.op("aten::mean", at + 265, at + 310)
+    return trace.op("aten::add_", at + 335, at + 375)
+
+
+def test_what_a_closure_calls_after_its_backward_pass_is_no_update(tmp_path: Path) -> None:
+    trace = hooked_step(Trace().steps(0, 1000), 100, stacks=True)
+    anatomy_seen = parts(trace, tmp_path)
+    # From the last operator of the hook on, with the step's own Python before its closure.
+    assert anatomy_seen.part(Kind.REDUCTION) == pytest.approx(0.085)
+    assert anatomy_seen.part(Kind.OPTIMIZER) == pytest.approx(0.090 + 0.010)
+
+
+def test_stacks_of_another_recording_tell_it(tmp_path: Path) -> None:
+    times = hooked_step(Trace().steps(0, 1000), 100, stacks=False)
+    detail = hooked_step(Trace().steps(0, 1000), 100, stacks=True)
+    attribution = look(
+        times.recording(tmp_path, "times.json"), detail.recording(tmp_path, "detail.json")
+    )
+    anatomy_seen = anatomy(attribution)
+    assert anatomy_seen.part(Kind.REDUCTION) == pytest.approx(0.085)
+    assert anatomy_seen.part(Kind.OPTIMIZER) == pytest.approx(0.090 + 0.010)
+
+
 OPTIMIZERS = {
     "lbfgs": lambda weights: torch.optim.LBFGS(weights, lr=0.1, max_iter=3),
     "adamw": torch.optim.AdamW,

@@ -11,10 +11,10 @@ import numpy as np
 
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.profile import Place
-from flatout.profiling.trace import device, flops, idle, processor, traffic, window
+from flatout.profiling.trace import closure_frames, device, flops, idle, processor, traffic, window
 from flatout.profiling.trace.device import Work
 from flatout.profiling.trace.groups import grouped
-from flatout.profiling.trace.host import Host, host
+from flatout.profiling.trace.host import Host, host, with_called
 from flatout.profiling.trace.idle import Gaps, Syncs
 from flatout.profiling.trace.intervals import NOBODY, Segments
 from flatout.profiling.trace.places import Places, directions, places
@@ -161,6 +161,11 @@ def look(
     steps = window.window(recording, host_side, work)
     if span is not None:
         steps = TimeWindow(*span, ())
+    source = _source(recording, host_side, steps, detail, roots)
+    called = _called(source)
+    if (called > 0).any():
+        host_side = with_called(recording, host_side, called)
+        work = device.work(recording, host_side)
     main = processor.main_thread(recording, host_side)
     empty = tuple(np.empty(0, np.int64) for _ in range(4))
     sync_calls, gaps = Syncs(*empty[:3]), Gaps(*empty)
@@ -171,8 +176,13 @@ def look(
     else:
         rank = processor.ranks(recording, host_side)
         held = processor.held(recording, host_side, rank, main, steps.begin, steps.end)
-    source = _source(recording, host_side, steps, detail, roots)
     return Attribution(recording, host_side, work, steps, main, held, gaps, sync_calls, source)
+
+
+def _called(source: LineSource) -> Ints:
+    """For each row of the recording 1 in an optimizer's closure, 0 in none, NOBODY unknown."""
+    in_closure = closure_frames.called(source.recording).astype(np.int64)
+    return np.where(source.twin >= 0, in_closure[source.twin], NOBODY)
 
 
 def _source(

@@ -1,7 +1,8 @@
 """Closures: forward and backward passes inside of an optimizer's step.
 
 `optimizer.step(closure)` computes the gradients itself: LBFGS several times, Lightning with every
-optimizer. Only the rest of such a step updates weights.
+optimizer. Only the rest of such a step updates weights. What a closure calls after its backward
+pass is known where stacks were recorded.
 """
 
 from __future__ import annotations
@@ -60,6 +61,22 @@ def _first_depth(nested: Nest, is_step: Flags) -> Ints:
         parents = nested.parent[rows]
         depth[rows] = np.where(parents >= 0, np.minimum(depth[rows], depth[parents]), depth[rows])
     return depth
+
+
+def called_spans(nested: Nest, is_step: Flags, called: Ints) -> Spans:
+    """The closures inside of the steps of one thread, as far as stacks show them.
+
+    is_step: for each row, an optimizer's step. called: 1 in a closure, 0 in none, below 0 unknown.
+    A closure ends where the next row is known to be in none.
+    """
+    rows = np.flatnonzero(nested.spread(is_step) & (is_step | (called >= 0)))
+    is_called = (called[rows] > 0) & ~is_step[rows]
+    if not is_called.any():
+        return NO_SPANS
+    starts = is_called & ~np.r_[False, is_called[:-1]]
+    begins = np.flatnonzero(starts[is_called])
+    rows = rows[is_called]
+    return nested.begin[rows[begins]], np.maximum.reduceat(nested.end[rows], begins)
 
 
 def _forward(recording: TraceRecording, rows: Ints, nested: Nest, backward: Ints) -> Ints:

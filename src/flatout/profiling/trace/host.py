@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flatout.profiling.trace import closures, operators
 from flatout.profiling.trace.closures import NO_SPANS, Spans
-from flatout.profiling.trace.intervals import NOBODY, Nest, Segments, nest
+from flatout.profiling.trace.intervals import NOBODY, Nest, Segments, nest, union
 from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecording
 
 
@@ -82,6 +82,30 @@ def host(recording: TraceRecording) -> Host:
         loading[thread_rows] = nested.spread(loading[thread_rows])
         nests[thread] = (thread_rows, nested)
     return Host(rows, parent, own, optimizing, loading, nests, spans)
+
+
+def with_called(recording: TraceRecording, host_side: Host, called: Ints) -> Host:
+    """The host with its closures as stacks show them, beside what their passes tell.
+
+    called: for each row 1 in a closure, 0 in none, NOBODY where it is not known.
+    """
+    events = recording.events
+    is_step = recording.named(operators.OPTIMIZER_STEP.search)[events.name]
+    is_step &= np.isin(events.category, (Category.OPERATOR, Category.ANNOTATION))
+    own, optimizing = host_side.own.copy(), host_side.optimizing.copy()
+    spans = dict(host_side.closures)
+    for thread, (rows, nested) in host_side.nests.items():
+        steps = is_step[rows]
+        begin, end = closures.called_spans(nested, steps, called[rows])
+        if not len(begin):
+            continue
+        before = spans[thread]
+        closed = union(np.r_[before[0], begin], np.r_[before[1], end])
+        own[rows] = nested.own() - closures.python_ns(closed, nested, steps)
+        closing = closures.inside(closed, nested.begin) & ~steps
+        optimizing[rows] = nested.spread(steps) & ~closing
+        spans[thread] = closed
+    return replace(host_side, own=own, optimizing=optimizing, closures=spans)
 
 
 def by_thread(recording: TraceRecording, rows: Ints) -> list[tuple[int, Ints]]:

@@ -3,8 +3,9 @@
 A thread of this process looks at what the others execute, about a thousand times a second; each
 look counts for the time since the last one. It needs the interpreter for that. Python hands it over
 every 5 ms only while another thread runs without a pause, and at once where that calls an operator:
-most looks would fall there. So it is handed over more often meanwhile. Whether a thread ran or
-waited is told by its CPU clock.
+most looks would fall there. So it is handed over more often meanwhile, and the wait for it ends on
+time: Linux prolongs waits by 50 us, unless told otherwise. Whether a thread ran or waited is told
+by its CPU clock.
 """
 
 from __future__ import annotations
@@ -24,8 +25,14 @@ from flatout_agent.watch import places
 from flatout_agent.watch.profile.process import Collections
 
 INTERVAL_S = 0.001
-SWITCH_S = 0.0002
-"""sys.setswitchinterval meanwhile."""
+SWITCH_S = 0.00002
+"""sys.setswitchinterval meanwhile.
+
+Measured where 0.13 ms of Python, 86 % of the time, take turns with an operator: the looks told
+0.4 % of Python at 0.2 ms, 24 % at 0.05 and 47 % at 0.01; with waits that end on time 61 % at 0.05,
+77 % at 0.02, 80 % at 0.01. These cost such a program 7 %, 7 % and 13 % of its CPU time; beside
+another busy thread of Python's 7 %, 11 % (and 62 % were told) and 23 %.
+"""
 DEEPEST = 80
 """Frames of a stack that are followed, from the innermost outwards."""
 STACKS = 400
@@ -126,6 +133,7 @@ class StackSampler:
         self._queue.close()
 
     def _run(self) -> None:
+        _wait_exactly()
         last = time.perf_counter()
         while not self._ended.is_set():
             time.sleep(INTERVAL_S)
@@ -285,6 +293,16 @@ def _position(
 def _name(ident: int) -> str:
     names = (thread.name for thread in threading.enumerate() if thread.ident == ident)
     return next(names, "a thread")
+
+
+def _wait_exactly() -> None:
+    """Let waits of this thread end on time, where the system allows it."""
+    with contextlib.suppress(OSError):  # another system, or a /proc without it
+        file = os.open(f"/proc/{threading.get_native_id()}/timerslack_ns", os.O_WRONLY)
+        try:
+            os.write(file, b"1")
+        finally:
+            os.close(file)
 
 
 def _cpu_s(ident: int) -> float | None:

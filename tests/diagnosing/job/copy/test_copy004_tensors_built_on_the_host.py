@@ -6,9 +6,11 @@ import pytest
 
 from diagnosing.job import made
 from diagnosing.job.copy.jobs import at, job
+from diagnosing.job.host import sampled
 from flatout.nouns.anatomy import Kind
+from flatout.nouns.host_time import HostKind
 from flatout.nouns.profile import Copy, Operator, Place, Sync
-from flatout_agent.wire import CallSeen
+from flatout_agent.wire import CallSeen, FlowSeen
 
 BUILT = at(88, "mask = torch.ones(batch, length, length).tril().to(device)")
 
@@ -57,3 +59,22 @@ def test_samples_and_random_tensors_are_made_anew_by_design_on_a_cpu() -> None:
     calls = (CallSeen("torch.randn", 1.0, 0.020, "model.py:44", "cpu"),)
     profile = made.cpu_profile(operators=operators, seen__calls=calls)
     assert made.findings("tensors-built-on-the-host", profile) == ()
+
+
+def test_values_that_change_are_kept_in_arrays_and_half_of_the_time_stays() -> None:
+    place = Place("train.py", 70, "rollout", "s = torch.tensor([e.state for e in envs])")
+    rows = (Operator("aten::lift_fresh", Kind.OTHER, 1.0, 0.1, where=place),)
+    calls = (CallSeen("torch.tensor", 1.0, 0.020, "train.py:70", "cpu"),)
+    profile = made.cpu_profile(operators=rows, seen__calls=calls, seen__flow=FlowSeen(2, 100, 0.1))
+    (finding,) = made.findings("tensors-built-on-the-host", profile)
+    assert made.saved_ms(finding, profile) == pytest.approx(10)
+    assert "from_numpy" in finding.cure.text
+
+
+def test_what_evaluation_takes_on_the_line_is_no_part_of_the_step() -> None:
+    calls = (CallSeen("torch.tensor", 8.0, 0.080, "train.py:10", "cpu"),)
+    profile = made.changed(
+        sampled.profile(sampled.line(10, HostKind.TORCH, 12.0)), seen__calls=calls
+    )
+    (finding,) = made.findings("tensors-built-on-the-host", profile)
+    assert made.saved_ms(finding, profile) == pytest.approx(12, rel=0.02)

@@ -46,3 +46,26 @@ def test_the_loop_that_calls_most_of_them_is_the_place_and_is_vectorised_first()
     assert "6,000 of them in a Python loop at model.py:40 in forward()" in finding.evidence
     assert finding.cure.text.startswith("Vectorise the loop")
     assert "+ model.compile()" in finding.cure.commands
+
+
+@pytest.mark.parametrize(("trained", "informs"), [(False, True), (True, False)])
+def test_a_loop_in_no_module_is_not_compiled(trained: bool, informs: bool) -> None:
+    profile = made.cpu_profile({Kind.DISPATCH: 120.0})
+    loop = Place("train.py", 14, "sheet", "tile = (s.clamp(0, 1) * 255).numpy()")
+    operators = [
+        Operator(name, Kind.OTHER, 3000.0, 3.0, where=loop) for name in ("aten::clamp", "aten::mul")
+    ]
+    if trained:
+        operators.append(Operator("MulBackward0", Kind.OTHER, 1.0, 0.1, where=loop, backward=True))
+    parts = [dataclasses.replace(part, launches=3000.0) for part in profile.anatomy.parts]
+    slow = dataclasses.replace(
+        profile,
+        anatomy=dataclasses.replace(profile.anatomy, parts=tuple(parts)),
+        operators=(*profile.operators, *operators),
+        host=sampled.profile().host,
+    )
+    finding = made.only("python-between-operators", slow)
+    assert (finding.where, finding.boost) == ("train.py:14", None)
+    assert finding.cure.text.startswith("Call them once for all")
+    assert ("less often" in finding.cure.text) is informs
+    assert "compile" not in " ".join((finding.cure.text, *finding.cure.commands))

@@ -4,7 +4,9 @@ import pytest
 
 from diagnosing.job import made
 from diagnosing.job.host import sampled
+from flatout.nouns.finding import Severity
 from flatout.nouns.host_time import HostKind
+from flatout.nouns.place import Place
 
 CHECK = "own-python-in-step"
 
@@ -45,3 +47,32 @@ def test_what_slows_other_programs_is_not_the_scripts() -> None:
     )
     (finding,) = made.findings(CHECK, profile)
     assert made.saved_ms(finding, profile) == pytest.approx(0.9 * 0.25 * step_ms, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("share", "callee", "severity"),
+    [
+        (0.06, "self.own(x)", Severity.NOTE),
+        (0.06, "sorted(rows)", Severity.WARNING),
+        (0.12, "self.own(x)", Severity.WARNING),
+    ],
+)
+def test_little_python_without_a_loop_is_a_note(
+    share: float, callee: str, severity: Severity
+) -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    line = sampled.line(30, HostKind.PYTHON, share * step_ms, callee=callee, modelling=True)
+    assert made.only(CHECK, sampled.profile(line)).severity is severity
+
+
+@pytest.mark.parametrize(
+    "source", ["for env, action in zip(envs, actions):", "state, reward = env.step(action)"]
+)
+def test_environments_one_by_one(source: str) -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    line = sampled.line(
+        30, HostKind.PYTHON, 0.3 * step_ms, function="CartPole.step",
+        chain=(Place("train.py", 5, "train", "rollout()"), Place("train.py", 20, "roll", source)),
+    )  # fmt: skip
+    finding = made.only(CHECK, sampled.profile(line))
+    assert finding.cure.text.startswith("Vectorise the environments that train.py:20 steps")

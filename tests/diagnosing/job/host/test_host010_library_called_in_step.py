@@ -15,7 +15,7 @@ CHECK = "library-called-in-step"
         ("sklearn", "computing metrics in sklearn", "once an epoch"),
         ("logging", "logging in logging", "Log less often"),
         ("copy", "copying objects in copy", "AveragedModel"),
-        ("unheard_of", "a call in unheard_of", "every 50 steps"),
+        ("unheard_of", "f1_score() of unheard_of", "every 50 steps"),
     ],
 )
 def test_the_line_the_package_and_its_cure(package: str, title: str, cure: str) -> None:
@@ -55,3 +55,48 @@ def test_the_same_calls_of_one_function_are_one_finding(callee: str, title: str)
     assert finding.title.startswith(title)
     assert finding.where == "train.py:21"
     assert made.saved_ms(finding, profile) == pytest.approx(0.27 * step_ms, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("package", "callee", "title", "cure"),
+    [
+        ("zlib", "zlib.compress(blob, 9)", "compressing in zlib.compress()", "lower level"),
+        ("zlib", "zlib.decompress(blob)", "decompressing in zlib", "once, before training"),
+        ("zlib", "zlib.crc32(blob)", "hashing in zlib", "checkpoint"),
+        ("networkx", "nx.pagerank(G)", "analysing graphs in networkx, nx.pagerank(),", "once"),
+        ("sympy", "F.subs(X, v)", "computing with symbols in sympy", "lambdify"),
+        ("datetime", "dt.datetime.strptime(t)", "parsing or computing dates", "whole columns"),
+        ("_strptime", "parse(t)", "parsing or computing dates", "whole columns"),
+        ("psutil", "p.memory_full_info()", "asking for the state of the system", "memory_info()"),
+        ("tracemalloc", "tracemalloc.take_snapshot()", "tracing memory", "Switch it off"),
+        ("inspect", "inspect.stack()", "inspecting code", "_getframe"),
+        ("rich", "console.print(table)", "drawing on the terminal", "less often"),
+        ("pydantic", "Row(**fields)", "validating in pydantic", "before training"),
+        ("yaml", "yaml.dump(state)", "reading or writing YAML", "CSafeDumper"),
+        ("pickle", "pickle.dumps(all)", "serialising objects", "append what is new"),
+        ("sklearn", "KMeans(8).fit_predict(x)", "fitting an estimator in sklearn", "less often"),
+        ("scipy", "optimize.minimize(f, x0)", "solving equations", "last solution"),
+        ("scipy", "stats.mstats.winsorize(g)", "computing statistics", "tensors"),
+        ("PIL", "page.save(path)", "writing pictures in PIL", "less often"),
+        ("pandas", "pd.to_datetime(text)", "parsing or computing dates", "once"),
+        ("urllib", "opener.open(request)", "talking over the network", "background"),
+    ],
+)
+def test_what_packages_are_called_for(package: str, callee: str, title: str, cure: str) -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    line = sampled.line(20, HostKind.LIBRARY, 0.4 * step_ms, package=package, callee=callee)
+    finding = made.only(CHECK, sampled.profile(line))
+    assert finding.title.startswith(title)
+    assert cure in finding.cure.text
+
+
+def test_of_a_package_that_runs_the_loop_what_logs_is_told() -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    calls = [
+        sampled.line(20, HostKind.LIBRARY, 0.3 * step_ms, package="lightning", callee=callee)
+        for callee in ("self.log(name, value)", "trainer.fit(model)")
+    ]
+    finding = made.only(CHECK, sampled.profile(*calls))
+    assert finding.title.startswith("logging in lightning, self.log(),")
+    assert "_foreach_norm" in finding.cure.text
+    assert made.saved_ms(finding, sampled.profile(*calls)) == pytest.approx(0.27 * step_ms)

@@ -37,3 +37,24 @@ def test_where_waiting_cannot_be_told_from_running_nothing_is_said() -> None:
     assert profile.host is not None
     blind = dataclasses.replace(profile, host=dataclasses.replace(profile.host, idle_known=False))
     assert made.findings(CHECK, blind) == ()
+
+
+@pytest.mark.parametrize(
+    ("package", "callee", "title", "cure"),
+    [
+        ("urllib", "self.opener.open(request)", "over the network (urllib)", "in the background"),
+        ("requests", "session.post(url)", "over the network (requests)", "one request"),
+        ("mlflow", "mlflow.log_metric(name, x)", "over the network (mlflow)", "queue"),
+        ("", "client.recv(4096)", "over the network", "queue"),
+        ("sqlite3", "rows.write(x)", "for a database", "connection open"),
+        ("shutil", "shutil.copy(a, b)", "for files", "every 50 steps"),
+    ],
+)
+def test_what_it_calls_tells_for_what(package: str, callee: str, title: str, cure: str) -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    line = sampled.line(
+        50, HostKind.WAITING, 0.2 * step_ms, callee=callee, package=package, samples=40
+    )
+    finding = made.only(CHECK, sampled.profile(line))
+    assert title in finding.title
+    assert cure in finding.cure.text

@@ -5,7 +5,8 @@
 A line creates a tensor (`torch.zeros`, `torch.arange`, `torch.tensor` ...) and copies it to the
 device in each step. On a CPU: a line creates masks or positions (`torch.ones`, `torch.tril`,
 `torch.arange` ...) again in each step, and that takes time. Where the bytes were compared and are
-the same in each step, LOOP017 tells of it.
+the same in each step, LOOP017 tells of it; what `torch.tensor` converts changes then, and only half
+of its time can go. Where stacks were sampled, what they show of the line counts at most.
 
 ## Why it matters
 
@@ -30,13 +31,15 @@ it; on a CPU the time on the line.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import copies, flow, savings, stalls
+from flatout.diagnosing.job import copies, flow, host_lines, savings, stalls
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.host_time import HostKind
 from flatout.nouns.profile import Copy, Place, Profile
 
 CHECK = Check(code="COPY004", severity=Severity.WARNING, since="0.2.0")
@@ -47,6 +50,10 @@ MAKING = re.compile(
     r"aten::(ones|full|arange|linspace|eye|tril|triu|fill_|lift_fresh|hann_window|empty|detach_?)"
 )
 """Operators that such a line consists of: others on it compute."""
+CONVERTED_HERE = re.compile(r"torch\.tensor\((?!\s*[\[(]*\s*[-\d.])")
+"""What converts other values than numbers that stand there."""
+CONVERTED = 0.5
+"""Of its time, where the values come as an array or as a tensor."""
 FUNCTIONS = ("__getitem__", "__iter__", "__next__", "collate_fn", "collate")
 """These create tensors for each sample; the checks of the loader report them."""
 
@@ -92,24 +99,39 @@ def _on_cpu(profile: Profile) -> Iterator[Diagnosis]:
     for where, ms in spent.items():
         if where in constant:
             continue
-        saves = savings.within(profile, ms)
+        changing = _changes(profile, sources.get(where, ""))
+        saves = savings.within(profile, ms * (CONVERTED if changing else 1.0))
         if savings.worth(profile, saves):
             yield Diagnosis(
                 title="a tensor is created from Python values in each step",
                 evidence=f"{units.milliseconds(ms)} a step on this line",
-                cure=Cure(
-                    "Create it once, before the loop; in a module, register it as a buffer.",
-                    savings.lines(
-                        where,
-                        sources.get(where, ""),
-                        'self.register_buffer("made", ..., persistent=False)  # in __init__',
-                    ),
-                ),
+                cure=_cure(where, sources.get(where, ""), changing),
                 severity=savings.severity(profile, saves),
                 where=where,
                 saves_ms=saves,
-                reason=f"the {units.milliseconds(ms)} of a step on this line",
+                reason=("half of " if changing else "")
+                + f"the {units.milliseconds(ms)} of a step on this line",
             )
+
+
+def _changes(profile: Profile, source: str) -> bool:
+    """Whether values are converted that are others in each step, as far as the flow tells."""
+    return flow.of(profile) is not None and CONVERTED_HERE.search(source) is not None
+
+
+def _cure(where: str, source: str, changing: bool) -> Cure:
+    if changing:
+        return Cure(
+            "Keep the values in an array or a tensor from the start (torch.from_numpy copies "
+            "nothing): a list is read number by number. Compute them for all at once.",
+            savings.lines(where, source, "values = torch.from_numpy(array)  # no Python lists"),
+        )
+    return Cure(
+        "Create it once, before the loop; in a module, register it as a buffer.",
+        savings.lines(
+            where, source, 'self.register_buffer("made", ..., persistent=False)  # in __init__'
+        ),
+    )
 
 
 def _line_costs(profile: Profile) -> tuple[dict[str, float], dict[str, str]]:
@@ -129,4 +151,15 @@ def _line_costs(profile: Profile) -> tuple[dict[str, float], dict[str, str]]:
         constant = THE_SAME.match(f"{call.name}(") and call.where is not None
         if constant and call.where is not None and call.calls >= 0.5:
             spent[call.where] = max(spent.get(call.where, 0.0), call.s * 1000)
-    return spent, sources
+    for line in profile.host.lines if profile.host is not None else ():
+        sources.setdefault(str(line.where), line.where.source)
+    return {where: min(ms, _sampled_ms(profile, where)) for where, ms in spent.items()}, sources
+
+
+def _sampled_ms(profile: Profile, where: str) -> float:
+    """What stacks show of a line in the step itself: evaluation is no part of it."""
+    lines = host_lines.of(profile, *HostKind)
+    if not lines:
+        return math.inf
+    ms = sum(line.ms for line in lines if str(line.where) == where)
+    return host_lines.scale(profile) * ms

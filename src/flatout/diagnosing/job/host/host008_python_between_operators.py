@@ -21,8 +21,9 @@ were busy, and the line of the script's that calls most of them in a Python loop
 ## Cure
 
 A loop over samples, heads, time steps or elements written as operators on whole tensors; else
-`torch.compile`, which calls one function instead of hundreds of operators; larger batches. The
-gain: half of the time in Python and in dispatch.
+`torch.compile`, which calls one function instead of hundreds of operators; larger batches. A loop
+outside of any module's forward pass is not compiled with it: call them once for all there, or less
+often where the result only informs. The gain: half of the time in Python and in dispatch.
 
 ## References
 
@@ -35,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import loading, savings
+from flatout.diagnosing.job import host_lines, loading, savings
 from flatout.diagnosing.job.host import launching, operator_loops
 from flatout.nouns import units
 from flatout.nouns.anatomy import CALLING, HOST_PARTS, WAITS
@@ -51,6 +52,8 @@ MOST_CALL_MS = 0.03
 """For one operator, with torch's Python around it: more is no dispatch, but a busy machine."""
 MANY = 50
 SPARED = 0.5
+FORWARD = "forward"
+"""The function of a module."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -77,10 +80,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         evidence=f"{units.milliseconds(python)} of {units.milliseconds(anatomy.step_ms)} between "
         f"{calls:,.0f} operators of {1000 * computing / calls:,.0f} us on average{busy}{of_cores}"
         + _loop(busiest),
-        cure=_cure(busiest),
+        cure=_cure(profile, busiest),
         severity=savings.severity(profile, saves),
         where=_where(profile, busiest),
-        boost=savings.boost(profile, "compile"),
+        boost=savings.boost(profile, "compile") if _in_model(profile, busiest) else None,
         saves_ms=saves,
         reason=f"half of {units.milliseconds(calling)} in Python and dispatch: what is between "
         f"operators, and {1000 * DISPATCH_MS:.1f} us in each",
@@ -112,12 +115,34 @@ def _loop(busiest: tuple[Place, float] | None) -> str:
     return f"; {calls:,.0f} of them in a Python loop at {place}{function}: {place.source}"
 
 
-def _cure(busiest: tuple[Place, float] | None) -> Cure:
+def _in_model(profile: Profile, busiest: tuple[Place, float] | None) -> bool:
+    """Whether compiling the model reaches the loop; also where no loop, or nothing is known."""
+    if busiest is None or profile.host is None:
+        return True
+    place = busiest[0]
+    forward = host_lines.function(place).rpartition(".")[2] == FORWARD
+    return forward or any(
+        line.modelling and str(line.where) == str(place) for line in profile.host.lines
+    )
+
+
+def _cure(profile: Profile, busiest: tuple[Place, float] | None) -> Cure:
     compiled = savings.lines("before training", "", "model.compile()")
     if busiest is None:
         return Cure("Compile the model, so that fewer and larger functions are called.", compiled)
+    place = busiest[0]
+    vectorised = savings.lines(place, place.source, "# on whole tensors")
+    if _in_model(profile, busiest):
+        return Cure(
+            "Vectorise the loop: one operator on the whole batch, all heads, time steps or "
+            "elements at once; what does not change, build once before the loop. Else compile the "
+            "model.",
+            (*vectorised, *compiled),
+        )
+    trained = any(row.backward and str(row.where) == str(place) for row in profile.operators)
+    seldom = "" if trained else "; or less often, every N steps, where the result only informs"
     return Cure(
-        "Vectorise the loop: one operator on the whole batch, all heads, time steps or elements at "
-        "once; what does not change, build once before the loop. Else compile the model.",
-        (*savings.lines(busiest[0], busiest[0].source, "# on whole tensors"), *compiled),
+        "Call them once for all, on the whole batch instead of element by element: this loop is in "
+        f"no module{seldom}.",
+        vectorised,
     )

@@ -4,7 +4,8 @@
 
 In sampled stacks: a function of the script itself that runs Python (loops, lists, dictionaries,
 strings, built-in functions), and not operators, for 4 % of the step or more. On an accelerator it
-counts where the device waits for the host.
+counts where the device waits for the host. Below 9 % one or two lines without a loop, sorting or
+text are a note: each program has such Python.
 
 ## Why it matters
 
@@ -20,8 +21,9 @@ the lines that called them.
 ## Cure
 
 What gives the same in each step, do once before the loop. What goes over elements or samples,
-write as operators on whole tensors. What is only reported, do every N steps. The gain: nine tenths
-of the time. `torch.compile` does not cure it.
+write as operators on whole tensors. Environments that are stepped one by one, vectorise. What is
+only reported, do every N steps. The gain: nine tenths of the time. `torch.compile` does not cure
+it.
 
 ## References
 
@@ -32,10 +34,12 @@ of the time. `torch.compile` does not cure it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import host_lines, savings
+from flatout.diagnosing.job.host_lines import LineGroup
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.host_time import HostKind
@@ -43,6 +47,19 @@ from flatout.nouns.profile import Profile
 
 CHECK = Check(code="HOST009", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
 MODULE = "<module>"
+PLAIN = 0.09
+"""Share of the step below which lines without a loop are a note: each program has such Python."""
+FEW = 2
+"""Lines: more are the body of a loop, or of a function that is called again and again."""
+HEAVY = re.compile(
+    r"\b(for|while|lambda|sorted|sum|max|min|map|filter|zip|join|split|any|all|set|dict|list|tuple|"
+    r"tolist|format|str|repr|print|deepcopy)\b|<\w*comp>|%|\bf[\"']"
+)
+"""In a line: what may take long by itself."""
+STEPS = re.compile(
+    r"\b(env|environment|sim|world)\.step\(|\bfor\b.*\b(envs?|environments?|sims|worlds)\b"
+)
+"""Calls of environments one by one."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -60,18 +77,50 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
                 :100
             ],
             evidence=host_lines.evidence(profile, group),
-            cure=Cure(
-                "Do it once before the loop if it gives the same each time; write loops over "
-                "elements as operators on whole tensors; what is only reported, every 50 steps.",
-                savings.lines(
-                    group.where,
-                    "",
-                    "result = ...  # before the loop, or with functools.lru_cache",
-                    "# or on whole tensors: torch.where, gather, index_select, broadcasting",
-                ),
-            ),
-            severity=savings.severity(profile, saves),
+            cure=_cure(group),
+            severity=_severity(profile, group, saves),
             where=str(group.where),
             saves_ms=saves,
             reason=f"nine tenths of {units.milliseconds(group.ms)} of Python on one core",
         )
+
+
+def _severity(profile: Profile, group: LineGroup, saves: float) -> Severity:
+    """A note where it is little, and nothing in it loops or is heavy."""
+    numbers = {line.where.line for line in group.lines}
+    texts = (f"{line.where.function} {line.callee} {line.where.source}" for line in group.lines)
+    heavy = len(numbers) > FEW or any(HEAVY.search(text) for text in texts)
+    if not heavy and group.ms < PLAIN * profile.anatomy.step_ms:
+        return Severity.NOTE
+    return savings.severity(profile, saves)
+
+
+def _cure(group: LineGroup) -> Cure:
+    loop = next(
+        (
+            place
+            for line in group.lines
+            for place in (line.where, *reversed(line.chain))
+            if STEPS.search(place.source)
+        ),
+        None,
+    )
+    if loop is not None:
+        return Cure(
+            f"Vectorise the environments that {loop} steps one by one: the states of all as one "
+            "array or tensor, each operation once for all; or in processes "
+            "(gymnasium.vector.AsyncVectorEnv).",
+            savings.lines(
+                loop, loop.source, "states, rewards, done = envs.step(actions)  # all at once"
+            ),
+        )
+    return Cure(
+        "Do it once before the loop if it gives the same each time; write loops over "
+        "elements as operators on whole tensors; what is only reported, every 50 steps.",
+        savings.lines(
+            group.where,
+            "",
+            "result = ...  # before the loop, or with functools.lru_cache",
+            "# or on whole tensors: torch.where, gather, index_select, broadcasting",
+        ),
+    )

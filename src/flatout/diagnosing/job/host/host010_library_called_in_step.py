@@ -3,8 +3,9 @@
 ## What it sees
 
 In sampled stacks: a line of the script that calls another package (scikit-learn, NumPy, pandas,
-Matplotlib, logging, JSON, a tokeniser, copying) in each step, for 4 % of the step or more. On an
-accelerator it counts where the device waits for the host.
+Matplotlib, NetworkX, SymPy, logging, a compressor, copying) in each step, for 4 % of the step or
+more; of a package that runs the loop only what logs (`self.log`). On an accelerator it counts where
+the device waits for the host.
 
 ## Why it matters
 
@@ -47,19 +48,19 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each package and function that calls it in one way."""
     for group in host_lines.by_call(profile, host_lines.of(profile, HostKind.LIBRARY)):
         saves = host_lines.saved_ms(profile, group.ms)
-        package = group.lines[0].package
-        if packages.runs_loop(package) or not host_lines.worth(profile, group):
+        package, callee = group.lines[0].package, group.lines[0].callee
+        if packages.runs_loop(package, callee) or not host_lines.worth(profile, group):
             continue
         if not savings.worth(profile, saves):
             continue
         share = units.share(group.ms / profile.anatomy.step_ms)
-        use = packages.use(package, group.lines[0].callee)
+        use = packages.use(package, callee)
         thread = threads.fed(profile, group)
         if thread is not None:
             saves = host_lines.saved_ms(profile, group.ms + threads.waited_ms(profile, group))
         yield Diagnosis(
-            title=f"{use.what} in {package} takes {units.milliseconds(group.ms)}, {share} of the "
-            "step",
+            title=f"{packages.subject(package, callee)} takes {units.milliseconds(group.ms)}, "
+            f"{share} of the step",
             evidence=host_lines.evidence(profile, group) + threads.words(profile, thread),
             cure=Cure(use.cure, savings.lines(group.where, "", *use.lines)),
             severity=savings.severity(profile, saves),

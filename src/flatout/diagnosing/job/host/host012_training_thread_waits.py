@@ -17,8 +17,9 @@ how many stacks it was seen.
 
 ## Cure
 
-Remove the pause; hand files, messages and requests to a thread of their own; keep files and
-connections open; do it every N steps. The gain: nine tenths of the time.
+Remove the pause; hand files, messages and requests to a thread of their own, through a queue; send
+several values in one request; keep files and connections open; do it every N steps. The gain: nine
+tenths of the time.
 
 ## References
 
@@ -32,50 +33,62 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import host_lines, savings
+from flatout.diagnosing.job.host import packages
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.host_time import HostKind, HostLine
 from flatout.nouns.profile import Profile
 
 CHECK = Check(code="HOST012", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
-ASIDE = "# with ThreadPoolExecutor(1) before the loop, pool.submit(work, values) in it"
-CURES = (
-    (
-        ("subprocess", "Popen", "check_output", "os.system", ".communicate("),
-        "waits for another process",
-        "Start the process once and talk to it, or every 50 steps.",
-        ("if step % 50 == 0:",),
-    ),
-    (("sleep", ".wait("), "sleeps", "Remove the pause.", ()),
-    (
-        ("sqlite", "execute", "commit", "connect", "cursor", "lmdb", "h5py"),
-        "waits for a database",
-        "Read it before training, or commit every 50 steps; keep the connection open.",
-        ("if step % 50 == 0:", "    connection.commit()"),
-    ),
+ASIDE = packages.ASIDE
+Wait = tuple[str, str, tuple[str, ...]]
+"""What the thread does, in words; the cure and its lines."""
+PROCESS: Wait = (
+    "waits for another process",
+    "Start the process once and talk to it, or every 50 steps.",
+    (packages.EVERY_50,),
+)
+DATABASE: Wait = (
+    "waits for a database",
+    "Read it before training, or commit every 50 steps; keep the connection open.",
+    (packages.EVERY_50, "    connection.commit()"),
+)
+FILES: Wait = (
+    "waits for files",
+    "Write less often, every 50 steps, or in a thread of its own, and without flush and fsync.",
+    (packages.EVERY_50, ASIDE),
+)
+NETWORK: Wait = (
+    "waits for an answer over the network",
+    "Send it from a thread of its own in the background, through a queue; or less often (every 50 "
+    "steps), several values in one request, over a connection that stays open.",
+    (packages.EVERY_50, "    # send what was collected", ASIDE),
+)
+REMOTE = ("wandb", "mlflow", "neptune", "comet_ml", "clearml", "aim", "swanlab", "huggingface_hub")
+"""Packages that report to a server."""
+BY_PACKAGE = {packages.NETWORK: NETWORK, packages.DATABASE: DATABASE, packages.FILES: FILES}
+BY_WORDS: tuple[tuple[tuple[str, ...], Wait], ...] = (
+    (("subprocess", "Popen", "check_output", "os.system", ".communicate("), PROCESS),
+    (("sleep", ".wait("), ("sleeps", "Remove the pause.", ())),
+    (("requests.", "urllib", "urlopen", "socket", "http", ".recv", ".sendall", "grpc"), NETWORK),
+    (("sqlite", "execute", "commit", "connect", "cursor", "lmdb", "h5py"), DATABASE),
     (
         ("fsync", "flush", "write", "open(", "read", "save", "dump", "os.replace", "unlink"),
-        "waits for files",
-        "Write less often, every 50 steps, or in a thread of its own, and without flush and fsync.",
-        ("if step % 50 == 0:", ASIDE),
-    ),
-    (
-        ("requests", "urllib", "socket", "http", "urlopen", "recv", "send"),
-        "waits for the network",
-        "Do it in a thread of its own, or every 50 steps.",
-        (ASIDE,),
+        FILES,
     ),
     (
         ("acquire", "lock", "with ", "join", ".get(", ".put(", "queue"),
-        "waits for another thread",
-        "Hold the lock for as short as possible; pass values through a queue without waiting.",
-        ("queue.put_nowait(value)",),
+        (
+            "waits for another thread",
+            "Hold the lock for as short as possible; pass values through a queue without waiting.",
+            ("queue.put_nowait(value)",),
+        ),
     ),
 )
-OTHER = (
+OTHER: Wait = (
     "waits",
     "Do it less often, every 50 steps, or in a thread of its own.",
-    ("if step % 50 == 0:", ASIDE),
+    (packages.EVERY_50, ASIDE),
 )
 
 
@@ -87,7 +100,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         saves = host_lines.saved_ms(profile, group.ms)
         if not host_lines.worth(profile, group) or not savings.worth(profile, saves):
             continue
-        reason, cure, commands = _cure(group.lines[0])
+        reason, cure, commands = _wait(group.lines[0])
         share = units.share(group.ms / profile.anatomy.step_ms)
         lost = f"{units.milliseconds(group.ms)}, {share} of the step"
         yield Diagnosis(
@@ -101,9 +114,12 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         )
 
 
-def _cure(line: HostLine) -> tuple[str, str, tuple[str, ...]]:
-    text = f"{line.callee} {line.package} {line.where.source}"
-    for words, reason, cure, commands in CURES:
-        if any(word in text for word in words):
-            return reason, cure, commands
-    return OTHER
+def _wait(line: HostLine) -> Wait:
+    """By the package that it calls, else by what its line says."""
+    package = line.package
+    known = NETWORK if package in REMOTE else BY_PACKAGE.get(packages.use(package, line.callee))
+    if known is not None:
+        reason, cure, commands = known
+        return (f"{reason} ({package})" if known is NETWORK else reason), cure, commands
+    text = f"{line.callee} {package} {line.where.source}"
+    return next((wait for words, wait in BY_WORDS if any(word in text for word in words)), OTHER)

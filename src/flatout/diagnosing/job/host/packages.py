@@ -6,6 +6,9 @@ import re
 from dataclasses import dataclass
 
 EVERY_50 = "if step % 50 == 0:"
+ASIDE = "# or: with ThreadPoolExecutor(1) before the loop, pool.submit(work, values) in it"
+LONGEST_CALL = 34
+"""Characters of a call that a title names."""
 
 
 @dataclass(frozen=True)
@@ -13,7 +16,7 @@ class PackageUse:
     """What a package is called for."""
 
     what: str
-    """Begins a title: "computing metrics"."""
+    """Begins a title: "computing metrics"; empty: not known."""
     cure: str
     lines: tuple[str, ...]
 
@@ -24,10 +27,52 @@ METRICS = PackageUse(
     "meanwhile. Or compute them on tensors (torchmetrics, or a few operators).",
     (EVERY_50, "    # metrics of what was collected"),
 )
+FITTING = PackageUse(
+    "fitting an estimator",
+    "Fit it less often: once an epoch or every few hundred steps, on a part of the data, from the "
+    "last result on (warm start). Or compute it on tensors.",
+    ("if step % 500 == 0:", "    # fit it anew"),
+)
+STATISTICS = PackageUse(
+    "computing statistics",
+    "Compute them on the tensors themselves (torch.quantile, sort, clamp, std), without the way "
+    "over arrays; where they only report, every 50 steps.",
+    ("# on tensors: torch.quantile(x, q), x.clamp(low, high)",),
+)
+SOLVING = PackageUse(
+    "solving equations",
+    "Solve less often, every N steps, and begin at the last solution; once before training what "
+    "stays the same; all samples at once with torch.linalg, not one by one.",
+    (EVERY_50, "    # solve it anew, from the last solution on"),
+)
+GRAPHS = PackageUse(
+    "analysing graphs",
+    "Do it once before training where the graph stays the same; else less often (every 50 steps "
+    "or once an epoch), or on tensors of edges with torch.sparse.",
+    ("# before the loop, for a graph that stays the same; else:", EVERY_50),
+)
+SYMBOLS = PackageUse(
+    "computing with symbols",
+    "Turn the expression into a function once, before the loop (sympy.lambdify), and call that on "
+    "whole tensors.",
+    ("f = sympy.lambdify(x, expression, torch)  # before the loop; then f(tensor)",),
+)
+DATES = PackageUse(
+    "parsing or computing dates",
+    "Parse dates once, before training, whole columns at once (pandas.to_datetime, "
+    "numpy.datetime64), and keep what is computed from them as a tensor.",
+    ("days = torch.tensor(pandas.to_datetime(texts).dayofyear)  # once, before the loop",),
+)
 REPORTING = PackageUse(
     "logging",
     "Log less often, every 50 steps; collect values as tensors meanwhile.",
     (EVERY_50, "    # log the mean of what was collected"),
+)
+LOOP_REPORTS = PackageUse(
+    "logging",
+    "Log less often, every 50 steps, and fewer values: of all weights or gradients one norm "
+    "(torch._foreach_norm) instead of one for each; several values in one call (log_dict).",
+    (EVERY_50, "    self.log_dict(values)  # with torch.stack(torch._foreach_norm(grads)).norm()"),
 )
 HISTOGRAMS = PackageUse(
     "writing histograms",
@@ -40,26 +85,94 @@ REPORTED_TENSORS = PackageUse(
     "Report them less often: every 100 steps or once an epoch, of a few samples.",
     ("if step % 100 == 0:", "    # the picture, figure or table"),
 )
+TERMINAL = PackageUse(
+    "drawing on the terminal",
+    "Draw less often: every 50 steps, or twice a second (tqdm: mininterval=0.5; rich: "
+    "refresh_per_second=2).",
+    (EVERY_50, "    # the table, or the progress"),
+)
 DRAWING = PackageUse(
-    "drawing",
-    "Draw once an epoch, or in a process of its own from values that were saved.",
-    (EVERY_50, "    # draw, and close the figure"),
+    "drawing figures",
+    "Draw less often: every few hundred steps or once an epoch, or in a process of its own from "
+    "values that were saved.",
+    ("if step % 500 == 0:", "    # draw, and close the figure"),
+)
+SETTINGS = PackageUse(
+    "reading or writing YAML or settings",
+    "Do it once before training; what only reports, less often (every 50 steps), and only what is "
+    "new. json is many times faster than yaml, and yaml.CSafeDumper than yaml's own Python.",
+    (EVERY_50, "    # json.dumps(...), or yaml.dump(..., Dumper=yaml.CSafeDumper)"),
+)
+RECORDS = PackageUse(
+    "reading or writing records",
+    "Read once, before training; write less often (every 50 steps), only what is new, and several "
+    "records at once.",
+    (EVERY_50, "    # write what was collected"),
+)
+TABLES = PackageUse(
+    "working on tables",
+    "Take what a step needs out of the table once, before training, as tensors; on whole columns "
+    "instead of rows (apply, iterrows, loc). Where it only reports, every 50 steps.",
+    ("values = torch.from_numpy(frame[columns].to_numpy())  # once, before the loop",),
 )
 TEXT = PackageUse(
-    "handling text or records",
-    "Do it once before training, or less often (every 50 steps) where it only reports.",
-    (EVERY_50, "    # format or write what was collected"),
+    "handling text",
+    "Do it once before training and keep the result, or in the loader's workers; where it only "
+    "reports, less often (every 50 steps).",
+    ("# before the loop: rows = [prepare(text) for text in texts]",),
 )
 TOKENS = PackageUse(
-    "tokenising or hashing",
+    "tokenising",
     "Do it once before training and keep the result, or in the loader's workers (collate_fn).",
     ("# before the loop: ids = [tokenise(text) for text in texts]",),
+)
+HASHES = PackageUse(
+    "hashing",
+    "Do it less often: with each checkpoint, every few hundred steps, or once before training; a "
+    "sum computed by torch tells most changes, too.",
+    ("if step % 500 == 0:", "    # the hash"),
+)
+COMPRESSING = PackageUse(
+    "compressing",
+    "Do it less often (every 50 steps) or on a part of the data, at a lower level (1) or with a "
+    "faster codec (lz4, zstd); or in a thread of its own, in the background.",
+    (EVERY_50, "    zlib.compress(data, 1)", ASIDE),
+)
+UNPACKING = PackageUse(
+    "decompressing",
+    "Decompress once, before training, and keep it in memory or in files without compression "
+    "(numpy.memmap); or in the loader's workers.",
+    ("# before the loop: data = decompress(...)",),
+)
+ENCODING = PackageUse(
+    "encoding bytes",
+    "Do it once before training, or less often (every 50 steps) where it only reports; whole "
+    "arrays at once: numpy.frombuffer, torch.frombuffer.",
+    (EVERY_50,),
+)
+ENCRYPTING = PackageUse(
+    "encrypting",
+    "Do it less often: once for a complete file, every few hundred steps, or in a thread of its "
+    "own, in the background.",
+    ("if step % 500 == 0:", ASIDE),
 )
 ARRAYS = PackageUse(
     "computing arrays",
     "Do it once before the loop if it gives the same each time; else with torch's operators on the "
     "tensors themselves, without the way over the host.",
     ("# np.f(tensor.numpy()) -> torch.f(tensor)",),
+)
+COUNTING = PackageUse(
+    "counting and sorting in Python",
+    "Do it on tensors: torch.bincount, unique, sort; once before the loop if it gives the same "
+    "each time; less often (every 50 steps) where it only reports.",
+    ("# on tensors: counts = torch.bincount(ids); values = torch.unique(ids)",),
+)
+RANDOM = PackageUse(
+    "drawing random values",
+    "Draw all at once on tensors: torch.randint, torch.rand, torch.randperm; what is to be thrown "
+    "away, by a mask of all of them.",
+    ("values = torch.randint(high, (batch,))  # instead of one by one",),
 )
 COPYING = PackageUse(
     "copying objects",
@@ -70,10 +183,33 @@ COPYING = PackageUse(
         "multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999))",
     ),
 )
+SERIALISING = PackageUse(
+    "serialising objects",
+    "Do it less often: every few hundred steps or once an epoch; append what is new instead of "
+    "writing all of it again; or in a thread of its own, in the background.",
+    ("if step % 500 == 0:", "    # write what is new", ASIDE),
+)
 PICTURES = PackageUse(
     "decoding or transforming pictures",
+    "Do it in the loader's workers, once before training, or on whole batches of tensors; where it "
+    "is a preview, every few hundred steps.",
+    ("DataLoader(..., num_workers=2, persistent_workers=True)",),
+)
+WRITTEN_PICTURES = PackageUse(
+    "writing pictures",
+    "Write them less often: every few hundred steps or once an epoch, of a few samples.",
+    ("if step % 500 == 0:", "    # the preview"),
+)
+SOUND = PackageUse(
+    "decoding or transforming sound",
     "Do it in the loader's workers, once before training, or on whole batches of tensors.",
     ("DataLoader(..., num_workers=2, persistent_workers=True)",),
+)
+GEOMETRY = PackageUse(
+    "computing geometry",
+    "Do it once before training and keep the result, in the loader's workers, or on tensors of all "
+    "points at once (torch.cdist).",
+    ("# before the loop: shapes = [prepare(item) for item in items]",),
 )
 FILES = PackageUse(
     "writing or reading files",
@@ -81,29 +217,144 @@ FILES = PackageUse(
     "once, before training.",
     (EVERY_50, "    # write what was collected"),
 )
+DATABASE = PackageUse(
+    "using a database",
+    "Read before training; write several rows at once, with one commit every 50 steps, or in a "
+    "thread of its own; keep the connection open.",
+    (EVERY_50, "    connection.executemany(statement, rows); connection.commit()"),
+)
+NETWORK = PackageUse(
+    "talking over the network",
+    "Send it from a thread of its own in the background, through a queue; or less often (every 50 "
+    "steps), several values in one request, over a connection that stays open.",
+    (EVERY_50, "    # send what was collected", ASIDE),
+)
+SYSTEM = PackageUse(
+    "asking for the state of the system",
+    "Ask less often (every 50 steps) or in a thread of its own, and for less: memory_info().rss "
+    "costs far less than memory_full_info().",
+    (EVERY_50, "    # memory, processes, temperatures", ASIDE),
+)
+INSPECTING = PackageUse(
+    "inspecting code or the call stack",
+    "Leave it out, or do it once: it tells the same in each step. sys._getframe(1) costs far less "
+    "than inspect.stack(), which reads source files.",
+    ("frame = sys._getframe(1)  # or pass the name",),
+)
+TRACING = PackageUse(
+    "tracing memory or calls",
+    "Switch it off in training (tracemalloc.stop()); or take a snapshot every few hundred steps, "
+    "with fewer frames.",
+    ("if step % 500 == 0:", "    # the snapshot"),
+)
+COLLECTING = PackageUse(
+    "collecting garbage",
+    "Leave it out: Python collects by itself. Where memory needs it, once an epoch.",
+    (),
+)
+VALIDATING = PackageUse(
+    "validating",
+    "Validate once, when the data is read, before training; make records that are known to be good "
+    "without it (pydantic: model_construct), and switch checks of types off in training.",
+    ("# once, before the loop: rows = [Row.model_validate(row) for row in rows]",),
+)
+SIMULATING = PackageUse(
+    "stepping environments",
+    "Step many environments at once: in processes (gymnasium.vector.AsyncVectorEnv), or vectorise "
+    "them on arrays or tensors of all states.",
+    ("envs = gymnasium.vector.AsyncVectorEnv([make] * 16)",),
+)
+PROCESSES = PackageUse(
+    "handing work to threads or processes",
+    "Start them once, before the loop, and hand over larger pieces.",
+    ("pool = ProcessPoolExecutor()  # once, before the loop",),
+)
+DATA = PackageUse(
+    "reading a data set",
+    "Read it in the loader's workers, several samples at once, or once before training into "
+    "tensors.",
+    ("DataLoader(..., num_workers=2, persistent_workers=True)",),
+)
 OTHER = PackageUse(
-    "a call",
+    "",
     "Do it less often (every 50 steps), once before the loop, or in a thread of its own.",
-    (EVERY_50, "# or: with ThreadPoolExecutor(1) before the loop, pool.submit(work, values) in it"),
+    (EVERY_50, ASIDE),
 )
 USES = {
-    METRICS: "sklearn scipy torchmetrics evaluate sacrebleu nltk rouge_score seqeval statistics",
-    REPORTING: "logging tensorboard tensorboardX wandb mlflow neptune comet_ml loguru tqdm rich "
-    "warnings traceback",
-    DRAWING: "matplotlib seaborn plotly bokeh imageio contourpy",
-    TEXT: "json csv re string pprint yaml textwrap difflib decimal fractions xml html pandas "
-    "pyarrow polars configparser ast tabulate",
-    TOKENS: "tokenizers sentencepiece tiktoken hashlib zlib base64 hmac secrets uuid spacy",
+    METRICS: "sklearn torchmetrics evaluate sacrebleu nltk rouge_score seqeval bert_score jiwer "
+    "pycocotools torcheval lpips",
+    STATISTICS: "scipy statistics statsmodels pingouin",
+    SOLVING: "cvxpy cvxopt ortools pulp pyomo highspy gurobipy casadi ecos osqp scs qpsolvers ot",
+    GRAPHS: "networkx igraph graph_tool rustworkx community leidenalg",
+    SYMBOLS: "sympy mpmath symengine",
+    DATES: "datetime strptime dateutil calendar zoneinfo pytz arrow pendulum",
+    REPORTING: "logging tensorboard tensorboardX wandb mlflow neptune comet_ml clearml aim loguru "
+    "structlog swanlab warnings",
+    TERMINAL: "tqdm rich click colorama progressbar alive_progress blessed curses textual IPython "
+    "tabulate prettytable termcolor",
+    DRAWING: "matplotlib seaborn plotly bokeh imageio contourpy altair mplfinance graphviz "
+    "wordcloud kaleido",
+    SETTINGS: "yaml ruamel toml tomllib tomli tomlkit configparser omegaconf hydra",
+    RECORDS: "json csv xml html orjson ujson simplejson msgpack lxml bs4 openpyxl",
+    TABLES: "pandas polars pyarrow dask modin fireducks",
+    TEXT: "re regex string pprint textwrap difflib decimal fractions ast unicodedata spacy jieba "
+    "rapidfuzz Levenshtein jellyfish gensim",
+    TOKENS: "tokenizers sentencepiece tiktoken",
+    HASHES: "hashlib hmac xxhash blake3 mmh3",
+    COMPRESSING: "zlib gzip bz2 lzma lz4 zstandard zstd snappy brotli blosc blosc2 zipfile tarfile "
+    "compression",
+    ENCODING: "base64 binascii struct codecs encodings uuid secrets array",
+    ENCRYPTING: "cryptography Crypto Cryptodome nacl jwt OpenSSL tenseal",
     ARRAYS: "numpy numba cupy jax",
-    COPYING: "copy pickle copyreg dill cloudpickle",
-    FILES: "os io shutil pathlib tempfile zipfile tarfile gzip h5py sqlite3 lmdb glob codecs",
-    PICTURES: "PIL cv2 skimage torchvision albumentations torchaudio librosa soundfile",
+    COUNTING: "collections itertools heapq bisect functools operator sortedcontainers",
+    RANDOM: "random",
+    COPYING: "copy copyreg dataclasses",
+    SERIALISING: "pickle dill cloudpickle joblib marshal shelve safetensors",
+    FILES: "os io shutil pathlib tempfile glob h5py zarr netCDF4 tables",
+    DATABASE: "sqlite3 lmdb duckdb psycopg psycopg2 pymysql MySQLdb mysql sqlalchemy peewee "
+    "pymongo redis asyncpg aiosqlite cassandra elasticsearch influxdb_client tinydb",
+    NETWORK: "urllib http socket ssl requests urllib3 httpx httpcore aiohttp websocket websockets "
+    "boto3 botocore s3fs gcsfs google grpc paramiko zmq pika kafka smtplib ftplib xmlrpc tornado",
+    PICTURES: "PIL cv2 skimage torchvision albumentations imgaug mahotas",
+    SOUND: "torchaudio librosa soundfile audioread pydub wave resampy soxr",
+    GEOMETRY: "shapely trimesh open3d pyvista vtk rtree geopandas pyproj meshio",
+    SYSTEM: "psutil resource pynvml py3nvml GPUtil platform cpuinfo gpustat",
+    INSPECTING: "inspect traceback linecache dis tokenize",
+    TRACING: "tracemalloc cProfile pstats profile pyinstrument memory_profiler objgraph pympler "
+    "guppy line_profiler coverage trace bdb",
+    COLLECTING: "gc",
+    VALIDATING: "pydantic pydantic_core jsonschema marshmallow cerberus voluptuous cattrs attr "
+    "typeguard beartype jaxtyping pandera schema",
+    SIMULATING: "gym gymnasium pettingzoo mujoco pybullet dm_control ale_py procgen stable_retro",
+    PROCESSES: "multiprocessing concurrent queue subprocess ray asyncio",
+    DATA: "datasets webdataset tensorflow_datasets tfrecord litdata streaming",
 }
 WRITES_HISTOGRAMS = re.compile(r"\b(add_histogram|log_histogram|Histogram|watch)")
 WRITES_TENSORS = re.compile(
     r"\b(add_(image|figure|embedding|mesh|video|audio|pr_curve|graph)|log_(image|figure))"
 )
 """Calls of reporters that look at each value of a tensor."""
+BY_CALL = (
+    (REPORTING, WRITES_HISTOGRAMS, HISTOGRAMS),
+    (REPORTING, WRITES_TENSORS, REPORTED_TENSORS),
+    (METRICS, re.compile(r"\b(partial_)?fit(_predict|_transform)?\("), FITTING),
+    (
+        STATISTICS,
+        re.compile(
+            r"\b(minimize\w*|curve_fit|least_squares|linprog|milp|root\w*|fsolve|newton|solve\w*|"
+            r"odeint|quad|linear_sum_assignment)\("
+        ),
+        SOLVING,
+    ),
+    (STATISTICS, re.compile(r"\b(KDTree|cKDTree|Delaunay|ConvexHull|Voronoi|cdist)\b"), GEOMETRY),
+    (TABLES, re.compile(r"\b(to_datetime|Timestamp|date_range)\b"), DATES),
+    (COMPRESSING, re.compile(r"\b(crc32|adler32)\("), HASHES),
+    (COMPRESSING, re.compile(r"\b(decompress\w*|extract\w*|read\w*)\("), UNPACKING),
+    (PICTURES, re.compile(r"\b(save\w*|imwrite|imsave|imencode)\("), WRITTEN_PICTURES),
+    (ARRAYS, re.compile(r"\b(save\w*|load\w*|fromfile|tofile|genfromtxt)\("), FILES),
+    (ARRAYS, re.compile(r"\b(random|rng)\."), RANDOM),
+)
+"""What a package of one use is called for where a line calls these."""
 BY_PACKAGE = {name: use for use, names in USES.items() for name in names.split()}
 RUNNERS = (
     "lightning pytorch_lightning lightning_fabric lightning_utilities transformers accelerate "
@@ -111,21 +362,50 @@ RUNNERS = (
 )
 LOOPS = frozenset(RUNNERS.split())
 """Packages that run the loop, or its model: what they do is not the script's to leave out."""
+LOGS = re.compile(r"[\w.]*\.(log|log_\w+)\(")
+"""Calls of these that only report."""
 
 
 def use(package: str, callee: str = "") -> PackageUse:
     """What that package is called for. callee: what the line calls, writer.add_histogram(...)."""
-    known = BY_PACKAGE.get(package, OTHER)
-    if known is REPORTING and WRITES_HISTOGRAMS.search(callee):
-        return HISTOGRAMS
-    return REPORTED_TENSORS if known is REPORTING and WRITES_TENSORS.search(callee) else known
+    if package in LOOPS and LOGS.match(callee):
+        return LOOP_REPORTS
+    known = BY_PACKAGE.get(package.lstrip("_"), OTHER)
+    by_call = (called for base, rule, called in BY_CALL if known is base and rule.search(callee))
+    return next(by_call, known)
 
 
-def reports(package: str) -> bool:
+def subject(package: str, callee: str) -> str:
+    """Begins a title: "compressing in zlib.compress()", "Solver.run() of some_package"."""
+    what, call = use(package, callee).what, _call(callee)
+    if not what:
+        return f"{call} of {package}" if call else f"the package {package}"
+    if not call:
+        return f"{what} in {package}"
+    return (
+        f"{what} in {call}" if call.startswith(f"{package}.") else f"{what} in {package}, {call},"
+    )
+
+
+def _call(callee: str) -> str:
+    """Like "zlib.compress()"; empty: it is no call by name, or a long one."""
+    match = re.match(r"[A-Za-z_][\w.]*(?=\()", callee)
+    short = match is not None and len(match[0]) <= LONGEST_CALL
+    return f"{match[0]}()" if match is not None and short else ""
+
+
+def reports(package: str, callee: str = "") -> bool:
     """Whether it is called to report, and nothing of it comes back."""
-    return BY_PACKAGE.get(package) in (REPORTING, DRAWING)
+    return use(package, callee) in (
+        REPORTING,
+        LOOP_REPORTS,
+        HISTOGRAMS,
+        REPORTED_TENSORS,
+        TERMINAL,
+        DRAWING,
+    )
 
 
-def runs_loop(package: str) -> bool:
-    """Whether it runs the training loop or the model."""
-    return package in LOOPS
+def runs_loop(package: str, callee: str = "") -> bool:
+    """Whether it runs the training loop or the model. callee: what the line calls of it."""
+    return package in LOOPS and not LOGS.match(callee)

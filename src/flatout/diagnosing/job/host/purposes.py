@@ -89,8 +89,10 @@ def of(work: WorkBeside) -> Purpose | None:
     """None: it is done as well as it can be, each step."""
     if work.sources == {ACCUMULATED}:
         return GRADIENTS
-    if any(packages.reports(line.package) for line in work.group.lines):
-        use = packages.use(work.group.lines[0].package, work.text)
+    lines = work.group.lines
+    report = next((line for line in lines if packages.reports(line.package, line.callee)), None)
+    if report is not None:
+        use = packages.use(report.package, f"{report.callee}\n{work.text}")
         return Purpose(use.what, use.cure, use.lines)
     decomposing = [name for name in work.operators if DECOMPOSES.match(name)]
     if decomposing:

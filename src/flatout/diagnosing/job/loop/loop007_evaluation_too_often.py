@@ -4,8 +4,8 @@
 
 Evaluation between the steps of the first epoch, not at its end, and a quarter of the time or more
 spent in it; a tenth where it returns after 20 steps or fewer. What it takes is counted over the
-steps from one to the next. Calls of a model that is not trained, a teacher or a target network, do
-not count.
+steps from one to the next. Text that the model generates in a callback, to be looked at, is
+evaluation, too. Calls of a model that is not trained, a teacher or a target network, do not count.
 
 ## Why it matters
 
@@ -13,12 +13,12 @@ Evaluating every few steps shows little more than every few hundred, and trainin
 
 ## Evidence
 
-What evaluation takes for each training step, beside the step, after how many steps it returns, and
-the line of the training loop that calls it.
+What evaluation takes for each training step, beside the step, after how many steps it returns, the
+function that evaluates or generates, and the line of the training loop that calls it.
 
 ## Cure
 
-Evaluate once an epoch, or less often, or on a part of the data.
+Evaluate or generate every few hundred steps or once an epoch, or on a part of the data.
 
 ## References
 
@@ -28,12 +28,14 @@ Evaluate once an epoch, or less often, or on a part of the data.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
-from flatout.diagnosing.job import savings
+from flatout.diagnosing.job import host_lines, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.place import Place
 from flatout.nouns.profile import Profile
 from flatout_agent.wire import LoopSeen
 
@@ -46,6 +48,13 @@ OFTEN = 20
 """Steps between two evaluations that show hardly anything new."""
 ENOUGH = 0.05
 """Of the steps' time: what evaluation may take."""
+GENERATES = re.compile(r"\b(generate|beam_search|sample_sequence)\w*\(")
+"""Calls that make the model write something."""
+TEXTS = ("transformers", "vllm", "ctranslate2")
+"""Packages whose models write text."""
+MAIN = ("<module>", "main")
+LONGEST = 36
+"""Characters of a function that the title names."""
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -59,18 +68,54 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         return
     saved = savings.beside(profile, took - ENOUGH * step)
     where = watched.eval_called or watched.eval_where
+    place = _place(profile, watched.eval_where)
     yield Diagnosis(
-        title=f"evaluation{_after(watched)} takes {units.share(took / (step + took))} of the time",
+        title=f"{_what(profile, place)}{_after(watched)} takes "
+        f"{units.share(took / (step + took))} of the time",
         evidence=f"{units.milliseconds(took)} for each step of {units.milliseconds(step)}, in the "
-        f"middle of an epoch{_model_called(watched, where)}",
-        cure=Cure(
-            "Evaluate less often.",
-            savings.lines(where, "evaluate(model)", "if step % 1000 == 0:", "    evaluate(model)"),
-        ),
+        f"middle of an epoch{_model_called(watched, where, place)}",
+        cure=_cure(profile, where, place),
         where=where,
         saves_ms=saved,
         reason=f"evaluation takes {units.milliseconds(took)} for each step beside it; at "
         f"{units.share(ENOUGH)} of the step {units.milliseconds(ENOUGH * step)}",
+    )
+
+
+def _place(profile: Profile, where: str | None) -> Place | None:
+    """With its function and text, where stacks or operators show them."""
+    lines = profile.host.lines if profile.host is not None else ()
+    sampled = (place for line in lines for place in (line.where, *line.chain))
+    recorded = (operator.where for operator in profile.operators if operator.where is not None)
+    places = (place for place in (*sampled, *recorded) if str(place) == where)
+    return next(places, None)
+
+
+def _what(profile: Profile, place: Place | None) -> str:
+    """Like "generating text in Teller.on_step_end()"."""
+    if place is None:
+        return "evaluation"
+    what = "generating" if GENERATES.search(place.source) else "evaluation"
+    lines = profile.host.lines if profile.host is not None else ()
+    packages = {line.package for line in lines if str(line.where) == str(place)}
+    if what == "generating" and not packages.isdisjoint(TEXTS):
+        what = "generating text"
+    function = host_lines.function(place)
+    named = function and function not in MAIN and len(function) <= LONGEST
+    return f"{what} in {function}()" if named else what
+
+
+def _cure(profile: Profile, where: str | None, place: Place | None) -> Cure:
+    if place is not None and GENERATES.search(place.source):
+        return Cure(
+            "Generate less often: every few hundred steps or once an epoch, and fewer tokens.",
+            savings.lines(place, place.source, "if step % 500 == 0:", f"    {place.source}"),
+        )
+    called = _place(profile, where)
+    text = called.source if called is not None and called.source else "evaluate(model)"
+    return Cure(
+        "Evaluate less often: every few hundred steps or once an epoch.",
+        savings.lines(where, text, "if step % 500 == 0:", f"    {text}"),
     )
 
 
@@ -81,7 +126,9 @@ def _after(watched: LoopSeen) -> str:
     return f" after every {units.count(every, 'step')}" if every > 1 else " after every step"
 
 
-def _model_called(watched: LoopSeen, where: str | None) -> str:
-    if watched.eval_where in (None, where):
+def _model_called(watched: LoopSeen, where: str | None, place: Place | None) -> str:
+    """The line where the model is called; with its text where it is known."""
+    if watched.eval_where is None or (place is None and watched.eval_where == where):
         return ""
-    return f"; the model is called at {watched.eval_where}"
+    text = f" {place.source}" if place is not None and place.source else ""
+    return f"; the model is called at {watched.eval_where}{text}"

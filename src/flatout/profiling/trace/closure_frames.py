@@ -1,0 +1,74 @@
+"""What an optimizer's step calls in its closure, by the frames of recorded stacks.
+
+torch's optimizers call nothing that is not torch's but their closure: what runs below the first
+other frame is no update, also where it computes no gradients. Frameworks that run the loop keep
+their hooks there: clipping, and what reports gradients before each update.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from flatout.profiling.trace import lines
+from flatout.profiling.trace.host import by_thread
+from flatout.profiling.trace.intervals import nest
+from flatout.profiling.trace.recording import Category, Flags, Ints, TraceRecording
+
+OPTIMIZERS = "torch/optim/"
+STEP = "step"
+OVERRIDES = "__torch_"
+"""What the functions of a tensor's own type begin with that torch calls."""
+WITHOUT = ("/torch/", "/flatout_agent/", "/flatout_train/", "/<")
+"""In paths of files whose functions are no closure."""
+LIBRARY, PACKAGES = "lib/python", "-packages/"
+OUTSIDE, UPDATING, CALLED = 0, 1, 2
+"""Of a row: in no optimizer's step, in one, in the closure of one."""
+
+
+def called(recording: TraceRecording) -> Flags:
+    """For each row, whether it is in the closure of an optimizer's step; none without stacks."""
+    flags = np.zeros(len(recording.events), np.bool_)
+    is_step = recording.named(_is_step)
+    if not (recording.events.category == Category.PYTHON).any() or not is_step.any():
+        return flags
+    is_other = recording.named(_is_other)
+    rows = recording.rows(Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
+    for _, thread_rows in by_thread(recording, rows):
+        flags[thread_rows] = _states(recording, thread_rows, is_step, is_other) == CALLED
+    return flags
+
+
+def _states(recording: TraceRecording, rows: Ints, is_step: Flags, is_other: Flags) -> Ints:
+    """For each row of a thread: OUTSIDE, UPDATING or CALLED."""
+    events = recording.events
+    nested = nest(events.begin[rows], events.end[rows])
+    is_frame = events.category[rows] == Category.PYTHON
+    steps = is_frame & is_step[events.name[rows]]
+    others = is_frame & is_other[events.name[rows]]
+    states = np.where(steps, UPDATING, OUTSIDE)
+    for level in nested.levels()[1:]:
+        above = states[nested.parent[level]]
+        inherited = np.where((above == UPDATING) & others[level], CALLED, above)
+        states[level] = np.where(steps[level], UPDATING, inherited)
+    return states
+
+
+def _is_step(name: str) -> bool:
+    """Whether it is the frame of the step of an optimizer of torch's."""
+    match = lines.FRAME.match(name)
+    if match is None or match.group("function") != STEP:
+        return False
+    return f"/{OPTIMIZERS}" in "/" + match.group("file").replace("\\", "/")
+
+
+def _is_other(name: str) -> bool:
+    """Whether it is a frame neither of torch's nor of Python's library."""
+    match = lines.FRAME.match(name)
+    if match is None or match.group("function").startswith(OVERRIDES):
+        return False
+    file = "/" + match.group("file").replace("\\", "/")
+    if any(part in file for part in WITHOUT) or (LIBRARY in file and PACKAGES not in file):
+        return False
+    return file.split("/")[1].removesuffix(".py") not in sys.stdlib_module_names
