@@ -79,6 +79,7 @@ def test_the_same_calls_of_one_function_are_one_finding(callee: str, title: str)
         ("scipy", "stats.mstats.winsorize(g)", "computing statistics", "tensors"),
         ("PIL", "page.save(path)", "writing pictures in PIL", "less often"),
         ("pandas", "pd.to_datetime(text)", "parsing or computing dates", "once"),
+        ("math", "math.sin(a)", "computing number by number in math.sin()", "torch.sin"),
         ("urllib", "opener.open(request)", "talking over the network", "background"),
     ],
 )

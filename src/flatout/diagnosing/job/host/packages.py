@@ -162,6 +162,12 @@ ARRAYS = PackageUse(
     "tensors themselves, without the way over the host.",
     ("# np.f(tensor.numpy()) -> torch.f(tensor)",),
 )
+NUMBERS = PackageUse(
+    "computing number by number",
+    "Write it as operators on whole tensors (torch.sin instead of math.sin), all elements at once; "
+    "or once before the loop if it gives the same each time.",
+    ("# math.f(x) for each x -> torch.f(tensor)",),
+)
 COUNTING = PackageUse(
     "counting and sorting in Python",
     "Do it on tensors: torch.bincount, unique, sort; once before the loop if it gives the same "
@@ -306,6 +312,7 @@ USES = {
     ENCODING: "base64 binascii struct codecs encodings uuid secrets array",
     ENCRYPTING: "cryptography Crypto Cryptodome nacl jwt OpenSSL tenseal",
     ARRAYS: "numpy numba cupy jax",
+    NUMBERS: "math cmath",
     COUNTING: "collections itertools heapq bisect functools operator sortedcontainers",
     RANDOM: "random",
     COPYING: "copy copyreg dataclasses",
