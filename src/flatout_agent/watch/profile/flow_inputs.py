@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
@@ -68,10 +68,13 @@ def _padding(flow: Flow, looks: Sequence[InputLook]) -> wire.PaddingSeen | None:
     shapes = {look.shape for look in looks}
     if any(_flattened(flow, shape) for shape in shapes):
         return None
-    grows = [node for node in flow.nodes if any(_grows(node, s, parameters) for s in shapes)]
+    recurrent = _recurrent(flow, {length for _, length in shapes})
+    grows = {
+        index: 0.0 if index in recurrent else DISPATCH_S
+        for index, node in enumerate(flow.nodes)
+        if index in recurrent or any(_grows(node, shape, parameters) for shape in shapes)
+    }
     flops = sum(node.flops for node in flow.nodes)
-    all_s = sum(node.s for node in flow.nodes) or 1.0
-    first_s = sum(node.s for node in flow.nodes if node.step == 0)
     longest = max(max(look.lengths) for look in looks)
     return wire.PaddingSeen(
         where=next((at for look in looks if (at := _made_at(flow, look.node))), None),
@@ -83,9 +86,45 @@ def _padding(flow: Flow, looks: Sequence[InputLook]) -> wire.PaddingSeen | None:
         longest=longest,
         padded=sum(1 - max(look.lengths) / look.shape[1] for look in looks) / len(looks),
         filled=sum(map(_filled, looks)) / len(looks),
-        s=first_s * sum(max(0.0, node.s - DISPATCH_S) for node in grows) / all_s,
-        flops=sum(node.flops for node in grows) / flops if flops else 0.0,
+        s=_growing_s(flow, grows),
+        flops=sum(flow.nodes[index].flops for index in grows) / flops if flops else 0.0,
     )
+
+
+def _recurrent(flow: Flow, lengths: Collection[int]) -> set[int]:
+    """Operators in recurrent layers that go through the whole length, word by word."""
+    layers = {
+        key
+        for key, shape in flow.notes.recurrent.items()
+        if len(shape) == 3 and not set(lengths).isdisjoint(shape[:2])
+    }
+    return {
+        index
+        for call in flow.calls
+        if call.module in layers
+        for index in range(call.begin, call.end)
+    }
+
+
+def _growing_s(flow: Flow, grows: Mapping[int, float]) -> float:
+    """Of the first step, without what each takes at any length.
+
+    Of the backward pass at least the forward pass's share where layers are recurrent: there no
+    module's call tells their operators from others.
+    """
+    spent: dict[bool, float] = defaultdict(float)
+    growing: dict[bool, float] = defaultdict(float)
+    first_s = 0.0
+    for node in flow.nodes:
+        if not node.loader:
+            spent[node.backward] += node.s
+        first_s += node.s if node.step == 0 else 0.0
+    for index, fixed_s in grows.items():
+        node = flow.nodes[index]
+        growing[node.backward] += max(0.0, node.s - fixed_s)
+    if 0.0 in grows.values() and spent[False]:
+        growing[True] = max(growing[True], spent[True] * growing[False] / spent[False])
+    return first_s * sum(growing.values()) / (sum(node.s for node in flow.nodes) or 1.0)
 
 
 def _filled(look: InputLook) -> float:

@@ -70,6 +70,8 @@ class FlowNotes:
         """Of those the ones that the program calls itself."""
         self.after_trained: set[int] = set()
         """Of those the ones that were given something that needs a gradient."""
+        self.recurrent: dict[int, tuple[int, ...]] = {}
+        """Recurrent layers that were given whole batches, not packed ones, with the last shape."""
         self._checkpoint_of: dict[Any, str | None] = {}
 
     def operator(self, index: int, node: FlowNode, results: Sequence[torch.Tensor]) -> None:
@@ -91,6 +93,8 @@ class FlowNotes:
         self.modules[id(module)] = weakref.ref(module)
         if root:
             self.roots.add(id(module))
+        if isinstance(module, torch.nn.RNNBase) and args and type(args[0]) is torch.Tensor:
+            self.recurrent[id(module)] = tuple(args[0].shape)
         if any(tensor.requires_grad for _, tensor in fields(args)):
             self.after_trained.add(id(module))
 

@@ -140,6 +140,20 @@ def test_a_model_for_one_length() -> None:
     assert followed(Model(flat=True), words).padding is None
 
 
+class Recurrent(Model):
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        x, _ = self.layer(self.embed(ids))
+        return self.head(x[:, -1])
+
+
+def test_recurrent_layers_go_through_the_whole_length() -> None:
+    model = Recurrent()
+    model.layer = nn.GRU(WIDTH, WIDTH, batch_first=True)  # type: ignore[assignment]
+    seen = followed(model, words)
+    assert seen.padding is not None
+    assert seen.padding.s > 0.4 * seen.operators_s, "though most operators see one word a row"
+
+
 def test_looking_changes_nothing_and_is_no_part_of_the_flow() -> None:
     ids, model = words(), Model()
     mask = ids != 0
