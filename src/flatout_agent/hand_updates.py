@@ -11,7 +11,6 @@ Nothing counts before several changes have followed backward passes while no opt
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +20,7 @@ import torch
 from flatout_agent.chain import compiled_by_user, model_call
 from flatout_agent.job import Job
 from flatout_agent.replacing import Undo, in_reverse
+from flatout_agent.watch.looks import Look, look, on_cpu, place, values_of
 from flatout_agent.watch.profile import compile
 
 CONFIRMED = 3
@@ -29,8 +29,6 @@ ABSENT = 16
 """Backward passes, or changes of other weights, after which others are counted by."""
 LOOKED_AT = 3
 """Weights of a model that are looked at."""
-VALUES_BYTES = 256
-"""Of each of them, on a CPU."""
 LEAVES = 8
 """Weights that losses were computed from, that are known at a time."""
 NODES = 2000
@@ -38,8 +36,6 @@ NODES = 2000
 ZEROED = 4
 """Gradients set to zero after which an unchanged weight on an accelerator is copied, and after
 twice as many compared."""
-
-Look = tuple[Any, ...]
 
 
 class _ModelWeights:
@@ -277,49 +273,6 @@ class HandUpdates:
         self._absent += 1
         if self._absent >= ABSENT:
             self._lead_leaf, self._absent = leaf, 0
-
-
-def look(weight: torch.Tensor) -> Look | None:
-    """What changes with a tensor's values, read without any operator; None: it cannot be read."""
-    at = place(weight)
-    return (at, values_of(weight)) if at is not None else None
-
-
-def place(weight: torch.Tensor) -> Look | None:
-    """Where it lies, and its version; None: neither can be read."""
-    try:
-        weight = _unwrapped(weight)
-        if weight.layout is not torch.strided or not weight.numel():
-            return None
-        return weight.data_ptr(), weight._version
-    except (RuntimeError, AttributeError, NotImplementedError):  # no storage, an inference tensor
-        return None
-
-
-def values_of(weight: torch.Tensor) -> bytes | None:
-    """The first of its values, on a CPU; None: they cannot be read, or only by waiting."""
-    try:
-        weight = _unwrapped(weight)
-        if not on_cpu(weight) or weight.layout is not torch.strided or not weight.numel():
-            return None
-        storage = weight.untyped_storage()
-        room = int(storage.nbytes() - weight.storage_offset() * weight.element_size())
-        address = weight.data_ptr()
-        return ctypes.string_at(address, max(0, min(VALUES_BYTES, room))) if address else None
-    except (RuntimeError, AttributeError, NotImplementedError):
-        return None
-
-
-def _unwrapped(weight: torch.Tensor) -> torch.Tensor:
-    functorch: Any = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(weight):
-        weight = functorch.get_unwrapped(weight)
-    return weight
-
-
-def on_cpu(weight: torch.Tensor) -> bool:
-    """Whether its values can be read without waiting for a device."""
-    return weight.device.type == "cpu"
 
 
 def leaves(losses: Any) -> Iterator[torch.Tensor]:

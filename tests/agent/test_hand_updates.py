@@ -15,10 +15,11 @@ from flatout_agent import hand_updates
 from flatout_agent.booster import Booster
 from flatout_agent.chain import Depth, model_call
 from flatout_agent.discovery import Discovery
-from flatout_agent.hand_updates import CONFIRMED, look
+from flatout_agent.hand_updates import CONFIRMED
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
+from flatout_agent.watch.looks import look
 
 STEPS = 30
 LATE = CONFIRMED + 1

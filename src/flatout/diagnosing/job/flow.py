@@ -45,7 +45,7 @@ def constant_lines(profile: Profile) -> frozenset[str]:
     return frozenset(line for row in rows for line in (row.where, *row.lines))
 
 
-class Spent(Protocol):
+class OperatorShare(Protocol):
     """Some of a step's operators."""
 
     @property
@@ -55,7 +55,7 @@ class Spent(Protocol):
     def flops(self) -> float: ...
 
 
-def unread_ms(profile: Profile, flow: FlowSeen, row: Spent) -> tuple[float, str]:
+def unread_ms(profile: Profile, flow: FlowSeen, row: OperatorShare) -> tuple[float, str]:
     """What some of a step's operators take of the measured one, and in words.
 
     By their share of the step's floating-point operations on an accelerator, where it is known,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from flatout_agent import wire
-from flatout_agent.hand_updates import look
+from flatout_agent.watch.looks import look
 from flatout_agent.watch.profile.flow import Flow, FlowCall, FlowNode, storage_key
 from flatout_agent.watch.profile.flow_unread import with_sources
 

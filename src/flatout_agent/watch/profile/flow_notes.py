@@ -179,7 +179,8 @@ def _lengths(real: torch.Tensor) -> torch.Tensor:
 
 def _real(mask: torch.Tensor) -> torch.Tensor | None:
     """Where a mask says that a word stands; None: it is no mask of padding at the end."""
-    if int(mask.unique().numel()) > 2 or not bool((mask[:, -1] == mask[0, -1]).all()):
+    two = (mask == mask[0, 0]) | (mask == mask[0, -1])
+    if not bool(two.all()) or not bool((mask[:, -1] == mask[0, -1]).all()):
         return None
     real = mask != mask[0, -1]
     ends = _lengths(real)

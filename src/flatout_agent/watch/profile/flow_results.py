@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 
@@ -73,15 +74,23 @@ def results(
         repeats=repeats(flow, training),
         beside=rows,
         training=lines,
-        zeros=zeros(flow),
-        embeddings=embeddings(flow),
-        ignored=ignored(flow),
         gradients=None if by_hand else unused_gradients(flow, weights),
-        recomputed=recomputed(flow),
-        padding=padding(flow) if both else None,
-        batches=flow.notes.batches / max(1, flow.steps),
-        training_calls=flow.notes.training_calls / max(1, flow.steps),
+        **_noted(flow),
     )
+
+
+def _noted(flow: Flow) -> dict[str, Any]:
+    """What was noted beside the flow: fields of FlowSeen."""
+    steps = max(1, flow.steps)
+    return {
+        "zeros": zeros(flow),
+        "embeddings": embeddings(flow),
+        "ignored": ignored(flow),
+        "recomputed": recomputed(flow),
+        "padding": padding(flow),
+        "batches": flow.notes.batches / steps,
+        "training_calls": flow.notes.training_calls / steps,
+    }
 
 
 def _live(flow: Flow) -> set[int]:

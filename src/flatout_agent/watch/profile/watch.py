@@ -87,8 +87,7 @@ class ProfileWatch(Watcher):
         """Steps before the first under the script's own profiler."""
         self._restore_profilers = self._stand_before_profilers()
         self._began: float | None = None
-        self._warm_from = 0
-        self._recompiles = 0
+        self._warm_from = self._recompiles = 0
         self._waited = self._attempts = 0
         self._sampled: list[Step] = []
         self._worker_pids: list[int] = []
