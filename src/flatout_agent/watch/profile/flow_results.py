@@ -54,8 +54,6 @@ def results(
     first = [node for node in flow.nodes if node.step == 0]
     operators_s = sum(node.s for node in first)
     both = flow.steps >= 2
-    entries = sorted(flow.entries, key=lambda entry: -entry.s)
-    most_s = entries[0].s if entries else 0.0
     live = _live(flow) if both else set()
     rows, lines = beside(flow, live) if both else ((), ())
     return wire.FlowSeen(
@@ -64,11 +62,7 @@ def results(
         operators_s=operators_s,
         unread=unread(flow, live, operators_s) if both else (),
         constants=constants(flow, operators_s) if both else (),
-        doubles=tuple(
-            wire.DoubleSeen(entry.what, entry.where, entry.part, entry.operators, entry.s)
-            for entry in entries[:MOST]
-            if entry.operators and entry.s >= SLIGHT * most_s
-        ),
+        doubles=doubles(flow),
         default_double=torch.get_default_dtype() is torch.float64,
         returns=returns(flow),
         repeats=repeats(flow, training),
@@ -91,6 +85,17 @@ def _noted(flow: Flow) -> dict[str, Any]:
         "batches": flow.notes.batches / steps,
         "training_calls": flow.notes.training_calls / steps,
     }
+
+
+def doubles(flow: Flow) -> tuple[wire.DoubleSeen, ...]:
+    """Where float64 comes in, the costliest first."""
+    entries = sorted(flow.entries, key=lambda entry: -entry.s)
+    most_s = entries[0].s if entries else 0.0
+    return tuple(
+        wire.DoubleSeen(entry.what, entry.where, entry.part, entry.operators, entry.s)
+        for entry in entries[:MOST]
+        if entry.operators and entry.s >= SLIGHT * most_s
+    )
 
 
 def _live(flow: Flow) -> set[int]:

@@ -158,5 +158,6 @@ def _reason(row: ZerosSeen, took: float, left: float, built: float) -> str:
 
 
 def _cure(profile: Profile, row: ZerosSeen) -> Cure:
-    words, after = CURES["bag" if row.kind == "sparse" and row.table else row.kind]
+    kind = "bag" if row.kind == "sparse" and row.table else row.kind
+    words, after = CURES.get(kind, CURES["sparse"])
     return Cure(words, savings.lines(row.where, values.source(profile, row.where), *after))

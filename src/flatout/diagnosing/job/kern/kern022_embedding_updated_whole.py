@@ -60,7 +60,7 @@ FILLING = r"aten::(fill_|zero_|add_?|embedding_dense_backward|_embedding_bag_den
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for all embeddings."""
     seen, job = flow.of(profile), profile.job
-    rows = seen.embeddings if seen is not None else ()
+    rows = [row for row in seen.embeddings if row.rows * row.width > 0] if seen is not None else []
     optimizers = job.optimizers if job is not None else ()
     if not rows or job is None or job.world_size > 1 or not optimizers:
         return
