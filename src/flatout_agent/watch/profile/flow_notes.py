@@ -72,7 +72,6 @@ class FlowNotes:
         """Of those the ones that were given something that needs a gradient."""
         self.recurrent: dict[int, tuple[int, ...]] = {}
         """Recurrent layers that were given whole batches, not packed ones, with the last shape."""
-        self._checkpoint_of: dict[Any, str | None] = {}
 
     def operator(self, index: int, node: FlowNode, results: Sequence[torch.Tensor]) -> None:
         """An operator that made or changed something is about to become number `index`."""
@@ -82,9 +81,7 @@ class FlowNotes:
             if _computed_again(sys._getframe(1)):
                 self.recomputed[index] = sum(map(_bytes, results)) if node.made else 0
             return
-        if node.chain not in self._checkpoint_of:
-            self._checkpoint_of[node.chain] = _checkpoint_line(sys._getframe(1))
-        where = self._checkpoint_of[node.chain]
+        where = _checkpoint_line(sys._getframe(1))
         if where is not None:
             self.checkpoints[where] = self.checkpoints.get(where, 0.0) + node.s
 

@@ -8,7 +8,13 @@ import pytest
 
 from flatout_agent.watch.profile import keeping, switches
 from flatout_agent.watch.profile.keeping import CallSite, keeping_place
-from flatout_agent.watch.profile.switches import anomaly_line, double_line, parsed
+from flatout_agent.watch.profile.switches import (
+    anomaly_line,
+    checkpointing_line,
+    double_line,
+    parsed,
+    single_loader_line,
+)
 
 STYLES = {
     "a meter": """
@@ -187,4 +193,39 @@ def test_the_line_that_makes_a_model_float64(
 ) -> None:
     path = program(source, tmp_path, monkeypatch)
     place = double_line(default)
+    assert place is None if number is None else place == f"{path}:{number}"
+
+
+@pytest.mark.parametrize(
+    ("source", "number"),
+    [
+        ("model = BertModel(config)\nmodel.gradient_checkpointing_enable()\n", 2),
+        ("args = TrainingArguments('out',\n    gradient_checkpointing=True)\n", 1),
+        ("args = TrainingArguments('out', gradient_checkpointing=False)\n", None),
+    ],
+)
+def test_the_line_of_a_librarys_checkpoints(
+    source: str, number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = program(source, tmp_path, monkeypatch)
+    place = checkpointing_line()
+    assert place is None if number is None else place == f"{path}:{number}"
+
+
+@pytest.mark.parametrize(
+    ("source", "number"),
+    [
+        ("x = 1\nloader = DataLoader(data, shuffle=True)\n", 2),
+        ("loader = data.DataLoader(rows, 1)\nvalid = data.DataLoader(rows, 64)\n", 1),
+        ("loader = DataLoader(rows, batch_size=None)\n", 1),
+        ("a = DataLoader(rows)\nb = DataLoader(rows)\n", None),
+        ("a = DataLoader(rows, batch_sampler=sampler)\nb = DataLoader(rows, **words)\n", None),
+        ("loader = DataLoader(rows, batch_size=size)\n", None),
+    ],
+)
+def test_the_line_of_the_one_loader_of_single_samples(
+    source: str, number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = program(source, tmp_path, monkeypatch)
+    place = single_loader_line()
     assert place is None if number is None else place == f"{path}:{number}"
