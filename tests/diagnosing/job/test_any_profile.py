@@ -53,7 +53,7 @@ LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def of(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of this type: dataclasses field by field, None where it may be."""
+    """Values of this type: dataclasses with some of the fields that may be left out."""
     if hint in LEAVES:
         return LEAVES[hint]
     origin, args = typing.get_origin(hint), typing.get_args(hint)
@@ -68,8 +68,16 @@ def of(hint: Any) -> st.SearchStrategy[Any]:
     if hint is Anatomy:
         return anatomies()
     hints = typing.get_type_hints(hint)
-    fields = {item.name: of(hints[item.name]) for item in dataclasses.fields(hint) if item.init}
-    return st.fixed_dictionaries(fields).map(lambda values: hint(**values))
+    fields = [item for item in dataclasses.fields(hint) if item.init]
+    missing = dataclasses.MISSING
+    needed = [
+        item.name for item in fields if item.default is missing and item.default_factory is missing
+    ]
+    others = [item.name for item in fields if item.name not in needed]
+    return st.fixed_dictionaries(
+        {name: of(hints[name]) for name in needed},
+        optional={name: of(hints[name]) for name in others},
+    ).map(lambda values: hint(**values))
 
 
 @st.composite
