@@ -60,7 +60,7 @@ ORDERS_ENV = "FLATOUT_ORDERS"
 LAST_GATE = "last"
 
 BoostState = Literal["applied", "declined", "failed", "engaged", "idle"]
-Phase = Literal["warmup", "window", "sample", "record", "again", "detail", "flops"]
+Phase = Literal["warmup", "window", "sample", "record", "again", "detail", "flops", "ending"]
 """A trial has the first two, a profile all of them."""
 EndReason = Literal["window", "program"]
 """window: what was ordered is complete; program: the program ended by itself."""

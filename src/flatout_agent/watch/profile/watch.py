@@ -439,14 +439,24 @@ class ProfileWatch(Watcher):
             self._save_detail(recording)
 
     def _finish(self) -> None:
-        """Take out everything and report; then the program goes on alone, or ends."""
+        """Take out everything and report; then the program goes on alone, or ends.
+
+        Not while the script's own profiler runs: it would record thousands of our calls.
+        """
         if self._over:
+            return
+        if other_profiler() and self._waited <= PROFILED_STEPS:
+            self.phase = "ending"
             return
         self._over = True
         self._take_out()
         self._report("window")
         if self.orders.stop:
             end_process(self.recorder)
+
+    def _in_ending(self, step: Step, closing: bool) -> None:
+        self._waited += 1
+        self._finish()
 
     def _take_out(self) -> None:
         self.recorder.safely("profile: samples", self._end_sampling)
