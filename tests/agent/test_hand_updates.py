@@ -26,6 +26,12 @@ LATE = CONFIRMED + 1
 """Updates of a program of which no step is counted: the first ones, and the last."""
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests compile in this process; what is traced counts by other signs."""
+    monkeypatch.setattr(hand_updates.compile, "in_use", lambda: False)
+
+
 class Counting(Watcher):
     """Notes how many backward passes each step had."""
 

@@ -77,8 +77,8 @@ def filled(step):
     """The same, element by element in a tensor."""
     band = torch.zeros(60, 60)
     for i in range(60):
-        for j in range(30):
-            band[i, (i + j + step) % 60] = 1.0  # fault: elements
+        for j in range(30):  # fault: elements
+            band[i, (i + j + step) % 60] = 1.0
     return band
 
 
