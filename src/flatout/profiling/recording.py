@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from flatout.benching import ceilings, product_times, reaching
 from flatout.nouns import units
@@ -70,6 +71,8 @@ class Recorded:
 
 
 Ready = Callable[[Recorded], None]
+PLACES = ("lines", "training", "left", "back", "eval_called")
+"""Fields of what the agent has seen that hold file:line, beside those that end in `where`."""
 
 
 def profile(
@@ -180,7 +183,7 @@ class _Window:
         folder = folder / "again"
         profile_orders = dataclasses.replace(
             self.settings.orders,
-            known_steps=steps if profiled is None or steps < records.SHORT else None,
+            known_steps=steps if profiled is None or steps < wire.SHORT_RUN else None,
             without_profiler=profiled is not None,
         )
         orders = wire.Orders(
@@ -361,109 +364,32 @@ def _check_device(profile: Profile, facts: wire.JobFacts | None) -> None:
 def _short_places(loop: wire.LoopSeen, root: Path) -> wire.LoopSeen:
     """The loop with file:line relative to `root`, as in a Place, instead of full paths."""
 
-    def shortened(place: str | None) -> str | None:
-        file, colon, line = (place or "").rpartition(":")
+    def shortened(place: str) -> str:
+        file, colon, line = place.rpartition(":")
         return f"{places.short(Path(file), root)}{colon}{line}" if file else place
 
-    return dataclasses.replace(
-        loop,
-        calls=tuple(dataclasses.replace(call, where=shortened(call.where)) for call in loop.calls),
-        eval_where=shortened(loop.eval_where),
-        eval_called=shortened(loop.eval_called),
-        backward_where=shortened(loop.backward_where),
-        optimizer_where=shortened(loop.optimizer_where),
-        model_where=shortened(loop.model_where),
-        loader_where=shortened(loop.loader_where),
-        losses_where=shortened(loop.losses_where),
-        anomaly_where=shortened(loop.anomaly_where),
-        double_where=shortened(loop.double_where),
-        profiler_where=shortened(loop.profiler_where),
-        update=_short_update(loop.update, shortened) if loop.update is not None else None,
-        flow=_short_flow(loop.flow, shortened) if loop.flow is not None else None,
-        cores=_short_cores(loop.cores, shortened) if loop.cores is not None else None,
-    )
+    short: wire.LoopSeen = _with_places(loop, shortened)
+    return short
 
 
-def _short_update(
-    update: wire.UpdateSeen, shortened: Callable[[str | None], str | None]
-) -> wire.UpdateSeen:
-    """The update with such places."""
-    return dataclasses.replace(
-        update,
-        where=shortened(update.where) or update.where,
-        lines=tuple(shortened(line) or line for line in update.lines),
-    )
+def _with_places(value: Any, change: Callable[[str], str], is_place: bool = False) -> Any:
+    """What was seen, with each file:line in it changed, in rows of rows as well.
 
-
-def _short_cores(
-    cores: wire.CoresSeen, shortened: Callable[[str | None], str | None]
-) -> wire.CoresSeen:
-    """The use of cores with such places."""
-    return dataclasses.replace(
-        cores,
-        threads_where=shortened(cores.threads_where),
-        affinity_where=shortened(cores.affinity_where),
-    )
-
-
-def _short_flow(
-    flow: wire.FlowSeen, shortened: Callable[[str | None], str | None]
-) -> wire.FlowSeen:
-    """The data flow with such places."""
-    replace = dataclasses.replace
-    return replace(
-        _short_values(flow, shortened),
-        unread=tuple(
-            replace(row, where=shortened(row.where), first_where=shortened(row.first_where))
-            for row in flow.unread
-        ),
-        constants=tuple(
-            replace(
-                row,
-                where=shortened(row.where) or row.where,
-                lines=tuple(shortened(line) or line for line in row.lines),
-            )
-            for row in flow.constants
-        ),
-        doubles=tuple(replace(row, where=shortened(row.where)) for row in flow.doubles),
-        repeats=tuple(
-            replace(
-                row,
-                where=shortened(row.where) or row.where,
-                lines=tuple(shortened(line) or line for line in row.lines),
-            )
-            for row in flow.repeats
-        ),
-        returns=tuple(
-            replace(row, left=shortened(row.left), back=shortened(row.back)) for row in flow.returns
-        ),
-    )
-
-
-def _short_values(
-    flow: wire.FlowSeen, shortened: Callable[[str | None], str | None]
-) -> wire.FlowSeen:
-    """What is told of values, with such places."""
-    replace = dataclasses.replace
-    return replace(
-        flow,
-        zeros=tuple(
-            replace(
-                row,
-                where=shortened(row.where) or row.where,
-                built_where=shortened(row.built_where),
-            )
-            for row in flow.zeros
-        ),
-        embeddings=tuple(
-            replace(row, lines=tuple(shortened(line) or line for line in row.lines))
-            for row in flow.embeddings
-        ),
-        ignored=tuple(
-            replace(row, head_where=shortened(row.head_where), loss_where=shortened(row.loss_where))
-            for row in flow.ignored
-        ),
-    )
+    is_place: the texts in it are such places.
+    """
+    if isinstance(value, str):
+        return change(value) if is_place else value
+    if isinstance(value, tuple):
+        return tuple(_with_places(part, change, is_place) for part in value)
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    changed = {
+        field.name: _with_places(
+            getattr(value, field.name), change, field.name.endswith("where") or field.name in PLACES
+        )
+        for field in dataclasses.fields(value)
+    }
+    return dataclasses.replace(value, **changed)
 
 
 def _cached_ceilings(device_name: str | None) -> tuple[Ceiling, ...]:

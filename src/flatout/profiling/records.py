@@ -23,8 +23,6 @@ PHASES = {
     "detail": "recording steps with stacks and shapes, for lines",
     "again": "waiting for the script's own profiler to end",
 }
-SHORT = 150
-"""Steps of a whole run below which its phases share them out."""
 LEAST_STEPS = 8
 """Steps of a whole run from which it can be analysed, when it is run again."""
 

@@ -48,6 +48,7 @@ from flatout_agent.wire.live import LiveSummary as LiveSummary
 from flatout_agent.wire.live import LiveVerdict as LiveVerdict
 from flatout_agent.wire.live import Params as Params
 from flatout_agent.wire.live import WhyUntried as WhyUntried
+from flatout_agent.wire.profile import SHORT_RUN as SHORT_RUN
 from flatout_agent.wire.profile import CallSeen as CallSeen
 from flatout_agent.wire.profile import LoopSeen as LoopSeen
 from flatout_agent.wire.profile import ProfileOrders as ProfileOrders

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from flatout_agent.wire.flow import FlowSeen
 from flatout_agent.wire.host import CoresSeen
 
+SHORT_RUN = 150
+"""Steps of a whole run from which on no phase of a profile has to be shortened."""
+
 
 @dataclass(frozen=True)
 class ProfileOrders:

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 from flatout_agent import wire
 
-SHORT = 150
-"""Steps of a whole run from which on no phase has to be shortened."""
-
 
 @dataclass(frozen=True)
 class PhaseSteps:
@@ -36,7 +33,7 @@ FULL = PhaseSteps()
 def phase_steps(orders: wire.ProfileOrders) -> PhaseSteps:
     """Of these orders: where the whole run is known to be short, its steps are shared out."""
     total = orders.known_steps
-    if total is None or total >= SHORT:
+    if total is None or total >= wire.SHORT_RUN:
         return PhaseSteps(record=orders.steps, detail=orders.detail_steps)
     detail = min(orders.detail_steps, 2 if total >= 30 else 1)
     record = min(orders.steps, max(1, total // 6))

@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flatout_agent import wire
-from flatout_agent.watch.profile.phases import SHORT, PhaseSteps, phase_steps
+from flatout_agent.watch.profile.phases import PhaseSteps, phase_steps
 
 
-@pytest.mark.parametrize("known", [None, SHORT, 10_000])
+@pytest.mark.parametrize("known", [None, wire.SHORT_RUN, 10_000])
 def test_a_long_run_has_as_many_as_it_needs(known: int | None) -> None:
     orders = wire.ProfileOrders(steps=9, detail_steps=3, known_steps=known)
     assert phase_steps(orders) == PhaseSteps(record=9, detail=3)
 
 
-@given(st.integers(8, SHORT - 1), st.integers(1, 50))
+@given(st.integers(8, wire.SHORT_RUN - 1), st.integers(1, 50))
 def test_the_phases_of_a_short_run_fit_into_it(total: int, steps: int) -> None:
     phases = phase_steps(wire.ProfileOrders(steps=steps, known_steps=total))
     first = 1
