@@ -88,6 +88,6 @@ def _relieved(sampled_ms: float, step_ms: float, factor: float) -> str:
         return ""
     before, after = units.milliseconds(step_ms), units.milliseconds(sampled_ms)
     return (
-        f"; while stacks were sampled, and Python handed the interpreter over every 0.2 ms instead "
-        f"of 5, a step took {after} instead of {before}"
+        f"; while stacks were sampled, and Python handed the interpreter over more often, "
+        f"a step took {after} instead of {before}"
     )
