@@ -1,6 +1,7 @@
 """DistributedDataParallel: torchrun --nproc-per-node 2 ddp.py."""
 
 import argparse
+import time
 
 import torch
 import torch.distributed as dist
@@ -43,6 +44,11 @@ def main():
                 print("step", step, "loss", repr(loss.item()), flush=True)
             if step == args.steps:
                 break
+    # Gloo's threads still hold what the last backward pass gave them. One that lets go of it while
+    # Python ends aborts the process (pytorch/pytorch#190489): here it lets go before.
+    for _ in range(20):
+        dist.barrier()
+        time.sleep(0.01)
     dist.destroy_process_group()
 
 

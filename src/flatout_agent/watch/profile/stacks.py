@@ -18,10 +18,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import CodeType
 
 from flatout_agent import wire
 from flatout_agent.watch import places
+from flatout_agent.watch.profile.frames import instructions
 from flatout_agent.watch.profile.process import Collections
 
 INTERVAL_S = 0.001
@@ -155,10 +156,8 @@ class StackSampler:
         self._collected_s = collected_s
         queued_s = min(self._queue.delay_s(), spent_s)
         samples: list[_Sample] = []
-        own = threading.get_ident()
-        for ident, frame in sys._current_frames().items():
-            if ident == own:
-                continue
+        idents = sys._current_frames().keys() - {threading.get_ident()}
+        for ident in idents:
             watched = self._threads.get(ident)
             if watched is None:
                 watched = self._threads[ident] = _Watched(_name(ident), _cpu_s(ident))
@@ -169,9 +168,9 @@ class StackSampler:
             if ident == self._main:
                 left_s = spent_s - queued_s
                 idle_s = 0.0 if ran_s is None else max(0.0, left_s - ran_s)
-                samples.append(_Sample(watched, self._key(frame), left_s, idle_s, queued_s))
-            elif ran_s:
-                samples.append(_Sample(watched, self._key(frame), ran_s, 0.0))
+                samples.append(_Sample(watched, self._key(ident), left_s, idle_s, queued_s))
+            elif ran_s and (key := self._key(ident)):
+                samples.append(_Sample(watched, key, ran_s, 0.0))
         self._take(samples)
 
     def _take(self, samples: list[_Sample]) -> None:
@@ -193,13 +192,11 @@ class StackSampler:
             tally.idle_s += sample.idle_s
             self._queued_s += sample.queued_s
 
-    def _key(self, frame: FrameType | None) -> Key:
+    def _key(self, ident: int) -> Key:
         key: list[int] = []
-        while frame is not None and len(key) < 2 * DEEPEST:
-            code = frame.f_code
+        for code, instruction in instructions(ident, DEEPEST):
             self._codes.setdefault(id(code), code)
-            key += (id(code), frame.f_lasti)
-            frame = frame.f_back
+            key += (id(code), instruction)
         return tuple(key)
 
     def summary(self, steps: int, step_s: float) -> wire.HostSeen | None:
