@@ -58,7 +58,7 @@ class Model(nn.Module):
             nn.Linear(WIDTH, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, HIDDEN), nn.ReLU()
         )
         self.head = nn.Linear(HIDDEN, 10)
-        many = 150 if "optimizer" in faults else 0
+        many = 300 if "optimizer" in faults else 0
         self.scales = nn.ParameterList([torch.zeros(WIDTH) for _ in range(many)])
 
     def forward(self, x):
@@ -87,7 +87,7 @@ class Node:
 
 def pad_collate(x):
     out = torch.zeros(len(x), LENGTH, WIDTH)
-    for sample in range(len(x)):
+    for sample in [*range(len(x))] * 3:  # enough of it to be seen on a busy machine
         for row in range(LENGTH):
             out[sample, row] = x[sample, row]  # fault: collate
     return out

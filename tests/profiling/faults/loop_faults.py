@@ -123,7 +123,7 @@ def evaluate(model, batch):
     model.eval()
     with torch.no_grad():
         for step in range(4):
-            model(batch(step)[0])  # fault: eval-often
+            model(batch(step)[0])
     model.train()
 
 
@@ -216,7 +216,7 @@ def train(args, faults, folder):
         if "logging" in faults:
             log.warning("%s", [value.tolist() for value in model.parameters()])  # fault: logging
         if faults & {"eval-grad", "eval-often"} and step % 2 == 0:
-            assess(model, batch)
+            assess(model, batch)  # fault: eval-often
 
 
 if __name__ == "__main__":
