@@ -1,6 +1,8 @@
 """The order of tries: every boost once, second looks when they are due, then other parameters.
 
-What compiles comes last of the first turns: it takes longest, and depends on what is kept.
+What compiles comes last of the first turns: it takes longest, and depends on what is kept. A boost
+without a clear answer, though it seems to gain far more than the next one promises, is measured
+further before that: a burst of other programs may have hidden what the program needs most.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from flatout_agent.live.paired import Answer
 NEAR_AGAIN_STEPS = 30
 """Steps until a boost that the guard refused near its limit gets a second look: a deep network
 amplifies errors in its first steps, and soon much less."""
+LIKELIER = 3.0
+"""So many times what the next boost promises is far more."""
 
 
 class Turns:
@@ -71,8 +75,16 @@ class Turns:
         if self.near and (self.near[0][1] <= step or not quick):
             return replace(self.near[0][0], again=True)
         if first:
-            return first[0]
+            return self._likelier(first[0]) or first[0]
         if self._again is None:
             self._again = [replace(candidate, again=True) for candidate, _ in self.open.values()]
             self._again += candidates.retries(self._dropped, list(kept_ids))
         return self._again.pop(0) if self._again else next(iter(self.untried), None)
+
+    def _likelier(self, waiting: Candidate) -> Candidate | None:
+        """An open one that should be measured further before this one has its first turn."""
+        if not self.open:
+            return None
+        candidate, answer = max(self.open.values(), key=lambda item: item[1].gain)
+        far_more = answer.gain - 1 >= LIKELIER * (waiting.promise - 1)
+        return replace(candidate, again=True) if far_more or waiting.boost.compiles else None
