@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from flatout_agent.watch import step_calls
+from flatout_agent.watch.step_calls import StepCalls
 from flatout_agent.watch.tensors import samples_in, tensors_in
 
 
@@ -62,6 +65,13 @@ class LoopRecord:
         self._eval_ended = 0.0
         self._recorded_grad = False
         self._micro_before = 0
+        self._step_calls = StepCalls()
+        self._loader_started = False
+        self._recent: deque[Step] = deque(maxlen=step_calls.STEPS - 1)
+
+    def loader_starts(self) -> None:
+        """A loader's pass has begun in the step under way."""
+        self._loader_started = True
 
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> None:
         """A loader has given a batch after so many seconds."""
@@ -105,8 +115,32 @@ class LoopRecord:
             self.eval_with_grad = self.eval_with_grad or self._recorded_grad
             self._recorded_grad = False
 
+    def evaluates(self, model: torch.nn.Module, args: Any, kwargs: Any) -> bool:
+        """A root model is about to be called outside of training, or without gradients.
+
+        False: this belongs to each step, as gathering experience does, and training goes on.
+        """
+        known = self._step_calls.known
+        own_loader = self._loader_started and bool(self._samples or self._waited_s)
+        if not self._step_calls.belong(model, (args, kwargs), self.steps, own_loader):
+            self.evaluation_begins()
+            return True
+        if self._step_calls.known > known:
+            self._nothing_evaluated()
+        now = time.perf_counter()
+        if self.began is None:
+            self.began = now
+        self._end_evaluation(now)
+        return False
+
+    def _nothing_evaluated(self) -> None:
+        """What has just been learnt to belong to each step was taken for evaluation until now."""
+        for step in self._recent:
+            if not step.tested:
+                step.eval_s = 0.0
+
     def evaluation_begins(self) -> None:
-        """A root model is about to be called outside of training."""
+        """An evaluation begins or goes on."""
         self.eval_seen = True
         self._waited_s, self._samples = 0.0, 0
         self.last_loader = None
@@ -152,6 +186,8 @@ class LoopRecord:
             step.wall_s = now - self.began
         self.steps += 1
         self.micro_steps += step.micro_steps or 1
+        self._loader_started = False
+        self._recent.append(step)
         return step
 
     def start_over(self) -> None:

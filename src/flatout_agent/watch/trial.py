@@ -52,6 +52,9 @@ class TrialWatch(Watcher):
         self.record.batch(loader, batch, wait_s)
         return batch
 
+    def epoch_begins(self, loader: torch.utils.data.DataLoader[Any]) -> None:
+        self.record.loader_starts()
+
     def model_found(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
@@ -65,9 +68,11 @@ class TrialWatch(Watcher):
         def watched(*args: Any, **kwargs: Any) -> Any:
             training = model.training and torch.is_grad_enabled()
             if not training:
-                self.recorder.safely("evaluation", self.record.evaluation_begins)
+                safely, evaluates = self.recorder.safely, self.record.evaluates
+                evaluating = safely("evaluation", evaluates, model, args, kwargs)
                 output = call(*args, **kwargs)
-                self.recorder.safely("evaluation", self.record.evaluated, output)
+                if evaluating:
+                    safely("evaluation", self.record.evaluated, output)
                 return output
             self.recorder.safely("training call", self._training_begins, number, args, kwargs)
             if self.job.steps:

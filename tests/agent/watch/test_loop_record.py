@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from flatout_agent.watch import loop_record
-from flatout_agent.watch.loop_record import LoopRecord
+from flatout_agent.watch.loop_record import LoopRecord, Step
 
+STEPS = 6
 TRAIN = SimpleNamespace(num_workers=2, prefetch_factor=3)
 VALIDATION = SimpleNamespace(num_workers=0, prefetch_factor=None)
 
@@ -45,6 +47,30 @@ def evaluate(record: LoopRecord, clock: Clock, seconds: float) -> None:
     record.evaluation_begins()
     clock.now += seconds
     record.evaluated(torch.zeros(1, requires_grad=True))
+
+
+def without_gradients(record: LoopRecord, clock: Clock, value: Any, training: bool = True) -> None:
+    """Call a model for a second."""
+    evaluates = record.evaluates(torch.nn.Linear(2, 2).train(training), (value,), {})
+    clock.now += 1.0
+    if evaluates:
+        record.evaluated(torch.zeros(1))
+
+
+def train(
+    record: LoopRecord, clock: Clock, before: Callable[[int], None], loader: Any = None
+) -> list[Step]:
+    """Steps of two seconds, each after `before` with its number."""
+    steps = []
+    for number in range(STEPS):
+        if loader is not None:
+            record.batch(loader, batch(4), 0.5)
+        before(number)
+        call(record, 4)
+        clock.now += 2.0
+        steps.append(record.step(clock.now))
+        record.goes_on()
+    return steps
 
 
 def test_a_step_is_its_batches_waits_and_backward_passes(clock: Clock) -> None:
@@ -112,3 +138,81 @@ def test_a_closure_is_an_optimizer_that_computes_the_loss_itself(clock: Clock) -
     assert not record.closure
     record.backward()
     assert record.closure
+
+
+def test_a_call_without_gradients_in_each_step_belongs_to_it(clock: Clock) -> None:
+    record, evaluating = LoopRecord(), []
+
+    def act(number: int) -> None:
+        for more in range(2):
+            without_gradients(record, clock, torch.full((3, 2), number + more))
+            evaluating.append(record.evaluation[0])
+
+    steps = train(record, clock, act)
+    assert [step.train_s for step in steps[1:]] == [4.0] * (STEPS - 1)  # the second in retrospect
+    assert not any(evaluating[-2:])
+
+
+def test_the_batch_that_such_a_call_gets_is_trained_on(clock: Clock) -> None:
+    record = LoopRecord()
+    record.loader_starts()
+    steps = train(
+        record,
+        clock,
+        lambda number: without_gradients(record, clock, torch.full((4, 2), number)),
+        TRAIN,
+    )
+    assert (steps[-1].samples, steps[-1].wait_s, steps[-1].eval_s) == (4, 0.5, 0.0)
+    assert record.training_loader is TRAIN
+
+
+def own_loader(record: LoopRecord, number: int) -> torch.Tensor:
+    record.loader_starts()
+    record.batch(VALIDATION, batch(32), 0.5)
+    return torch.full((32, 2), number)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "training", "every"),
+    [
+        (lambda record, number: torch.full((3, 2), number), False, 1),
+        (lambda record, number: torch.full((3, 2), number), True, 2),
+        (lambda record, number: torch.ones(3, 2), True, 1),
+        (lambda record, number: f"prompt {number}", True, 1),
+        (own_loader, True, 1),
+    ],
+    ids=["evaluation mode", "every other step", "same data", "no tensor", "own loader"],
+)
+def test_other_calls_without_gradients_evaluate(
+    clock: Clock, inputs: Callable[..., Any], training: bool, every: int
+) -> None:
+    record = LoopRecord()
+
+    def evaluate(number: int) -> None:
+        if number % every == 0:
+            without_gradients(record, clock, inputs(record, number), training)
+
+    steps = train(record, clock, evaluate)
+    assert [step.eval_s for step in steps] == [1.0, 1.0 * (every == 1)] * (STEPS // 2)
+    assert record.eval_seen
+
+
+def test_an_evaluation_beside_such_calls_stays_one(clock: Clock) -> None:
+    record = LoopRecord()
+
+    def act(number: int) -> None:
+        if number == STEPS - 1:
+            without_gradients(record, clock, torch.full((3, 2), -1))
+            clock.now += 4.0  # the program acts again
+        without_gradients(record, clock, torch.full((3, 2), number))
+
+    steps = train(record, clock, act)
+    assert [step.eval_s for step in steps] == [0.0] * (STEPS - 1) + [1.0]
+    assert steps[-1].train_s == 7.0
+
+
+def test_a_tensor_that_must_not_be_read_is_left_alone(clock: Clock) -> None:
+    record = LoopRecord()
+    meta = torch.zeros(3, 2, device="meta")
+    steps = train(record, clock, lambda number: without_gradients(record, clock, meta))
+    assert {step.eval_s for step in steps} == {1.0}

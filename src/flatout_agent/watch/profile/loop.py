@@ -92,9 +92,10 @@ class LoopNotes:
                 training = model.training and torch.is_grad_enabled()
                 safely = self.recorder.safely
                 if not training:
-                    safely("evaluation", self._evaluation_begins, model, number)
+                    evaluates = safely("evaluation", self._evaluates, model, number, args, kwargs)
                     output = call(*args, **kwargs)
-                    safely("evaluation", self.record.evaluated, output)
+                    if evaluates:
+                        safely("evaluation", self.record.evaluated, output)
                     return output
                 safely("training call", self.training_begins, number, args, kwargs)
                 output = call(*args, **kwargs)
@@ -115,13 +116,24 @@ class LoopNotes:
             self.notes.inputs(number, shape)
         self.inputs(args, kwargs)
 
-    def _evaluation_begins(self, model: torch.nn.Module, number: int) -> None:
-        self.record.evaluation_begins()
+    def _evaluates(
+        self, model: torch.nn.Module, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        """A root model is about to be called, and not in training: whether that evaluates."""
+        if self.loaders.begun != self._begun:
+            self.record.loader_starts()
+        with self.calls.paused():
+            evaluates = self.record.evaluates(model, args, kwargs)
+        if not evaluates:
+            if "eval" in self.places and self.places["eval"] == places.where():
+                del self.places["eval"]  # until it was known to come back in each step
+            return False
         self._place("eval")
         if not model.training and self._is_trained(model, number):
             self.record.current.tested = self.tested = True
             if self.loss_at and not self.eval_at:
                 self.eval_at = call_sites(places.user_frame(sys._getframe(1)))
+        return True
 
     def _is_trained(self, model: torch.nn.Module, number: int) -> bool:
         """Whether an optimizer has weights of it; not so a teacher, or a target network."""
