@@ -33,6 +33,8 @@ OVERTIME_S = 2.0
 """For fewer rounds than that there is no more time."""
 LEAST_S = 0.05
 """For one product, whatever its share."""
+MOST_NUMBERS = 1 << 28
+"""In the inputs of a product, of which every variant has its own."""
 WEIGHTS = {"aten::addmm": 2, "aten::mm": 1, "aten::mkldnn_convolution": 1}
 """The input that is a weight in a forward pass, which autocast converts in each step."""
 
@@ -134,6 +136,8 @@ def _smallest(result: Any) -> Any:
 def _inputs(
     torch: Any, operator: Any, call: dict[str, Any], dtype: str | None, last: bool
 ) -> tuple[list[Any], dict[str, Any]]:
+    if sum(torch.Size(shape).numel() for shape in call["shapes"]) > MOST_NUMBERS:
+        raise ValueError("inputs too large to make again")
     positional: list[Any] = []
     named: dict[str, Any] = {}
     recorded = zip(call["shapes"], call["dtypes"], call["values"])

@@ -116,3 +116,8 @@ def test_everything_that_a_trace_records_of_a_training_can_be_made_again() -> No
     said = answers(calls)
     assert len(said) >= 5
     assert [answer for answer in said if "note" in answer] == []
+
+
+def test_a_product_that_would_fill_the_memory_is_not_made_again() -> None:
+    (answer,) = answers([{**ADDMM, "shapes": [[8], [1 << 20, 1 << 20], [1 << 20, 8], [], []]}])
+    assert answer["note"] == "inputs too large to make again"

@@ -53,17 +53,20 @@ def _scopes(path: str) -> tuple[tuple[int, int], ...]:
 @functools.lru_cache(maxsize=MOST_FILES)
 def _loops(path: str) -> tuple[AstLoop, ...]:
     tree = parsed(path)
-    return tuple(_within(path, tree, 0)) if tree is not None else ()
+    return tuple(_within(path, tree)) if tree is not None else ()
 
 
-def _within(path: str, node: ast.AST, scope: int) -> Iterator[AstLoop]:
-    if isinstance(node, SCOPES):
-        scope = node.body[0].lineno
-    lines = _repeated(node)
-    if lines is not None and isinstance(node, (*LOOPS, *COMPREHENSIONS)):
-        yield AstLoop(path, node.lineno, node.col_offset, *lines, scope)
-    for child in ast.iter_child_nodes(node):
-        yield from _within(path, child, scope)
+def _within(path: str, tree: ast.Module) -> Iterator[AstLoop]:
+    """In the order of the text; an expression may nest deeper than calls of Python can."""
+    waiting: list[tuple[ast.AST, int]] = [(tree, 0)]
+    while waiting:
+        node, scope = waiting.pop()
+        if isinstance(node, SCOPES):
+            scope = node.body[0].lineno
+        lines = _repeated(node)
+        if lines is not None and isinstance(node, (*LOOPS, *COMPREHENSIONS)):
+            yield AstLoop(path, node.lineno, node.col_offset, *lines, scope)
+        waiting += [(child, scope) for child in reversed(list(ast.iter_child_nodes(node)))]
 
 
 def _repeated(node: ast.AST) -> tuple[int, int] | None:

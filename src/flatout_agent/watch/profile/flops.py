@@ -11,15 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from flatout_agent.watch.profile.flow import Flow
+from flatout_agent.watch.profile.modes import StepMode
 
 
-class _Count(TorchDispatchMode):
+class _Count(StepMode):
     """Sums up the operations of the operators that pass."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, flow: Flow | None) -> None:
         from torch.utils.flop_counter import flop_registry  # not loaded with torch
@@ -46,6 +45,16 @@ class _Count(TorchDispatchMode):
             self.flow.operator(func, args, kwargs, out, spent, flops if flops == flops else 0.0)
         return out
 
+    def enter(self) -> None:
+        super().enter()
+        if self.flow is not None:
+            self.flow.install()
+
+    def leave(self) -> None:
+        if self.flow is not None:
+            self.flow.remove()
+        super().leave()
+
 
 def counter(
     models: list[torch.nn.Module], flow: Flow | None = None
@@ -60,16 +69,11 @@ def counter(
         return None
     if _get_current_dispatch_mode_stack():
         return None  # the script's own mode would be left while ours is inside it
-    mode: Any = _Count(flow)
-    mode.__enter__()
-    if flow is not None:
-        flow.install()
+    mode = _Count(flow)
+    mode.enter()
 
     def end() -> float | None:
-        if flow is not None:
-            flow.remove()
-        if _get_current_dispatch_mode_stack()[-1:] == [mode]:
-            mode.__exit__(None, None, None)
+        mode.leave()
         flops = mode.flops
         return flops if 0 < flops < float("inf") else None
 

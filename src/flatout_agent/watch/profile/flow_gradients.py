@@ -11,8 +11,9 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.watch.looks import look
-from flatout_agent.watch.profile.flow import Flow, FlowCall, FlowNode, storage_key
+from flatout_agent.watch.profile.flow import Flow, FlowCall, FlowNode
 from flatout_agent.watch.profile.flow_unread import with_sources
+from flatout_agent.watch.profile.storages import storage_key
 
 CLEARING = ("aten.zero_", "aten._foreach_zero_", "aten.fill_")
 """They set gradients to zero."""
@@ -94,6 +95,8 @@ def _idle(
     }
     if not with_gradient:
         return {}
+    if gc.get_freeze_count():
+        return {}  # there may be optimizers among what is frozen
     owned = {id(weight) for optimizer in _optimizers() for weight in _updated(optimizer)}
     candidates = {key: weight for key, weight in with_gradient.items() if key not in owned}
     changed, used = _changed(flow), _used(flow)

@@ -6,18 +6,21 @@ afterwards, by `flow_padding`, `flow_gradients` and `flow_recomputed`.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from flatout_agent.speedups import nests
 from flatout_agent.watch import places
+from flatout_agent.watch.profile.modes import without_modes
+from flatout_agent.watch.profile.storages import readable
 
 if TYPE_CHECKING:
     from flatout_agent.watch.profile.flow import FlowNode
@@ -29,6 +32,9 @@ MOST_LOOKS = 64
 LEAST_LENGTH = 8
 MOST_ELEMENTS = 1 << 22
 """Larger inputs are not looked at."""
+DEEPEST = 6
+MOST_MEMBERS = 4096
+"""Of a nest, that are searched for tensors."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ class FlowNotes:
         """
         self.training_calls += 1
         tensors = list(fields((args, kwargs)))
-        with _disable_current_modes(), torch.no_grad():
+        with without_modes(), torch.no_grad():
             for path, tensor in tensors:
                 if not _looked_at(tensor):
                     continue
@@ -119,6 +125,8 @@ class FlowNotes:
 def _looked_at(tensor: torch.Tensor) -> bool:
     """Numbers of words: batch x length, of whole numbers."""
     if type(tensor) is not torch.Tensor or tensor.dim() != 2 or tensor.layout != torch.strided:
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or not readable(tensor):
         return False
     whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
     return whole and tensor.shape[0] > 0 and tensor.shape[1] >= LEAST_LENGTH
@@ -153,7 +161,7 @@ def _padded(
     longest = int(lengths.max())
     if not masked and longest == values.shape[1]:
         return None
-    positions = torch.arange(values.shape[1])
+    positions = torch.arange(values.shape[1], device="cpu")
     before = positions < lengths.unsqueeze(1)
     return InputLook(
         path,
@@ -169,7 +177,7 @@ def _padded(
 
 def _lengths(real: torch.Tensor) -> torch.Tensor:
     """Of each row: its last True, counted from 1; 0: none."""
-    positions = torch.arange(1, real.shape[1] + 1)
+    positions = torch.arange(1, real.shape[1] + 1, device="cpu")
     lengths: torch.Tensor = (real * positions).amax(dim=1)
     return lengths
 
@@ -212,11 +220,25 @@ def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def fields(batch: Any, path: str = "", depth: int = 6) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of a batch, each with how the program reaches it: [0], ["x"]."""
+def fields(batch: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of a batch, each with how the program reaches it: [0], ["x"].
+
+    What lies deep in a large nest is left out: it may hold all that a data set does.
+    """
     if isinstance(batch, torch.Tensor):
-        yield path, batch
-    elif depth and (members := nests.members(batch)) is not None:
-        for name, member in members:
-            yield from fields(member, f'{path}["{name}"]' if isinstance(name, str) else
-                              f"{path}[{name}]", depth - 1)  # fmt: skip
+        yield "", batch
+    waiting = deque([("", batch, 1)])
+    left = MOST_MEMBERS
+    while waiting and left:
+        path, nest, depth = waiting.popleft()
+        for name, member in itertools.islice(_members(nest), (left + 1) // 2):
+            left -= 1
+            step = f'["{name}"]' if isinstance(name, str) else f"[{name}]"
+            if isinstance(member, torch.Tensor):
+                yield path + step, member
+            elif depth < DEEPEST:
+                waiting.append((path + step, member, depth + 1))
+
+
+def _members(value: Any) -> Iterable[tuple[Any, Any]]:
+    return enumerate(value) if isinstance(value, (list, tuple)) else nests.members(value) or ()

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flatout_agent.watch.profile.storages import readable, storage_key
+
 if TYPE_CHECKING:
     from flatout_agent.watch.profile.flow import FlowNode, FlowStorage
 
@@ -91,10 +93,10 @@ class FlowValues:
     def __init__(self, models: Sequence[torch.nn.Module], owned: dict[int, str]) -> None:
         """owned: storages of the models, parameter or buffer."""
         self.names = {
-            parameter.untyped_storage()._cdata: name
+            key: name
             for model in models
             for name, parameter in model.named_parameters()
-            if not parameter.is_sparse
+            if (key := storage_key(parameter)) is not None
         }
         """Of the weights, as in encoder.words.weight."""
         self.zeros: list[FlowZeros] = []
@@ -113,7 +115,7 @@ class FlowValues:
             self._product(index, node, taken)
         elif node.name in LOOKUPS:
             self._lookup(index, node, args, taken)
-        elif node.name in LOSSES and not _captured(args[1]):
+        elif node.name in LOSSES and readable(args[1]):
             ignored = int((args[1] == args[4]).sum())
             classes = args[0].shape[1 if args[0].dim() > 1 else 0]
             self.losses.append(FlowLoss(index, int(classes), args[1].numel(), ignored))
@@ -159,7 +161,7 @@ class FlowValues:
         place = LOOKUPS[node.name]
         weight, indices = args[0], args[1]
         sparse = len(args) > place and args[place]
-        if sparse or not weight.requires_grad or weight.dim() != 2 or _captured(indices):
+        if sparse or not weight.requires_grad or weight.dim() != 2 or not readable(indices):
             return
         rows, width = weight.shape
         touched = int(indices.unique().numel()) if indices.numel() < rows else rows
@@ -176,13 +178,8 @@ def _is_matrix(tensor: torch.Tensor) -> bool:
         and tensor.layout is torch.strided
         and tensor.dim() >= 2
         and min(tensor.shape[-2:]) >= NARROWEST
-        and not _captured(tensor)
+        and readable(tensor)
     )
-
-
-def _captured(tensor: torch.Tensor) -> bool:
-    """Whether its values cannot be read now."""
-    return tensor.is_meta or (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 def _zeros(

@@ -8,10 +8,11 @@ dictionary or a running sum as the tensor that it is.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from flatout_agent.watch.profile.switches import parsed, user_files
+from flatout_agent.watch.profile.switches import MOST_FILES, parsed, user_files
 
 APPENDING = (
     "append", "add", "appendleft", "extend", "insert", "put", "put_nowait", "setdefault", "push",
@@ -181,13 +182,22 @@ def _passes(call: ast.Call, names: Collection[str]) -> bool:
 def _inside(call: ast.Call, names: set[str], depth: int) -> Iterator[tuple[str, int]]:
     """In the user's functions of the name that is called."""
     for _, path in user_files():
-        tree = parsed(path)
-        for node in ast.walk(tree) if tree is not None else ():
-            if isinstance(node, Function) and node.name == _name(call):
-                values = _arguments(call, node)
-                inner = {parameter for parameter, value in values if _bare(value, names)}
-                if inner:
-                    yield from _places(node, path, inner, depth)
+        for function in _functions(path).get(_name(call), ()):
+            values = _arguments(call, function)
+            inner = {parameter for parameter, value in values if _bare(value, names)}
+            if inner:
+                yield from _places(function, path, inner, depth)
+
+
+@functools.lru_cache(maxsize=MOST_FILES)
+def _functions(path: str) -> dict[str, list[Function]]:
+    """Those of a file by their name: they are looked for at each call that may keep something."""
+    functions: dict[str, list[Function]] = {}
+    tree = parsed(path)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, Function):
+            functions.setdefault(node.name, []).append(node)
+    return functions
 
 
 def _arguments(call: ast.Call, function: Function) -> list[tuple[str, ast.expr]]:
@@ -237,13 +247,7 @@ def _keeps(node: ast.AST, names: Collection[str]) -> bool:
 
 def _is_users(name: str) -> bool:
     """Whether a function of the user's has this name: what it does is looked up there."""
-    trees = (parsed(path) for _, path in user_files())
-    return any(
-        isinstance(node, Function) and node.name == name
-        for tree in trees
-        if tree is not None
-        for node in ast.walk(tree)
-    )
+    return any(name in _functions(path) for _, path in user_files())
 
 
 def _new(node: ast.AST, names: Collection[str]) -> Iterator[str]:

@@ -6,6 +6,7 @@ calls go on, and what they return holds no events.
 
 from __future__ import annotations
 
+import contextlib
 import cProfile
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,9 @@ import torch
 
 from flatout_agent.replacing import Replacement, Undo, in_reverse
 from flatout_agent.watch.profile import recording
+
+HELD_OFF = ("~", 0, "<held off by flatout>")
+"""The one function in what Python's profiler has seen."""
 
 
 class _HeldOff:
@@ -25,7 +29,7 @@ class _HeldOff:
         self._disable = module._disable_profiler
         with module.profile() as empty:  # for the script to read, as if it were its own
             pass
-        self._result = empty.kineto_results
+        self._result = _Empty(empty.kineto_results)
 
     def prepare(self, *args: Any, **kwargs: Any) -> Any:
         return self._prepare(*args, **kwargs) if recording.busy() else None
@@ -35,6 +39,28 @@ class _HeldOff:
 
     def disable(self) -> Any:
         return self._disable() if recording.busy() else self._result
+
+
+class _Empty:
+    """A result without events: torch's can be saved once, the script saves each of its own."""
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+        self._trace = b""
+
+    def save(self, path: str) -> None:
+        """As torch does, without an error where the file cannot be written."""
+        with contextlib.suppress(OSError):
+            if self._trace:
+                with open(path, "wb") as file:  # noqa: PTH123
+                    file.write(self._trace)
+            else:
+                self._result.save(path)
+                with open(path, "rb") as file:  # noqa: PTH123
+                    self._trace = file.read()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._result, name)
 
 
 def hold_off() -> Undo:
@@ -57,7 +83,13 @@ def hold_off() -> Undo:
     starts = Replacement(
         torch.profiler.profile, {"start": _without_marks(torch.profiler.profile.start)}
     )
-    of_python = Replacement(cProfile.Profile, {"enable": lambda *args, **kwargs: None})
+    of_python = Replacement(
+        cProfile.Profile,
+        {
+            "enable": lambda *args, **kwargs: None,
+            "snapshot_stats": _with_a_row(cProfile.Profile.snapshot_stats),
+        },
+    )
     for replacement in (functions, starts, of_python):
         replacement.put()
     recording.others_held_off(True)
@@ -77,6 +109,16 @@ def _ours_alone(original: Callable[[], None]) -> Callable[[], None]:
             original()
 
     return call
+
+
+def _with_a_row(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    """For pstats, which raises an error where nothing at all was called."""
+
+    def snapshot_stats(profiler: Any) -> None:
+        original(profiler)
+        profiler.stats = profiler.stats or {HELD_OFF: (1, 1, 0.0, 0.0, {})}
+
+    return snapshot_stats
 
 
 def _without_marks(original: Callable[[Any], None]) -> Callable[[Any], None]:

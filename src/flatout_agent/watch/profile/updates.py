@@ -9,13 +9,16 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from flatout_agent import wire
 from flatout_agent.watch import places
+from flatout_agent.watch.profile.modes import StepMode
+from flatout_agent.watch.profile.storages import past_overrides, storage_of
 from flatout_agent.watch.tensors import tensors_in
 
 MOST_LINES = 40
+MOST_OPERATORS = 100_000
+"""Of a step; of a longer one no line is told."""
 
 Weights = Callable[[], Iterable[torch.Tensor]]
 
@@ -35,10 +38,8 @@ class _Operator:
     """Storages of what it returns, but for those of what it gets."""
 
 
-class UpdateLines(TorchDispatchMode):
+class UpdateLines(StepMode):
     """Watches the operators of one step, from `start` to `end`."""
-
-    supports_higher_order_operators = True
 
     def __init__(self, weights: Weights, inside_backward: Callable[[], bool]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
@@ -50,17 +51,14 @@ class UpdateLines(TorchDispatchMode):
     @classmethod
     def start(cls, weights: Weights, inside_backward: Callable[[], bool]) -> UpdateLines:
         """Begin to watch."""
-        mode: Any = cls(weights, inside_backward)
+        mode = cls(weights, inside_backward)
         mode._before = _storages(weights())
-        mode.__enter__()
-        watched: UpdateLines = mode
-        return watched
+        mode.enter()
+        return mode
 
     def end(self) -> wire.UpdateSeen | None:
         """The lines; None: no operator that changes weights was seen."""
-        mode: Any = self
-        if _get_current_dispatch_mode_stack()[-1:] == [self]:
-            mode.__exit__(None, None, None)
+        self.leave()
         return None if self._failed else self._seen()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -68,9 +66,12 @@ class UpdateLines(TorchDispatchMode):
         out = func(*args, **kwargs)
         if not self._failed:
             try:
-                self._note(func, args, kwargs, out, sys._getframe(1))
+                with past_overrides():
+                    self._note(func, args, kwargs, out, sys._getframe(1))
             except Exception:
                 self._failed = True  # no line is better than a wrong one
+            if len(self._operators) > MOST_OPERATORS:
+                self._failed, self._operators = True, []
         return out
 
     def _note(self, func: Any, args: Any, kwargs: Any, out: Any, caller: Any) -> None:
@@ -148,6 +149,6 @@ def _storages(tensors: Iterable[torch.Tensor]) -> set[int]:
 
 def _storage(tensor: torch.Tensor) -> int:
     try:
-        return int(tensor.untyped_storage().data_ptr())
+        return int(storage_of(tensor).data_ptr())
     except (RuntimeError, NotImplementedError):
         return 0

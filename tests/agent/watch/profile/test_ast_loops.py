@@ -44,3 +44,9 @@ def test_a_file_that_is_no_python(tmp_path: Path) -> None:
     path.write_text("for for")
     assert loops_around(str(path), 1) == ()
     assert loops_around(str(tmp_path / "missing.py"), 1) == ()
+
+
+def test_an_expression_deeper_than_calls_can_nest(tmp_path: Path) -> None:
+    path = tmp_path / "deep.py"
+    path.write_text("for x in y:\n    f(" + " + ".join("x" * 2000) + ")\n")
+    assert [loop.line for loop in loops_around(str(path), 2)] == [1]

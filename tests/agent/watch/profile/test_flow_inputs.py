@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from flatout_agent import wire
 from flatout_agent.watch.profile.flops import counter
 from flatout_agent.watch.profile.flow import Flow
+from flatout_agent.watch.profile.flow_notes import FlowNotes
 from flatout_agent.watch.profile.flow_results import results
 
 ROWS, LENGTH, WIDTH, WORDS = 8, 64, 32, 100
@@ -182,3 +183,23 @@ def test_what_a_checkpoint_computes_again(reentrant: bool) -> None:
 
 def test_nothing_is_computed_again_without() -> None:
     assert followed(Model(), lambda: words(LENGTH, LENGTH)).recomputed is None
+
+
+def test_padding_where_another_device_is_the_programs_default() -> None:
+    rows = words()
+    with torch.device("meta"):
+        looked = FlowNotes()
+        looked.inputs((rows,), {}, lambda tensor: -1)
+    (look,) = looked.looks
+    assert max(look.lengths) == 30
+
+
+def test_inputs_under_vmap_are_not_looked_at() -> None:
+    looked = FlowNotes()
+
+    def called(ids: torch.Tensor) -> torch.Tensor:
+        looked.inputs((ids,), {}, lambda tensor: -1)
+        return ids + 1
+
+    torch.vmap(called)(torch.zeros(3, ROWS, LENGTH, dtype=torch.long))
+    assert (looked.looks, looked.whole) == ([], set())

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import cProfile
+import io
+import json
+import pstats
 import sys
 from pathlib import Path
 
@@ -49,3 +52,32 @@ def test_the_scripts_profilers_are_held_off_beside_ours(tmp_path: Path) -> None:
     with profile(activities=[ProfilerActivity.CPU]) as own:
         work()
     assert any(row.key == "aten::mm" for row in own.key_averages())
+
+
+def test_the_script_saves_each_of_its_traces(tmp_path: Path) -> None:
+    undo = hold_off()
+    try:
+        for number in range(2):
+            with profile(activities=[ProfilerActivity.CPU]) as own:
+                work()
+            own.export_chrome_trace(str(tmp_path / f"{number}.json"))
+        own.export_chrome_trace(str(tmp_path / "no" / "folder.json"))
+    finally:
+        undo()
+    for number in range(2):
+        events = json.loads((tmp_path / f"{number}.json").read_text())["traceEvents"]
+        assert not [event for event in events if event["name"].startswith("aten")]
+
+
+def test_the_script_prints_what_pythons_profiler_has_seen(tmp_path: Path) -> None:
+    undo = hold_off()
+    try:
+        python = cProfile.Profile()
+        python.runcall(work)
+        text = io.StringIO()
+        pstats.Stats(python, stream=text).sort_stats("cumulative").print_stats()
+        python.dump_stats(tmp_path / "stats")
+    finally:
+        undo()
+    assert "held off by flatout" in text.getvalue()
+    pstats.Stats(str(tmp_path / "stats"))

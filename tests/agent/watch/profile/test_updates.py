@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
 from flatout_agent.job import Job
+from flatout_agent.watch.profile import updates
+from flatout_agent.watch.profile.flops import counter
+from flatout_agent.watch.profile.flow import Flow
+from flatout_agent.watch.profile.flow_results import results
 from flatout_agent.watch.profile.updates import UpdateLines
 
 
@@ -73,3 +78,34 @@ def test_what_it_leaves_behind() -> None:
     watched = UpdateLines.start(list, lambda: False)
     watched.end()
     assert _get_current_dispatch_mode_stack() == []
+
+
+def test_of_a_step_of_very_many_operators_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(updates, "MOST_OPERATORS", 10)
+    weight = torch.zeros(2)
+    watched = UpdateLines.start(lambda: [weight], lambda: False)
+    for _ in range(20):
+        weight.add_(1)
+    assert watched._operators == []
+    assert watched.end() is None
+
+
+def test_the_flow_does_not_take_our_own_looks_for_the_programs() -> None:
+    model, job = nn.Linear(64, 64), Job()
+    weights, averages = list(model.parameters()), [torch.zeros(64, 64), torch.zeros(64)]
+    flow = Flow([model], lambda: False)
+    end = counter([model], flow)
+    assert end is not None
+    for _ in range(2):
+        watched = UpdateLines.start(lambda: weights, job.inside_backward)
+        x = torch.randn(64, 64)
+        futile = (x @ x).softmax(1)  # FUTILE
+        model(x).square().mean().backward()
+        del futile
+        update(weights, averages)
+        assert watched.end() is not None
+        flow.next_step()
+    end()
+    seen = results(flow, by_hand=True)
+    assert seen is not None
+    assert [row.where for row in seen.unread] == [line("FUTILE")]
