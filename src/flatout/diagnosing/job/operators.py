@@ -32,8 +32,8 @@ CONVOLVES = re.compile(
     r"aten::(cudnn_convolution\w*|mkldnn_convolution\w*|miopen_convolution\w*"
     r"|convolution_backward|_slow_conv\w*|slow_conv\w*|thnn_conv2d\w*|_conv_depthwise2d\w*)"
 )
-DECOMPOSES = re.compile(r"aten::_?linalg_(?!matmul|multi_dot|vecdot|tensordot)")
-"""Singular values, inverses, determinants: a narrower dtype is not for them."""
+DECOMPOSES = re.compile(r"aten::_?(linalg_(?!matmul|multi_dot|vecdot|tensordot)|fft_)")
+"""Singular values, inverses, determinants, Fourier transforms: a narrower dtype is not for them."""
 
 
 def ms(profile: Profile, operator: Operator) -> float:

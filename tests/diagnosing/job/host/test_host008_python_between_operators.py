@@ -69,3 +69,31 @@ def test_a_loop_in_no_module_is_not_compiled(trained: bool, informs: bool) -> No
     assert finding.cure.text.startswith("Call them once for all")
     assert ("less often" in finding.cure.text) is informs
     assert "compile" not in " ".join((finding.cure.text, *finding.cure.commands))
+
+
+def of_line(source: str, kind: Kind, *names: str, layer: str = "") -> tuple[Operator, ...]:
+    """Operators that one line of a model calls 3,000 times each; layer: called once."""
+    line = Place("model.py", 31, "forward", source)
+    operators = [Operator(name, kind, 3000.0, 3.0, where=line) for name in names]
+    if layer:
+        operators.append(Operator(layer, Kind.REDUCTION, 1.0, 0.1, where=line))
+    return tuple(operators)
+
+
+def test_the_optimizers_own_loop_is_no_loop_of_the_scripts() -> None:
+    profile = made.cpu_profile({Kind.PYTHON: 120.0})
+    update = of_line("optimizer.step()", Kind.OPTIMIZER, "aten::mul_", "aten::addcdiv_")
+    slow = dataclasses.replace(profile, operators=update)
+    finding = made.only("python-between-operators", slow)
+    assert finding.where != "model.py:31"
+    assert "in a Python loop" not in finding.evidence
+
+
+@pytest.mark.parametrize(("layer", "told"), [("aten::gru", False), ("", True)])
+def test_time_steps_that_torch_goes_through_are_not_called_from_python(
+    layer: str, told: bool
+) -> None:
+    profile = made.cpu_profile({Kind.PYTHON: 120.0})
+    steps = of_line("h, _ = self.gru(x)", Kind.OTHER, "aten::addmm", "aten::tanh", layer=layer)
+    slow = dataclasses.replace(profile, operators=steps)
+    assert bool(made.findings("python-between-operators", slow)) is told

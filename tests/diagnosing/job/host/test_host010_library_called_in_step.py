@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from diagnosing.job import made
 from diagnosing.job.host import sampled
+from flatout.nouns.anatomy import Kind
 from flatout.nouns.host_time import HostKind
+from flatout.nouns.profile import Operator
 
 CHECK = "library-called-in-step"
 
@@ -101,3 +105,23 @@ def test_of_a_package_that_runs_the_loop_what_logs_is_told() -> None:
     assert finding.title.startswith("logging in lightning, self.log(),")
     assert "_foreach_norm" in finding.cure.text
     assert made.saved_ms(finding, sampled.profile(*calls)) == pytest.approx(0.27 * step_ms)
+
+
+@pytest.mark.parametrize(
+    ("calls", "share", "told"), [(2.0, 0.4, False), (80.0, 0.1, True), (0.0, 0.1, False)]
+)
+def test_a_few_values_logged_by_what_runs_the_loop_are_its_way_to_report(
+    calls: float, share: float, told: bool
+) -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    line = sampled.line(
+        20, HostKind.LIBRARY, share * step_ms, package="lightning", callee="self.log(name, value)"
+    )
+    names = ("aten::clone", "aten::squeeze", "aten::to") if calls else ()
+    operators = [
+        Operator(name, Kind.CONVERSION, 5 * calls if name == "aten::to" else calls, 0.01,
+                 where=line.where)
+        for name in names
+    ]  # fmt: skip
+    logging = dataclasses.replace(sampled.profile(line), operators=tuple(operators))
+    assert bool(made.findings(CHECK, logging)) is told

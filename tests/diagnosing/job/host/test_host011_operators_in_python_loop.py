@@ -3,6 +3,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 from diagnosing.job import made
 from diagnosing.job.host import sampled
 from flatout.nouns.anatomy import Kind
@@ -55,3 +57,21 @@ def test_few_large_operators_or_those_of_the_model_are_no_loop() -> None:
     assert made.findings(CHECK, profile("wide = x.repeat(400, 1)", *repeated)) == ()
     model = profile("h = cell(x[:, t], h)", ("aten::addmm", 120.0, 1.0), modelling=True)
     assert made.findings(CHECK, model) == ()
+
+
+AVERAGING = (("aten::detach", 96.0, 0.4), ("aten::mul", 64.0, 0.3), ("aten::copy_", 32.0, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("source", "once", "told"),
+    [
+        ("average.update_parameters(model)", ("aten::add_", 1.0, 0.01), False),
+        ("nn.utils.clip_grad_norm_(net.parameters(), 1.0)", ("aten::stack", 1.0, 0.01), False),
+        ("nn.utils.clip_grad_norm_(p, 1.0)", ("aten::stack", 32.0, 0.1), True),
+        ("update(average, model)", ("aten::add_", 1.0, 0.01), True),
+    ],
+)
+def test_functions_of_torch_that_go_through_all_weights(
+    source: str, once: tuple[str, float, float], told: bool
+) -> None:
+    assert bool(made.findings(CHECK, profile(source, *AVERAGING, once))) is told

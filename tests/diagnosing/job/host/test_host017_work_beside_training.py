@@ -24,6 +24,8 @@ SOURCES = {
     44: "old.lerp_(new, 0.1)",
     45: "table[name] = o.quantile(0.99).item()",
     46: "g = p.grad.clone()",
+    51: "average.update_parameters(model)",
+    52: "self.log('loss', loss)",
 }
 
 
@@ -76,6 +78,8 @@ def test_all_that_a_function_does_is_one_work_with_its_cure() -> None:
          "computing statistics in forward hooks", "Remove the hooks"),
         (46, row(46, "aten.clone", source="accumulated"), {"function": "train"},
          "cloning gradients", "adds to .grad"),
+        (51, row(51, "aten.detach", "aten.mul", "aten.add", "aten.copy_", "aten.gt"), {},
+         "averaging the weights one by one", "multi_avg_fn"),
         (47, row(47, "aten.mean", source="gradients"), {}, "computing statistics of gradients",
          "every 50 steps"),
     ],
@@ -96,10 +100,24 @@ def test_what_it_does(
         profile(line(40, 0.09), rows=(COPY,)),
         profile(line(45, 0.3), rows=(row(45, "aten.sort", source="values", steers=True),)),
         profile(line(44, 0.3), rows=(row(44, "aten.lerp_"),)),
+        profile(line(51, 0.3), rows=(row(51, "aten._foreach_lerp_", "aten.add", "aten.gt"),)),
+        profile(
+            line(52, 0.2, kind=HostKind.LIBRARY, package="lightning"),
+            rows=(row(52, "aten.clone", source="values"),),
+        ),
         profile(line(40, 0.1), line(50, 0.3), rows=(COPY,)),
         profile(line(40, 0.3, loading=True), rows=(COPY,)),
     ],
-    ids=["unknown", "little", "may steer", "in place", "mostly something else", "loader"],
+    ids=[
+        "unknown",
+        "little",
+        "may steer",
+        "in place",
+        "at once",
+        "logged",
+        "mostly something else",
+        "loader",
+    ],
 )
 def test_nothing_is_told(job: Profile) -> None:
     assert made.findings(CHECK, job) == ()

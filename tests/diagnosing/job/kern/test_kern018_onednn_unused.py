@@ -25,3 +25,11 @@ def test_onednn_unused() -> None:
     assert saved_ms(only("onednn-unused", both), both) == pytest.approx(100.0, rel=0.01)
     assert findings("onednn-unused", changed(job, operators__0__dtypes=DOUBLE)) == ()
     assert findings("onednn-unused", of(profile(), slow)) == ()
+
+
+def test_of_single_small_images_torch_itself_leaves_it_out() -> None:
+    name, small = "aten::_slow_conv2d_forward", ("1x16x8x8, 32x16x3x3, 32",)
+    single = operator(name, Kind.MATMUL, 120.0, where=CONV, shapes=small)
+    assert findings("onednn-unused", of(cpu_profile(), single)) == ()
+    large = operator(name, Kind.MATMUL, 120.0, where=CONV, shapes=("1x64x128x128, 64x64x3x3, 64",))
+    assert only("onednn-unused", of(cpu_profile(), single, large)).code == "KERN018"

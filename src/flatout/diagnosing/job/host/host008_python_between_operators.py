@@ -39,7 +39,7 @@ from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import host_lines, loading, savings
 from flatout.diagnosing.job.host import launching, operator_loops
 from flatout.nouns import units
-from flatout.nouns.anatomy import CALLING, HOST_PARTS, WAITS
+from flatout.nouns.anatomy import CALLING, HOST_PARTS, WAITS, Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Profile
@@ -60,12 +60,14 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the step."""
     anatomy = profile.anatomy
     python = anatomy.part(*CALLING)
-    operators = [part for part in anatomy.parts if part.kind not in (*HOST_PARTS, *WAITS)]
+    elsewhere = (*HOST_PARTS, *WAITS, Kind.OPTIMIZER)
+    operators = [part for part in anatomy.parts if part.kind not in elsewhere]
     calls = sum(part.launches for part in operators)
     computing = sum(part.ms for part in operators)
-    loop_ms = sum(group.ms for group in operator_loops.loops(profile))
+    loop_ms = sum(group.ms for group in operator_loops.repeated(profile))
     updating_ms = operator_loops.update_ms(profile)
-    calling = _calling_ms(profile, computing, calls) - loop_ms - updating_ms
+    called = 1 - operator_loops.recurrent_share(profile)
+    calling = called * _calling_ms(profile, computing, calls) - loop_ms - updating_ms
     saves = savings.within(profile, SPARED * calling)
     if savings.accelerated(profile) or calls < MANY or not savings.worth(profile, saves):
         return

@@ -4,8 +4,9 @@
 
 In sampled stacks: a line of the script that calls another package (scikit-learn, NumPy, pandas,
 Matplotlib, NetworkX, SymPy, logging, a compressor, copying) in each step, for 4 % of the step or
-more; of a package that runs the loop only what logs (`self.log`). On an accelerator it counts where
-the device waits for the host.
+more. Of a package that runs the loop only what logs (`self.log`) is told, and only of a line that
+logs a dozen values or more in a step, as a loop over all weights does. On an accelerator the time
+counts for which the device waits for the host.
 
 ## Why it matters
 
@@ -35,7 +36,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import host_lines, savings
-from flatout.diagnosing.job.host import packages, threads
+from flatout.diagnosing.job.host import loop_logging, packages, threads
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.host_time import HostKind
@@ -51,7 +52,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         package, callee = group.lines[0].package, group.lines[0].callee
         if packages.runs_loop(package, callee) or not host_lines.worth(profile, group):
             continue
-        if not savings.worth(profile, saves):
+        if not savings.worth(profile, saves) or loop_logging.is_sparing(profile, group):
             continue
         share = units.share(group.ms / profile.anatomy.step_ms)
         use = packages.use(package, callee)

@@ -5,7 +5,9 @@
 A line outside of the model's forward pass that calls operators 24 times a step or more, each of
 them so small that the call and not the work is what takes time, for 4 % of the step or more:
 filling a mask element by element, `.item()` for each parameter, a loss summed over samples, an
-average of weights parameter by parameter.
+average of weights parameter by parameter. Functions of torch that go through all weights, such as
+`clip_grad_norm_` and `AveragedModel.update_parameters`, are told only where the script calls them
+in a loop of its own.
 
 And a loop, in the model or outside of it, whose operators need nothing of each other, by the data
 flow of a step: a convolution for each channel, attention head by head, augmentation image by image.

@@ -7,7 +7,8 @@ Lines of the script that run in each step beside forward pass, loss, backward pa
 values in a callback, clones of gradients. The data flow of two consecutive steps tells them: what
 they compute reaches neither a backward pass nor the weights, nor anything that the loss is computed
 from. Augmentation, losses and all that they depend on are the training, and never told. Nor are
-lines of which a value is read or kept that the program may use for the training, as rewards are.
+lines of which a value is read or kept that the program may use for the training, as rewards are;
+nor a few values that are logged by the package that runs the loop (`self.log`).
 On an accelerator the time counts for which it computes for these lines, or waits for the host.
 
 ## Why it matters
@@ -38,7 +39,7 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import host_lines, savings
-from flatout.diagnosing.job.host import beside, purposes
+from flatout.diagnosing.job.host import beside, loop_logging, purposes
 from flatout.diagnosing.job.host.beside import WorkBeside
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
@@ -60,7 +61,9 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         purpose = purposes.of(work)
         if purpose is None or ms < LEAST_SHARE * profile.anatomy.step_ms:
             continue
-        if work.group.samples < host_lines.LEAST_SAMPLES or _named(profile, work):
+        if _named(profile, work) or loop_logging.is_sparing(profile, work.group):
+            continue
+        if work.group.samples < host_lines.LEAST_SAMPLES:
             continue
         saves = max(
             host_lines.saved_ms(profile, work.group.ms, purpose.spared),

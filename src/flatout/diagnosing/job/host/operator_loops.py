@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 
 from flatout.diagnosing.job import host_lines
 from flatout.diagnosing.job.host_lines import LineGroup
+from flatout.nouns.anatomy import Kind
 from flatout.nouns.host_time import HostKind, total_ms
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Operator, Profile
@@ -19,6 +21,13 @@ INNER = ("aten::as_strided", "aten::empty", "aten::empty_strided", "aten::resize
 """Operators that others call, some of them several times."""
 PASSES_BACK = re.compile(r"\b(backward|grad)\(")
 """Calls of a backward pass."""
+THROUGH_ALL = re.compile(
+    r"\b(update_parameters|clip_grad_norm_|clip_grad_value_|clip_grads_with_norm_|get_total_norm|"
+    r"unscale_|zero_grad|parameters_to_vector|vector_to_parameters)\("
+)
+"""Functions of torch's that take all weights at once, and go through them themselves."""
+RECURRENT = re.compile(r"aten::(gru|lstm|rnn_tanh|rnn_relu)")
+"""Layers of torch's that go through the time steps themselves."""
 BUSIEST = 0.2
 """Of the operators of a forward pass."""
 SMALL_MS = 0.03
@@ -26,7 +35,14 @@ SMALL_MS = 0.03
 
 
 def loops(profile: Profile) -> list[LineGroup]:
-    """Lines outside of the model that call many small operators."""
+    """Lines outside of the model that call many small operators one by one."""
+    return [
+        group for group in repeated(profile) if not is_of_torch(called_on(profile, group.where))
+    ]
+
+
+def repeated(profile: Profile) -> list[LineGroup]:
+    """Lines outside of the model that call many small operators, or have torch call them."""
     kinds = (HostKind.TORCH, HostKind.PYTHON)
     forward = _forward_without_model(profile)
     forward |= {str(line.where) for line in host_lines.of(profile, *kinds) if line.modelling}
@@ -36,7 +52,7 @@ def loops(profile: Profile) -> list[LineGroup]:
         if not (line.modelling or line.framework or line.updating or str(line.where) in forward)
         and not PASSES_BACK.search(line.callee)
     ]
-    return [group for group in host_lines.by_line(profile, own) if _is_loop(profile, group)]
+    return [group for group in host_lines.by_line(profile, own) if _is_repeated(profile, group)]
 
 
 def _forward_without_model(profile: Profile) -> set[str]:
@@ -53,8 +69,8 @@ def update_ms(profile: Profile) -> float:
     return host_lines.scale(profile) * total_ms(line for line in lines if line.updating)
 
 
-def _is_loop(profile: Profile, group: LineGroup) -> bool:
-    operators = _called(profile, group.where)
+def _is_repeated(profile: Profile, group: LineGroup) -> bool:
+    operators = called_on(profile, group.where)
     calls: dict[str, float] = defaultdict(float)
     for operator in operators:
         calls[operator.name] += operator.calls
@@ -64,8 +80,8 @@ def _is_loop(profile: Profile, group: LineGroup) -> bool:
     return total >= MANY and most >= REPEATED and small <= SMALL_MS * total
 
 
-def _called(profile: Profile, where: Place | str) -> list[Operator]:
-    """Operators that a line calls itself, not those of the backward pass."""
+def called_on(profile: Profile, where: Place | str) -> list[Operator]:
+    """Operators that one line calls itself, not those of the backward pass."""
     return [
         operator
         for operator in profile.operators
@@ -76,26 +92,60 @@ def _called(profile: Profile, where: Place | str) -> list[Operator]:
 def busiest_line(profile: Profile) -> tuple[Place, float] | None:
     """The line that calls most operators again and again, in the model or not, and their number.
 
-    None: no line calls a fifth of those of the forward pass.
+    None: no line calls a fifth of those of the forward pass. Updates of weights are left out, and
+    what torch itself goes through.
     """
-    calls: dict[Place, float] = defaultdict(float)
-    repeated: dict[Place, float] = defaultdict(float)
     update = profile.seen.update if profile.seen is not None else None
     updating = update.lines if update is not None else ()
+    lines: dict[Place, list[Operator]] = defaultdict(list)
     for operator in profile.operators:
-        if operator.where is None or operator.backward or str(operator.where) in updating:
+        where = operator.where
+        if where is None or str(where) in updating or operator.backward:
             continue
-        calls[operator.where] += operator.calls
-        if operator.name not in INNER:
-            repeated[operator.where] = max(repeated[operator.where], operator.calls)
-    loops = [place for place in calls if repeated[place] >= REPEATED and calls[place] >= MANY]
+        if operator.kind is not Kind.OPTIMIZER:
+            lines[where].append(operator)
+    calls = {place: sum(row.calls for row in rows) for place, rows in lines.items()}
+    loops = [
+        place
+        for place, rows in lines.items()
+        if calls[place] >= MANY
+        and any(row.calls >= REPEATED and row.name not in INNER for row in rows)
+        and not is_of_torch(rows)
+    ]
     place = max(loops, key=lambda place: calls[place], default=None)
     if place is None or calls[place] < BUSIEST * sum(calls.values()):
         return None
     return place, calls[place]
 
 
+def recurrent_share(profile: Profile) -> float:
+    """Of all operators' calls: on lines whose time steps torch itself goes through."""
+    places = {
+        operator.where
+        for operator in profile.operators
+        if operator.where is not None
+        and RECURRENT.fullmatch(operator.name)
+        and is_of_torch(called_on(profile, operator.where))
+    }
+    calls = sum(operator.calls for operator in profile.operators)
+    inside = sum(operator.calls for operator in profile.operators if operator.where in places)
+    return inside / calls if calls > 0 else 0.0
+
+
+def is_of_torch(operators: Sequence[Operator]) -> bool:
+    """Whether torch itself goes through what this line gives it: all weights, or time steps.
+
+    Where the script calls it in a loop of its own, all its operators are called that often.
+    """
+    calls = [operator.calls for operator in operators if operator.name not in INNER]
+    sources = {operator.where.source for operator in operators if operator.where is not None}
+    if any(THROUGH_ALL.search(source) for source in sources):
+        return min(calls, default=0.0) < REPEATED
+    recurrent = sum(row.calls for row in operators if RECURRENT.fullmatch(row.name))
+    return 0 < recurrent < REPEATED
+
+
 def called_by(profile: Profile, group: LineGroup) -> list[Operator]:
     """Operators that these lines call themselves."""
     places = dict.fromkeys(str(line.where) for line in group.lines)
-    return [operator for place in places for operator in _called(profile, place)]
+    return [operator for place in places for operator in called_on(profile, place)]

@@ -27,6 +27,13 @@ METRICS = PackageUse(
     "meanwhile. Or compute them on tensors (torchmetrics, or a few operators).",
     (EVERY_50, "    # metrics of what was collected"),
 )
+TENSOR_METRICS = PackageUse(
+    "computing metrics",
+    "Update the metric without its checks, which read values of each batch (torchmetrics: "
+    "validate_args=False), and compute it once an epoch; or collect outputs with .detach() and "
+    "update it every 50 steps with all of them.",
+    ("metric = MulticlassAccuracy(classes, validate_args=False)",),
+)
 FITTING = PackageUse(
     "fitting an estimator",
     "Fit it less often: once an epoch or every few hundred steps, on a part of the data, from the "
@@ -287,8 +294,9 @@ OTHER = PackageUse(
     (EVERY_50, ASIDE),
 )
 USES = {
-    METRICS: "sklearn torchmetrics evaluate sacrebleu nltk rouge_score seqeval bert_score jiwer "
-    "pycocotools torcheval lpips",
+    METRICS: "sklearn evaluate sacrebleu nltk rouge_score seqeval bert_score jiwer pycocotools "
+    "lpips",
+    TENSOR_METRICS: "torchmetrics torcheval",
     STATISTICS: "scipy statistics statsmodels pingouin",
     SOLVING: "cvxpy cvxopt ortools pulp pyomo highspy gurobipy casadi ecos osqp scs qpsolvers ot",
     GRAPHS: "networkx igraph graph_tool rustworkx community leidenalg",
@@ -375,7 +383,7 @@ LOGS = re.compile(r"[\w.]*\.(log|log_\w+)\(")
 
 def use(package: str, callee: str = "") -> PackageUse:
     """What that package is called for. callee: what the line calls, writer.add_histogram(...)."""
-    if package in LOOPS and LOGS.match(callee):
+    if logs_for_loop(package, callee):
         return LOOP_REPORTS
     known = BY_PACKAGE.get(package.lstrip("_"), OTHER)
     by_call = (called for base, rule, called in BY_CALL if known is base and rule.search(callee))
@@ -415,4 +423,9 @@ def reports(package: str, callee: str = "") -> bool:
 
 def runs_loop(package: str, callee: str = "") -> bool:
     """Whether it runs the training loop or the model. callee: what the line calls of it."""
-    return package in LOOPS and not LOGS.match(callee)
+    return package in LOOPS and not logs_for_loop(package, callee)
+
+
+def logs_for_loop(package: str, callee: str) -> bool:
+    """Whether it is what a package that runs the loop has for logging: self.log(...)."""
+    return package in LOOPS and LOGS.match(callee) is not None

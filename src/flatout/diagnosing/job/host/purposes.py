@@ -14,6 +14,8 @@ ADDED = 0.9
 """Of clones of gradients: backward adds instead."""
 IN_PLACE = 0.7
 """Of an average or a copy that makes new tensors: what goes where it is made in place at once."""
+ONE_BY_ONE = 0.5
+"""Of an average that torch makes tensor by tensor: what goes where one call makes it."""
 UNREAD = "neither the loss nor the update of the weights takes what it computes"
 ARITHMETIC = re.compile(r"aten\.(_foreach_)?(mul|add|sub|rsub|lerp|div|addcmul)_?")
 COPIES = re.compile(
@@ -25,6 +27,8 @@ DECOMPOSES = re.compile(
     r"aten\.(_?linalg_(svd|eig|eigh|eigvals|eigvalsh|qr|lu|lu_factor\w*|inv_ex|det|slogdet|"
     r"cholesky\w*|solve\w*)|svd|qr|geqrf|symeig)"
 )
+AVERAGED_MODEL = re.compile(r"\.update_parameters\(")
+"""torch.optim.swa_utils.AveragedModel's."""
 SINGULAR = re.compile(r"svd")
 SPREADS = re.compile(r"aten\.(hist\w*|sort|topk|quantile|kthvalue|median|nanmedian|bincount)")
 """Operators that look at the distribution of values."""
@@ -65,6 +69,13 @@ AVERAGE_LINES = (
     "    torch._foreach_lerp_(averages, weights, 1 - decay)  # lists of tensors, made once",
     "# or: AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay)).update_parameters(model)",
 )
+AVERAGED_MODEL_CURE = (
+    "Give AveragedModel a multi_avg_fn, which averages all weights at once, in place; or call "
+    "update_parameters every 10 steps, with the decay to the power of 10."
+)
+AVERAGED_MODEL_LINES = (
+    "average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))  # of swa_utils",
+)
 COPY_CURE = (
     "Copy the weights only in the steps that need the copy (a better score, every N steps), and in "
     "place: torch._foreach_copy_ on lists made once before the loop."
@@ -98,6 +109,8 @@ def of(work: WorkBeside) -> Purpose | None:
     if decomposing:
         singular = any(SINGULAR.search(name) for name in decomposing)
         return _report("computing singular values" if singular else "decomposing matrices", work)
+    if AVERAGED_MODEL.search(work.text):
+        return _of_averaged_model(work)
     if work.sources == {"weights"} and _moves_weights(work):
         return _of_weights(work)
     return _report(_statistics(work), work)
@@ -115,6 +128,14 @@ def _of_weights(work: WorkBeside) -> Purpose | None:
     if any(ARITHMETIC.fullmatch(name) for name in work.operators):
         return Purpose(f"averaging the weights{way}", AVERAGE_CURE, AVERAGE_LINES, IN_PLACE)
     return Purpose(f"copying the weights{way}", COPY_CURE, COPY_LINES)
+
+
+def _of_averaged_model(work: WorkBeside) -> Purpose | None:
+    at_once = any("_foreach_" in name for name in work.operators)
+    if at_once or not any(MADE.fullmatch(name) for name in work.operators):
+        return None  # all at once, by its multi_avg_fn
+    what = "averaging the weights one by one"
+    return Purpose(what, AVERAGED_MODEL_CURE, AVERAGED_MODEL_LINES, ONE_BY_ONE)
 
 
 def _way(work: WorkBeside) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flatout.diagnosing.job import flow, host_lines, operators, savings
+from flatout.diagnosing.job.host import operator_loops
 from flatout.nouns.anatomy import Kind
 from flatout.nouns.host_time import HostKind
 from flatout.nouns.profile import Operator, Profile
@@ -54,7 +55,9 @@ def costs(profile: Profile) -> list[RepeatCost]:
 
 
 def _cost(profile: Profile, row: RepeatSeen) -> RepeatCost | None:
-    """None: nothing of it was recorded, or it updates the weights, which another check is about."""
+    """None: nothing of it was recorded, it updates the weights, which another check is about, or
+    torch itself goes through them.
+    """
     by_hand = profile.seen.update if profile.seen is not None else None
     lines = set(row.lines) - set(by_hand.lines if by_hand is not None else ())
     called = [
@@ -64,7 +67,8 @@ def _cost(profile: Profile, row: RepeatSeen) -> RepeatCost | None:
     ]
     update = sum(operator.host_ms for operator in called if operator.kind is Kind.OPTIMIZER)
     total = sum(operator.host_ms for operator in called)
-    if not called or 2 * update > total:
+    of_torch = (operator_loops.called_on(profile, line) for line in lines)
+    if not called or 2 * update > total or any(map(operator_loops.is_of_torch, of_torch)):
         return None
     rate = _rate(profile)
     floors = sum(_floor_ms(operator) for operator in called)

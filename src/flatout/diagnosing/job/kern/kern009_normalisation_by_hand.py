@@ -2,8 +2,11 @@
 
 ## What it sees
 
-In one function of the user's: a mean (or variance), a square root (or its reciprocal) and the
-multiplications and divisions around them, of a model that is not compiled.
+In one function of the user's, within a few lines: a mean over dimensions (or a variance), a square
+root (or its reciprocal), both with a backward pass, and a tensor that is multiplied or divided by
+one number for each of its rows or channels; in a model that is not compiled. Updates of weights and
+what prepares data have no backward pass, and torch's own normalisation is left out where a CPU
+makes it of the same operators.
 
 ## Why it matters
 
@@ -12,7 +15,7 @@ or twice, and its backward pass is one kernel as well.
 
 ## Evidence
 
-The operators of that function, with their time, lines and shapes.
+The operators of that function on tensors of these shapes, with their time and lines.
 
 ## Cure
 
@@ -28,48 +31,120 @@ The operators of that function, with their time, lines and shapes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, operators, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.profile import Operator, Profile
+from flatout.nouns.profile import Operator, Place, Profile
 
 CHECK = Check(code="KERN009", severity=Severity.WARNING, since="0.2.0")
+MEAN_BACKWARD = re.compile(r"Mean(?!Backward0)Backward\d+|(Var|Std|VarMean|StdMean)Backward\d+")
+"""Autograd's names; MeanBackward0 is the mean of all elements: a loss, no normalisation."""
+ROOT_BACKWARD = re.compile(r"(Sqrt|Rsqrt|Std|StdMean)Backward\d+")
 MEAN = re.compile(r"aten::(mean|var|std|var_mean|std_mean)")
-ROOT = re.compile(r"aten::(rsqrt|sqrt|std|std_mean|norm|linalg_vector_norm)")
-SCALING = re.compile(r"aten::(mul|div|sub|add|pow|neg|reciprocal|sum|expand)(_|\.\w+)?")
+ROOT = re.compile(r"aten::(rsqrt|sqrt)")
+DEVIATION = re.compile(r"aten::(std|std_mean)")
+SCALING = re.compile(r"aten::(mul|div)_?")
+SUBTRACTING = re.compile(r"aten::(sub|rsub)_?")
+PARTS = re.compile(
+    r"aten::(mean|var|std|var_mean|std_mean|rsqrt|sqrt|mul|div|sub|add|pow|neg|reciprocal|sum"
+    r"|expand)(_|\.\w+)?"
+)
+OF_TORCH = re.compile(r"aten::\w*(layer|rms|group|batch|instance|weight)_norm\w*")
+NEAR = 4
+"""Lines around a scaling to which the rest of its normalisation is taken to belong."""
 SAVED, SAVED_CPU = 0.6, 0.4
 """Cautious shares of the time of these operators that one kernel saves."""
+Shape = tuple[int, ...]
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each function."""
     if profile.job is not None and any(model.compiled for model in profile.job.models):
         return
-    for (_, function), group in operators.by_function(profile.operators).items():
-        if "step" in function or "optim" in function:
-            continue
+    for group in operators.by_function(profile.operators).values():
         parts = _parts(group)
         if parts:
             yield from _diagnosis(profile, parts)
 
 
 def _parts(group: list[Operator]) -> list[Operator]:
-    means = [operator for operator in group if MEAN.fullmatch(operator.name)]
-    roots = [operator for operator in group if ROOT.fullmatch(operator.name)]
-    if not means or not roots or not any(SCALING.fullmatch(operator.name) for operator in group):
-        return []
-    lines = {operator.where.line for operator in (*means, *roots) if operator.where is not None}
-    near = range(min(lines) - 3, max(lines) + 4)
+    """The operators of one function that normalise and are trained; empty: none do."""
+    of_torch = _lines(operator for operator in group if OF_TORCH.fullmatch(operator.name))
+    own = [operator for operator in group if _line(operator) not in of_torch]
+    means, roots = (
+        _lines(operator for operator in own if name.fullmatch(operator.name))
+        for name in (MEAN_BACKWARD, ROOT_BACKWARD)
+    )
+    forward = [operator for operator in own if not operator.backward]
+    whole = _inputs(forward, MEAN, means)
+    spreads = {_squeezed(shape) for shape in _inputs(forward, ROOT, roots)}
+    deviates = bool(_inputs(forward, DEVIATION, roots))
+    sizes, lines = set[Shape](), set[int]()
+    for operator in forward:
+        if SCALING.fullmatch(operator.name) and _near(operator, means) and _near(operator, roots):
+            for large, small in _factors(operator):
+                known = deviates or _squeezed(small) in spreads
+                if known and large in whole and _is_of_parts(small, large):
+                    sizes |= {large, small}
+                    lines.add(_line(operator))
     return [
         operator
-        for operator in group
-        if operator.where is not None
-        and operator.where.line in near
-        and (operator in means or operator in roots or SCALING.fullmatch(operator.name))
+        for operator in own
+        if PARTS.fullmatch(operator.name)
+        and _near(operator, lines)
+        and sizes & {*_shapes(operator)}
     ]
+
+
+def _inputs(group: list[Operator], pattern: re.Pattern[str], lines: set[int]) -> set[Shape]:
+    """Shapes of the first inputs of these operators on these lines."""
+    return {
+        operators.shape(text)[0]
+        for operator in group
+        if pattern.fullmatch(operator.name) and _line(operator) in lines
+        for text in operator.shapes
+    }
+
+
+def _factors(operator: Operator) -> Iterator[tuple[Shape, Shape]]:
+    """Its two inputs, in both orders."""
+    for text in operator.shapes:
+        inputs = operators.shape(text)
+        if len(inputs) >= 2:
+            yield inputs[0], inputs[1]
+            yield inputs[1], inputs[0]
+
+
+def _is_of_parts(small: Shape, large: Shape) -> bool:
+    """Whether `small` has one number for each of several parts of `large`."""
+    if not 1 < operators.elements(small) < operators.elements(large) or len(small) > len(large):
+        return False
+    aligned = zip(reversed(large), reversed(small), strict=False)
+    return all(size in (1, of) for of, size in aligned)
+
+
+def _shapes(operator: Operator) -> Iterator[Shape]:
+    for text in operator.shapes:
+        yield from operators.shape(text)
+
+
+def _squeezed(shape: Shape) -> Shape:
+    return tuple(size for size in shape if size > 1)
+
+
+def _line(operator: Operator) -> int:
+    return operator.where.line if operator.where is not None else 0
+
+
+def _lines(group: Iterable[Operator]) -> set[int]:
+    return {_line(operator) for operator in group}
+
+
+def _near(operator: Operator, lines: set[int]) -> bool:
+    return any(abs(_line(operator) - line) <= NEAR for line in lines)
 
 
 def _diagnosis(profile: Profile, parts: list[Operator]) -> Iterator[Diagnosis]:
@@ -84,19 +159,25 @@ def _diagnosis(profile: Profile, parts: list[Operator]) -> Iterator[Diagnosis]:
     if not saving.worth:
         return
     place = operators.costliest_place(profile, parts)
-    old = place.source if place is not None else ""
     yield Diagnosis(
         title=f"normalisation by hand: {units.milliseconds(took)} of the step",
         evidence=operators.evidence(profile, parts),
-        cure=Cure(
-            "Use torch's own: rms_norm where no mean is subtracted.",
-            savings.lines(
-                place, old, "y = F.layer_norm(x, x.shape[-1:], weight, bias, eps)  # or F.rms_norm"
-            ),
-        ),
+        cure=_cure(place, parts),
         severity=saving.severity,
         where=str(place) if place is not None else None,
         boost=savings.boost(profile, "compile"),
         saves_ms=saving.ms,
         reason=saving.reason,
+    )
+
+
+def _cure(place: Place | None, parts: list[Operator]) -> Cure:
+    old = place.source if place is not None else ""
+    if not any(SUBTRACTING.fullmatch(part.name) and not part.backward for part in parts):
+        text = "Use torch's own: rms_norm over the last dimensions."
+        return Cure(text, savings.lines(place, old, "y = F.rms_norm(x, x.shape[-1:], weight, eps)"))
+    return Cure(
+        "Use torch's own: layer_norm over the last dimensions, batch_norm or group_norm over "
+        "others.",
+        savings.lines(place, old, "y = F.layer_norm(x, x.shape[-1:], weight, bias, eps)"),
     )

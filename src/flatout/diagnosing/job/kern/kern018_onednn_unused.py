@@ -2,7 +2,8 @@
 
 ## What it sees
 
-Float convolutions that ran as `_slow_conv2d` (or another of torch's other kernels) on a CPU.
+Float convolutions that ran as `_slow_conv2d` (or another of torch's other kernels) on a CPU. Of
+single small images torch itself prefers that, and nothing is said.
 
 ## Why it matters
 
@@ -41,6 +42,8 @@ SLOW = r"aten::(_slow_conv2d_(forward|backward)|slow_conv\w*|thnn_conv2d\w*|_nnp
 ONEDNN = r"aten::mkldnn_convolution\w*"
 SAVED = 0.5
 """A cautious share of their time, where no ceiling or no operations are known."""
+SMALL = 20480
+"""Elements of a single image, up to which torch leaves oneDNN out."""
 REACHED = 0.4
 """Share of the ceiling that oneDNN's convolutions are believed to reach."""
 
@@ -52,6 +55,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     slow = operators.called(profile, SLOW)
     if not slow or operators.in_dtype(slow, operators.FLOAT64):
         return  # float64 has no oneDNN: KERN001
+    if all(map(_is_small, slow)):
+        return  # torch itself prefers them
     if not operators.called(profile, ONEDNN):
         slow += operators.called(profile, r"aten::convolution_backward")
     took = operators.total(profile, slow)
@@ -74,6 +79,14 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         where=operators.where(profile, slow),
         saves_ms=saving.ms,
         reason=saving.reason,
+    )
+
+
+def _is_small(convolution: Operator) -> bool:
+    """Whether all its inputs, or their gradients, are single small images."""
+    images = [operators.shape(text)[0] for text in convolution.shapes]
+    return bool(images) and all(
+        len(image) == 4 and image[0] == 1 and operators.elements(image) <= SMALL for image in images
     )
 
 

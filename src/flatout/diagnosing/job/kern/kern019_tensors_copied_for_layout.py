@@ -3,7 +3,8 @@
 ## What it sees
 
 Lines of the user's with `.contiguous()`, `.clone()`, or a `.reshape()`, `.permute()` or
-`.transpose()` that has to copy, where the copying takes a share of the step.
+`.transpose()` that has to copy, where the copying takes a share of the step. Of lines that call
+layers as well only those that ask for a copy by name: layers make copies of their own.
 
 ## Why it matters
 
@@ -33,6 +34,7 @@ from collections.abc import Iterator
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, operators, savings
 from flatout.nouns import units
+from flatout.nouns.anatomy import Kind
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Place, Profile
 
@@ -41,6 +43,8 @@ COPIES = r"aten::(copy_|clone|contiguous|_reshape_copy)"
 REORDERS = re.compile(
     r"\.(contiguous|permute|transpose|movedim|reshape|flatten)\(|\.(mT|T)\b|\brearrange\("
 )
+COPYING = re.compile(r"\.(contiguous|clone)\(")
+"""What asks for a copy by name."""
 SHARE = 0.02
 """Of the step, for one line."""
 SAVED = 0.5
@@ -58,10 +62,19 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             and len(operator.dtypes) == 1
         ):
             lines.setdefault(operator.where, []).append(operator)
+    computing = _computing(profile)
     for place, copies in lines.items():
+        if place in computing and not COPYING.search(place.source):
+            continue  # whose copies they are is not known
         took = operators.total(profile, copies)
         if took >= SHARE * profile.anatomy.step_ms:
             yield from _diagnosis(profile, place, copies, took)
+
+
+def _computing(profile: Profile) -> set[Place | None]:
+    """Lines that call layers as well, which make copies of their own."""
+    kinds = (Kind.TENSOR_CORES, Kind.MATMUL, Kind.ATTENTION, Kind.NORMALISATION)
+    return {operator.where for operator in operators.of_kind(profile, *kinds)}
 
 
 def _diagnosis(
@@ -81,7 +94,7 @@ def _diagnosis(
         evidence=operators.evidence(profile, copies),
         cure=Cure(
             "Keep the order that the next operator takes as it is.",
-            savings.lines(place, place.source, after if after != place.source else ""),
+            savings.lines(place, place.source, after) if after != place.source else (),
         ),
         severity=saving.severity,
         where=str(place),

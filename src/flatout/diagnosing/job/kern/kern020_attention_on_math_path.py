@@ -39,9 +39,11 @@ from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Profile
 
 CHECK = Check(code="KERN020", severity=Severity.WARNING, since="0.2.0")
-PARTS = r"aten::(bmm|baddbmm|_softmax|_softmax_backward_data|_safe_softmax|masked_fill_?|mul|div_?)"
+PRODUCTS = r"aten::(bmm|baddbmm)"
+SOFTMAX = r"aten::(_softmax|_softmax_backward_data|_safe_softmax)"
+BETWEEN = r"aten::(masked_fill_?|mul_?|div_?|bernoulli_?|native_dropout\w*)"
 """What attention is made of; on its line, where that is known. A layer's other dropouts may have
-the same line, so they are left out.
+the same line: what is between counts only where all of it has the shape of heads.
 """
 
 
@@ -50,12 +52,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     math = operators.called(profile, attention.MATH)
     if not math:
         return
-    lines = {operator.where for operator in math if operator.where is not None}
-    parts = [
-        operator
-        for operator in operators.called(profile, PARTS)
-        if not lines or operator.where in lines
-    ]
+    parts = _parts(profile, math)
     took = operators.total(profile, [*math, *parts])
     saved = attention.saved(profile)
     saving = device_time.of_device(
@@ -75,6 +72,34 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         saves_ms=saving.ms,
         reason=saving.reason,
     )
+
+
+def _parts(profile: Profile, math: list[Operator]) -> list[Operator]:
+    """What torch's attention calls, on its lines."""
+    lines = {operator.where for operator in math if operator.where is not None}
+    near = [operator for operator in profile.operators if not lines or operator.where in lines]
+    heads = {
+        shape[:-2]
+        for operator in near
+        if operators.matches(SOFTMAX, operator.name)
+        for shape in _shapes(operator)
+    }
+    return [
+        operator
+        for operator in near
+        if operators.matches(PRODUCTS, operator.name)
+        or operators.matches(SOFTMAX, operator.name)
+        or (
+            operators.matches(BETWEEN, operator.name)
+            and operator.shapes
+            and all(shape[:-2] in heads for shape in _shapes(operator))
+        )
+    ]
+
+
+def _shapes(operator: Operator) -> list[tuple[int, ...]]:
+    """Of its first input."""
+    return [operators.shape(text)[0] for text in operator.shapes]
 
 
 def _advice(profile: Profile, math: list[Operator]) -> str:
