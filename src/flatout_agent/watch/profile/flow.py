@@ -14,7 +14,7 @@ import functools
 import sys
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
@@ -26,6 +26,12 @@ from flatout_agent.replacing import Undo, in_reverse, replaced
 from flatout_agent.watch import places
 from flatout_agent.watch.profile.flow_notes import FlowNotes, fields
 from flatout_agent.watch.profile.flow_values import FlowValues
+from flatout_agent.watch.profile.storages import (
+    past_overrides,
+    storage_key,
+    storage_of,
+    weak_storage,
+)
 
 MOST_OPERATORS = 20_000
 LEAST_BYTES = 1024
@@ -42,6 +48,10 @@ FROM_NOTHING = frozenset(
     )
 )  # fmt: skip
 """They take shape and dtype from their argument, not its values."""
+UNWRITTEN = frozenset(name for name in FROM_NOTHING if "empty" in name) | {
+    f"aten.{name}" for name in ("empty", "empty_strided", "empty_permuted")
+}
+"""They make memory for others to write to."""
 KNOWN = ("aten", "prims", "torchvision")
 """Namespaces whose operators do nothing but what their schema says."""
 DOUBLES = (torch.float64, torch.complex128)
@@ -49,13 +59,14 @@ WIDE = 64
 """Places at which float64 enters that are told apart."""
 OVERWRITING = frozenset(f"aten.{name}" for name in ("copy_", "fill_", "zero_"))
 """What they write to has lost its value, or a part of it: they do not read it."""
+COLLECTIVE = "c10d."
+"""Operators that write to their arguments, which their schema does not say."""
 HANDING = frozenset(("aten._local_scalar_dense", "aten.equal"))
 """They give the program a value."""
 LIFTING = ("aten.lift_fresh",)
 """It gives a tensor made of Python's values to the operators."""
 DEEPEST = 24
 """Lines of the user's that are noted of one operator's stack."""
-_storage_of: Callable[[torch.Tensor], Any] = torch._C.TensorBase.untyped_storage
 
 
 class FlowLine(NamedTuple):
@@ -225,9 +236,13 @@ class Flow:
         self.steps = 0
         """Steps that are complete."""
         self.overflow = False
+        self.unseen = False
+        """Values come from code that no dispatch mode sees: kernels of an extension, of Triton."""
         self.error: Exception | None = None
         self._in_loader = in_loader
         self._thread = threading.get_ident()
+        self._lock = threading.RLock()
+        """Backward passes of several devices run on a thread each."""
         self._states: dict[int, FlowStorage] = {}
         self._facts: dict[Any, _Facts] = {}
         self._open: list[FlowCall] = []
@@ -240,14 +255,20 @@ class Flow:
         self._accelerated = any(
             parameter.device.type != "cpu" for model in models for parameter in model.parameters()
         )
-        self.owned = {
-            _storage_of(tensor)._cdata: kind
-            for model in models
-            for kind, tensors in (("parameter", model.parameters()), ("buffer", model.buffers()))
-            for tensor in tensors
-            if not tensor.is_sparse
-        }
+        self.owned: dict[int, str] = {}
+        self._kept: list[StorageWeakRef] = []
+        """Of these, whose addresses would be used again where the program replaces a weight."""
+        for model in models:
+            self._owns("parameter", model.parameters())
+            self._owns("buffer", model.buffers())
         self.values = FlowValues(models, self.owned)
+
+    def _owns(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            key = storage_key(tensor)
+            if key is not None:
+                self.owned[key] = kind
+                self._kept.append(weak_storage(tensor))
 
     def install(self) -> None:
         """Also see calls of modules, and values that leave torch."""
@@ -275,6 +296,10 @@ class Flow:
     def batch(self, batch: Any) -> None:
         """A loader has given this."""
         self.notes.batches += 1
+        if self.going:
+            self._safely(self._note_batch, batch)
+
+    def _note_batch(self, batch: Any) -> None:
         for path, tensor in fields(batch):
             key = storage_key(tensor)
             if key is None:
@@ -291,7 +316,8 @@ class Flow:
     def inputs(self, args: Any, kwargs: Any) -> None:
         """A model is about to be called in training."""
         if self.going:
-            self.notes.inputs(args, kwargs, self.maker)
+            with past_overrides():
+                self.notes.inputs(args, kwargs, self.maker)
 
     def maker(self, tensor: torch.Tensor) -> int:
         """The operator that made its value; -1: none seen here."""
@@ -302,11 +328,15 @@ class Flow:
     def operator(
         self, func: Any, args: Any, kwargs: dict[str, Any], out: Any, s: float, flops: float
     ) -> None:
-        """One operator has run. An error ends the following, never the program."""
-        if not self.going:
-            return
+        """One operator has run."""
+        if self.going:
+            self._safely(self._operator, func, args, kwargs, out, s, flops)
+
+    def _safely(self, action: Callable[..., None], *args: Any) -> None:
+        """An error ends the following, never the program."""
         try:
-            self._operator(func, args, kwargs, out, s, flops)
+            with self._lock, past_overrides():
+                action(*args)
         except Exception as error:
             self.error = error
 
@@ -331,6 +361,7 @@ class Flow:
         if len(self.nodes) >= MOST_OPERATORS:
             self.overflow = True
             return
+        self.unseen = self.unseen or self._takes_unwritten(facts, uses)
         node = self._node(facts, uses, (*made, *changed), s, flops)
         outward = any(state.outside for state in changed)
         node.read = read or (outward and not node.counter and "batch_norm" not in facts.name)
@@ -347,6 +378,19 @@ class Flow:
         self.notes.operator(len(self.nodes), node, results)
         self.values.operator(len(self.nodes), node, args, uses.tensors)
         self.nodes.append(node)
+
+    def _takes_unwritten(self, facts: _Facts, uses: _Uses) -> bool:
+        """Whether it takes memory that no operator has written to."""
+        if facts.name in FROM_NOTHING:
+            return False
+        for tensor, state, written in uses.tensors:
+            if written or state.node < 0 or not tensor.numel():
+                continue
+            maker = self.nodes[state.node]
+            by_numpy = maker.loader or (maker.read and tensor.device.type == "cpu")
+            if maker.name in UNWRITTEN and not by_numpy:
+                return True
+        return False
 
     def _adopt(self, node: FlowNode, value: FlowValue) -> None:
         """What it has made or changed holds this now."""
@@ -440,7 +484,7 @@ class Flow:
             if key is None:
                 unknown = True
             elif key not in self._states:
-                state = FlowStorage(_weak(tensor))
+                state = FlowStorage(weak_storage(tensor))
                 self._states[key] = state
                 made.append(state)
         return made, unknown
@@ -454,10 +498,10 @@ class Flow:
 
     def _outside(self, tensor: torch.Tensor) -> FlowStorage:
         """A tensor that no operator seen here has made."""
-        key = _storage_of(tensor)._cdata
+        key = storage_of(tensor)._cdata
         kind = self.owned.get(key)
         part = self._batch.get(key)
-        state = self._states[key] = FlowStorage(_weak(tensor))
+        state = self._states[key] = FlowStorage(weak_storage(tensor))
         trained = tensor.requires_grad or kind == "parameter"
         state.constant = part is None and not trained and not self._in_loader()
         state.signature = hash((key, "outside"))
@@ -484,7 +528,7 @@ class Flow:
 
     def _is_constant(self, node: FlowNode, facts: _Facts, uses: _Uses) -> bool:
         """Whether its result is one; constants that meet what is none are noted."""
-        if node.backward or node.loader:
+        if node.backward or node.loader or uses.unknown:
             return False
         if not facts.random and not facts.read:
             if facts.name in FROM_NOTHING:
@@ -554,12 +598,27 @@ class Flow:
             tensor = results[0]
             return hash((facts.name, tuple(tensor.shape), tensor.dtype, self._digest(tensor)))
         words = ["" if _tensors(value) else repr(value) for value in (*args, *kwargs.values())]
-        known = [(state.signature, state.version) for _, state, _ in uses.tensors]
+        known = [self._value(tensor, state, results) for tensor, state, _ in uses.tensors]
         return hash((facts.name, *words, *(known if facts.name not in FROM_NOTHING else ())))
+
+    def _value(
+        self, tensor: torch.Tensor, state: FlowStorage, results: list[torch.Tensor]
+    ) -> tuple[int, ...]:
+        """What tells the value of a constant from another one.
+
+        The program may write to memory of the host without an operator: where that is copied to a
+        device, its bytes count, and what cannot be read equals nothing.
+        """
+        known = (state.signature, state.version)
+        copied = bool(results) and results[0].device.type != "cpu" == tensor.device.type
+        if state.node >= 0 or not copied:
+            return known
+        digest = self._digest(tensor)
+        return (*known, digest if digest is not None else -len(self.nodes))
 
     def _enters(self, tensor: torch.Tensor, state: FlowStorage) -> None:
         """A constant is used together with what is none; noted once for each time it is made."""
-        storage = _storage_of(tensor)
+        storage = storage_of(tensor)
         size = int(storage.nbytes())
         known = self.constants[-8:]
         if size < LEAST_BYTES or any(constant.node == state.node for constant in known):
@@ -579,7 +638,7 @@ class Flow:
 
     def _digest(self, tensor: torch.Tensor) -> int | None:
         """Of the bytes of its storage; None: too many, or not on the host."""
-        storage = _storage_of(tensor)
+        storage = storage_of(tensor)
         size = int(storage.nbytes())
         if tensor.device.type != "cpu" or self._hashed + size > MOST_BYTES:
             return None
@@ -590,8 +649,10 @@ class Flow:
         return zlib.crc32((ctypes.c_char * size).from_address(address))
 
     def _call_begins(self, module: torch.nn.Module, args: Any) -> None:
-        if not self.going or threading.get_ident() != self._thread:
-            return
+        if self.going and threading.get_ident() == self._thread:
+            self._safely(self._note_call, module, args)
+
+    def _note_call(self, module: torch.nn.Module, args: Any) -> None:
         chain = self._chain(sys._getframe(1))
         call = FlowCall(
             id(module),
@@ -621,18 +682,19 @@ class Flow:
         @functools.wraps(original)
         def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             result = original(tensor, *args, **kwargs)
-            try:
-                self._leaves(tensor)
-            except Exception as error:
-                self.error = error
+            if self.going and not sys._getframe(1).f_code.co_filename.startswith(places.AGENT):
+                self._safely(self._leaves, tensor)
             return result
 
         return method
 
     def _leaves(self, tensor: torch.Tensor) -> None:
-        key = storage_key(tensor)
-        state = self._states.get(key) if key is not None and self.going else None
-        if state is not None and state.node >= 0:
+        state = self._state(tensor)
+        if state is None:
+            return
+        if tensor.device.type != "cpu":
+            state.constant = False  # a kernel of the program may write there
+        if state.node >= 0:
             self.nodes[state.node].read = True
             self._gives(state)
 
@@ -646,12 +708,14 @@ def _facts(func: Any) -> _Facts:
     schema = getattr(func, "_schema", None)
     if schema is None:  # a higher-order operator
         return _Facts(str(func), frozenset(), random=True, read=True)
+    packet = str(getattr(func, "_overloadpacket", func))
     written: set[int | str] = set()
     for position, argument in enumerate(schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
+        if packet.startswith(COLLECTIVE) or (
+            argument.alias_info is not None and argument.alias_info.is_write
+        ):
             written |= {position, argument.name}
     tags = set(getattr(func, "tags", ()))
-    packet = str(getattr(func, "_overloadpacket", func))
     reading = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     read = (bool(tags & reading) and packet != "aten._local_scalar_dense") or (
         packet.partition(".")[0] not in KNOWN
@@ -667,24 +731,12 @@ def _facts(func: Any) -> _Facts:
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors of an argument or a result: one, or a list of them."""
+    """The tensors of an argument or a result: one, or a list of them, or of lists of them."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
-        return [item for item in value if isinstance(item, torch.Tensor)]
+        return [tensor for item in value for tensor in _tensors(item)]
     return []
-
-
-def storage_key(tensor: torch.Tensor) -> int | None:
-    """The address of its storage; None: it has none."""
-    try:
-        return _storage_of(tensor)._cdata or None
-    except (NotImplementedError, RuntimeError):
-        return None
-
-
-def _weak(tensor: torch.Tensor) -> StorageWeakRef:
-    return StorageWeakRef(_storage_of(tensor))  # type: ignore[no-untyped-call]  # torch's own
 
 
 def _counts(uses: _Uses) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,8 @@ def results(
     weights: WeightLooks | None = None,
     by_hand: bool = False,
 ) -> wire.FlowSeen | None:
-    """None: the flow is not known to be whole. What compares two steps is left out after one.
+    """None: the flow is not known to be whole. What compares two steps is left out after one, and
+    what asks for what becomes of a value where unseen code takes some.
 
     training: the lines on the stack while `backward` runs, where they are known. weights: what they
     were some steps before. by_hand: no optimizer changes them.
@@ -53,7 +54,8 @@ def results(
         return None
     first = [node for node in flow.nodes if node.step == 0]
     operators_s = sum(node.s for node in first)
-    both = flow.steps >= 2
+    whole = not flow.unseen
+    both = flow.steps >= 2 and whole
     live = _live(flow) if both else set()
     rows, lines = beside(flow, live) if both else ((), ())
     return wire.FlowSeen(
@@ -65,7 +67,7 @@ def results(
         doubles=doubles(flow),
         default_double=torch.get_default_dtype() is torch.float64,
         returns=returns(flow),
-        repeats=repeats(flow, training),
+        repeats=repeats(flow, training) if whole else (),
         beside=rows,
         training=lines,
         gradients=None if by_hand else unused_gradients(flow, weights),
@@ -79,7 +81,7 @@ def _noted(flow: Flow) -> dict[str, Any]:
     return {
         "zeros": zeros(flow),
         "embeddings": embeddings(flow),
-        "ignored": ignored(flow),
+        "ignored": ignored(flow) if not flow.unseen else (),
         "recomputed": recomputed(flow),
         "padding": padding(flow),
         "batches": flow.notes.batches / steps,
@@ -115,10 +117,11 @@ def _kept(node: FlowNode, index: int) -> bool:
 
 def constants(flow: Flow, operators_s: float) -> tuple[wire.ConstantSeen, ...]:
     """Made in both steps by the same lines with the same result, by the last line of each."""
+    varying = _varying(flow)
     first = [
         constant
         for constant in flow.constants
-        if constant.step == 0 and not constant.changed and not _general(flow, constant)
+        if constant.step == 0 and not constant.changed and not _general(flow, constant, varying)
     ]
     again = Counter(_identity(flow, constant) for constant in flow.constants if constant.step == 1)
     groups: dict[str, list[FlowConstant]] = defaultdict(list)
@@ -138,15 +141,23 @@ def _initial(flow: Flow, constant: FlowConstant) -> bool:
     return all(flow.nodes[index].name in INITIAL for index in _chain(flow, constant.node))
 
 
-def _general(flow: Flow, constant: FlowConstant) -> bool:
+def _varying(flow: Flow) -> dict[tuple[str | None, str], list[int]]:
+    """Operators of the first step that make what changes, by their line and name."""
+    varying: dict[tuple[str | None, str], list[int]] = defaultdict(list)
+    for index, node in enumerate(flow.nodes):
+        if not (node.step or node.constant or node.backward):
+            varying[node.where, node.name].append(index)
+    return varying
+
+
+def _general(
+    flow: Flow, constant: FlowConstant, varying: Mapping[tuple[str | None, str], Sequence[int]]
+) -> bool:
     """Whether its line works on what changes in another call of a module: a layer on its input."""
     node = flow.nodes[constant.node]
     own = _innermost(flow, constant.node)
-    return any(
-        other.where == node.where and other.name == node.name and _innermost(flow, index) != own
-        for index, other in enumerate(flow.nodes)
-        if not (other.step or other.constant or other.backward)
-    )
+    alike = varying.get((node.where, node.name), ())
+    return any(_innermost(flow, index) != own for index in alike)
 
 
 def _innermost(flow: Flow, index: int) -> FlowCall | None:

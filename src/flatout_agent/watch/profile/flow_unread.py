@@ -137,7 +137,8 @@ def _same_input(flow: Flow, dead: FlowCall, live: Collection[int]) -> FlowCall |
     """A call of the same module on the same tensors that is read; None: there is none."""
     taken = _inputs(flow, dead)
     for call in flow.calls:
-        if call is dead or call.module != dead.module or call.step or call.end <= call.begin:
+        same = (call.module, call.kind) == (dead.module, dead.kind)
+        if call is dead or not same or call.step or call.end <= call.begin:
             continue
         if any(index in live for index in range(call.begin, call.end)) and (
             taken <= _inputs(flow, call)
