@@ -241,8 +241,7 @@ class Flow:
         self.error: Exception | None = None
         self._in_loader = in_loader
         self._thread = threading.get_ident()
-        self._lock = threading.RLock()
-        """Backward passes of several devices run on a thread each."""
+        self._lock = threading.RLock()  # backward passes of several devices have a thread each
         self._states: dict[int, FlowStorage] = {}
         self._facts: dict[Any, _Facts] = {}
         self._open: list[FlowCall] = []
@@ -252,23 +251,21 @@ class Flow:
         self._known: dict[tuple[str, int, str], FlowLine] = {}
         self._undo: Undo = lambda: None
         self._batch: dict[int, str] = {}
-        self._accelerated = any(
-            parameter.device.type != "cpu" for model in models for parameter in model.parameters()
-        )
+        self._accelerated = any(map(_on_device, models))
         self.owned: dict[int, str] = {}
         self._kept: list[StorageWeakRef] = []
-        """Of these, whose addresses would be used again where the program replaces a weight."""
-        for model in models:
-            self._owns("parameter", model.parameters())
-            self._owns("buffer", model.buffers())
+        self._own(models)
         self.values = FlowValues(models, self.owned)
 
-    def _owns(self, kind: str, tensors: Iterable[torch.Tensor]) -> None:
-        for tensor in tensors:
-            key = storage_key(tensor)
-            if key is not None:
-                self.owned[key] = kind
-                self._kept.append(weak_storage(tensor))
+    def _own(self, models: Iterable[torch.nn.Module]) -> None:
+        """Keeps the addresses from being used again where the program replaces a weight."""
+        for model in models:
+            for kind, tensors in (("parameter", model.parameters()), ("buffer", model.buffers())):
+                for tensor in tensors:
+                    key = storage_key(tensor)
+                    if key is not None:
+                        self.owned[key] = kind
+                        self._kept.append(weak_storage(tensor))
 
     def install(self) -> None:
         """Also see calls of modules, and values that leave torch."""
@@ -348,8 +345,7 @@ class Flow:
             facts = self._facts[func] = _facts(func)
         if facts.view and self._knows(args):
             return
-        lifted = facts.name in LIFTING
-        uses = self._uses(facts, args, kwargs) if not lifted else _Uses()
+        uses = _Uses() if facts.name in LIFTING else self._uses(facts, args, kwargs)
         results = _tensors(out)
         made, unknown = self._made(results)
         changed = [state for _, state, written in uses.tensors if written]
@@ -702,6 +698,10 @@ class Flow:
         """From the next operator on the program has its value."""
         if state.node >= 0:
             self.given.setdefault(len(self.nodes), []).append(state.node)
+
+
+def _on_device(model: torch.nn.Module) -> bool:
+    return any(parameter.device.type != "cpu" for parameter in model.parameters())
 
 
 def _facts(func: Any) -> _Facts:
