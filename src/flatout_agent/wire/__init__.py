@@ -29,6 +29,7 @@ from flatout_agent.wire.flow import DoubleSeen as DoubleSeen
 from flatout_agent.wire.flow import EmbeddingSeen as EmbeddingSeen
 from flatout_agent.wire.flow import FlowSeen as FlowSeen
 from flatout_agent.wire.flow import GradientsSeen as GradientsSeen
+from flatout_agent.wire.flow import GrownSeen as GrownSeen
 from flatout_agent.wire.flow import IgnoredSeen as IgnoredSeen
 from flatout_agent.wire.flow import PaddingSeen as PaddingSeen
 from flatout_agent.wire.flow import RecomputedSeen as RecomputedSeen

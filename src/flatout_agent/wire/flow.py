@@ -12,8 +12,8 @@ class UnreadSeen:
     """
 
     what: str
-    """ResNet() for a call of a module, probe() for one of a function of the user's; else the
-    costliest operators: mm, softmax.
+    """ResNet() for a call of a module, probe() for one of a function of the user's; autograd.grad
+    for calls of torch.autograd.grad; else the costliest operators: mm, softmax.
     """
     where: str | None = None
     """file:line of the user's code."""
@@ -42,7 +42,7 @@ class ConstantSeen:
     """A tensor that two steps have made anew, equal, from nothing that training changes."""
 
     where: str
-    """The last line of the user's that makes it."""
+    """The line of the user's that takes longest to make it."""
     lines: tuple[str, ...] = ()
     """All lines that make it."""
     operators: tuple[str, ...] = ()
@@ -136,6 +136,26 @@ class RepeatSeen:
     """Within a module's forward pass."""
     own_weights: bool = False
     """Each turn has weights of its own."""
+
+
+@dataclass(frozen=True)
+class GrownSeen:
+    """A tensor that concatenation grows by a part at a time, which copies all earlier parts."""
+
+    where: str
+    """file:line that concatenates."""
+    calls: float = 0.0
+    """Concatenations in a step."""
+    largest: int = 0
+    """Numbers in it at its last concatenation of a step."""
+    spared: float = 0.0
+    """Share of the copied numbers that were in it before; of those that are copied while it grows
+    within a step, all that concatenating once at the end would not copy.
+    """
+    across: bool = False
+    """It grows from step to step, not within a step."""
+    s: float = 0.0
+    """CPU seconds of a step in these operators; of an accelerator only what launches them."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +303,8 @@ class FlowSeen:
     """torch.get_default_dtype() is float64."""
     returns: tuple[ReturnSeen, ...] = ()
     repeats: tuple[RepeatSeen, ...] = ()
+    """The costliest first."""
+    growing: tuple[GrownSeen, ...] = ()
     """The costliest first."""
     beside: tuple[BesideSeen, ...] = ()
     """The costliest first."""

@@ -45,6 +45,12 @@ def constant_lines(profile: Profile) -> frozenset[str]:
     return frozenset(line for row in rows for line in (row.where, *row.lines))
 
 
+def line_source(profile: Profile, where: str | None) -> str:
+    """The text of a line, as operators have it; empty: not known."""
+    places = (operator.where for operator in profile.operators)
+    return next((place.source for place in places if place is not None and str(place) == where), "")
+
+
 class OperatorShare(Protocol):
     """Some of a step's operators."""
 

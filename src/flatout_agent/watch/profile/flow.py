@@ -35,7 +35,8 @@ from flatout_agent.watch.profile.storages import (
 
 MOST_OPERATORS = 20_000
 LEAST_BYTES = 1024
-"""Smaller constants are not compared: they cost nothing."""
+"""Smaller constants are compared only where making them takes LEAST_S, as statistics of a table."""
+LEAST_S = 50e-6
 MOST_BYTES = 256 << 20
 """Compared by their bytes altogether; what comes after that by how it was made."""
 READERS = ("numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "untyped_storage")
@@ -48,6 +49,8 @@ FROM_NOTHING = frozenset(
     )
 )  # fmt: skip
 """They take shape and dtype from their argument, not its values."""
+ENGINE = "_engine_run_backward"
+"""Function of torch.autograd that each backward pass goes through."""
 UNWRITTEN = frozenset(name for name in FROM_NOTHING if "empty" in name) | {
     f"aten.{name}" for name in ("empty", "empty_strided", "empty_permuted")
 }
@@ -138,6 +141,10 @@ class FlowNode:
     """Of the tensors that it takes."""
     onto: tuple[int, ...] = ()
     """Operators that made what it overwrites."""
+    made_s: float = 0.0
+    """Of a constant: CPU seconds in it and in its sources."""
+    grad_call: int = -1
+    """Number of the call of torch.autograd.grad whose backward pass it is part of; -1: of none."""
 
 
 @dataclass(slots=True)
@@ -231,6 +238,8 @@ class Flow:
         """Number of an operator -> operators whose value the program has when it begins."""
         self.backward_lines: tuple[FlowLine, ...] = ()
         """The user's lines on the stack in a backward pass, where it runs on this thread."""
+        self.grad_calls: list[tuple[FlowLine, ...]] = []
+        """Of each call of torch.autograd.grad: the user's lines that led to it, as in a chain."""
         self.notes = FlowNotes()
         self.step = 0
         self.steps = 0
@@ -245,6 +254,8 @@ class Flow:
         self._states: dict[int, FlowStorage] = {}
         self._facts: dict[Any, _Facts] = {}
         self._open: list[FlowCall] = []
+        self._passes: list[int] = []
+        """The backward passes that run, each with the number of its `grad_calls`; -1: none."""
         self._hashed = 0
         self._entered: dict[int, FlowConstant] = {}
         self._lines: dict[FlowLine, str] = {}
@@ -273,6 +284,9 @@ class Flow:
         hooks = torch.nn.modules.module
         undos.append(hooks.register_module_forward_pre_hook(self._call_begins).remove)
         undos.append(hooks.register_module_forward_hook(self._call_ends, always_call=True).remove)
+        engine = getattr(torch.autograd, ENGINE, None)
+        if engine is not None:
+            undos.append(replaced(torch.autograd, ENGINE, self._engine(engine)))
         self._undo = in_reverse(undos)
 
     def remove(self) -> None:
@@ -350,8 +364,10 @@ class Flow:
         made, unknown = self._made(results)
         changed = [state for _, state, written in uses.tensors if written]
         read = facts.read or unknown or uses.unknown or self._value_read(facts, uses)
-        for _, state, _ in uses.tensors if facts.name in HANDING else ():
+        for tensor, state, _ in uses.tensors if facts.name in HANDING else ():
             self._gives(state)
+            if state.constant and state.node >= 0 and not self._open:
+                self._enters(tensor, state)
         if not (made or changed or read):
             return  # a view
         if len(self.nodes) >= MOST_OPERATORS:
@@ -365,6 +381,7 @@ class Flow:
         node.constant = self._is_constant(node, facts, uses)
         if node.constant:
             node.sources = node.deps if facts.name not in FROM_NOTHING else ()
+            node.made_s = s + sum(self.nodes[source].made_s for source in node.sources)
             signature = self._signature(facts, uses, args, kwargs, results)
         wide = self._widened(node, uses, results)
         away = self._moved(node, uses, results) if self._accelerated else None
@@ -423,6 +440,7 @@ class Flow:
             self._in_loader(),
             counter=_counts(uses),
             chain=chain,
+            grad_call=self._passes[-1] if backward and self._passes else -1,
             shapes=tuple(shapes),
             onto=tuple(state.node for _, state, written in uses.tensors if written)
             if facts.name in OVERWRITING
@@ -526,7 +544,7 @@ class Flow:
         """Whether its result is one; constants that meet what is none are noted."""
         if node.backward or node.loader or uses.unknown:
             return False
-        if not facts.random and not facts.read:
+        if not facts.random and (not facts.read or _namespace(facts.name) in KNOWN):
             if facts.name in FROM_NOTHING:
                 return True
             for _, state, _ in uses.tensors:
@@ -617,7 +635,10 @@ class Flow:
         storage = storage_of(tensor)
         size = int(storage.nbytes())
         known = self.constants[-8:]
-        if size < LEAST_BYTES or any(constant.node == state.node for constant in known):
+        small = size < LEAST_BYTES
+        if small and self.nodes[state.node].made_s < LEAST_S:
+            return
+        if any(constant.node == state.node for constant in known):
             return
         digest = self._digest(tensor)
         layout = (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
@@ -627,7 +648,8 @@ class Flow:
             tuple(tensor.shape),
             str(tensor.dtype).removeprefix("torch."),
             size,
-            hash((*layout, state.signature if digest is None else digest)),
+            # Few bytes may be equal by chance.
+            hash((*layout, digest, state.signature if small or digest is None else None)),
             digest is not None,
         )
         self.constants.append(constant)
@@ -670,6 +692,27 @@ class Flow:
             call.end = len(self.nodes)
             if call.module == id(module):
                 break
+
+    def _engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """In place of the function that runs a backward pass; for torch.autograd.grad, too."""
+
+        @functools.wraps(original)
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            if not self.going or threading.get_ident() != self._thread:
+                return original(*args, **kwargs)
+            self._passes.append(-1)
+            if not kwargs.get("accumulate_grad", True):
+                self._safely(self._note_grad_call)
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._passes.pop()
+
+        return run_backward
+
+    def _note_grad_call(self) -> None:
+        self._passes[-1] = len(self.grad_calls)
+        self.grad_calls.append(self._chain(sys._getframe(1)))
 
     def _reader(self, name: str) -> Callable[..., Any]:
         """In place of a method by which a value leaves torch."""
@@ -718,7 +761,7 @@ def _facts(func: Any) -> _Facts:
     tags = set(getattr(func, "tags", ()))
     reading = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
     read = (bool(tags & reading) and packet != "aten._local_scalar_dense") or (
-        packet.partition(".")[0] not in KNOWN
+        _namespace(packet) not in KNOWN
     )
     aliases = [result.alias_info is not None for result in schema.returns]
     return _Facts(
@@ -728,6 +771,11 @@ def _facts(func: Any) -> _Facts:
         read,
         view=bool(aliases) and all(aliases) and not (written or read) and packet not in LIFTING,
     )
+
+
+def _namespace(name: str) -> str:
+    """As in aten, of aten.mm."""
+    return name.partition(".")[0]
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -19,6 +19,7 @@ from flatout_agent.watch.profile.flow import (
 )
 from flatout_agent.watch.profile.flow_beside import beside
 from flatout_agent.watch.profile.flow_gradients import WeightLooks, unused_gradients
+from flatout_agent.watch.profile.flow_growing import growing
 from flatout_agent.watch.profile.flow_inputs import padding, recomputed
 from flatout_agent.watch.profile.flow_loops import repeats
 from flatout_agent.watch.profile.flow_unread import unread, with_sources
@@ -68,6 +69,7 @@ def results(
         default_double=torch.get_default_dtype() is torch.float64,
         returns=returns(flow),
         repeats=repeats(flow, training) if whole else (),
+        growing=growing(flow),
         beside=rows,
         training=lines,
         gradients=None if by_hand else unused_gradients(flow, weights),
@@ -123,7 +125,11 @@ def constants(flow: Flow, operators_s: float) -> tuple[wire.ConstantSeen, ...]:
         for constant in flow.constants
         if constant.step == 0 and not constant.changed and not _general(flow, constant, varying)
     ]
-    again = Counter(_identity(flow, constant) for constant in flow.constants if constant.step == 1)
+    again = Counter(
+        _identity(flow, constant)
+        for constant in flow.constants
+        if constant.step == 1 == flow.nodes[constant.node].step
+    )
     groups: dict[str, list[FlowConstant]] = defaultdict(list)
     for constant in first:
         identity = _identity(flow, constant)
@@ -175,8 +181,11 @@ def _constant(flow: Flow, where: str, group: Sequence[FlowConstant]) -> wire.Con
     chain = sorted({index for constant in group for index in _chain(flow, constant.node)})
     nodes = [flow.nodes[index] for index in chain]
     largest = max(group, key=lambda constant: constant.bytes)
+    spent: dict[str, float] = defaultdict(float)
+    for node in nodes:
+        spent[node.where or where] += node.s
     return wire.ConstantSeen(
-        where=where,
+        where=max(reversed(spent), key=lambda line: spent[line]),
         lines=tuple(dict.fromkeys(node.where for node in nodes if node.where is not None)),
         operators=tuple(dict.fromkeys(node.name for node in nodes)),
         calls=len(group),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from flatout_agent import wire
 from flatout_agent.watch import places
@@ -13,6 +13,8 @@ LEAST = 0.01
 """Share of the step's operators, by time or by their operations, below which nothing is told."""
 MOST = 8
 """Rows."""
+GRADIENTS = "autograd.grad"
+"""What is told of calls of torch.autograd.grad."""
 Stack = tuple[FlowLine, ...]
 
 
@@ -21,13 +23,19 @@ def unread(flow: Flow, live: Collection[int], operators_s: float) -> tuple[wire.
 
     live: operators whose result somebody reads, or may read yet.
     """
-    futile = _futile(flow, live)
+    stacks = _stacks(flow, live)
+    futile = _futile(stacks, live)
     dead_calls = _dead_calls(flow, live)
     inside = {index for call in dead_calls for index in range(call.begin, call.end)}
-    rows = [_called(flow, calls, live, futile) for calls in _grouped(dead_calls, futile)]
+    rows = [_called(flow, calls, live, futile, stacks) for calls in _grouped(dead_calls, futile)]
     told = {row.where for row in rows}
     inside = with_sources(flow, inside)
-    rows += [row for row in _lines(flow, live, inside, futile) if row.where not in told]
+    outside = {
+        index: stack
+        for index, stack in stacks.items()
+        if index not in live and index not in inside and "empty" not in flow.nodes[index].name
+    }
+    rows += [row for row in _lines(flow, outside, futile) if row.where not in told]
     worth = [row for row in rows if row.s >= LEAST * operators_s or row.flops >= LEAST]
     return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
 
@@ -48,12 +56,28 @@ def _own(node: FlowNode) -> bool:
     return not (node.step or node.backward or node.loader or node.counter)
 
 
-def _futile(flow: Flow, live: Collection[int]) -> set[Stack]:
+def _stacks(flow: Flow, live: Collection[int]) -> dict[int, Stack]:
+    """Of each operator of the first step's own code: the user's lines, the innermost first.
+
+    With those that a call of torch.autograd.grad runs, where nothing that it computes is read, by
+    the lines of that call.
+    """
+    stacks = {index: node.chain for index, node in enumerate(flow.nodes) if _own(node)}
+    computed: dict[int, list[int]] = defaultdict(list)
+    for index, node in enumerate(flow.nodes):
+        if node.grad_call >= 0 and not node.step:
+            computed[node.grad_call].append(index)
+    for number, indexes in computed.items():
+        if not any(index in live for index in indexes):
+            stacks |= dict.fromkeys(indexes, flow.grad_calls[number])
+    return {index: stack for index, stack in sorted(stacks.items()) if stack}
+
+
+def _futile(stacks: Mapping[int, Stack], live: Collection[int]) -> set[Stack]:
     """Stacks of the user's lines, the innermost first, below which nothing is read."""
     below: dict[Stack, bool] = {}
-    for index, node in enumerate(flow.nodes):
-        if _own(node):
-            below[node.chain] = below.get(node.chain, False) or index in live
+    for index, chain in stacks.items():
+        below[chain] = below.get(chain, False) or index in live
     reads: dict[Stack, bool] = {}
     for chain, read in below.items():
         for at in range(len(chain)):
@@ -92,19 +116,21 @@ def _grouped(calls: Iterable[FlowCall], futile: Collection[Stack]) -> list[list[
 
 
 def _called(
-    flow: Flow, calls: Sequence[FlowCall], live: Collection[int], futile: Collection[Stack]
+    flow: Flow,
+    calls: Sequence[FlowCall],
+    live: Collection[int],
+    futile: Collection[Stack],
+    stacks: Mapping[int, Stack],
 ) -> wire.UnreadSeen:
     """Of calls with the same outermost line."""
     first = calls[0]
     at = _outermost(first.chain, futile)
     outer = first.chain[at:]
     nodes = [
-        node
-        for index, node in enumerate(flow.nodes)
-        if _own(node)
-        and (node.chain[-len(outer) :] == outer if at else _within(index, calls))
-    ]  # fmt: skip
-    flops = sum(node.flops for node in flow.nodes if node.step == 0)
+        flow.nodes[index]
+        for index, stack in stacks.items()
+        if (stack[-len(outer) :] == outer if at else _within(index, calls))
+    ]
     same = [_same_input(flow, call, live) for call in calls]
     functions = [line.function for line in reversed(first.chain[:at])]
     called = next((name for name in functions if not name.startswith("<")), "")
@@ -115,7 +141,7 @@ def _called(
         if at
         else len(calls),
         s=sum(node.s for node in nodes),
-        flops=sum(node.flops for node in nodes) / flops if flops else 0.0,
+        flops=_share(flow, nodes),
         root=first.root,
         gradients=first.gradients,
         same_input=all(call is not None for call in same),
@@ -155,26 +181,41 @@ def _inputs(flow: Flow, call: FlowCall) -> set[tuple[int, int]]:
 
 
 def _lines(
-    flow: Flow, live: Collection[int], inside: Collection[int], futile: Collection[Stack]
+    flow: Flow, stacks: Mapping[int, Stack], futile: Collection[Stack]
 ) -> list[wire.UnreadSeen]:
-    """Operators outside of such calls that are not read, by the user's outermost such line."""
-    groups: dict[str, list[FlowNode]] = defaultdict(list)
-    for index, node in enumerate(flow.nodes):
-        if not _own(node) or node.where is None or index in live or index in inside:
-            continue
-        if "empty" not in node.name:
-            groups[_text(node.chain[_outermost(node.chain, futile)])].append(node)
+    """Operators that are not read, by the user's outermost such line.
+
+    Calls of torch.autograd.grad by the function that they are in: x and y of one Laplacian.
+    """
+    outer = {index: stack[_outermost(stack, futile) :] for index, stack in stacks.items()}
+    gradients = {stack for index, stack in outer.items() if flow.nodes[index].grad_call >= 0}
+    groups: dict[object, list[int]] = defaultdict(list)
+    for index, stack in outer.items():
+        function = (stack[0].file, stack[0].function, *stack[1:])
+        groups[function if stack in gradients else _text(stack[0])].append(index)
+    return [_line(flow, indexes, outer) for indexes in groups.values()]
+
+
+def _line(flow: Flow, indexes: Sequence[int], outer: Mapping[int, Stack]) -> wire.UnreadSeen:
+    """Of these operators; where: the line with most of their time."""
+    nodes = [flow.nodes[index] for index in indexes]
+    spent: dict[str, float] = defaultdict(float)
+    for index in indexes:
+        spent[_text(outer[index][0])] += flow.nodes[index].s
+    calls = {node.grad_call for node in nodes if node.grad_call >= 0}
+    return wire.UnreadSeen(
+        what=GRADIENTS if calls else _names(nodes),
+        where=max(spent, key=lambda where: spent[where]),
+        calls=max(len(calls), 1),
+        s=sum(node.s for node in nodes),
+        flops=_share(flow, nodes),
+    )
+
+
+def _share(flow: Flow, nodes: Iterable[FlowNode]) -> float:
+    """Of the first step's floating-point operations."""
     flops = sum(node.flops for node in flow.nodes if node.step == 0)
-    return [
-        wire.UnreadSeen(
-            what=_names(nodes),
-            where=where,
-            calls=1,
-            s=sum(node.s for node in nodes),
-            flops=sum(node.flops for node in nodes) / flops if flops else 0.0,
-        )
-        for where, nodes in groups.items()
-    ]
+    return sum(node.flops for node in nodes) / flops if flops else 0.0
 
 
 def _names(nodes: Iterable[FlowNode]) -> str:

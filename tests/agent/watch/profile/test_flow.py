@@ -124,6 +124,54 @@ def test_what_is_read_is_not_told(read: str) -> None:
     assert loop.followed().unread == ()
 
 
+def slope(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    return torch.autograd.grad(y.sum(), x, create_graph=True)[0]
+
+
+class Derivatives:
+    """Of a model by its input; the first ones enter the loss."""
+
+    def __init__(self, use: Callable[[torch.Tensor], Any] = lambda second: second) -> None:
+        self.use = use
+
+    def __call__(self, loop: Loop) -> Any:
+        x = loop.x.requires_grad_()
+        first = slope(loop.model(x), x)
+        second = slope(first[:, 0], x)[:, 0]  # second derivatives
+        second = second + slope(first[:, 1], x)[:, 1]
+        first.square().mean().backward(retain_graph=True)
+        return self.use(second)
+
+
+def test_derivatives_that_nobody_reads() -> None:
+    (row,) = Loop(Derivatives()).followed().unread
+    assert (row.what, row.calls) == ("autograd.grad", 2)
+    assert text(row.where).startswith("second = "), "those of a function together"
+    assert row.s > 0
+    assert 0.1 < row.flops < 0.9
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda second: second.mean().item(),
+        lambda second: second.square().mean().backward(),
+        lambda second: TABLE[:, 0].copy_(second.detach()),
+    ],
+    ids=["printed", "in the loss", "kept"],
+)
+def test_derivatives_that_are_read(use: Callable[[torch.Tensor], Any]) -> None:
+    assert Loop(Derivatives(use)).followed().unread == ()
+
+
+def test_gradients_that_a_backward_pass_accumulates_are_not_told() -> None:
+    def backward(loop: Loop) -> None:
+        loop.model(loop.x).sum().backward()
+        loop.optimizer.zero_grad()
+
+    assert Loop(backward).followed().unread == ()
+
+
 def test_of_one_step_nothing_is_said_that_two_would_show() -> None:
     seen = Loop(lambda loop: (again(loop), causal(loop))).followed(steps=1)
     assert (seen.unread, seen.constants) == ((), ())
@@ -154,6 +202,47 @@ def test_python_values_that_are_the_same() -> None:
     (row,) = Loop(lambda loop: (loop.output * torch.tensor(values)).sum().item()).followed(
     ).constants  # fmt: skip
     assert row.operators == ("aten.lift_fresh",) or row.s == 0
+
+
+def standardised(loop: Loop) -> Any:
+    mean, std = LARGE.mean(0), LARGE.std(0)  # statistics
+    return ((loop.output - mean) / (std + 1e-6)).sum().item()
+
+
+LARGE = torch.rand(20_000, WIDTH)
+
+
+def test_statistics_of_the_whole_data_are_small_but_take_long() -> None:
+    rows = Loop(standardised).followed().constants
+    assert all(text(row.where).endswith("# statistics") for row in rows)
+    assert {"aten.mean", "aten.std"} <= {name for row in rows for name in row.operators}
+
+
+def test_a_number_of_the_whole_data_that_is_read() -> None:
+    (row,) = Loop(lambda loop: (loop.output / LARGE.std().item()).sum().item()).followed(
+    ).constants  # fmt: skip
+    assert row.operators == ("aten.std",)
+
+
+def test_counts_of_all_labels() -> None:
+    labels = torch.randint(0, WIDTH, (200_000,))
+
+    def weighted(loop: Loop) -> float:
+        return (loop.output / labels.bincount(minlength=WIDTH)).sum().item()
+
+    (row,) = Loop(weighted).followed().constants
+    assert row.operators == ("aten.bincount",)
+
+
+def grown(loop: Loop) -> float:
+    LARGE[0] += 1.0
+    return standardised(loop)
+
+
+def test_statistics_of_what_changes_are_no_constant() -> None:
+    assert Loop(grown).followed().constants == ()
+    sampled = Loop(lambda loop: (loop.output - LARGE[torch.randperm(20_000)].mean(0)).sum().item())
+    assert sampled.followed().constants == ()
 
 
 def from_counter(loop: Loop) -> Any:
@@ -257,6 +346,7 @@ def test_more_operators_than_are_followed(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_everything_is_put_back_and_the_result_is_the_same() -> None:
     before = [vars(torch.Tensor).get(name) for name in flow_module.READERS]
+    engine = vars(torch.autograd)[flow_module.ENGINE]
     plain = Loop()
     for _ in range(3):
         plain.step()
@@ -265,6 +355,7 @@ def test_everything_is_put_back_and_the_result_is_the_same() -> None:
     for expected, weight in zip(plain.model.parameters(), watched.model.parameters(), strict=True):
         assert torch.equal(expected, weight)
     assert [vars(torch.Tensor).get(name) for name in flow_module.READERS] == before
+    assert vars(torch.autograd)[flow_module.ENGINE] is engine
     assert not torch.nn.modules.module._global_forward_hooks
     assert not torch.nn.modules.module._global_forward_pre_hooks
 

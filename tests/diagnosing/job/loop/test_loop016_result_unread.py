@@ -68,3 +68,11 @@ def test_parts_of_a_model_that_are_called_are_told_with_the_function() -> None:
     row = dataclasses.replace(CALL, what="features()", module="Conv2d", forwards=4.0)
     job = cpu_profile(seen__flow=flow(row), seen__unused_forwards=4.0)
     assert {"LOOP016"} == set(codes(job)) & {"LOOP012", "LOOP016"}
+
+
+def test_derivatives_that_nobody_reads() -> None:
+    row = wire.UnreadSeen("autograd.grad", "pde.py:23", calls=2, s=0.02)
+    finding = only("result-unread", cpu_profile(seen__flow=flow(row)))
+    assert finding.where == "pde.py:23"
+    assert "derivatives" in finding.title
+    assert "step % 100" in changes(finding)

@@ -160,4 +160,4 @@ def _reason(row: ZerosSeen, took: float, left: float, built: float) -> str:
 def _cure(profile: Profile, row: ZerosSeen) -> Cure:
     kind = "bag" if row.kind == "sparse" and row.table else row.kind
     words, after = CURES.get(kind, CURES["sparse"])
-    return Cure(words, savings.lines(row.where, values.source(profile, row.where), *after))
+    return Cure(words, savings.lines(row.where, flow.line_source(profile, row.where), *after))

@@ -89,7 +89,7 @@ def _cure(profile: Profile, row: IgnoredSeen) -> Cure:
         "Select the positions that the loss needs before the layer: the loss stays the same.",
         savings.lines(
             row.head_where or row.loss_where,
-            values.source(profile, row.head_where or row.loss_where),
+            flow.line_source(profile, row.head_where or row.loss_where),
             mask,
             "logits = head(hidden[mask])",
             "loss = F.cross_entropy(logits, target[mask])",

@@ -19,9 +19,3 @@ def ms(profile: Profile, flow: FlowSeen, s: float, flops: float) -> float:
         return 0.0
     took = operators.total(profile, profile.operators)
     return min(max(s / flow.operators_s, 0.0), 1.0) * took
-
-
-def source(profile: Profile, where: str | None) -> str:
-    """The text of that line, as operators have it; empty: not known."""
-    places = (operator.where for operator in profile.operators)
-    return next((place.source for place in places if place is not None and str(place) == where), "")

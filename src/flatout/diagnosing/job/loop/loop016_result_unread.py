@@ -3,8 +3,10 @@
 ## What it sees
 
 Operators, mostly those of a whole forward pass, whose results reach neither a backward pass, nor
-the host (`item`, `numpy`, `print`), nor a variable that outlives the step. The data flow of two
-consecutive steps is followed for that; what the second step takes from the first counts as read.
+the host (`item`, `numpy`, `print`), nor a variable that outlives the step; and derivatives by
+`torch.autograd.grad` of which the same holds, as a Laplacian that is only printed now and then. The
+data flow of two consecutive steps is followed for that; what the second step takes from the first
+counts as read.
 
 ## Why it matters
 
@@ -40,6 +42,8 @@ from flatout.nouns.profile import Profile
 from flatout_agent.wire import UnreadSeen
 
 CHECK = Check(code="LOOP016", severity=Severity.WARNING, since="0.2.0")
+GRADIENTS = "autograd.grad"
+"""UnreadSeen.what of calls of torch.autograd.grad."""
 LEAST_OPERATORS = 0.10
 """Share of the step from which operators that are no call of a module are told."""
 
@@ -51,9 +55,9 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         assert seen is not None
         took, words = flow.unread_ms(profile, seen, row)
         saving = device_time.of_device(profile, took, words)
-        module = row.what.endswith("()")
+        whole = row.what.endswith("()") or row.what == GRADIENTS
         if not saving.worth or (
-            not module and saving.ms < LEAST_OPERATORS * profile.anatomy.step_ms
+            not whole and saving.ms < LEAST_OPERATORS * profile.anatomy.step_ms
         ):
             continue
         yield Diagnosis(
@@ -69,6 +73,8 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _title(row: UnreadSeen) -> str:
+    if row.what == GRADIENTS:
+        return "derivatives are computed by torch.autograd.grad, and nobody reads them"
     if not row.what.endswith("()"):
         return f"the result of {row.what} is read by nobody"
     again = "a second time on the same input, and " if row.same_input and not row.module else ""
@@ -89,6 +95,11 @@ def _cure(row: UnreadSeen) -> Cure:
         return Cure(
             "Remove this call; where its result is needed, use that of the first one.",
             savings.lines(row.where, "again = model(x)"),
+        )
+    if row.what == GRADIENTS:
+        return Cure(
+            "Compute these derivatives only in the steps that read them, or remove them.",
+            savings.lines(row.where, "", "if step % 100 == 0:  # around these calls"),
         )
     call = f"{row.what.removesuffix('()')}(...)" if row.module else "model(x)"
     return Cure(

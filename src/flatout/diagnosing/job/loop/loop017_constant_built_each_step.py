@@ -4,10 +4,11 @@
 
 Operators that make a tensor from numbers, or from tensors that training does not change, and give
 the same shape, dtype and bytes in two consecutive steps: masks, positions, tables, one-hot
-targets, converted constants. Random ones, what the loader gives, what is only filled with a number,
-what is written to later, and what a layer makes of a fixed input by code that it also runs on what
-changes do not count. Tensors on an accelerator are compared by the operators and numbers that make
-them, and then told as likely.
+targets, converted constants, the mean of the whole data set. Random ones, what the loader gives,
+what is only filled with a number, what is written to later, and what a layer makes of a fixed input
+by code that it also runs on what changes do not count. Of less than 1 KiB only what takes time to
+make counts, where it is made of the same tensors. Tensors on an accelerator are compared by the
+operators and numbers that make them, and then told as likely.
 
 ## Why it matters
 
@@ -59,7 +60,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             continue
         likely = "" if row.compared else "likely "
         yield Diagnosis(
-            title=f"a tensor of {row.shape} that is {likely}the same in each step is built anew",
+            title=f"{_what(row)} that is {likely}the same in each step is built anew",
             evidence=f"{row.dtype} {row.shape}, {row.calls:.3g} a step, {units.size(row.bytes)}, "
             f"by {', '.join(row.operators[:6])} on {_lines(row)}: "
             f"{units.milliseconds(took)}; {_equal(row)} in two consecutive steps",
@@ -67,7 +68,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
                 "Build it once: before the loop, or in a module as a buffer.",
                 savings.lines(
                     row.where,
-                    _source(profile, row),
+                    flow.line_source(profile, row.where),
                     'self.register_buffer("constant", ..., persistent=False)  # in __init__',
                 ),
             ),
@@ -76,6 +77,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             saves_ms=saving.ms,
             reason=saving.reason,
         )
+
+
+def _what(row: ConstantSeen) -> str:
+    return f"a tensor of {row.shape}" if row.shape else "a number"
 
 
 def _equal(row: ConstantSeen) -> str:
@@ -87,10 +92,3 @@ def _equal(row: ConstantSeen) -> str:
 def _lines(row: ConstantSeen) -> str:
     others = [line for line in row.lines if line != row.where]
     return row.where + (f" (and {', '.join(others[:3])})" if others else "")
-
-
-def _source(profile: Profile, row: ConstantSeen) -> str:
-    for operator in profile.operators:
-        if operator.where is not None and str(operator.where) == row.where:
-            return operator.where.source
-    return ""
