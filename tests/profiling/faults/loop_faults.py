@@ -35,7 +35,8 @@ def norm(x, weight):
 
 
 def norm_by_hand(x, weight):
-    return weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)  # fault: norm
+    x = x - x.mean(-1, keepdim=True)
+    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))  # fault: norm
 
 
 def as_it_is(x):

@@ -18,6 +18,7 @@ CHECK = "library-called-in-step"
     [
         ("sklearn", "computing metrics in sklearn", "once an epoch"),
         ("logging", "logging in logging", "Log less often"),
+        ("torchmetrics", "computing metrics in torchmetrics", "validate_args=False"),
         ("copy", "copying objects in copy", "AveragedModel"),
         ("unheard_of", "f1_score() of unheard_of", "every 50 steps"),
     ],

@@ -25,9 +25,10 @@ def test_cpu_float32_products() -> None:
         assert findings("cpu-float32-products", changed(job, **facts)) == ()
 
 
-def test_singular_values_are_no_products() -> None:
+@pytest.mark.parametrize("name", ["aten::_linalg_svd", "aten::_fft_r2c"])
+def test_singular_values_and_spectra_are_no_products(name: str) -> None:
     job = cpu_profile(job__bf16=True, job__models__0__conv2d=0, ceilings=ceilings(CPU_BF16, "cpu"))
-    decomposing = of(job, operator("aten::_linalg_svd", Kind.MATMUL, 200.0))
+    decomposing = of(job, operator(name, Kind.MATMUL, 200.0))
     assert findings("cpu-float32-products", decomposing) == ()
 
 

@@ -5,8 +5,9 @@
 Training on a CPU: a quarter of the step or more passes in calling operators: in torch's Python and
 its dispatch, between operators and (1.5 us for each) inside of them, on one core. The script's own
 Python (HOST009), other packages (HOST010) and operators called one by one outside of the model
-(HOST011) are not counted: compiling the model does not cure them. Where stacks were sampled, an
-operator counts for 30 us at most: more is not its call, but a machine that does other work.
+(HOST011) are not counted: compiling the model does not cure them. Nor is the optimizer (KERN010),
+nor a recurrent layer of torch, which goes through its time steps itself. Where stacks were sampled,
+an operator counts for 30 us at most: more is not its call, but a machine that does other work.
 
 ## Why it matters
 

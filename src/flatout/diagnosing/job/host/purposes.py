@@ -14,8 +14,6 @@ ADDED = 0.9
 """Of clones of gradients: backward adds instead."""
 IN_PLACE = 0.7
 """Of an average or a copy that makes new tensors: what goes where it is made in place at once."""
-ONE_BY_ONE = 0.5
-"""Of an average that torch makes tensor by tensor: what goes where one call makes it."""
 UNREAD = "neither the loss nor the update of the weights takes what it computes"
 ARITHMETIC = re.compile(r"aten\.(_foreach_)?(mul|add|sub|rsub|lerp|div|addcmul)_?")
 COPIES = re.compile(
@@ -135,7 +133,7 @@ def _of_averaged_model(work: WorkBeside) -> Purpose | None:
     if at_once or not any(MADE.fullmatch(name) for name in work.operators):
         return None  # all at once, by its multi_avg_fn
     what = "averaging the weights one by one"
-    return Purpose(what, AVERAGED_MODEL_CURE, AVERAGED_MODEL_LINES, ONE_BY_ONE)
+    return Purpose(what, AVERAGED_MODEL_CURE, AVERAGED_MODEL_LINES, IN_PLACE)
 
 
 def _way(work: WorkBeside) -> str:
