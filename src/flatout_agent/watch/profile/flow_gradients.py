@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -84,7 +84,7 @@ def _key(state: Any) -> int:
 
 
 def _idle(
-    flow: Flow, modules: Iterable[torch.nn.Module], before: WeightLooks | None
+    flow: Flow, modules: Sequence[torch.nn.Module], before: WeightLooks | None
 ) -> dict[int, torch.Tensor]:
     """Parameters with a gradient which is in no optimizer, and neither changed nor read."""
     weights = {id(weight): weight for module in modules for weight in module.parameters()}
@@ -95,8 +95,8 @@ def _idle(
     }
     if not with_gradient:
         return {}
-    if gc.get_freeze_count():
-        return {}  # there may be optimizers among what is frozen
+    if _frozen(modules):
+        return {}  # its optimizers may be as well, and are not found then
     owned = {id(weight) for optimizer in _optimizers() for weight in _updated(optimizer)}
     candidates = {key: weight for key, weight in with_gradient.items() if key not in owned}
     changed, used = _changed(flow), _used(flow)
@@ -125,6 +125,14 @@ def _optimizers() -> Iterator[Any]:
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.optim.Optimizer):
             yield thing
+
+
+def _frozen(modules: Iterable[torch.nn.Module]) -> bool:
+    """Whether `gc.freeze` has hidden one of these from `gc.get_objects`."""
+    hidden = {id(module) for module in modules} if gc.get_freeze_count() else set()
+    return bool(hidden) and not hidden <= {
+        key for thing in gc.get_objects() if (key := id(thing)) in hidden
+    }
 
 
 def _updated(optimizer: Any) -> Iterator[torch.Tensor]:
