@@ -89,11 +89,15 @@ def test_the_optimizers_own_loop_is_no_loop_of_the_scripts() -> None:
     assert "in a Python loop" not in finding.evidence
 
 
-@pytest.mark.parametrize(("layer", "told"), [("aten::gru", False), ("", True)])
+@pytest.mark.parametrize(
+    ("layer", "often", "told"),
+    [("aten::gru", 1.0, False), ("aten::gru", 6.0, True), ("aten::gru_cell", 1.0, True)],
+)
 def test_time_steps_that_torch_goes_through_are_not_called_from_python(
-    layer: str, told: bool
+    layer: str, often: float, told: bool
 ) -> None:
     profile = made.cpu_profile({Kind.PYTHON: 120.0})
     steps = of_line("h, _ = self.gru(x)", Kind.OTHER, "aten::addmm", "aten::tanh", layer=layer)
+    steps = (*steps[:-1], dataclasses.replace(steps[-1], calls=often))
     slow = dataclasses.replace(profile, operators=steps)
     assert bool(made.findings("python-between-operators", slow)) is told

@@ -28,6 +28,8 @@ THROUGH_ALL = re.compile(
 """Functions of torch's that take all weights at once, and go through them themselves."""
 RECURRENT = re.compile(r"aten::(gru|lstm|rnn_tanh|rnn_relu)")
 """Layers of torch's that go through the time steps themselves."""
+FEW = 2
+"""Calls of such a layer a step on one line: more are a loop of the script's over sequences."""
 BUSIEST = 0.2
 """Of the operators of a forward pass."""
 SMALL_MS = 0.03
@@ -142,7 +144,7 @@ def is_of_torch(operators: Sequence[Operator]) -> bool:
     if any(THROUGH_ALL.search(source) for source in sources):
         return min(calls, default=0.0) < REPEATED
     recurrent = sum(row.calls for row in operators if RECURRENT.fullmatch(row.name))
-    return 0 < recurrent < REPEATED
+    return 0 < recurrent <= FEW
 
 
 def called_by(profile: Profile, group: LineGroup) -> list[Operator]:
