@@ -274,6 +274,8 @@ class PaddingSeen:
     masked: bool = False
     """A mask of the same shape leaves out the padding."""
     left: bool = False
+    length: int = 0
+    """Of the input."""
     longest: int = 0
     """Of all rows."""
     padded: float = 0.0

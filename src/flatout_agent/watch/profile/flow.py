@@ -64,7 +64,9 @@ OVERWRITING = frozenset(f"aten.{name}" for name in ("copy_", "fill_", "zero_"))
 """What they write to has lost its value, or a part of it: they do not read it."""
 COLLECTIVE = "c10d."
 """Operators that write to their arguments, which their schema does not say."""
-HANDING = frozenset(("aten._local_scalar_dense", "aten.equal"))
+NUMBERS = frozenset(("aten._local_scalar_dense", "aten.item", "aten.is_nonzero"))
+"""They give the program the number in a tensor; all but the first only in inference mode."""
+HANDING = NUMBERS | {"aten.equal"}
 """They give the program a value."""
 LIFTING = ("aten.lift_fresh",)
 """It gives a tensor made of Python's values to the operators."""
@@ -562,7 +564,7 @@ class Flow:
 
         Modules ask for conditions of their own inputs (`if mask.any()`): no use of their result.
         """
-        if facts.name != "aten._local_scalar_dense":
+        if facts.name not in NUMBERS:
             return False
         return not self._open or any(tensor.is_floating_point() for tensor, _, _ in uses.tensors)
 

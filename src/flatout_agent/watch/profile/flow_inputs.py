@@ -83,6 +83,7 @@ def _padding(flow: Flow, looks: Sequence[InputLook]) -> wire.PaddingSeen | None:
         constant=looks[0].constant,
         masked=all(look.masked for look in looks),
         left=looks[0].left,
+        length=looks[0].shape[1],
         longest=longest,
         padded=sum(1 - max(look.lengths) / look.shape[1] for look in looks) / len(looks),
         filled=sum(map(_filled, looks)) / len(looks),

@@ -95,8 +95,15 @@ def test_a_part_of_a_model_that_nobody_reads() -> None:
     assert [set(row.what.split(", ")) for row in products] == [{"mm", "_softmax"}]
 
 
+def inferred(loop: Loop, read: Callable[[torch.Tensor], Any]) -> Any:
+    with torch.inference_mode():
+        return read(again(loop).sum())
+
+
 READS: dict[str, Callable[[Loop], Any]] = {
     "item": lambda loop: again(loop).sum().item(),
+    "item in inference": lambda loop: inferred(loop, torch.Tensor.item),
+    "branch in inference": lambda loop: inferred(loop, bool),
     "numpy": lambda loop: again(loop).detach().numpy().sum(),
     "array": lambda loop: memoryview(again(loop).detach().numpy()).nbytes,
     "tolist": lambda loop: len(again(loop).tolist()),

@@ -9,7 +9,15 @@ from flatout_agent import wire
 
 CHECK = "padded-beyond-longest"
 ROW = wire.PaddingSeen(
-    "train.py:37", "[0][0]", "16x160", longest=60, padded=0.6, filled=0.2, s=0.24, flops=0.9
+    "train.py:37",
+    "[0][0]",
+    "16x160",
+    length=160,
+    longest=60,
+    padded=0.6,
+    filled=0.2,
+    s=0.24,
+    flops=0.9,
 )
 
 

@@ -62,7 +62,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     )
     if not saving.worth:
         return
-    length = int(row.shape.rpartition("x")[2] or 0)
+    length = row.length
     yield Diagnosis(
         title=f"batches are padded to {length}, though the longest row seen has {row.longest}",
         evidence=f"an input {row.shape} {'begins' if row.left else 'ends'} with {row.constant} in "
