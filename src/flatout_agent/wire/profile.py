@@ -121,12 +121,18 @@ class LoopSeen:
     """Mean step while it runs, where the others were taken without it."""
     debug_variables: tuple[str, ...] = ()
     """NAME=value."""
+    tracers: tuple[str, ...] = ()
+    """What looks at each line or allocation of Python: tracemalloc, trace functions."""
+    tracers_where: str | None = None
+    """file:line that switches one of them on."""
     deterministic: bool = False
     eval_s: float = 0.0
     """In evaluation, per step."""
     eval_where: str | None = None
     eval_called: str | None = None
     """file:line of the training loop that leads there."""
+    eval_after_epoch: bool = False
+    """That line stands outside of the innermost of the training's loops: after each turn of it."""
     eval_every: float | None = None
     """Steps from one evaluation of a model that is trained to the next; None: not seen twice."""
     eval_trained: bool = True

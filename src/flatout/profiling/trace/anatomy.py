@@ -17,6 +17,8 @@ ADDED_TO = {
 """By whether an accelerator trains: the parts that recording prolongs, the likeliest first."""
 BLOCKED_NS = 100_000
 """A launch that takes longer waits: the device's queue is full."""
+SHORT, SHARE = 0.1, 0.5
+"""Recording an operator costs at most half of what the shortest tenth takes."""
 UNAFFECTED = {True: (), False: (Kind.WAIT_DATA,)}
 """The parts that recording does not prolong: where a CPU trains, its wait for a batch."""
 
@@ -28,7 +30,7 @@ def anatomy(attribution: Attribution, step_ms: float | None = None) -> Anatomy:
     target_ms = recorded_ms if step_ms is None or step_ms <= 0 else step_ms
     launches = _launches(attribution)
     times, overhead_ms = _without_overhead(
-        times, launches, recorded_ms, target_ms, attribution.on_device
+        times, launches, recorded_ms, target_ms, None if attribution.on_device else attribution
     )
     operations, traffic = _flops(attribution), _traffic(attribution)
     parts = [
@@ -104,26 +106,35 @@ def _without_overhead(
     launches: dict[Kind, float],
     recorded_ms: float,
     target_ms: float,
-    on_device: bool,
+    on_cpu: Attribution | None,
 ) -> tuple[dict[Kind, float], float]:
     """Times that sum to `target_ms`, without the overhead of recording; and that overhead.
 
-    On a CPU the recorder's cost is the same for each operator. Any remaining excess is not
-    overhead: these steps were slower, and their parts are scaled.
+    On a CPU the recorder's cost is the same for each operator, and no more than a part of what the
+    shortest take. Any remaining excess is not overhead: these steps were slower, and their parts
+    are scaled.
     """
+    on_device = on_cpu is None
     excess_ms, corrected = max(recorded_ms - target_ms, 0.0), dict(times)
     rest_ms = excess_ms
     for kind in ADDED_TO[on_device]:
         rest_ms -= (deducted_ms := min(rest_ms, corrected.get(kind, 0.0)))
         corrected[kind] = corrected.get(kind, 0.0) - deducted_ms
-    if not on_device:
+    if on_cpu is not None:
         excluded = (*UNAFFECTED[on_device], *ADDED_TO[on_device])
         counts = {kind: count for kind, count in launches.items() if kind not in excluded}
-        per_launch_ms = rest_ms / (sum(counts.values()) or 1.0)
+        per_launch_ms = min(rest_ms / (sum(counts.values()) or 1.0), _most_recording_ms(on_cpu))
         for kind, count in counts.items():
             rest_ms -= (deducted_ms := min(per_launch_ms * count, corrected.get(kind, 0.0)))
             corrected[kind] = corrected.get(kind, 0.0) - deducted_ms
     return _scaled(corrected, target_ms, UNAFFECTED[on_device]), excess_ms - max(rest_ms, 0.0)
+
+
+def _most_recording_ms(attribution: Attribution) -> float:
+    """What recording one operator of a CPU can have cost: its own time has the cost in it."""
+    rows, events = _operators(attribution), attribution.recording.events
+    durations = events.end[rows] - events.begin[rows]
+    return SHARE * float(np.quantile(durations, SHORT)) / 1e6 if len(durations) else 0.0
 
 
 def _scaled(
@@ -143,12 +154,15 @@ def _launches(attribution: Attribution) -> dict[Kind, float]:
     if attribution.on_device:
         ranks = attribution.work.rank[attribution.counted]
     else:
-        rows = attribution.host.rows[
-            attribution.window.inside(attribution.recording.events.begin[attribution.host.rows])
-        ]
-        ranks = attribution.rank[rows]
+        ranks = attribution.rank[_operators(attribution)]
     counts = np.bincount(ranks, minlength=len(attribution.order)) / attribution.window.steps
     return {kind: float(counts[number]) for number, kind in enumerate(attribution.order)}
+
+
+def _operators(attribution: Attribution) -> Ints:
+    """Rows of the operators that compute, in the window."""
+    rows = attribution.host.rows
+    return rows[attribution.window.inside(attribution.recording.events.begin[rows])]
 
 
 def _hidden(attribution: Attribution, kind: Kind) -> float:

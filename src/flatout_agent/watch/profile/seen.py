@@ -10,11 +10,12 @@ from flatout_agent import wire
 from flatout_agent.watch import places
 from flatout_agent.watch.loop_record import Step
 from flatout_agent.watch.profile import compile, process, settings
+from flatout_agent.watch.profile.ast_loops import loops_around
 from flatout_agent.watch.profile.keeping import CallSite, keeping_place
 from flatout_agent.watch.profile.loop import LoopNotes
 from flatout_agent.watch.profile.opens import WorkerOpens, calls_in_workers
 from flatout_agent.watch.profile.sharing import CoreSharing
-from flatout_agent.watch.profile.switches import anomaly_line
+from flatout_agent.watch.profile.switches import anomaly_line, tracing_line
 from flatout_agent.watch.tensors import peak_bytes
 
 
@@ -141,6 +142,9 @@ class Window:
             "eval_every": every,
             "eval_trained": self.loop.tested,
             "eval_called": f"{places.display(site.path)}:{site.line}" if site else None,
+            "eval_after_epoch": site is not None
+            and self.loop.record.mean_micro_steps() == 1
+            and after_epoch(site, self.loop.loss_at),
         }
 
     def _cores(self, count: int) -> wire.CoresSeen | None:
@@ -166,7 +170,7 @@ class Window:
 
     def _process(self) -> dict[str, Any]:
         """Memory, torch.compile and settings of the process as it is now."""
-        device = self.device
+        device, tracers = self.device, settings.tracers()
         return {
             "memory_peak_bytes": peak_bytes(self.loop.job),
             "memory_total_bytes": process.memory_total_bytes(device),
@@ -175,6 +179,8 @@ class Window:
             "recompiles": compile.recompiles(),
             "graph_breaks": compile.graph_breaks(),
             "debug_variables": settings.debug_variables(),
+            "tracers": tracers,
+            "tracers_where": tracing_line() if tracers else None,
             "deterministic": settings.deterministic(),
         }
 
@@ -231,3 +237,15 @@ def calling_site(inner: Sequence[CallSite], training: Sequence[CallSite]) -> Cal
         if line is not None:
             return inner[number - 1] if number and line == site.line else site
     return None
+
+
+def after_epoch(site: CallSite, training: Sequence[CallSite]) -> bool:
+    """Whether a call stands in a loop around that of the training's steps, after each turn of it.
+
+    So epochs look that are written by hand, without a loader.
+    """
+    for step in training:
+        if (step.path, step.function) == (site.path, site.function):
+            loops = loops_around(step.path, step.line)
+            return len(loops) > 1 and site.line not in loops[0] and site.line in loops[1]
+    return False

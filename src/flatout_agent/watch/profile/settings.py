@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tracemalloc
 from collections.abc import Mapping
 
 import torch
@@ -50,6 +51,23 @@ def debug_variables(environ: Mapping[str, str] | None = None) -> tuple[str, ...]
     if sys.flags.dev_mode:
         variables.append("PYTHONDEVMODE=1")
     return tuple(variables)
+
+
+def tracers() -> tuple[str, ...]:
+    """What looks at each line or allocation of Python's while the program runs."""
+    names = []
+    if tracemalloc.is_tracing():
+        frames = tracemalloc.get_traceback_limit()
+        names.append(f"tracemalloc ({frames} frame{'s' if frames > 1 else ''})")
+    function = sys.gettrace()
+    if function is not None:
+        names.append(f"sys.settrace ({getattr(function, '__module__', type(function).__module__)})")
+    if sys.version_info >= (3, 12):
+        tools = (sys.monitoring.DEBUGGER_ID, sys.monitoring.COVERAGE_ID)
+        names += [
+            f"sys.monitoring ({tool})" for tool in map(sys.monitoring.get_tool, tools) if tool
+        ]
+    return tuple(names)
 
 
 def deterministic() -> bool:

@@ -52,6 +52,11 @@ def single_loader_line() -> str | None:
     return lines[0] if len(lines) == 1 else None
 
 
+def tracing_line() -> str | None:
+    """file:line that starts tracemalloc or sets a trace function; None: no such call is found."""
+    return _line(_traces)
+
+
 def affinity_line() -> str | None:
     """file:line that binds the process to some cores; None: no such call is found."""
     return _line(lambda call: _called(call) in AFFINITY)
@@ -138,6 +143,12 @@ def _switches_anomaly(call: ast.Call) -> bool:
         and word.value.value is True
         for word in call.keywords
     )
+
+
+def _traces(call: ast.Call) -> bool:
+    owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    off = any(isinstance(value, ast.Constant) and value.value is None for value in call.args)
+    return not off and f"{owner}.{_called(call)}" in ("tracemalloc.start", "sys.settrace")
 
 
 def _checkpoints(call: ast.Call) -> bool:

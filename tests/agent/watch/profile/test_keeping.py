@@ -14,6 +14,7 @@ from flatout_agent.watch.profile.switches import (
     double_line,
     parsed,
     single_loader_line,
+    tracing_line,
 )
 
 STYLES = {
@@ -209,6 +210,22 @@ def test_the_line_of_a_librarys_checkpoints(
 ) -> None:
     path = program(source, tmp_path, monkeypatch)
     place = checkpointing_line()
+    assert place is None if number is None else place == f"{path}:{number}"
+
+
+@pytest.mark.parametrize(
+    ("source", "number"),
+    [
+        ("import tracemalloc\ntracemalloc.start(25)\n", 2),
+        ("server.start()\nsys.settrace(None)\nsys.settrace(follow)\n", 3),
+        ("tracemalloc.stop()\nsys.settrace(None)\n", None),
+    ],
+)
+def test_the_line_that_traces_python(
+    source: str, number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = program(source, tmp_path, monkeypatch)
+    place = tracing_line()
     assert place is None if number is None else place == f"{path}:{number}"
 
 

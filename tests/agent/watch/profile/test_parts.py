@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import builtins
 import gc
+import sys
 import threading
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -20,8 +22,13 @@ from flatout_agent.watch.profile.graphs import Forwards, Losses
 from flatout_agent.watch.profile.keeping import CallSite, keeping_line
 from flatout_agent.watch.profile.process import Collections, worker_cpu_s
 from flatout_agent.watch.profile.recording import ProfilerRecording, other_profiler
-from flatout_agent.watch.profile.seen import calling_site, step_times_s, steps_between
-from flatout_agent.watch.profile.settings import debug_variables
+from flatout_agent.watch.profile.seen import (
+    after_epoch,
+    calling_site,
+    step_times_s,
+    steps_between,
+)
+from flatout_agent.watch.profile.settings import debug_variables, tracers
 
 
 @pytest.fixture
@@ -242,6 +249,22 @@ def test_debug_variables_that_cost_something() -> None:
     assert debug_variables(environ) == ("CUDA_LAUNCH_BLOCKING=1",)
 
 
+def test_what_traces_python() -> None:
+    def follow(frame: object, event: str, argument: object) -> None:
+        """As a debugger does."""
+
+    before = sys.gettrace()
+    try:
+        tracemalloc.start(3)
+        sys.settrace(follow)
+        names = tracers()
+    finally:
+        sys.settrace(before)
+        tracemalloc.stop()
+    assert names[:2] == ("tracemalloc (3 frames)", f"sys.settrace ({__name__})")
+    assert "tracemalloc" not in str(tracers())
+
+
 @pytest.mark.gpu
 def test_a_recording_on_a_gpu(tmp_path: Path) -> None:
     import gzip
@@ -293,3 +316,26 @@ def test_where_the_training_loop_calls(
 ) -> None:
     found = calling_site(inner, training)
     assert (found.line if found is not None else None) == line
+
+
+EPOCHS = """
+def train(model):
+    for epoch in range(8):
+        for batch in batches:
+            update(model, batch)
+            if epoch:
+                score(model)
+        score(model)
+    score(model)
+"""
+
+
+@pytest.mark.parametrize(("line", "after"), [(7, False), (8, True), (9, False)])
+def test_what_stands_after_a_turn_of_the_training_loop(
+    line: int, after: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(EPOCHS)
+    training = [CallSite("step.py", 3, "update"), CallSite(str(path), 5, "train")]
+    assert after_epoch(CallSite(str(path), line, "train"), training) is after
+    assert not after_epoch(CallSite("other.py", line, "train"), training)

@@ -30,6 +30,8 @@ def test_one_that_returns_every_few_steps() -> None:
     assert finding.title == "evaluation after every 2 steps takes 17% of the time"
     assert finding.where == "train.py:90"
     assert "train.py:50" in finding.evidence
+    epoch = changed(often, seen__eval_every=15.0, seen__eval_after_epoch=True)
+    assert findings("evaluation-too-often", epoch) == ()
 
 
 def test_a_teacher_is_no_evaluation() -> None:

@@ -2,7 +2,7 @@
 
 ## What it sees
 
-Evaluation between the steps of the first epoch, not at its end, and a quarter of the time or more
+Evaluation between the steps of an epoch, not at its end, and a quarter of the time or more
 spent in it; a tenth where it returns after 20 steps or fewer. What it takes is counted over the
 steps from one to the next. Text that the model generates in a callback, to be looked at, is
 evaluation, too. Calls of a model that is not trained, a teacher or a target network, do not count.
@@ -60,7 +60,9 @@ LONGEST = 36
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for the loop."""
     watched = profile.seen
-    if watched is None or watched.eval_s <= 0 or watched.epochs > 1 or not watched.eval_trained:
+    if watched is None or watched.eval_s <= 0 or not watched.eval_trained:
+        return
+    if watched.epochs > 1 or watched.eval_after_epoch:
         return
     step, took = profile.anatomy.step_ms, watched.eval_s * 1000
     often = watched.eval_every is not None and watched.eval_every <= OFTEN
