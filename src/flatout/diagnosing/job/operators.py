@@ -133,10 +133,23 @@ def _facts(profile: Profile, operator: Operator) -> str:
     return f"{operator.name} {units.milliseconds(ms(profile, operator))}{line}{shape}"
 
 
-def shape(text: str) -> tuple[tuple[int, ...], ...]:
+Shape = tuple[int, ...]
+
+
+def shape(text: str) -> tuple[Shape, ...]:
     """Of "32x64, 64x128": ((32, 64), (64, 128)); what is no shape is an empty one."""
     matches = (re.fullmatch(r"\d+(x\d+)*", part.strip()) for part in text.split(","))
     return tuple(tuple(map(int, match[0].split("x"))) if match else () for match in matches)
+
+
+def first_inputs(operator: Operator) -> list[Shape]:
+    """Shapes of its first input, in all of its calls; an empty one where that is no tensor."""
+    return [shape(text)[0] for text in operator.shapes]
+
+
+def inputs(operator: Operator) -> list[Shape]:
+    """Shapes of the tensors that it takes, in all of its calls; numbers are left out."""
+    return [tensor for text in operator.shapes for tensor in shape(text) if tensor]
 
 
 def elements(dimensions: Sequence[int]) -> int:

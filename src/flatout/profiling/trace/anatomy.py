@@ -29,9 +29,7 @@ def anatomy(attribution: Attribution, step_ms: float | None = None) -> Anatomy:
     recorded_ms = attribution.per_step(attribution.window.end - attribution.window.begin)
     target_ms = recorded_ms if step_ms is None or step_ms <= 0 else step_ms
     launches = _launches(attribution)
-    times, overhead_ms = _without_overhead(
-        times, launches, recorded_ms, target_ms, None if attribution.on_device else attribution
-    )
+    times, overhead_ms = _without_overhead(attribution, times, launches, recorded_ms, target_ms)
     operations, traffic = _flops(attribution), _traffic(attribution)
     parts = [
         Part(
@@ -102,11 +100,11 @@ def _times(attribution: Attribution) -> dict[Kind, float]:
 
 
 def _without_overhead(
+    attribution: Attribution,
     times: dict[Kind, float],
     launches: dict[Kind, float],
     recorded_ms: float,
     target_ms: float,
-    on_cpu: Attribution | None,
 ) -> tuple[dict[Kind, float], float]:
     """Times that sum to `target_ms`, without the overhead of recording; and that overhead.
 
@@ -114,16 +112,18 @@ def _without_overhead(
     shortest take. Any remaining excess is not overhead: these steps were slower, and their parts
     are scaled.
     """
-    on_device = on_cpu is None
+    on_device = attribution.on_device
     excess_ms, corrected = max(recorded_ms - target_ms, 0.0), dict(times)
     rest_ms = excess_ms
     for kind in ADDED_TO[on_device]:
         rest_ms -= (deducted_ms := min(rest_ms, corrected.get(kind, 0.0)))
         corrected[kind] = corrected.get(kind, 0.0) - deducted_ms
-    if on_cpu is not None:
+    if not on_device:
         excluded = (*UNAFFECTED[on_device], *ADDED_TO[on_device])
         counts = {kind: count for kind, count in launches.items() if kind not in excluded}
-        per_launch_ms = min(rest_ms / (sum(counts.values()) or 1.0), _most_recording_ms(on_cpu))
+        per_launch_ms = min(
+            rest_ms / (sum(counts.values()) or 1.0), _most_recording_ms(attribution)
+        )
         for kind, count in counts.items():
             rest_ms -= (deducted_ms := min(per_launch_ms * count, corrected.get(kind, 0.0)))
             corrected[kind] = corrected.get(kind, 0.0) - deducted_ms

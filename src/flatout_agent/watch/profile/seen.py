@@ -180,7 +180,9 @@ class Window:
             "graph_breaks": compile.graph_breaks(),
             "debug_variables": settings.debug_variables(),
             "tracers": tracers,
-            "tracers_where": tracing_line() if tracers else None,
+            "tracers_where": self.loop.recorder.safely("profile: tracing", tracing_line)
+            if tracers
+            else None,
             "deterministic": settings.deterministic(),
         }
 

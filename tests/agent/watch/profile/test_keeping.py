@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -159,20 +160,64 @@ def test_what_keeps_nothing(style: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("source", "number"),
+    ("find", "source", "number"),
     [
-        ("x = 1\ntorch.autograd.set_detect_anomaly(True)\n", 2),
-        ("with torch.autograd.detect_anomaly():\n    train()\n", 1),
-        ("torch.autograd.set_detect_anomaly(False)\nset_detect_anomaly(mode=args.debug)\n", 2),
-        ("trainer = Trainer(max_epochs=3,\n                  detect_anomaly=True)\n", 1),
-        ("torch.autograd.set_detect_anomaly(False)\n", None),
+        (anomaly_line, "x = 1\ntorch.autograd.set_detect_anomaly(True)\n", 2),
+        (anomaly_line, "with torch.autograd.detect_anomaly():\n    train()\n", 1),
+        (
+            anomaly_line,
+            "torch.autograd.set_detect_anomaly(False)\nset_detect_anomaly(mode=args.debug)\n",
+            2,
+        ),
+        (
+            anomaly_line,
+            "trainer = Trainer(max_epochs=3,\n                  detect_anomaly=True)\n",
+            1,
+        ),
+        (anomaly_line, "torch.autograd.set_detect_anomaly(False)\n", None),
+        (
+            checkpointing_line,
+            "model = BertModel(config)\nmodel.gradient_checkpointing_enable()\n",
+            2,
+        ),
+        (
+            checkpointing_line,
+            "args = TrainingArguments('out',\n    gradient_checkpointing=True)\n",
+            1,
+        ),
+        (
+            checkpointing_line,
+            "args = TrainingArguments('out', gradient_checkpointing=False)\n",
+            None,
+        ),
+        (tracing_line, "import tracemalloc\ntracemalloc.start(25)\n", 2),
+        (tracing_line, "server.start()\nsys.settrace(None)\nsys.settrace(follow)\n", 3),
+        (tracing_line, "tracemalloc.stop()\nsys.settrace(None)\n", None),
+        (single_loader_line, "x = 1\nloader = DataLoader(data, shuffle=True)\n", 2),
+        (
+            single_loader_line,
+            "loader = data.DataLoader(rows, 1)\nvalid = data.DataLoader(rows, 64)\n",
+            1,
+        ),
+        (single_loader_line, "loader = DataLoader(rows, batch_size=None)\n", 1),
+        (single_loader_line, "a = DataLoader(rows)\nb = DataLoader(rows)\n", None),
+        (
+            single_loader_line,
+            "a = DataLoader(rows, batch_sampler=sampler)\nb = DataLoader(rows, **words)\n",
+            None,
+        ),
+        (single_loader_line, "loader = DataLoader(rows, batch_size=size)\n", None),
     ],
 )
-def test_the_line_of_anomaly_detection(
-    source: str, number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_line_that_switches_on_what_costs(
+    find: Callable[[], str | None],
+    source: str,
+    number: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = program(source, tmp_path, monkeypatch)
-    place = anomaly_line()
+    place = find()
     assert place is None if number is None else place == f"{path}:{number}"
 
 
@@ -194,55 +239,4 @@ def test_the_line_that_makes_a_model_float64(
 ) -> None:
     path = program(source, tmp_path, monkeypatch)
     place = double_line(default)
-    assert place is None if number is None else place == f"{path}:{number}"
-
-
-@pytest.mark.parametrize(
-    ("source", "number"),
-    [
-        ("model = BertModel(config)\nmodel.gradient_checkpointing_enable()\n", 2),
-        ("args = TrainingArguments('out',\n    gradient_checkpointing=True)\n", 1),
-        ("args = TrainingArguments('out', gradient_checkpointing=False)\n", None),
-    ],
-)
-def test_the_line_of_a_librarys_checkpoints(
-    source: str, number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = program(source, tmp_path, monkeypatch)
-    place = checkpointing_line()
-    assert place is None if number is None else place == f"{path}:{number}"
-
-
-@pytest.mark.parametrize(
-    ("source", "number"),
-    [
-        ("import tracemalloc\ntracemalloc.start(25)\n", 2),
-        ("server.start()\nsys.settrace(None)\nsys.settrace(follow)\n", 3),
-        ("tracemalloc.stop()\nsys.settrace(None)\n", None),
-    ],
-)
-def test_the_line_that_traces_python(
-    source: str, number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = program(source, tmp_path, monkeypatch)
-    place = tracing_line()
-    assert place is None if number is None else place == f"{path}:{number}"
-
-
-@pytest.mark.parametrize(
-    ("source", "number"),
-    [
-        ("x = 1\nloader = DataLoader(data, shuffle=True)\n", 2),
-        ("loader = data.DataLoader(rows, 1)\nvalid = data.DataLoader(rows, 64)\n", 1),
-        ("loader = DataLoader(rows, batch_size=None)\n", 1),
-        ("a = DataLoader(rows)\nb = DataLoader(rows)\n", None),
-        ("a = DataLoader(rows, batch_sampler=sampler)\nb = DataLoader(rows, **words)\n", None),
-        ("loader = DataLoader(rows, batch_size=size)\n", None),
-    ],
-)
-def test_the_line_of_the_one_loader_of_single_samples(
-    source: str, number: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = program(source, tmp_path, monkeypatch)
-    place = single_loader_line()
     assert place is None if number is None else place == f"{path}:{number}"

@@ -100,8 +100,7 @@ def _many(operator: Operator) -> bool:
     """Not of single numbers: those Python's own make, which are converted without any shape."""
     if not operator.shapes:
         return operator.name not in CONVERSIONS
-    shapes = [tensor for text in operator.shapes for tensor in operators.shape(text)]
-    return any(operators.elements(tensor) > 1 for tensor in shapes)
+    return any(operators.elements(tensor) > 1 for tensor in operators.inputs(operator))
 
 
 def _lines(profile: Profile, whole: bool) -> tuple[str, ...]:

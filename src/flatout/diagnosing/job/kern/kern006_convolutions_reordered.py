@@ -102,7 +102,7 @@ def _channels_last(profile: Profile) -> bool:
 
 
 def _two_dimensional(convolution: Operator) -> bool:
-    return any(len(tensor) == 4 for text in convolution.shapes for tensor in operators.shape(text))
+    return any(len(tensor) == 4 for tensor in operators.inputs(convolution))
 
 
 def _ratio(profile: Profile, convolutions: list[Operator]) -> tuple[float, str]:

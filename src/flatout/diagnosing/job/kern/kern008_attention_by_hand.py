@@ -110,8 +110,7 @@ def _scores(operators_with_scores: list[Operator]) -> set[tuple[int, int, int]]:
     """(batch * heads, rows, columns) of their first inputs with three dimensions or more."""
     shapes: set[tuple[int, int, int]] = set()
     for operator in operators_with_scores:
-        for text in operator.shapes:
-            first = operators.shape(text)[0]
+        for first in operators.first_inputs(operator):
             if len(first) >= 3:
                 shapes.add((operators.elements(first[:-2]), first[-2], first[-1]))
     return shapes

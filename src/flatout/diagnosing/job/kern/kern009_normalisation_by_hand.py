@@ -35,6 +35,7 @@ from collections.abc import Iterable, Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, operators, savings
+from flatout.diagnosing.job.operators import Shape
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Place, Profile
@@ -57,7 +58,6 @@ NEAR = 4
 """Lines around a scaling to which the rest of its normalisation is taken to belong."""
 SAVED, SAVED_CPU = 0.6, 0.4
 """Cautious shares of the time of these operators that one kernel saves."""
-Shape = tuple[int, ...]
 
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
@@ -95,17 +95,17 @@ def _parts(group: list[Operator]) -> list[Operator]:
         for operator in own
         if PARTS.fullmatch(operator.name)
         and _near(operator, lines)
-        and sizes & {*_shapes(operator)}
+        and sizes & {*operators.inputs(operator)}
     ]
 
 
 def _inputs(group: list[Operator], pattern: re.Pattern[str], lines: set[int]) -> set[Shape]:
     """Shapes of the first inputs of these operators on these lines."""
     return {
-        operators.shape(text)[0]
+        shape
         for operator in group
         if pattern.fullmatch(operator.name) and _line(operator) in lines
-        for text in operator.shapes
+        for shape in operators.first_inputs(operator)
     }
 
 
@@ -124,11 +124,6 @@ def _is_of_parts(small: Shape, large: Shape) -> bool:
         return False
     aligned = zip(reversed(large), reversed(small), strict=False)
     return all(size in (1, of) for of, size in aligned)
-
-
-def _shapes(operator: Operator) -> Iterator[Shape]:
-    for text in operator.shapes:
-        yield from operators.shape(text)
 
 
 def _squeezed(shape: Shape) -> Shape:

@@ -84,7 +84,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 def _is_small(convolution: Operator) -> bool:
     """Whether all its inputs, or their gradients, are single small images."""
-    images = [operators.shape(text)[0] for text in convolution.shapes]
+    images = operators.first_inputs(convolution)
     return bool(images) and all(
         len(image) == 4 and image[0] == 1 and operators.elements(image) <= SMALL for image in images
     )

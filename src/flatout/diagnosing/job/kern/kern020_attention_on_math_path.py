@@ -82,7 +82,7 @@ def _parts(profile: Profile, math: list[Operator]) -> list[Operator]:
         shape[:-2]
         for operator in near
         if operators.matches(SOFTMAX, operator.name)
-        for shape in _shapes(operator)
+        for shape in operators.first_inputs(operator)
     }
     return [
         operator
@@ -92,14 +92,9 @@ def _parts(profile: Profile, math: list[Operator]) -> list[Operator]:
         or (
             operators.matches(BETWEEN, operator.name)
             and operator.shapes
-            and all(shape[:-2] in heads for shape in _shapes(operator))
+            and all(shape[:-2] in heads for shape in operators.first_inputs(operator))
         )
     ]
-
-
-def _shapes(operator: Operator) -> list[tuple[int, ...]]:
-    """Of its first input."""
-    return [operators.shape(text)[0] for text in operator.shapes]
 
 
 def _advice(profile: Profile, math: list[Operator]) -> str:

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import device_time, operators, savings
+from flatout.diagnosing.job.operators import Shape
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Operator, Place, Profile
@@ -51,7 +52,6 @@ LEFT = 2
 """Passes over the whole tensor, as many as for one or two slices now."""
 MOST_MS = 0.2e-6
 """For each number that a pass reads or writes on a CPU, as at 20 GB/s: more is a busy machine."""
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _Slices:
         """In passes over the whole, at most one for each slice; by the numbers that it holds."""
         took = 0.0
         for operator in self.passes:
-            others = [operators.elements(shape) for shape in _shapes(operator)
+            others = [operators.elements(shape) for shape in operators.inputs(operator)
                       if shape != self.whole]  # fmt: skip
             calls = min(operator.calls, self.operator.calls)
             whole = calls * operators.elements(self.whole)
@@ -96,23 +96,17 @@ def _slices(group: Sequence[Operator]) -> _Slices | None:
     """None: the line takes no such slices; else those of the largest tensor."""
     many = [operator for operator in group if operator.calls >= MANY and operator.shapes]
     passes = [operator for operator in many if operators.matches(PASSES, operator.name)]
-    wholes = {shape for operator in passes for shape in _shapes(operator)}
+    wholes = {shape for operator in passes for shape in operators.inputs(operator)}
     for operator in many:
         if operator.name not in (SELECTS, SLICES):
             continue
-        parts = [operators.shape(text)[0] for text in operator.shapes]
+        parts = operators.first_inputs(operator)
         pairs = [(whole, part) for whole in wholes for part in parts if _is_slice(part, whole)]
         if pairs:
             whole, part = max(pairs, key=lambda pair: operators.elements(pair[0]))
-            alike = tuple(other for other in passes if whole in _shapes(other))
+            alike = tuple(other for other in passes if whole in operators.inputs(other))
             return _Slices(operator, part, whole, alike)
     return None
-
-
-def _shapes(operator: Operator) -> Iterator[Shape]:
-    """Of the tensors that it takes, in all of its calls; not of numbers."""
-    for text in operator.shapes:
-        yield from filter(None, operators.shape(text))
 
 
 def _is_slice(part: Shape, whole: Shape) -> bool:

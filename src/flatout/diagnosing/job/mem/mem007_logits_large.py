@@ -87,8 +87,7 @@ def _bytes(operator: Operator) -> int:
     """Of its costliest input with that many classes, in float32."""
     sizes = (
         operators.elements(tensor) * 4
-        for text in operator.shapes
-        for tensor in operators.shape(text)
+        for tensor in operators.inputs(operator)
         if len(tensor) >= 2 and tensor[-1] >= VOCABULARY
     )
     return max(sizes, default=0)
