@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from flatout_agent.watch import places
-from flatout_agent.watch.tensors import tensors_in
+from flatout_agent.watch.tensors import readable, tensors_in
 
 STEPS = 3
 """Steps in a row with such a call, from the last of which on it belongs to them."""
@@ -120,9 +120,8 @@ def _values(inputs: Any) -> Values | None:
 
 
 def _is_readable(tensor: torch.Tensor) -> bool:
-    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.is_meta:
-        return False
-    return not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    return plain and readable(tensor)
 
 
 def _numbers(tensor: torch.Tensor) -> list[Any]:

@@ -21,6 +21,11 @@ def tensors_in(nest: Any) -> Iterator[torch.Tensor]:
     return nests.leaves(nest, lambda value: isinstance(value, torch.Tensor), MAX_DEPTH)
 
 
+def readable(tensor: torch.Tensor) -> bool:
+    """Whether its values can be read: not on meta, nor while a CUDA graph is captured."""
+    return not (tensor.is_meta or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()))
+
+
 def samples_in(nest: Any) -> int:
     """First dimension of the first tensor that has one; 0 where there is none."""
     first = nest[0] if type(nest) in (list, tuple) and nest else nest

@@ -20,7 +20,7 @@ import torch
 from flatout_agent.speedups import nests
 from flatout_agent.watch import places
 from flatout_agent.watch.profile.modes import without_modes
-from flatout_agent.watch.profile.storages import readable
+from flatout_agent.watch.tensors import readable
 
 if TYPE_CHECKING:
     from flatout_agent.watch.profile.flow import FlowNode

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from flatout_agent.watch.profile.storages import readable, storage_key
+from flatout_agent.watch.profile.storages import storage_key
+from flatout_agent.watch.tensors import readable
 
 if TYPE_CHECKING:
     from flatout_agent.watch.profile.flow import FlowNode, FlowStorage

@@ -1,4 +1,4 @@
-"""Storages of tensors: which one holds a tensor's values, and whether these can be read now."""
+"""Storages of tensors: which one holds a tensor's values."""
 
 from __future__ import annotations
 
@@ -24,11 +24,6 @@ def storage_key(tensor: torch.Tensor) -> int | None:
 def weak_storage(tensor: torch.Tensor) -> StorageWeakRef:
     """Keeps the address of its storage from being used again, and not its memory."""
     return StorageWeakRef(storage_of(tensor))  # type: ignore[no-untyped-call]  # torch's own
-
-
-def readable(tensor: torch.Tensor) -> bool:
-    """Whether its values can be read: not on meta, nor while a CUDA graph is captured."""
-    return not (tensor.is_meta or (tensor.is_cuda and torch.cuda.is_current_stream_capturing()))
 
 
 def past_overrides() -> AbstractContextManager[Any]:
