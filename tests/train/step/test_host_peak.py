@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import statistics
 import sys
 from pathlib import Path
 
@@ -17,15 +18,19 @@ def held(mib: int) -> int:
     return mib
 
 
+def peak_after(before_mib: int, within_mib: int) -> int:
+    held(before_mib)
+    with HostPeak() as peak:
+        held(within_mib)
+    return peak.bytes
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux sets the peak back")
 def test_the_peak_within_and_not_the_one_before() -> None:
-    held(96)
-    with HostPeak() as peak:
-        held(48)
-    assert 44 * MIB < peak.bytes < 70 * MIB
-    with HostPeak() as peak:
-        pass
-    assert peak.bytes < 10 * MIB
+    # Resident bytes are the whole process's: another thread's memory, or a page of a library that
+    # the system takes back meanwhile, falls into one of the measurements, not into most of them.
+    assert 44 * MIB < statistics.median(peak_after(96, 48) for _ in range(5)) < 70 * MIB
+    assert statistics.median(peak_after(96, 0) for _ in range(5)) < 10 * MIB
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="not counted")
