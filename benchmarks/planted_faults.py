@@ -1,10 +1,10 @@
 """What `flatout profile` says of scripts with one planted fault each, and of clean ones.
 
-The scripts of `faults/` and `faults_2026_12/` (--set) and their labels were written by people who
-have not seen the checks; the second set is of December's checks, which were made after the first. A
-fault is named where one finding stands at one of its lines and says its cause and its cure, in any
-of the label's words. Wrong is a finding that comes first, promises more than 1.1x and is not the
-planted fault, where the fault is not named at all. An alarm is a finding at a clean script that is
+The scripts of `faults/`, `faults_2026_12/` and `faults_2026_12_b/` (--set) and their labels were
+written by people who have not seen the checks; each set is of the checks that were made after the
+one before. A fault is named where one finding stands at one of its lines and says its cause and its
+cure, in any of the label's words. Wrong is a finding that comes first, promises more than 1.1x and
+is not the planted fault, where the fault is not named at all. An alarm is a finding at a clean script that is
 not about what any script in plain float32 could gain (families KERN, and HOST008: compile). What
 other programs take of the machine (HOST014) counts nowhere.
 
@@ -26,7 +26,11 @@ from typing import Any
 
 import record
 
-SETS = {"planted_faults": "faults", "planted_faults_2026_12": "faults_2026_12"}
+SETS = {
+    "planted_faults": "faults",
+    "planted_faults_2026_12": "faults_2026_12",
+    "planted_faults_2026_12_b": "faults_2026_12_b",
+}
 """Name of the results -> folder of the scripts."""
 LARGE = 1.1
 LIMIT_S = 240
@@ -144,7 +148,7 @@ def says(finding: dict[str, Any], groups: list[str], patterns: bool) -> bool:
     parts = (finding["title"], finding["evidence"], cure["text"], *cure["commands"])
     text = " ".join(parts).lower()
     if patterns:
-        return all(re.search(group, text) for group in groups)
+        return all(re.search(group, text, re.IGNORECASE) for group in groups)
     return all(any(word in text for word in group.split("|")) for group in groups)
 
 

@@ -1,7 +1,7 @@
 """HostTime: which lines of the user's the host's time goes to, by sampled stacks.
 
 All figures are milliseconds of one step of the thread that trains, means over the sampled steps,
-unless they say otherwise. Sampling's own cost is in none of them.
+unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -108,17 +108,17 @@ class HostTime:
     waited_ms: float = 0.0
     """In which the thread that trains used no CPU, in whatever line, but for the loader."""
     cost_ms: float = 0.0
-    """That sampling took, in no line."""
+    """That the thread that samples spent at it, waits for the interpreter included."""
     idle_known: bool = False
     """Whether waiting is told from running."""
 
     def scale(self, step_ms: float) -> float:
         """From the sampled steps to a step of `step_ms`.
 
-        The sampled ones are longer by what sampling takes; and where other programs take the
-        cores, the time without one is in no line.
+        The sampled ones are longer by what sampling takes, which falls on all lines alike; and
+        where other programs take the cores, the time without one is in no line.
         """
-        measured_ms = self.step_ms - self.cost_ms - (self.queued_ms or 0.0)
+        measured_ms = self.step_ms - (self.queued_ms or 0.0)
         return step_ms / measured_ms if measured_ms > 0 else 1.0
 
     def total_ms(self, *kinds: HostKind, loading: bool = False) -> float:

@@ -88,7 +88,7 @@ class HostSeen:
     gc_s: float = 0.0
     """Per step in Python's garbage collector: in no stack."""
     cost_s: float = 0.0
-    """Per step that sampling itself took: in no stack."""
+    """Per step that the thread that samples spent at it, waits for the interpreter included."""
     queued_s: float | None = None
     """Per step in which the training thread could have run but no core was free; None: unknown."""
     idle_known: bool = False

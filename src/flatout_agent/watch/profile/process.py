@@ -84,17 +84,30 @@ class Collections:
 
     def __init__(self) -> None:
         self.runs = 0
-        self.s = 0.0
-        self._began: float | None = None
+        self._times: tuple[float, float | None] = 0.0, None
+        """Seconds of those that ended, and when the present one began: read and set as one."""
         gc.callbacks.append(self._on_collection)
 
+    @property
+    def s(self) -> float:
+        """Seconds of the collections that have ended."""
+        return self._times[0]
+
+    def so_far_s(self) -> float:
+        """With the collection that runs now, if any.
+
+        Where its callback begins, Python may hand over to another thread before it is counted.
+        """
+        s, began = self._times
+        return s if began is None else s + time.perf_counter() - began
+
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
+        s, began = self._times
         if phase == "start":
-            self._began = time.perf_counter()
-        elif self._began is not None:
+            self._times = s, time.perf_counter()
+        elif began is not None:
             self.runs += 1
-            self.s += time.perf_counter() - self._began
-            self._began = None
+            self._times = s + time.perf_counter() - began, None
 
     def remove(self) -> None:
         """Count no more."""

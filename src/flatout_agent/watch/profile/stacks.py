@@ -151,7 +151,7 @@ class StackSampler:
             self._cost_s += time.perf_counter() - now
 
     def _look(self, spent_s: float) -> None:
-        collected_s = self._collections.s
+        collected_s = self._collections.so_far_s()
         spent_s = max(0.0, spent_s - (collected_s - self._collected_s))
         self._collected_s = collected_s
         queued_s = min(self._queue.delay_s(), spent_s)

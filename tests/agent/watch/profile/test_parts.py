@@ -224,6 +224,21 @@ def test_garbage_collections_are_counted() -> None:
     assert seen.s > 0
 
 
+def test_a_collection_that_runs_counts_so_far() -> None:
+    def noting(phase: str, info: dict[str, int]) -> None:
+        noted[phase] = collections.so_far_s()
+
+    noted: dict[str, float] = {}
+    collections = Collections()
+    gc.callbacks.append(noting)  # called after the one that counts
+    try:
+        gc.collect()
+    finally:
+        gc.callbacks.remove(noting)
+        collections.remove()
+    assert 0 < noted["start"] < noted["stop"] == collections.s == collections.so_far_s()
+
+
 def test_processes_that_are_gone_have_no_cpu_time() -> None:
     import os
     import sys

@@ -170,6 +170,20 @@ def test_the_garbage_collector_is_in_no_stack() -> None:
     assert host.gc_s > 0
 
 
+def test_collections_are_counted_once() -> None:
+    def collecting(sampler: StackSampler) -> None:
+        litter = [[number] for number in range(100_000)]
+        began = time.perf_counter()
+        for _ in until(lambda: count(sampler) >= ENOUGH):
+            gc.collect()
+        took.append(time.perf_counter() - began)
+        assert litter
+
+    took: list[float] = []
+    host = sampled(collecting)
+    assert 10 * (total(host) + host.gc_s) <= 1.1 * took[0] + 0.05
+
+
 def test_nothing_is_left_behind() -> None:
     before = sys.getswitchinterval(), list(gc.callbacks), threading.active_count()
     sampler = StackSampler(lambda: NONE)
