@@ -30,6 +30,7 @@ from flatout_agent.live.summary import Spent, summarise
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch.interruptions import Evaluations, watch_saving
 from flatout_agent.watch.run import RunWatch, compile_counters
+from flatout_agent.watch.step_calls import StepCalls
 from flatout_agent.watch.tensors import synchronize, tensors_in
 
 MICRO_STEP_S = 1.0
@@ -71,6 +72,8 @@ class LiveWatch(RunWatch):
         self._last: float | None = None
         self._count_from_here()
         self._evaluations = Evaluations(job)
+        self._step_calls = StepCalls()
+        self._epoch_began = False
         self._step_s: list[float] = []
         self._shares: dict[str, float] = {}
         self._updates = op_shares.Updates()
@@ -96,7 +99,7 @@ class LiveWatch(RunWatch):
 
     def epoch_begins(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         super().epoch_begins(loader)
-        self._clean = False
+        self._clean, self._epoch_began = False, True
 
     def model_found(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -113,7 +116,7 @@ class LiveWatch(RunWatch):
             if self.checks.replaying or self.job.inside_backward():
                 return call(*args, **kwargs)
             if not (model.training and torch.is_grad_enabled()):
-                return self._evaluated(call, args, kwargs)
+                return self._without_gradients(model, call, args, kwargs)
             if self.story is not None:
                 self.recorder.safely("call", self._training_begins, number, args, kwargs)
             if self.job.steps:
@@ -131,7 +134,15 @@ class LiveWatch(RunWatch):
             self.notes.inputs(number, tuple(first.shape))
             self._size += first.numel()
 
-    def _evaluated(self, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _without_gradients(
+        self, model: torch.nn.Module, call: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """A call for an evaluation, or one that belongs to each step, as a policy's acting does."""
+        seen = model, (args, kwargs), self.job.steps, self._epoch_began
+        if self.story is not None and self.recorder.safely(
+            "step calls", self._step_calls.belong, *seen
+        ):
+            return call(*args, **kwargs)
         self._clean = False
         self.notes.eval_seen = True
         return self._evaluations.call(call, args, kwargs)
@@ -165,6 +176,7 @@ class LiveWatch(RunWatch):
 
     def step(self) -> None:
         super().step()
+        self._epoch_began = False
         if self._scratch and self.job.steps <= FIRST_STEPS:
             self._first_steps()
         self._updates.step()
