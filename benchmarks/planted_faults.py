@@ -4,9 +4,9 @@ The scripts of `faults/`, `faults_2026_12/` and `faults_2026_12_b/` (--set) and 
 written by people who have not seen the checks; each set is of the checks that were made after the
 one before. A fault is named where one finding stands at one of its lines and says its cause and its
 cure, in any of the label's words. Wrong is a finding that comes first, promises more than 1.1x and
-is not the planted fault, where the fault is not named at all. An alarm is a finding at a clean script that is
-not about what any script in plain float32 could gain (families KERN, and HOST008: compile). What
-other programs take of the machine (HOST014) counts nowhere.
+is not the planted fault, where the fault is not named at all. An alarm is a finding at a clean
+script that is not about what any script in plain float32 could gain (families KERN, and HOST008:
+compile). What other programs take of the machine (HOST014) counts nowhere.
 
 The first run over all scripts of a set is kept as `<set>-first.json`.
 """
