@@ -145,7 +145,9 @@ while run.job.steps < 420:
     if run.unsound and out_at is None:
         out_at = run.job.steps
 weights = sum(float(p.double().sum()) for p in run.model.parameters())
-print(rank, out_at, [ids for ids, _ in run.unsound], sorted(run.booster.applied), weights)
+ids = [ids for ids, _ in run.unsound]
+line = f"{{rank}} {{out_at}} {{ids}} {{sorted(run.booster.applied)}} {{weights}}\\n"
+os.write(1, line.encode())  # whole: the other rank writes to the same pipe
 dist.destroy_process_group()
 """
 

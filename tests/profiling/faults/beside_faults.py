@@ -68,7 +68,7 @@ def train(fault):
     torch.manual_seed(0)
     data, labels = torch.randn(1024, WIDTH), torch.randint(10, (1024,))
     model = Model()
-    average = Average(model)
+    averages = Average(model), Average(model)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, foreach=True)
     if fault == "hook":
         Statistics(model)
@@ -81,7 +81,8 @@ def train(fault):
         loss.backward()
         optimizer.step()
         if fault == "average":
-            average.update(model)
+            for average in averages:
+                average.update(model)
         if step % 100 == 0:
             print(step, loss.item())
 
