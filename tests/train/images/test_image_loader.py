@@ -7,8 +7,8 @@ import json
 import os
 import random
 import sys
-import time
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
