@@ -75,6 +75,8 @@ class DoubleSeen:
     operators: int = 0
     """In float64 because of it, or turned back from float64."""
     s: float = 0.0
+    made_where: str | None = None
+    """file:line that made, before the step, a batch's data or a tensor; None: not clear."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,87 @@ class ZerosSeen:
     """The same of operators that serve nothing but to make it."""
     flops: float = 0.0
     """Share of the step's floating-point operations in these products."""
+
+
+@dataclass(frozen=True)
+class SortSeen:
+    """A sort of long rows of which only a narrow slice is read."""
+
+    where: str
+    """file:line that sorts."""
+    kind: str
+    """first, last: the columns that are read; single: one in between."""
+    length: int
+    """Of a row."""
+    read: int
+    """Columns that are read, counted from that side."""
+    largest: bool = False
+    """These are the largest ones."""
+    calls: int = 1
+    """In a step."""
+    shape: str = ""
+    """8x256x256."""
+    s: float = 0.0
+    """CPU seconds of a step in the sorts; of an accelerator only what launches them."""
+
+
+@dataclass(frozen=True)
+class InverseSeen:
+    """An explicit inverse that nothing but matrix products takes."""
+
+    where: str
+    """file:line that inverts."""
+    pseudo: bool = False
+    """A pseudo-inverse ..."""
+    hermitian: bool = False
+    """... of what is said to be symmetric."""
+    shape: str = ""
+    """491x491."""
+    calls: int = 1
+    """In a step."""
+    products: tuple[str, ...] = ()
+    """Lines that multiply by it."""
+    s: float = 0.0
+    """CPU seconds of a step in it; of an accelerator only what launches it."""
+
+
+@dataclass(frozen=True)
+class DiagonalSeen:
+    """A matrix that is diagonal, in a Cholesky factorisation or a triangular solve."""
+
+    where: str
+    """file:line that factorises or solves."""
+    operators: tuple[str, ...] = ()
+    """aten.linalg_cholesky_ex, aten.linalg_solve_triangular."""
+    shape: str = ""
+    """64x32x32, of the largest."""
+    size: int = 0
+    """Its rows."""
+    built_where: str | None = None
+    """file:line of the last operator that makes it in a step."""
+    calls: int = 1
+    """In a step, without the backward pass."""
+    s: float = 0.0
+    """CPU seconds of a step in these operators; of an accelerator only what launches them."""
+
+
+@dataclass(frozen=True)
+class JoinSeen:
+    """Hundreds of tensors that are stacked or concatenated, most of them from before the step."""
+
+    where: str
+    """file:line that joins them."""
+    tensors: int = 0
+    older: int = 0
+    """Of them, those that were there before the step."""
+    shape: str = ""
+    """Of one of them."""
+    calls: int = 1
+    """In a step."""
+    bytes: int = 0
+    """Joined in a step."""
+    s: float = 0.0
+    """CPU seconds of a step in these operators; of an accelerator only what launches them."""
 
 
 @dataclass(frozen=True)
@@ -313,6 +396,14 @@ class FlowSeen:
     training: tuple[str, ...] = ()
     """Lines with operators that the loss or the update of the weights needs."""
     zeros: tuple[ZerosSeen, ...] = ()
+    """The costliest first."""
+    sorts: tuple[SortSeen, ...] = ()
+    """The costliest first."""
+    inverses: tuple[InverseSeen, ...] = ()
+    """The costliest first."""
+    diagonals: tuple[DiagonalSeen, ...] = ()
+    """The costliest first."""
+    joins: tuple[JoinSeen, ...] = ()
     """The costliest first."""
     embeddings: tuple[EmbeddingSeen, ...] = ()
     """The largest first."""

@@ -61,11 +61,12 @@ def counter(
 ) -> Callable[[], float | None] | None:
     """Begin to count; returns what ends it and tells the sum (None: nothing known was called).
 
-    flow: also sees each operator; only the operations of its first step are counted.
+    flow: also sees each operator, also where no model is known; only the operations of its first
+    step are counted.
     None: not here. torch.compile's code runs outside of dispatch modes or would be compiled anew,
     and an operator on a distributed tensor would be counted for all devices.
     """
-    if not models or any(_unfit(model) for model in models):
+    if not (models or flow) or any(_unfit(model) for model in models):
         return None
     if _get_current_dispatch_mode_stack():
         return None  # the script's own mode would be left while ours is inside it

@@ -24,6 +24,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from flatout_agent.replacing import Undo, in_reverse, replaced
 from flatout_agent.watch import places
+from flatout_agent.watch.profile.flow_matrices import FlowMatrices
 from flatout_agent.watch.profile.flow_notes import FlowNotes, fields
 from flatout_agent.watch.profile.flow_values import FlowValues
 from flatout_agent.watch.profile.storages import (
@@ -229,6 +230,9 @@ class _Uses:
 class Flow:
     """Follows the operators of one thread, from `install` until `remove`."""
 
+    modelled = True
+    """The models are known, and not the weights of optimizers alone."""
+
     def __init__(self, models: list[torch.nn.Module], in_loader: Callable[[], bool]) -> None:
         """in_loader: whether a loader is making its batch."""
         self.nodes: list[FlowNode] = []
@@ -269,6 +273,7 @@ class Flow:
         self._kept: list[StorageWeakRef] = []
         self._own(models)
         self.values = FlowValues(models, self.owned)
+        self.matrices = FlowMatrices(self.owned, self._batch)
 
     def _own(self, models: Iterable[torch.nn.Module]) -> None:
         """Keeps the addresses from being used again where the program replaces a weight."""
@@ -392,6 +397,7 @@ class Flow:
             state.outside, state.version = False, 0
         self.notes.operator(len(self.nodes), node, results)
         self.values.operator(len(self.nodes), node, args, uses.tensors)
+        self.matrices.operator(len(self.nodes), node, (args, kwargs), results, uses.tensors)
         self.nodes.append(node)
 
     def _takes_unwritten(self, facts: _Facts, uses: _Uses) -> bool:

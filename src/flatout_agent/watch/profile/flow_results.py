@@ -22,6 +22,7 @@ from flatout_agent.watch.profile.flow_gradients import WeightLooks, unused_gradi
 from flatout_agent.watch.profile.flow_growing import growing
 from flatout_agent.watch.profile.flow_inputs import padding, recomputed
 from flatout_agent.watch.profile.flow_loops import repeats
+from flatout_agent.watch.profile.flow_matrix_rows import matrices
 from flatout_agent.watch.profile.flow_unread import unread, with_sources
 from flatout_agent.watch.profile.flow_value_rows import embeddings, ignored, zeros
 
@@ -56,7 +57,7 @@ def results(
     first = [node for node in flow.nodes if node.step == 0]
     operators_s = sum(node.s for node in first)
     whole = not flow.unseen
-    both = flow.steps >= 2 and whole
+    both = flow.steps >= 2 and whole and flow.modelled
     live = _live(flow) if both else set()
     rows, lines = beside(flow, live) if both else ((), ())
     return wire.FlowSeen(
@@ -68,11 +69,11 @@ def results(
         doubles=doubles(flow),
         default_double=torch.get_default_dtype() is torch.float64,
         returns=returns(flow),
-        repeats=repeats(flow, training) if whole else (),
+        repeats=repeats(flow, training) if whole and flow.modelled else (),
         growing=growing(flow),
         beside=rows,
         training=lines,
-        gradients=None if by_hand else unused_gradients(flow, weights),
+        gradients=None if by_hand or not flow.modelled else unused_gradients(flow, weights),
         **_noted(flow),
     )
 
@@ -81,6 +82,7 @@ def _noted(flow: Flow) -> dict[str, Any]:
     """What was noted beside the flow: fields of FlowSeen."""
     steps = max(1, flow.steps)
     return {
+        **matrices(flow),
         "zeros": zeros(flow),
         "embeddings": embeddings(flow),
         "ignored": ignored(flow) if not flow.unseen else (),

@@ -30,7 +30,7 @@ def double_line(default: bool) -> str | None:
     """
     if default:
         return _line(_widens_default)
-    lines = list(_lines(_widens_model))
+    lines = list(_lines(_widens_model)) or list(_lines(_takes_dtype))
     return lines[0] if len(lines) == 1 else None
 
 
@@ -181,9 +181,26 @@ def _widens_model(call: ast.Call) -> bool:
     """`Net().double()`, `model.to(torch.float64)`: of what looks like a model."""
     if not isinstance(call.func, ast.Attribute):
         return False
+    widens = call.func.attr == "double" or (
+        call.func.attr == "to" and bool(_arguments(call) & set(WIDE))
+    )
+    return widens and (isinstance(call.func.value, ast.Call) or _names_model(call.func.value))
+
+
+def _takes_dtype(call: ast.Call) -> bool:
+    """`Net().to(x.dtype)`, `model.to(dtype)`: of a model that is float64, its likely cause."""
+    if not (isinstance(call.func, ast.Attribute) and call.func.attr == "to"):
+        return False
     owner = call.func.value
-    words = {ast.unparse(value) for value in (*call.args, *(word.value for word in call.keywords))}
-    widens = call.func.attr == "double" or (call.func.attr == "to" and bool(words & set(WIDE)))
+    made = isinstance(owner, ast.Call) and _called(owner)[:1].isupper()
+    typed = any(text.rpartition(".")[2] == "dtype" for text in _arguments(call))
+    return typed and (made or _names_model(owner))
+
+
+def _arguments(call: ast.Call) -> set[str]:
+    return {ast.unparse(value) for value in (*call.args, *(word.value for word in call.keywords))}
+
+
+def _names_model(owner: ast.expr) -> bool:
     name = ast.unparse(owner).rpartition(".")[2].lower()
-    model = isinstance(owner, ast.Call) or any(part in name for part in ("model", "net", "module"))
-    return widens and model
+    return any(part in name for part in ("model", "net", "module"))

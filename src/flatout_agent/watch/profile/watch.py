@@ -43,6 +43,7 @@ from flatout_agent.watch.profile.switches import (
     single_loader_line,
 )
 from flatout_agent.watch.profile.updates import UpdateLines
+from flatout_agent.watch.profile.wide_data import with_made_lines
 from flatout_agent.watch.profile.worker_stacks import WorkerStacks, with_workers
 from flatout_agent.watch.run import compile_counters
 from flatout_agent.watch.tensors import peak_bytes, synchronize
@@ -368,7 +369,15 @@ class ProfileWatch(Watcher):
         """None: what compiled code reads is not seen."""
         if compile.in_use():
             return None
-        return Flow(list(self.job.models), lambda: self.loop.calls.in_loader)
+        models: list[torch.nn.Module] = list(self.job.models)
+        groups = [group for optimizer in self.job.optimizers for group in optimizer.param_groups]
+        weights = [weight for group in groups for weight in group["params"]]
+        if not models and any(type(weight.data) is not torch.Tensor for weight in weights):
+            return None
+        followed = models or [torch.nn.ParameterList(weights)]
+        flow = Flow(followed, lambda: self.loop.calls.in_loader)
+        flow.modelled = bool(models)
+        return flow if models or weights else None
 
     def _new_update_lines(self) -> UpdateLines | None:
         """None: an optimizer steps, or operators of compiled code would not be seen."""
@@ -413,6 +422,9 @@ class ProfileWatch(Watcher):
             sites = self.loop.loss_at
             training = [FlowLine(site.path, site.line, site.function) for site in sites]
             self.flow = results(flow, training, self._weights, self.job.by_hand)
+            loop_at = self.loop.loaders.where
+            made = self.recorder.safely("profile: float64", with_made_lines, self.flow, loop_at)
+            self.flow = made or self.flow
             if flow.error is not None:
                 self.recorder.fault("profile: flow", flow.error)
 

@@ -227,6 +227,9 @@ def test_the_line_that_switches_on_what_costs(
         ("x = x.double()\nmodel = Net().double()\n", False, 2),
         ("self.model.to(dtype=torch.float64)\n", False, 1),
         ("model.double()\nteacher_net.double()\n", False, None),
+        ("y = scale(x).to(x.dtype)\nmodel = Net().to(inputs.dtype)\n", False, 2),
+        ("model = model.to(device)\nx = x.to(other.dtype)\n", False, None),
+        ("Net().double()\nmodel.to(x.dtype)\n", False, 1),
         ("torch.set_default_dtype(torch.float32)\ntorch.set_default_dtype(torch.float64)", True, 2),
     ],
 )

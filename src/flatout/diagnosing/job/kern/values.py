@@ -19,3 +19,19 @@ def ms(profile: Profile, flow: FlowSeen, s: float, flops: float) -> float:
         return 0.0
     took = operators.total(profile, profile.operators)
     return min(max(s / flow.operators_s, 0.0), 1.0) * took
+
+
+def recorded_ms(profile: Profile, flow: FlowSeen, where: str, s: float, names: str) -> float:
+    """Of a step, in operators of such names on a line's forward pass, with all that they call.
+
+    At least what the counted step's share says on a CPU: a line may be known there alone.
+    """
+    recorded = operators.total(
+        profile,
+        [
+            operator
+            for operator in operators.called(profile, names)
+            if str(operator.where) == where and not operator.backward
+        ],
+    )
+    return recorded if savings.accelerated(profile) else max(recorded, ms(profile, flow, s, 0.0))

@@ -1,0 +1,244 @@
+"""Where data that the step takes in float64 was made: found in the text of the user's files.
+
+The data flow of the counted steps begins after the data was made. From the line that uses it, or
+from the loop over its loader, the names are followed back through assignments, arguments and data
+sets to the call that made the tensor. Where anything is not clear, there is no line.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flatout_agent import wire
+from flatout_agent.watch.profile.switches import WIDE, parsed, user_files
+
+CONVERTS = ("from_numpy", "as_tensor", "tensor", "frombuffer", "from_dlpack")
+"""They keep the float64 of NumPy, where no dtype is given."""
+SAME = ("Subset", "random_split", "enumerate", "iter", "next", "tqdm", "list", "cycle", "islice")
+"""Calls whose first argument's data they give."""
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+DEEPEST = 24
+LINE = re.compile(r"(.+):(\d+)")
+PART = re.compile(r"\[(\d+|\".*?\")\]")
+
+
+def with_made_lines(flow: wire.FlowSeen | None, loader_where: str | None) -> wire.FlowSeen | None:
+    """The same, with the lines that made its float64 data where they are clear."""
+    if flow is None or not flow.doubles:
+        return flow
+    return dataclasses.replace(
+        flow,
+        doubles=tuple(
+            dataclasses.replace(row, made_where=made_line(row, loader_where))
+            for row in flow.doubles
+        ),
+    )
+
+
+def made_line(row: wire.DoubleSeen, loader_where: str | None) -> str | None:
+    """file:line that makes the data of a row; None: it is not clear, or none of the data's."""
+    if row.what not in ("batch", "tensor"):
+        return None
+    match = LINE.fullmatch((loader_where if row.what == "batch" else row.where) or "")
+    path = dict(user_files()).get(match[1]) if match else None
+    tree = parsed(path) if path is not None else None
+    if match is None or tree is None:
+        return None
+    text = _Text(match[1], tree)
+    lines = text.of_batch(int(match[2]), row.part) if row.what == "batch" else None
+    if row.what == "tensor":
+        lines = text.of_line(int(match[2]))
+    return f"{match[1]}:{lines.pop()}" if lines is not None and len(lines) == 1 else None
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The syntax tree of one file."""
+
+    name: str
+    tree: ast.Module
+
+    def of_batch(self, number: int, part: str) -> set[int]:
+        """Lines that make a field of what the loop on this line gets."""
+        index = PART.match(part)
+        for node in ast.walk(self.tree):
+            over = getattr(node, "iter", None)
+            if isinstance(over, ast.expr) and over.lineno <= number <= (over.end_lineno or 0):
+                return self._field(over, self._scope(number), index[1] if index else "", DEEPEST)
+        return set()
+
+    def of_line(self, number: int) -> set[int]:
+        """Lines that make what is used on this line, beside what is made elsewhere."""
+        scope = self._scope(number)
+        lines: set[int] = set()
+        for node in ast.walk(self.tree):
+            used = isinstance(node, (ast.Name, ast.Attribute)) and node.lineno == number
+            if used and isinstance(getattr(node, "ctx", None), ast.Load):
+                lines |= self._made(node, scope, DEEPEST)
+        return lines
+
+    def _scope(self, number: int) -> ast.AST:
+        """The innermost function around a line; else the module."""
+        around = [
+            node
+            for node in ast.walk(self.tree)
+            if isinstance(node, FUNCTIONS) and node.lineno <= number <= (node.end_lineno or 0)
+        ]
+        return max(around, key=lambda node: node.lineno, default=self.tree)
+
+    def _field(self, value: ast.expr, scope: ast.AST, part: str, depth: int) -> set[int]:
+        """Lines that make this field of the batches of a loader or a data set."""
+        if depth <= 0:
+            return set()
+        if isinstance(value, ast.Call):
+            name = _called(value)
+            words = {word.arg for word in value.keywords}
+            first = _argument(value, 0, "dataset")
+            if name.endswith("DataLoader") and first is not None and "collate_fn" not in words:
+                return self._field(first, scope, part, depth - 1)
+            if name == "TensorDataset":
+                tensor = _argument(value, int(part), "") if part.isdigit() else None
+                return self._made(tensor, scope, depth - 1) if tensor is not None else set()
+            if name in SAME and first is not None:
+                return self._field(first, scope, part, depth - 1)
+            return self._of_class(name, part, depth)
+        followed = [self._field(v, s, part, depth - 1) for v, s in self._values(value, scope)]
+        return followed[0] if len(followed) == 1 else set()
+
+    def _of_class(self, name: str, part: str, depth: int) -> set[int]:
+        """Lines that make what this data set of the user's returns."""
+        for node in ast.walk(self.tree):
+            if not (isinstance(node, ast.ClassDef) and node.name == name):
+                continue
+            for method in node.body:
+                if isinstance(method, FUNCTIONS) and method.name == "__getitem__":
+                    returns = [n for n in ast.walk(method) if isinstance(n, ast.Return)]
+                    value = _member(returns[0].value, part) if len(returns) == 1 else None
+                    if value is not None:
+                        return self._made(value, method, depth - 1) or {value.lineno}
+        return set()
+
+    def _made(self, value: ast.AST, scope: ast.AST, depth: int) -> set[int]:
+        """Lines of the calls that make this tensor."""
+        if depth <= 0:
+            return set()
+        if isinstance(value, ast.Call):
+            if _widens(value):
+                return {value.func.end_lineno or value.lineno}
+            if isinstance(value.func, ast.Attribute) and not _of_module(value.func.value):
+                return self._made(value.func.value, scope, depth - 1)  # a method of the tensor
+            inner = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
+            return {node.lineno for node in inner if _widens(node)}  # as in torch.stack
+        if isinstance(value, ast.Subscript):
+            return self._made(value.value, scope, depth - 1)
+        if isinstance(value, ast.BinOp):
+            sides = (value.left, value.right)
+            return set().union(*(self._made(side, scope, depth - 1) for side in sides))
+        followed = [self._made(v, s, depth - 1) for v, s in self._values(value, scope)]
+        return followed[0] if len(followed) == 1 else set()
+
+    def _values(self, value: ast.AST, scope: ast.AST) -> list[tuple[ast.expr, ast.AST]]:
+        """What is assigned to a name or an attribute of self, each with the function around it."""
+        if not isinstance(value, (ast.Name, ast.Attribute)):
+            return []
+        text = ast.unparse(value)
+        if text.startswith("self."):
+            return [(v, self._scope(v.lineno)) for v in _assigned(self.tree, text)]
+        if not isinstance(value, ast.Name):
+            return []
+        found = [(v, scope) for v in _assigned(scope, text)]
+        if not found and isinstance(scope, FUNCTIONS):
+            found = list(self._arguments(scope, text))
+            if not found:
+                found = [(v, self.tree) for v in _assigned(self.tree, text, top=True)]
+        return found
+
+    def _arguments(self, function: ast.AST, name: str) -> Iterator[tuple[ast.expr, ast.AST]]:
+        """What calls of a function in this file give for one of its parameters."""
+        assert isinstance(function, FUNCTIONS)
+        names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+        if name not in names:
+            return
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call) and _called(node) == function.name:
+                method = names[:1] == ["self"]
+                value = _argument(node, names.index(name) - method, name)
+                if value is not None:
+                    yield value, self._scope(node.lineno)
+
+
+def _assigned(scope: ast.AST, text: str, top: bool = False) -> list[ast.expr]:
+    """Values of the assignments to this target, with its place where it stands in a tuple.
+
+    top: of a module, outside of its functions.
+    """
+    values = []
+    waiting = list(ast.iter_child_nodes(scope))
+    while waiting:
+        node = waiting.pop()
+        if not (top and isinstance(node, (*FUNCTIONS, ast.ClassDef))):
+            waiting += ast.iter_child_nodes(node)
+        targets = node.targets if isinstance(node, ast.Assign) else ()
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets = [node.target]
+        for target in targets:
+            value = _matching(target, node.value, text)  # type: ignore[attr-defined]
+            if value is not None:
+                values.append(value)
+    return values
+
+
+def _matching(target: ast.expr, value: ast.expr, text: str) -> ast.expr | None:
+    """What of an assignment's value goes to this target; None: nothing, or not known."""
+    if ast.unparse(target) == text:
+        return value
+    if not isinstance(target, (ast.Tuple, ast.List)):
+        return None
+    for at, item in enumerate(target.elts):
+        if ast.unparse(item) == text:
+            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+                return value.elts[at]
+            return value if isinstance(value, ast.Call) and _called(value) in SAME else None
+    return None
+
+
+def _member(value: ast.expr | None, part: str) -> ast.expr | None:
+    """The field of a returned tuple or dictionary."""
+    if isinstance(value, (ast.Tuple, ast.List)):
+        return value.elts[int(part)] if part.isdigit() and int(part) < len(value.elts) else None
+    if isinstance(value, ast.Dict):
+        for key, item in zip(value.keys, value.values, strict=True):
+            if isinstance(key, ast.Constant) and f'"{key.value}"' == part:
+                return item
+        return None
+    return value if not part else None
+
+
+def _argument(call: ast.Call, at: int, name: str) -> ast.expr | None:
+    words = {word.arg: word.value for word in call.keywords}
+    plain = not any(isinstance(value, ast.Starred) for value in call.args[: at + 1])
+    return call.args[at] if plain and at < len(call.args) else words.get(name)
+
+
+def _widens(call: ast.Call) -> bool:
+    """Whether a call can make a float64 tensor of what is none."""
+    texts = [ast.unparse(value) for value in (*call.args, *(w.value for w in call.keywords))]
+    name = _called(call)
+    if name in ("double", "DoubleTensor") or (name == "to" and set(texts) & set(WIDE)):
+        return True
+    given = next((ast.unparse(w.value) for w in call.keywords if w.arg == "dtype"), None)
+    converts = name in CONVERTS and isinstance(call.func, (ast.Attribute, ast.Name))
+    return given in WIDE if given is not None else converts and len(call.args) < 2
+
+
+def _of_module(value: ast.expr) -> bool:
+    """torch, np, F, torch.nn.functional: functions of a module, and no methods."""
+    return ast.unparse(value).partition(".")[0] in ("torch", "np", "numpy", "F", "nn")
+
+
+def _called(call: ast.Call) -> str:
+    return str(getattr(call.func, "attr", "") or getattr(call.func, "id", ""))
