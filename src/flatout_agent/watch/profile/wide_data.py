@@ -212,7 +212,7 @@ def _member(value: ast.expr | None, part: str) -> ast.expr | None:
         return value.elts[int(part)] if part.isdigit() and int(part) < len(value.elts) else None
     if isinstance(value, ast.Dict):
         for key, item in zip(value.keys, value.values, strict=True):
-            if isinstance(key, ast.Constant) and f'"{key.value}"' == part:
+            if isinstance(key, ast.Constant) and part == f'"{key.value!s}"':
                 return item
         return None
     return value if not part else None
