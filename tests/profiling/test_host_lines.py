@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 from collections.abc import Sequence
 
 import pytest
 
 from flatout.nouns.anatomy import Anatomy, Kind, Part
-from flatout.nouns.host_time import HostKind, HostTime
+from flatout.nouns.host_time import HostKind, HostLine, HostTime
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Operator
 from flatout.profiling import host_lines, host_parts
@@ -300,3 +302,80 @@ def test_a_call_of_torchs_by_name_is_torchs_though_its_operators_have_no_line(
     monkeypatch.setitem(SOURCES, 13, "    x = torch.sparse.mm(a, b)")
     (line,) = lines_of(([MAIN, user(13, "forward")], 5.0, 0.0)).lines
     assert line.kind is HostKind.TORCH
+
+
+def seen_in(steps: tuple[int, ...] | None, *stack: wire.FrameSeen) -> HostTime:
+    """Two stacks of one line, the first one in step 0."""
+    sampled = host((stack, 5.0, 0.0))
+    (first,) = sampled.stacks
+    both = (
+        dataclasses.replace(first, steps=(0,)),
+        dataclasses.replace(first, steps=steps),
+    )
+    return host_lines.host_time(
+        dataclasses.replace(sampled, stacks=both),
+        [],
+        lambda _, line: SOURCES.get(line, ""),
+        lambda _: {},
+    )
+
+
+@pytest.mark.parametrize(("steps", "together"), [((0, 4), (0, 4)), ((7,), (0, 7)), (None, None)])
+def test_a_line_knows_the_steps_of_all_its_stacks(
+    steps: tuple[int, ...] | None, together: tuple[int, ...] | None
+) -> None:
+    (line,) = seen_in(steps, MAIN, user(17), library("sklearn", "f1_score")).lines
+    assert line.steps == together
+
+
+@pytest.mark.parametrize(
+    ("file", "formats"),
+    [("/env/torch/_tensor_str.py", True), ("C:\\env\\torch\\_tensor_str.py", True),
+     ("/env/torch/_tensor.py", False)],
+)  # fmt: skip
+def test_text_of_tensors_is_known_by_where_torch_makes_it(file: str, formats: bool) -> None:
+    inner = wire.FrameSeen(file, 1, "_str_intern", "torch")
+    (line,) = lines_of(([MAIN, user(17), inner], 5.0, 0.0)).lines
+    assert (line.kind, line.formats) == (HostKind.TORCH, formats)
+
+
+TEXT = """
+def draw(owned: list[int]):
+    picked = []
+    while len(picked) < 4:
+        item = int(rng.random())
+        if item not in owned:
+            picked.append(item)
+    memory.rows = np.concatenate([memory.rows, picked])
+"""
+
+
+def written(*stacks: tuple[Sequence[wire.FrameSeen], float, float]) -> dict[int, HostLine]:
+    """The lines of TEXT by their numbers."""
+    rows = TEXT.splitlines()
+    host_time = host_lines.host_time(
+        host(*stacks),
+        [Operator("aten::mm", Kind.MATMUL, 1.0, 1.0, where=Place("train.py", 99))],
+        lambda _, line: rows[line - 1],
+        lambda _: {"np": "numpy"},
+        lambda _: ast.parse(TEXT),
+    )
+    return {line.where.line: line for line in host_time.lines}
+
+
+def at(line: int, text: str) -> wire.FrameSeen:
+    begins = TEXT.splitlines()[line - 1].index(text)
+    return wire.FrameSeen("train.py", line, "draw", "", begins, line, begins + len(text))
+
+
+def test_what_a_search_takes_is_given_to_its_own_line() -> None:
+    lines = written(([at(4, "len(picked) < 4")], 40.0, 0.0))
+    assert lines[6].scans
+    assert (lines[6].kind, lines[6].callee) == (HostKind.PYTHON, "item not in owned")
+    assert lines[6].where.source == "if item not in owned:"
+    assert lines[6].ms == pytest.approx(40.0)
+
+
+def test_arrays_that_grow_by_copies() -> None:
+    lines = written(([at(8, "np.concatenate([memory.rows, picked])")], 9.0, 0.0))
+    assert (lines[8].kind, lines[8].grows) == (HostKind.LIBRARY, True)

@@ -54,6 +54,16 @@ class HostLine:
     collating: bool = False
     """In the loader's own code below the line: no line of a data set's is known."""
     samples: int = 0
+    steps: tuple[int, ...] | None = None
+    """Which of the sampled steps it was seen in, the first is 0; None: not known."""
+    scans: bool = False
+    """It tests whether something is in a list, and compares it with one item after the other."""
+    grows: bool = False
+    """It adds to an array by a new one that takes its place, in each round of a loop, or to one
+    that stays from step to step.
+    """
+    formats: bool = False
+    """It turns tensors into text."""
 
 
 @dataclass(frozen=True)

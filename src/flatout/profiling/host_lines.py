@@ -17,6 +17,9 @@ from dataclasses import dataclass
 from flatout.nouns.host_time import HostKind, HostLine, HostStack, HostThread, HostTime
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Operator
+from flatout.profiling import growing
+from flatout.profiling.kinds_of_values import SourceFiles, Syntax
+from flatout.profiling.membership import MembershipTest, searches
 from flatout_agent import wire
 
 TORCH = "torch"
@@ -43,6 +46,8 @@ OVERRIDES = "__torch_"
 """What the functions of a tensor's own type begin with that torch calls: they are no closure."""
 FORWARD = "forward"
 """The function of a module that is no hook."""
+FORMATS = "torch/_tensor_str.py"
+"""Where torch turns tensors into text."""
 WITHIN_TORCH = {"torch/utils/tensorboard/": "tensorboard"}
 """Folders of torch's that belong to another package."""
 NAME = re.compile(r"\w+(?=[.(])")
@@ -57,6 +62,8 @@ Source = Callable[[str, int], str]
 """From a file as reports name it and a line to its text; empty: not known."""
 Aliases = Callable[[str], Mapping[str, str]]
 """From a file as reports name it to its imported names: np -> numpy."""
+Steps = tuple[int, ...] | None
+"""As of HostLine."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ class _Sample:
     ms: float
     idle_ms: float
     samples: int
+    steps: Steps = None
 
     @property
     def own(self) -> wire.FrameSeen:
@@ -83,7 +91,11 @@ class _Sample:
 
 
 def host_time(
-    host: wire.HostSeen, operators: Sequence[Operator], source: Source, aliases: Aliases
+    host: wire.HostSeen,
+    operators: Sequence[Operator],
+    source: Source,
+    aliases: Aliases,
+    syntax: Syntax = lambda _: None,
 ) -> HostTime:
     """The host's time by line. operators: those of the recording, with their lines."""
     samples = [sample for stack in host.stacks if (sample := _sample(host, stack)) is not None]
@@ -92,11 +104,17 @@ def host_time(
     ]
     torch_share = _torch_shares(samples, operators)
     returning = _calls_of_the_users(samples, source)
+    files = SourceFiles(syntax, aliases)
+    tests = {**searches(workers, files), **searches(samples, files)}
 
     def lines_of(sample: _Sample) -> Iterable[tuple[HostLine, float]]:
+        test = tests.get(sample.own) if not sample.callees else None
+        if test is not None:
+            return _waiting_apart(sample, _searching(_line(sample, source), test, source), 1.0)
         if _frees(sample, torch_share, returning, source):
             return ((_line(sample, source), sample.ms),)
-        return _lines(sample, torch_share, source, aliases)
+        lines = _lines(sample, torch_share, source, aliases)
+        return _growing(lines) if growing.grows(files, sample.own) else lines
 
     return HostTime(
         steps=host.steps,
@@ -118,17 +136,40 @@ def _summed(
     samples: Iterable[_Sample], lines_of: Callable[[_Sample], Iterable[tuple[HostLine, float]]]
 ) -> tuple[HostLine, ...]:
     """Equal lines as one, the longest first."""
-    totals: dict[HostLine, tuple[float, int]] = defaultdict(lambda: (0.0, 0))
+    totals: dict[HostLine, tuple[float, int, Steps]] = defaultdict(lambda: (0.0, 0, ()))
     for sample in samples:
         for line, ms in lines_of(sample):
-            before_ms, before = totals[line]
-            totals[line] = before_ms + ms, before + sample.samples
+            before_ms, before, steps = totals[line]
+            steps = _together(steps, sample.steps) if ms > 0 else steps
+            totals[line] = before_ms + ms, before + sample.samples, steps
     lines = [
-        dataclasses.replace(line, ms=ms, samples=count)
-        for line, (ms, count) in totals.items()
+        dataclasses.replace(line, ms=ms, samples=count, steps=steps)
+        for line, (ms, count, steps) in totals.items()
         if ms > 0
     ]
     return tuple(sorted(lines, key=lambda line: -line.ms))
+
+
+def _together(steps: Steps, others: Steps) -> Steps:
+    """All of both; None: either is not known."""
+    return None if steps is None or others is None else tuple(sorted({*steps, *others}))
+
+
+def _growing(lines: Iterable[tuple[HostLine, float]]) -> Iterable[tuple[HostLine, float]]:
+    """What these lines call of packages, as making arrays longer by copies."""
+    for line, ms in lines:
+        yield dataclasses.replace(line, grows=line.kind is HostKind.LIBRARY), ms
+
+
+def _searching(line: HostLine, test: MembershipTest, source: Source) -> HostLine:
+    """A line's time as the test's."""
+    place = dataclasses.replace(
+        line.where, line=test.line, source=source(line.where.file, test.line).strip()
+    )
+    text = test.text if len(test.text) <= EXPRESSION else f"{test.text[: EXPRESSION - 3]}..."
+    return dataclasses.replace(
+        line, where=place, kind=HostKind.PYTHON, callee=text, package="", scans=True
+    )
 
 
 def _sample(host: wire.HostSeen, stack: wire.StackSeen) -> _Sample | None:
@@ -137,7 +178,7 @@ def _sample(host: wire.HostSeen, stack: wire.StackSeen) -> _Sample | None:
     deepest = max((at for at, frame in enumerate(frames) if not frame.package), default=None)
     if stack.thread or deepest is None:
         return None
-    return _Sample(frames, deepest, 1000 * stack.s, 1000 * stack.idle_s, stack.samples)
+    return _Sample(frames, deepest, 1000 * stack.s, 1000 * stack.idle_s, stack.samples, stack.steps)
 
 
 def _owned(frame: wire.FrameSeen) -> wire.FrameSeen:
@@ -352,6 +393,10 @@ def _line(sample: _Sample, source: Source) -> HostLine:
         collating=bool(sample.callees)
         and _is_torch(sample)
         and any(ENTERS_LOADER in frame.function for frame in sample.callees),
+        formats=any(
+            frame.package == TORCH and FORMATS in frame.file.replace("\\", "/")
+            for frame in sample.callees
+        ),
     )
 
 

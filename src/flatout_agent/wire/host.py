@@ -34,6 +34,8 @@ class StackSeen:
     """Of these, seconds per step in which the thread used no CPU: it waited."""
     thread: str = ""
     """Empty: the thread that trains; else the thread's name."""
+    steps: tuple[int, ...] | None = None
+    """Which of the sampled steps it was seen in, the first is 0; None: not known."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from flatout.diagnosing.job import savings
 from flatout.nouns import units
 from flatout.nouns.anatomy import Kind
+from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.host_time import HostKind, HostLine, total_ms
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Profile
@@ -24,6 +25,18 @@ CALLED = re.compile(r"[A-Za-z_][\w.]*(?=\()")
 INNER = re.compile(r"(?<=\w)\.<\w+>.*")
 SHOWN = 3
 """Lines that the evidence names."""
+SELDOM = 0.2
+"""Share of the sampled steps up to which something is occasional."""
+STACKS_EACH = 4
+"""In each of these steps, from which that is no chance: in all other steps it was not seen."""
+AGAIN = 3
+"""Steps from which what is occasional comes again and again."""
+LEAST_STEPS = 3
+"""Sampled steps of which a single one is few."""
+UNSURE = 1 - 1 / 1.1
+"""Share of the step that may be promised of what was seen once or twice."""
+MOSTLY = 0.5
+"""Share of the time of a group, or of a line."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,19 @@ class LineGroup:
     @property
     def samples(self) -> int:
         return sum(line.samples for line in self.lines)
+
+    @property
+    def steps(self) -> frozenset[int] | None:
+        """The sampled steps in which any of them was seen; None: not known."""
+        if any(line.steps is None for line in self.lines):
+            return None
+        return frozenset(step for line in self.lines for step in line.steps or ())
+
+    @property
+    def scans(self) -> bool:
+        """Whether most of it tests whether something is in a list."""
+        scanning = total_ms(line for line in self.lines if line.scans)
+        return self.lines[0].scans and scanning >= MOSTLY * total_ms(self.lines)
 
 
 def of(profile: Profile, *kinds: HostKind, loading: bool = False) -> list[HostLine]:
@@ -107,6 +133,73 @@ def saved_ms(profile: Profile, ms: float, spared: float = SPARED) -> float:
     return savings.within(profile, spared * ms)
 
 
+def occasional(profile: Profile, group: LineGroup) -> int | None:
+    """In how many of the sampled steps it was seen, where they are few and it takes long in each.
+
+    None: it belongs to each step, or that is not known.
+    """
+    steps, total = group.steps, profile.host.steps if profile.host is not None else 0
+    if not steps or total < LEAST_STEPS or len(steps) > max(1, SELDOM * total):
+        return None
+    return len(steps) if group.samples >= STACKS_EACH * len(steps) else None
+
+
+def promised(profile: Profile, group: LineGroup, saves_ms: float) -> tuple[float, Severity]:
+    """What may be promised of `saves_ms`, and how serious it is.
+
+    Little, as a note, of what was seen in one or two of many steps: how often it comes is unknown.
+    """
+    times = occasional(profile, group)
+    if times is None or times >= AGAIN:
+        return saves_ms, savings.severity(profile, saves_ms)
+    return min(saves_ms, UNSURE * profile.anatomy.step_ms), Severity.NOTE
+
+
+def often(profile: Profile, group: LineGroup) -> str:
+    """For a title: ", in 2 of 25 steps"; empty: it belongs to each step."""
+    times = occasional(profile, group)
+    if times is None or profile.host is None:
+        return ""
+    return f", in {times} of {units.count(profile.host.steps, 'step')}"
+
+
+def doubt(profile: Profile, group: LineGroup) -> str:
+    """For a reason: why less is promised than its lines took; empty: it is all of it."""
+    times = occasional(profile, group)
+    if times is None or times >= AGAIN:
+        return ""
+    return ", at most a tenth: seen in so few steps, it may come seldom"
+
+
+def formatting(profile: Profile) -> list[LineGroup]:
+    """Lines that mostly turn tensors into text, with all that they take, the longest first."""
+    lines = of(profile, HostKind.TORCH, HostKind.PYTHON, HostKind.LIBRARY)
+    places = {str(line.where) for line in lines if line.formats}
+    groups = by_line(profile, (line for line in lines if str(line.where) in places))
+    return [
+        group
+        for group in groups
+        if total_ms(line for line in group.lines if line.formats) >= MOSTLY * total_ms(group.lines)
+    ]
+
+
+def search_cure(group: LineGroup) -> Cure:
+    """Of tests whether something is in a list."""
+    line = group.lines[0]
+    items = re.split(r"\b(?:not )?in\b", line.callee)[-1].strip()
+    name = items if re.fullmatch(r"[\w.]+", items) else "items"
+    return Cure(
+        f"`{line.callee}` compares with the items of the list one by one: keep them in a set (or "
+        "the keys of a dict) as well, filled where the list is filled; a test then takes the same "
+        "short time however many there are. Many values at once: np.isin, torch.isin.",
+        savings.lines(
+            line.where,
+            line.where.source,
+            f"{name} = set({name})  # once, where the list is filled, and not in each round",
+        ),
+    )
+
+
 def evidence(profile: Profile, group: LineGroup) -> str:
     """Like "train.py:14 m[i][j] = 1.0: 5.1 ms; ... (312 stacks in 20 steps)"."""
     host = profile.host
@@ -118,7 +211,10 @@ def evidence(profile: Profile, group: LineGroup) -> str:
     longest = sorted(merged.items(), key=lambda item: -item[1])[:SHOWN]
     parts = [f"{where} {text}: {units.milliseconds(ms)}" for (where, text), ms in longest]
     stacks = units.count(group.samples, "stack")
-    return f"{'; '.join(parts)} ({stacks} in {units.count(host.steps, 'step')}{_chain(group)})"
+    times = occasional(profile, group)
+    few = f"{times} of " if times is not None else ""
+    steps = f"{few}{units.count(host.steps, 'step')}"
+    return f"{'; '.join(parts)} ({stacks} in {steps}{_chain(group)})"
 
 
 def _chain(group: LineGroup) -> str:

@@ -87,7 +87,7 @@ class Site:
 @lru_cache(maxsize=1000)
 def sites(path: Path, function: str, line: int) -> tuple[Site, ...]:
     """The sites of one function, in order of evaluation; empty: there is no such function."""
-    tree = _tree(path)
+    tree = syntax(path)
     function_node = None if tree is None else _function(tree, function, line)
     if function_node is None:
         return ()
@@ -122,7 +122,7 @@ def _source(path: Path) -> str:
 @lru_cache(maxsize=200)
 def imported_names(path: Path) -> Mapping[str, str]:
     """The names that a file imports, with the package each comes from: np -> numpy."""
-    tree, names = _tree(path), dict[str, str]()
+    tree, names = syntax(path), dict[str, str]()
     for node in ast.walk(tree) if tree is not None else ():
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -136,7 +136,8 @@ def imported_names(path: Path) -> Mapping[str, str]:
 
 
 @lru_cache(maxsize=200)
-def _tree(path: Path) -> ast.Module | None:
+def syntax(path: Path) -> ast.Module | None:
+    """A file's syntax tree; None: there is no such file, or it is none of Python's."""
     try:
         return ast.parse(_source(path))
     except (SyntaxError, ValueError, RecursionError):

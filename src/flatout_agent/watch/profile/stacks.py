@@ -63,6 +63,7 @@ class _Tally:
     samples: int = 0
     s: float = 0.0
     idle_s: float = 0.0
+    steps: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -83,6 +84,7 @@ class _Sample:
     s: float
     idle_s: float
     queued_s: float = 0.0
+    step: int = 0
 
 
 class StackSampler:
@@ -102,6 +104,7 @@ class StackSampler:
         self._threads: dict[int, _Watched] = {}
         self._codes: dict[int, CodeType] = {}
         self._started = False
+        self._step = 0
         self._ended = threading.Event()
         self._before_s = self._switch_s = sys.getswitchinterval()
         self._thread = threading.Thread(target=self._run, name="flatout samples", daemon=True)
@@ -120,6 +123,10 @@ class StackSampler:
         self._switch_s = sys.getswitchinterval()  # rounded
         self._thread.start()
         self._started = True
+
+    def step_ends(self) -> None:
+        """What is seen from now on belongs to the next step."""
+        self._step += 1
 
     def stop(self) -> None:
         """End; what was sampled stays."""
@@ -168,9 +175,10 @@ class StackSampler:
             if ident == self._main:
                 left_s = spent_s - queued_s
                 idle_s = 0.0 if ran_s is None else max(0.0, left_s - ran_s)
-                samples.append(_Sample(watched, self._key(ident), left_s, idle_s, queued_s))
+                key = self._key(ident)
+                samples.append(_Sample(watched, key, left_s, idle_s, queued_s, self._step))
             elif ran_s and (key := self._key(ident)):
-                samples.append(_Sample(watched, key, ran_s, 0.0))
+                samples.append(_Sample(watched, key, ran_s, 0.0, step=self._step))
         self._take(samples)
 
     def _take(self, samples: list[_Sample]) -> None:
@@ -190,6 +198,7 @@ class StackSampler:
             tally.samples += 1
             tally.s += sample.s
             tally.idle_s += sample.idle_s
+            tally.steps.add(sample.step)
             self._queued_s += sample.queued_s
 
     def _key(self, ident: int) -> Key:
@@ -213,13 +222,22 @@ class StackSampler:
                 total.samples += tally.samples
                 total.s += tally.s
                 total.idle_s += tally.idle_s
+                total.steps |= tally.steps
         longest = sorted(tallies.items(), key=lambda item: -item[1].s)[:STACKS]
         return wire.HostSeen(
             steps=steps,
             step_s=step_s,
             frames=tuple(resolved.frames),
             stacks=tuple(
-                wire.StackSeen(stack, tally.samples, tally.s / steps, tally.idle_s / steps, thread)
+                wire.StackSeen(
+                    stack,
+                    tally.samples,
+                    tally.s / steps,
+                    tally.idle_s / steps,
+                    thread,
+                    # Looks after the last step's end, before this was stopped, are that step's.
+                    tuple(sorted({min(step, steps - 1) for step in tally.steps})),
+                )
                 for (thread, stack), tally in longest
             ),
             gc_s=self._collections.s / steps,

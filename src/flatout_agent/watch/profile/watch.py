@@ -253,6 +253,8 @@ class ProfileWatch(Watcher):
 
     def _in_sample(self, step: Step, closing: bool) -> None:
         self._sampled.append(step)
+        if self.sampler is not None:
+            self.sampler.step_ends()
         if not self._sampled_enough():
             return
         self._end_sampling()

@@ -194,6 +194,43 @@ def test_nothing_is_left_behind() -> None:
     assert (sys.getswitchinterval(), list(gc.callbacks), threading.active_count()) == before
 
 
+def test_stacks_know_the_steps_in_which_they_were_seen() -> None:
+    sampler = StackSampler(lambda: NONE)
+
+    def working() -> None:
+        before = count(sampler)
+        for _ in until(lambda: count(sampler) >= before + 10):
+            sum(number * number for number in range(2000))
+
+    def once() -> None:
+        working()
+
+    sampler.start()
+    try:
+        for step in range(6):
+            if step == 3:
+                once()
+            working()
+            sampler.step_ends()
+    finally:
+        sampler.stop()
+    host = sampler.summary(steps=6, step_s=0.1)
+    assert host is not None
+    assert steps_of(host, "working") == set(range(6))
+    assert steps_of(host, "once") == {3}
+
+
+def steps_of(host: wire.HostSeen, function: str) -> set[int]:
+    """The steps in which this function was seen on the main thread's stack."""
+    return {
+        step
+        for stack in host.stacks
+        if not stack.thread
+        and any(host.frames[number].function.endswith(function) for number in stack.frames)
+        for step in stack.steps or ()
+    }
+
+
 def test_an_interval_that_the_program_sets_meanwhile_stays() -> None:
     before = sys.getswitchinterval()
     sampler = StackSampler(lambda: NONE)

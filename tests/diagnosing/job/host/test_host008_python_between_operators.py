@@ -7,6 +7,7 @@ import pytest
 from diagnosing.job import made
 from diagnosing.job.host import sampled
 from flatout.nouns.anatomy import Kind
+from flatout.nouns.host_time import HostKind
 from flatout.nouns.place import Place
 from flatout.nouns.profile import Operator
 
@@ -101,3 +102,22 @@ def test_time_steps_that_torch_goes_through_are_not_called_from_python(
     steps = (*steps[:-1], dataclasses.replace(steps[-1], calls=often))
     slow = dataclasses.replace(profile, operators=steps)
     assert bool(made.findings("python-between-operators", slow)) is told
+
+
+def test_operators_for_texts_of_tensors_are_no_dispatch_of_the_models() -> None:
+    profile = made.cpu_profile({Kind.DISPATCH: 120.0}, seen__main_cpu_s=0.5)
+    profile = dataclasses.replace(
+        profile,
+        anatomy=dataclasses.replace(
+            profile.anatomy,
+            parts=tuple(dataclasses.replace(p, launches=3000.0) for p in profile.anatomy.parts),
+        ),
+        operators=of_line('log.debug(f"{x}")', Kind.OTHER, "aten::select", "aten::item"),
+    )
+    line = sampled.line(31, HostKind.TORCH, 120.0, formats=True, modelling=True)
+    line = dataclasses.replace(line, where=Place("model.py", 31, "forward", 'log.debug(f"{x}")'))
+    host = sampled.profile(line).host
+    texts = dataclasses.replace(profile, host=host)
+    plain = sampled.profile(dataclasses.replace(line, formats=False)).host
+    assert made.findings("python-between-operators", texts) == ()
+    assert made.findings("python-between-operators", dataclasses.replace(profile, host=plain))

@@ -76,3 +76,45 @@ def test_environments_one_by_one(source: str) -> None:
     )  # fmt: skip
     finding = made.only(CHECK, sampled.profile(line))
     assert finding.cure.text.startswith("Vectorise the environments that train.py:20 steps")
+
+
+def test_a_list_that_is_searched_is_named_with_a_set_as_its_cure() -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    searching = sampled.line(
+        39, HostKind.PYTHON, 0.5 * step_ms, function="draw", callee="item not in owned", scans=True
+    )
+    else_ = sampled.line(38, HostKind.PYTHON, 0.1 * step_ms, function="draw", callee="int(x)")
+    finding = made.only(CHECK, sampled.profile(searching, else_))
+    assert finding.where == "train.py:39"
+    assert finding.title.startswith("searching a list in draw()")
+    assert "`item not in owned`" in finding.cure.text
+    assert "+ owned = set(owned)" in made.changes(finding)
+
+
+@pytest.mark.parametrize(
+    ("steps", "few", "severity"),
+    [
+        ((3,), True, Severity.NOTE),
+        ((3, 9), True, Severity.NOTE),
+        ((3, 8, 13), True, Severity.WARNING),
+        (tuple(range(20)), False, Severity.WARNING),
+        (None, False, Severity.WARNING),
+    ],
+)
+def test_what_was_seen_in_few_steps_promises_little_unless_it_comes_again(
+    steps: tuple[int, ...] | None, few: bool, severity: Severity
+) -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    line = sampled.line(14, HostKind.PYTHON, 0.5 * step_ms, callee="sorted(rows)", steps=steps)
+    profile = sampled.profile(line)
+    finding = made.only(CHECK, profile)
+    assert finding.severity is severity
+    assert (f"in {len(steps or ())} of 20 steps" in finding.title) is few
+    much = made.saved_ms(finding, profile) > 0.1 * step_ms
+    assert much is (severity is Severity.WARNING)
+
+
+def test_few_stacks_in_few_short_steps_are_chance() -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    line = sampled.line(14, HostKind.PYTHON, 0.5 * step_ms, samples=6, steps=(3, 9))
+    assert "of 20 steps" not in made.only(CHECK, sampled.profile(line)).title

@@ -6,6 +6,7 @@ import pytest
 
 from diagnosing.job import made
 from diagnosing.job.host import sampled
+from flatout.nouns.finding import Severity
 from flatout.nouns.host_time import HostKind
 
 CHECK = "training-thread-waits"
@@ -58,3 +59,13 @@ def test_what_it_calls_tells_for_what(package: str, callee: str, title: str, cur
     finding = made.only(CHECK, sampled.profile(line))
     assert title in finding.title
     assert cure in finding.cure.text
+
+
+def test_a_checkpoint_that_was_written_once_is_a_note() -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    line = sampled.line(
+        50, HostKind.WAITING, 0.3 * step_ms, callee="os.fsync(f)", samples=80, steps=(4,)
+    )
+    finding = made.only(CHECK, sampled.profile(line))
+    assert finding.severity is Severity.NOTE
+    assert finding.title.endswith("in 1 of 20 steps")

@@ -13,14 +13,16 @@ While a sample is decoded or transformed, nothing trains.
 
 ## Evidence
 
-The costliest line, what it calls and its milliseconds a step.
+The costliest line, what it calls and its milliseconds a step. Where that is a test whether
+something is in a list, as in drawing negative samples, it is said.
 
 ## Cure
 
 What gives the same for a sample in each epoch (decoding, resizing, tokenising) do once: before
 training, or kept from the first epoch on: the boost image-cache keeps decoded pictures,
-sample-cache keeps samples that are the same each time. What is drawn anew belongs into workers,
-where there are cores for them (DATA001). The gain: nine tenths of the time, of what can be kept.
+sample-cache keeps samples that are the same each time. What is searched in a list belongs into a
+set, too. What is drawn anew belongs into workers, where there are cores for them (DATA001). The
+gain: nine tenths of the time, of what can be kept.
 
 ## References
 
@@ -70,12 +72,15 @@ def _diagnosis(profile: Profile, group: LineGroup, total_ms: float) -> Diagnosis
     packages = {line.package for line in group.lines}
     decoding = bool(packages & set(PICTURES))
     share = units.share(total_ms / profile.anatomy.step_ms)
+    searching = ", most of it searching a list" if group.scans else ""
     return Diagnosis(
         title=f"preparing batches in the training thread takes {units.milliseconds(total_ms)}, "
-        f"{share} of the step",
+        f"{share} of the step{searching}",
         evidence=f"{group.where.function}() {units.milliseconds(group.ms)}: "
         f"{host_lines.evidence(profile, group)}",
-        cure=Cure(
+        cure=host_lines.search_cure(group)
+        if group.scans
+        else Cure(
             "Decode once and keep the pictures, or decode smaller (Image.draft); else prepare "
             "batches in workers."
             if decoding
@@ -90,8 +95,10 @@ def _diagnosis(profile: Profile, group: LineGroup, total_ms: float) -> Diagnosis
         ),
         severity=savings.severity(profile, saves),
         where=str(group.where),
-        boost=savings.boost(profile, "image-cache" if decoding else "sample-cache"),
+        boost=None
+        if group.scans
+        else savings.boost(profile, "image-cache" if decoding else "sample-cache"),
         saves_ms=saves,
-        reason=f"nine tenths of {units.milliseconds(group.ms)} in {group.where.function}(), done "
-        "once instead of in each step",
+        reason=f"nine tenths of {units.milliseconds(group.ms)} in {group.where.function}(), "
+        + ("for which a set takes no time" if group.scans else "done once instead of in each step"),
     )

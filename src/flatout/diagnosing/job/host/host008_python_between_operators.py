@@ -4,10 +4,11 @@
 
 Training on a CPU: a quarter of the step or more passes in calling operators: in torch's Python and
 its dispatch, between operators and (1.5 us for each) inside of them, on one core. The script's own
-Python (HOST009), other packages (HOST010) and operators called one by one outside of the model
-(HOST011) are not counted: compiling the model does not cure them. Nor is the optimizer (KERN010),
-nor a recurrent layer of torch, which goes through its time steps itself. Where stacks were sampled,
-an operator counts for 30 us at most: more is not its call, but a machine that does other work.
+Python (HOST009), other packages (HOST010), operators called one by one outside of the model
+(HOST011) and text of tensors (HOST018) are not counted: compiling the model does not cure them.
+Nor is the optimizer (KERN010), nor a recurrent layer of torch, which goes through its time steps
+itself. Where stacks were sampled, an operator counts for 30 us at most: more is not its call, but a
+machine that does other work.
 
 ## Why it matters
 
@@ -63,12 +64,17 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
     python = anatomy.part(*CALLING)
     elsewhere = (*HOST_PARTS, *WAITS, Kind.OPTIMIZER)
     operators = [part for part in anatomy.parts if part.kind not in elsewhere]
-    calls = sum(part.launches for part in operators)
+    texts = operator_loops.text_share(profile)
+    texts_ms = sum(group.ms for group in host_lines.formatting(profile))
+    calls = (1 - texts) * sum(part.launches for part in operators)
     computing = sum(part.ms for part in operators)
+    texts_ms -= texts * computing
+    computing -= texts * computing
     loop_ms = sum(group.ms for group in operator_loops.repeated(profile))
     updating_ms = operator_loops.update_ms(profile)
     called = 1 - operator_loops.recurrent_share(profile)
     calling = called * _calling_ms(profile, computing, calls) - loop_ms - updating_ms
+    calling -= max(0.0, texts_ms)
     saves = savings.within(profile, SPARED * calling)
     if savings.accelerated(profile) or calls < MANY or not savings.worth(profile, saves):
         return

@@ -5,7 +5,11 @@
 In sampled stacks: a function of the script itself that runs Python (loops, lists, dictionaries,
 strings, built-in functions), and not operators, for 4 % of the step or more. On an accelerator it
 counts where the device waits for the host. Below 9 % one or two lines without a loop, sorting or
-text are a note: each program has such Python.
+text are a note: each program has such Python. So is what was seen in one or two of the sampled
+steps only.
+
+Where most of it is a test whether something is in a list (`if item not in owned`), that is said.
+It is told by the script's text, and by how the time is spread over the loop around it.
 
 ## Why it matters
 
@@ -20,10 +24,10 @@ the lines that called them.
 
 ## Cure
 
-What gives the same in each step, do once before the loop. What goes over elements or samples,
-write as operators on whole tensors. Environments that are stepped one by one, vectorise. What is
-only reported, do every N steps. The gain: nine tenths of the time. `torch.compile` does not cure
-it.
+What gives the same in each step, do once before the loop. What goes over elements or samples, write
+as operators on whole tensors. Environments that are stepped one by one, vectorise. What is searched
+in lists, look up in sets. What is only reported, do every N steps. The gain: nine tenths of the
+time. `torch.compile` does not cure it.
 
 ## References
 
@@ -69,33 +73,37 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         saves = host_lines.saved_ms(profile, group.ms)
         if not host_lines.worth(profile, group) or not savings.worth(profile, saves):
             continue
+        saves, severity = host_lines.promised(profile, group, saves)
         share = units.share(group.ms / profile.anatomy.step_ms)
         function = host_lines.function(group.where).rpartition(".")[2]
         name = "the script's own lines" if function == MODULE else f"{function[:30]}()"
+        what = "searching a list" if group.scans else "Python"
         yield Diagnosis(
-            title=f"Python in {name} takes {units.milliseconds(group.ms)}, {share} of the step"[
-                :100
-            ],
+            title=f"{what} in {name} takes {units.milliseconds(group.ms)}, {share} of the step"
+            + host_lines.often(profile, group),
             evidence=host_lines.evidence(profile, group),
             cure=_cure(group),
-            severity=_severity(profile, group, saves),
+            severity=_severity(profile, group, severity),
             where=str(group.where),
             saves_ms=saves,
-            reason=f"nine tenths of {units.milliseconds(group.ms)} of Python on one core",
+            reason=f"nine tenths of {units.milliseconds(group.ms)} of Python on one core"
+            + host_lines.doubt(profile, group),
         )
 
 
-def _severity(profile: Profile, group: LineGroup, saves: float) -> Severity:
+def _severity(profile: Profile, group: LineGroup, severity: Severity) -> Severity:
     """A note where it is little, and nothing in it loops or is heavy."""
     numbers = {line.where.line for line in group.lines}
     texts = (f"{line.where.function} {line.callee} {line.where.source}" for line in group.lines)
-    heavy = len(numbers) > FEW or any(HEAVY.search(text) for text in texts)
+    heavy = group.scans or len(numbers) > FEW or any(HEAVY.search(text) for text in texts)
     if not heavy and group.ms < PLAIN * profile.anatomy.step_ms:
         return Severity.NOTE
-    return savings.severity(profile, saves)
+    return severity
 
 
 def _cure(group: LineGroup) -> Cure:
+    if group.scans:
+        return host_lines.search_cure(group)
     loop = next(
         (
             place

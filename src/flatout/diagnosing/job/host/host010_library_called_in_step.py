@@ -6,7 +6,8 @@ In sampled stacks: a line of the script that calls another package (scikit-learn
 Matplotlib, NetworkX, SymPy, logging, a compressor, copying) in each step, for 4 % of the step or
 more. Of a package that runs the loop only what logs (`self.log`) is told, and only of a line that
 logs a dozen values or more in a step, as a loop over all weights does. On an accelerator the time
-counts for which the device waits for the host.
+counts for which the device waits for the host. What was seen in one or two of the sampled steps
+only, as an evaluation at the end of an epoch, is a note.
 
 ## Why it matters
 
@@ -21,8 +22,10 @@ writer has: that thread, with its CPU time, and what the training thread waits m
 
 ## Cure
 
-Every N steps instead of each; on tensors instead of arrays; once before training; or in a thread
-or a loader's worker. The gain: nine tenths of the time. `torch.compile` does not cure it.
+Every N steps instead of each; on tensors instead of arrays; once before training; or in a thread or
+a loader's worker. Arrays that grow by np.concatenate, np.append or pd.concat are copied each time:
+allocate them once and write into them, or collect the parts in a list. The gain: nine tenths of the
+time. `torch.compile` does not cure it.
 
 ## References
 
@@ -55,19 +58,22 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         if not savings.worth(profile, saves) or loop_logging.is_sparing(profile, group):
             continue
         share = units.share(group.ms / profile.anatomy.step_ms)
-        use = packages.use(package, callee)
+        grows = group.lines[0].grows
+        use = packages.GROWING if grows else packages.use(package, callee)
         thread = threads.fed(profile, group)
         if thread is not None:
             saves = host_lines.saved_ms(profile, group.ms + threads.waited_ms(profile, group))
+        saves, severity = host_lines.promised(profile, group, saves)
         yield Diagnosis(
-            title=f"{packages.subject(package, callee)} takes {units.milliseconds(group.ms)}, "
-            f"{share} of the step",
+            title=f"{packages.subject(package, callee, use)} takes {units.milliseconds(group.ms)}, "
+            f"{share} of the step{host_lines.often(profile, group)}",
             evidence=host_lines.evidence(profile, group) + threads.words(profile, thread),
             cure=Cure(use.cure, savings.lines(group.where, "", *use.lines)),
-            severity=savings.severity(profile, saves),
+            severity=severity,
             where=str(group.where),
             saves_ms=saves,
             reason=f"nine tenths of {units.milliseconds(group.ms)} in {package}, on the host"
-            + (", and of what its thread holds up" if thread is not None else ""),
+            + (", and of what its thread holds up" if thread is not None else "")
+            + host_lines.doubt(profile, group),
             covers=tuple(dict.fromkeys(str(line.where) for line in group.lines)),
         )

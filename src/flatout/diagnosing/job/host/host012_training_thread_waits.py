@@ -5,6 +5,7 @@
 In sampled stacks: a line in which the training thread uses no CPU for 4 % of the step or more,
 outside of torch and of the loader: sleep, files that are written through, another process, a
 database, the network, a lock. On an accelerator it counts where the device waits for the host.
+What was seen in one or two of the sampled steps only is a note.
 
 ## Why it matters
 
@@ -102,15 +103,18 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             continue
         reason, cure, commands = _wait(group.lines[0])
         share = units.share(group.ms / profile.anatomy.step_ms)
-        lost = f"{units.milliseconds(group.ms)}, {share} of the step"
+        saves, severity = host_lines.promised(profile, group, saves)
+        often = host_lines.often(profile, group)
+        lost = f"{units.milliseconds(group.ms)}, {share} of the step{often}"
         yield Diagnosis(
             title=f"the training thread {reason}: {lost}",
             evidence=host_lines.evidence(profile, group),
             cure=Cure(cure, savings.lines(group.where, group.where.source, *commands)),
-            severity=savings.severity(profile, saves),
+            severity=severity,
             where=str(group.where),
             saves_ms=saves,
-            reason=f"nine tenths of {units.milliseconds(group.ms)} without CPU use",
+            reason=f"nine tenths of {units.milliseconds(group.ms)} without CPU use"
+            + host_lines.doubt(profile, group),
         )
 
 

@@ -48,6 +48,7 @@ def repeated(profile: Profile) -> list[LineGroup]:
     kinds = (HostKind.TORCH, HostKind.PYTHON)
     forward = _forward_without_model(profile)
     forward |= {str(line.where) for line in host_lines.of(profile, *kinds) if line.modelling}
+    forward |= _formatting(profile)
     own = [
         line
         for line in host_lines.of(profile, *kinds)
@@ -62,6 +63,19 @@ def _forward_without_model(profile: Profile) -> set[str]:
     if profile.job is None or profile.job.models:
         return set()
     return {str(operator.where) for operator in profile.operators if operator.backward}
+
+
+def _formatting(profile: Profile) -> set[str]:
+    """Lines that turn tensors into text, for which torch calls many operators."""
+    return {str(group.where) for group in host_lines.formatting(profile)}
+
+
+def text_share(profile: Profile) -> float:
+    """Of all operators' calls: those that torch makes for texts of tensors."""
+    places = _formatting(profile)
+    calls = sum(operator.calls for operator in profile.operators)
+    formatting = sum(row.calls for row in profile.operators if str(row.where) in places)
+    return formatting / calls if calls > 0 else 0.0
 
 
 def update_ms(profile: Profile) -> float:
@@ -98,7 +112,7 @@ def busiest_line(profile: Profile) -> tuple[Place, float] | None:
     what torch itself goes through.
     """
     update = profile.seen.update if profile.seen is not None else None
-    updating = update.lines if update is not None else ()
+    updating = {*(update.lines if update is not None else ()), *_formatting(profile)}
     lines: dict[Place, list[Operator]] = defaultdict(list)
     for operator in profile.operators:
         where = operator.where

@@ -169,6 +169,17 @@ ARRAYS = PackageUse(
     "tensors themselves, without the way over the host.",
     ("# np.f(tensor.numpy()) -> torch.f(tensor)",),
 )
+GROWING = PackageUse(
+    "growing an array by copies",
+    "Each time, all of it is copied for the little that is added. Allocate it once, before the "
+    "loop, at its full size, and write the new rows over the oldest (a ring buffer); or append to "
+    "a list (collections.deque with maxlen) and concatenate once, when all is there.",
+    (
+        "rows = (at + np.arange(len(new))) % capacity  # memory = np.empty((capacity, ...)) once",
+        "memory[rows] = new",
+        "at = (at + len(new)) % capacity",
+    ),
+)
 NUMBERS = PackageUse(
     "computing number by number",
     "Write it as operators on whole tensors (torch.sin instead of math.sin), all elements at once; "
@@ -390,9 +401,12 @@ def use(package: str, callee: str = "") -> PackageUse:
     return next(by_call, known)
 
 
-def subject(package: str, callee: str) -> str:
-    """Begins a title: "compressing in zlib.compress()", "Solver.run() of some_package"."""
-    what, call = use(package, callee).what, _call(callee)
+def subject(package: str, callee: str, known: PackageUse | None = None) -> str:
+    """Begins a title: "compressing in zlib.compress()", "Solver.run() of some_package".
+
+    known: what it is called for, where more than the call tells it.
+    """
+    what, call = (known or use(package, callee)).what, _call(callee)
     if not what:
         return f"{call} of {package}" if call else f"the package {package}"
     if not call:

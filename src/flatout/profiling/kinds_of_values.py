@@ -1,0 +1,322 @@
+"""What kind of values the names of a file hold, as far as its text tells: lists, sets, numbers."""
+
+from __future__ import annotations
+
+import ast
+import enum
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
+DEEPEST = 8
+"""Names, calls and attributes that one answer follows."""
+LISTS = frozenset({"list", "sorted", "tuple", "deque", "List", "Tuple", "Sequence", "Deque"})
+HASHED = frozenset(
+    {"set", "frozenset", "dict", "Counter", "OrderedDict", "range", "Set", "FrozenSet", "Dict"}
+    | {"Mapping", "MutableMapping", "AbstractSet", "keys", "DefaultDict"}
+)
+NUMBERS = frozenset(
+    {"int", "len", "float", "round", "ord", "randrange", "randint", "item", "index", "count"}
+    | {"integers", "getrandbits", "bit_length"}
+)
+TEXTS = frozenset({"str", "repr", "format", "join", "lower", "upper", "strip", "decode", "encode"})
+SAME = frozenset({"copy", "deepcopy", "reversed"})
+ARRAYS = frozenset({"numpy", "cupy"})
+MAKE_ARRAYS = frozenset(
+    {"array", "asarray", "arange", "zeros", "ones", "empty", "unique", "concatenate", "where"}
+    | {"sort", "argsort", "permutation", "load", "full", "nonzero", "flatnonzero"}
+)
+
+
+Syntax = Callable[[str], ast.Module | None]
+"""From a file as reports name it to its syntax tree; None: not known."""
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    """The program's files, by the names that reports use."""
+
+    tree: Syntax
+    aliases: Callable[[str], Mapping[str, str]]
+    """To the names that it imports: np -> numpy."""
+
+
+class ValueKind(enum.Enum):
+    """What a value is."""
+
+    LIST = "list"
+    """A list, a tuple, a deque or an array: what is in it is found one by one."""
+    HASHED = "hashed"
+    """A set, a dictionary or a range: what is in it is found at once."""
+    NUMBER = "number"
+    TEXT = "text"
+
+
+@dataclass(frozen=True)
+class ValueShape:
+    """A kind, and what its items are (of a dictionary its values)."""
+
+    kind: ValueKind
+    item: ValueShape | None = None
+
+
+LIST, HASH = ValueShape(ValueKind.LIST), ValueShape(ValueKind.HASHED)
+NUMBER, TEXT = ValueShape(ValueKind.NUMBER), ValueShape(ValueKind.TEXT)
+
+
+class FileValues:
+    """Of one file. What several places give a name is known where they agree."""
+
+    def __init__(self, tree: ast.Module, packages: Mapping[str, str]) -> None:
+        """packages: the names that it imports: np -> numpy."""
+        self._tree = tree
+        self._packages = packages
+        self._nodes = list(ast.walk(tree))
+        self._answers: dict[ast.expr, ValueShape | None] = {}
+        self._attributes: dict[str, list[tuple[ast.AST, ast.expr, Function]]] = defaultdict(list)
+        """What binds attributes of this name, with the function around it."""
+        for function in self._functions():
+            for node in _own_nodes(function):
+                for part in _targets(node):
+                    if isinstance(part, ast.Attribute):
+                        self._attributes[part.attr].append((node, part, function))
+
+    def of(self, value: ast.expr, scope: Function, left: int = DEEPEST) -> ValueShape | None:
+        """Of an expression in this function; None: not known."""
+        if left <= 0:
+            return None
+        if value not in self._answers:
+            self._answers[value] = None  # where it depends on itself
+            self._answers[value] = self._answer(value, scope, left - 1)
+        return self._answers[value]
+
+    def _answer(self, value: ast.expr, scope: Function, left: int) -> ValueShape | None:
+        if isinstance(value, ast.Call):
+            return self._of_call(value, scope, left)
+        if isinstance(value, ast.Name):
+            return self._of_name(value.id, scope, left)
+        if isinstance(value, ast.Attribute):
+            bindings = self._attributes.get(value.attr, ())
+            return self._agreed(self._bound(*binding, left) for binding in bindings)
+        if isinstance(value, ast.Subscript):
+            base = self.of(value.value, scope, left)
+            if base is None or isinstance(value.slice, ast.Slice):
+                return base
+            return base.item or self._stored(value.value, scope, left)
+        return self._of_literal(value, scope, left)
+
+    def _of_literal(self, value: ast.expr, scope: Function, left: int) -> ValueShape | None:
+        if isinstance(value, ast.List | ast.Tuple | ast.Set):
+            items = {self.of(item, scope, left) for item in value.elts[:8]}
+            item = items.pop() if len(items) == 1 else None
+            kind = ValueKind.HASHED if isinstance(value, ast.Set) else ValueKind.LIST
+            return ValueShape(kind, item)
+        if isinstance(value, ast.ListComp):
+            return ValueShape(ValueKind.LIST, self.of(value.elt, scope, left))
+        if isinstance(value, ast.DictComp):
+            return ValueShape(ValueKind.HASHED, self.of(value.value, scope, left))
+        if isinstance(value, ast.Dict | ast.SetComp):
+            return HASH
+        if isinstance(value, ast.Constant):
+            if isinstance(value.value, str | bytes):
+                return TEXT
+            return NUMBER if isinstance(value.value, int | float) else None
+        if isinstance(value, ast.JoinedStr):
+            return TEXT
+        if isinstance(value, ast.BinOp):
+            sides = self.of(value.left, scope, left), self.of(value.right, scope, left)
+            known = [side for side in sides if side is not None]
+            return next((side for side in known if side.kind is not ValueKind.NUMBER), None) or (
+                NUMBER if len(known) == len(sides) else None
+            )
+        if isinstance(value, ast.IfExp):
+            return self._agreed(self.of(arm, scope, left) for arm in (value.body, value.orelse))
+        return None
+
+    def _of_call(self, call: ast.Call, scope: Function, left: int) -> ValueShape | None:
+        name, argument = last_name(call.func), next(iter(call.args), None)
+        if name == "tolist":
+            return LIST
+        if name in ("split", "splitlines"):
+            return ValueShape(ValueKind.LIST, TEXT)
+        if name in MAKE_ARRAYS and self._packages.get(root(call.func)) in ARRAYS:
+            return LIST
+        if name == "defaultdict":
+            return ValueShape(ValueKind.HASHED, self._made_by(argument, scope, left))
+        if name in LISTS:
+            inner = self.of(argument, scope, left) if argument is not None else None
+            return ValueShape(ValueKind.LIST, inner.item if inner is not None else None)
+        if name == "range":
+            return ValueShape(ValueKind.HASHED, NUMBER)
+        fixed = ((HASHED, HASH), (NUMBERS, NUMBER), (TEXTS, TEXT))
+        shape = next((shape for names, shape in fixed if name in names), None)
+        if shape is not None:
+            return shape
+        if name in SAME:
+            base = call.func.value if isinstance(call.func, ast.Attribute) else argument
+            copied = argument if argument is not None else base
+            return self.of(copied, scope, left) if copied is not None else None
+        if name in ("get", "setdefault", "pop") and isinstance(call.func, ast.Attribute):
+            base_shape = self.of(call.func.value, scope, left)
+            stored = base_shape.item if base_shape is not None else None
+            return stored or self._stored(call.func.value, scope, left)
+        return self._returned(name, left)
+
+    def _made_by(self, maker: ast.expr | None, scope: Function, left: int) -> ValueShape | None:
+        """What a dictionary's factory gives: list, or lambda: []."""
+        if isinstance(maker, ast.Lambda):
+            return self.of(maker.body, scope, left)
+        name = last_name(maker) if maker is not None else ""
+        return LIST if name in LISTS else HASH if name in HASHED else None
+
+    def _returned(self, name: str, left: int) -> ValueShape | None:
+        """What the only function of this name in the file returns."""
+        functions = [
+            node for node in self._nodes if isinstance(node, ast.FunctionDef) and node.name == name
+        ]
+        if len(functions) != 1:
+            return None
+        function = functions[0]
+        returned = [node for node in _own_nodes(function) if isinstance(node, ast.Return)]
+        return self._agreed(
+            self.of(node.value, function, left) for node in returned if node.value is not None
+        )
+
+    def _of_name(self, name: str, scope: Function, left: int) -> ValueShape | None:
+        """By all that its function binds it to, else its parameters, else the module."""
+        bound = [
+            self._bound(node, part, scope, left)
+            for node in _own_nodes(scope)
+            for part in _targets(node)
+            if isinstance(part, ast.Name) and part.id == name
+        ]
+        if bound:
+            return self._agreed(bound)
+        if scope is self._tree or isinstance(scope, ast.Module):
+            return None
+        arguments = scope.args
+        for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            if parameter.arg == name:
+                return _annotated(parameter.annotation)
+        return self._of_name(name, self._tree, left)
+
+    def _bound(
+        self, node: ast.AST, target: ast.expr, scope: Function, left: int
+    ) -> ValueShape | None:
+        """What this statement gives that target."""
+        if isinstance(node, ast.AnnAssign):
+            shape = _annotated(node.annotation)
+            return shape or (self.of(node.value, scope, left) if node.value is not None else None)
+        if isinstance(node, ast.Assign | ast.NamedExpr):
+            whole = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if target in whole:
+                return self.of(node.value, scope, left)
+            return None
+        if isinstance(node, ast.For | ast.comprehension):
+            return self._item_of(node.iter, node.target, target, scope, left)
+        return None
+
+    def _item_of(
+        self, items: ast.expr, targets: ast.expr, target: ast.expr, scope: Function, left: int
+    ) -> ValueShape | None:
+        """What a loop over `items` gives one of its targets."""
+        if isinstance(items, ast.Call) and last_name(items.func) == "enumerate" and items.args:
+            pair = targets.elts if isinstance(targets, ast.Tuple) else []
+            if len(pair) == 2 and pair[0] is target:
+                return NUMBER
+            items, targets = items.args[0], pair[1] if len(pair) == 2 else targets
+        shape = self.of(items, scope, left) if targets is target else None
+        return shape.item if shape is not None else None
+
+    def _stored(self, container: ast.expr, scope: Function, left: int) -> ValueShape | None:
+        """What any place of the file stores under a key of such a name."""
+        name = last_name(container)
+        values: list[ValueShape | None] = []
+        for node in self._nodes if name else ():
+            if isinstance(node, ast.Assign):
+                values += [
+                    self.of(node.value, scope, left)
+                    for part in node.targets
+                    if isinstance(part, ast.Subscript) and last_name(part.value) == name
+                ]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                sets = node.func.attr == "setdefault" and len(node.args) == 2
+                if sets and last_name(node.func.value) == name:
+                    values.append(self.of(node.args[1], scope, left))
+        return self._agreed(values)
+
+    def _functions(self) -> Iterator[Function]:
+        yield self._tree
+        for node in self._nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield node
+
+    @staticmethod
+    def _agreed(shapes: Iterable[ValueShape | None]) -> ValueShape | None:
+        """One kind that all have; None: one of them is not known, or they differ."""
+        known = list(shapes)
+        kinds = {shape.kind if shape is not None else None for shape in known}
+        if len(kinds) != 1 or None in kinds:
+            return None
+        with_items = (shape for shape in known if shape is not None and shape.item is not None)
+        return next(with_items, known[0])
+
+
+def _annotated(annotation: ast.expr | None) -> ValueShape | None:
+    """By what stands behind the colon: list[int], set, dict[str, list[int]]."""
+    if isinstance(annotation, ast.Subscript):
+        shape = _annotated(annotation.value)
+        inner = annotation.slice
+        last = inner.elts[-1] if isinstance(inner, ast.Tuple) and inner.elts else inner
+        return ValueShape(shape.kind, _annotated(last)) if shape is not None else None
+    name = last_name(annotation) if annotation is not None else ""
+    if name in ("int", "float"):
+        return NUMBER
+    if name in ("str", "bytes"):
+        return TEXT
+    return LIST if name in LISTS or name == "ndarray" else HASH if name in HASHED else None
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    """What a node binds to more than None, the parts of a tuple as well."""
+    value = getattr(node, "value", None)
+    if isinstance(value, ast.Constant) and value.value is None:
+        return []
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign | ast.NamedExpr | ast.For | ast.comprehension):
+        targets = [node.target]
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        targets = [node.optional_vars]
+    else:
+        return []
+    return [
+        part
+        for target in targets
+        for part in (target, *(target.elts if isinstance(target, ast.Tuple | ast.List) else ()))
+    ]
+
+
+def _own_nodes(function: Function) -> Iterator[ast.AST]:
+    """All nodes of a function without those of functions within it."""
+    waiting: list[ast.AST] = list(ast.iter_child_nodes(function))
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            waiting += ast.iter_child_nodes(node)
+
+
+def last_name(node: ast.expr) -> str:
+    """`c` of a.b.c; empty: it has no name."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def root(node: ast.expr) -> str:
+    """`a` of a.b.c; empty: it has no name."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
