@@ -7,6 +7,7 @@ import pytest
 from diagnosing.job import made
 from diagnosing.job.host import sampled
 from flatout.nouns.anatomy import Kind
+from flatout.nouns.finding import Severity
 from flatout.nouns.host_time import HostKind
 from flatout.nouns.profile import Operator
 
@@ -126,3 +127,30 @@ def test_a_few_values_logged_by_what_runs_the_loop_are_its_way_to_report(
     ]  # fmt: skip
     logging = dataclasses.replace(sampled.profile(line), operators=tuple(operators))
     assert bool(made.findings(CHECK, logging)) is told
+
+
+def test_an_array_that_grows_by_copies_is_allocated_once() -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    line = sampled.line(
+        47, HostKind.LIBRARY, 0.4 * step_ms, package="numpy", callee="np.concatenate(...)",
+        grows=True,
+    )  # fmt: skip
+    finding = made.only(CHECK, sampled.profile(line))
+    assert finding.title.startswith("growing an array by copies in numpy")
+    assert "ring buffer" in finding.cure.text
+    apart = dataclasses.replace(line, grows=False)
+    assert "ring buffer" not in made.only(CHECK, sampled.profile(apart)).cure.text
+
+
+def test_an_evaluation_between_two_epochs_is_a_note() -> None:
+    step_ms = made.cpu_profile().anatomy.step_ms
+    line = sampled.line(
+        69, HostKind.LIBRARY, 0.8 * step_ms, package="sklearn", callee="LogisticRegression(...)",
+        steps=(17,),
+    )  # fmt: skip
+    profile = sampled.profile(line)
+    finding = made.only(CHECK, profile)
+    assert finding.severity is Severity.NOTE
+    assert finding.title.endswith("in 1 of 20 steps")
+    assert "in 1 of 20 steps" in finding.evidence
+    assert made.saved_ms(finding, profile) < 0.1 * step_ms
