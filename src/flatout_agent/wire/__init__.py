@@ -23,6 +23,7 @@ from flatout_agent.wire.crash import Misfit as Misfit
 from flatout_agent.wire.crash import MisfitKind as MisfitKind
 from flatout_agent.wire.crash import SceneFrame as SceneFrame
 from flatout_agent.wire.crash import TensorSeen as TensorSeen
+from flatout_agent.wire.flow import AgainSeen as AgainSeen
 from flatout_agent.wire.flow import BesideSeen as BesideSeen
 from flatout_agent.wire.flow import ConstantSeen as ConstantSeen
 from flatout_agent.wire.flow import DiagonalSeen as DiagonalSeen
@@ -31,6 +32,7 @@ from flatout_agent.wire.flow import EmbeddingSeen as EmbeddingSeen
 from flatout_agent.wire.flow import FlowSeen as FlowSeen
 from flatout_agent.wire.flow import GradientsSeen as GradientsSeen
 from flatout_agent.wire.flow import GrownSeen as GrownSeen
+from flatout_agent.wire.flow import HostConstantSeen as HostConstantSeen
 from flatout_agent.wire.flow import IgnoredSeen as IgnoredSeen
 from flatout_agent.wire.flow import InverseSeen as InverseSeen
 from flatout_agent.wire.flow import JoinSeen as JoinSeen

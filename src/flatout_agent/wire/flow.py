@@ -58,6 +58,58 @@ class ConstantSeen:
     """CPU seconds of a step in these operators; of an accelerator only what launches them."""
     compared: bool = True
     """By all its bytes; else by the operators and numbers that make it."""
+    called: str = ""
+    """The function or module whose call gives nothing else; empty: it is no call of its own."""
+    shared: bool = False
+    """These operators also run on what changes, on the same lines."""
+    flops: float = 0.0
+    """Share of the step's floating-point operations."""
+
+
+@dataclass(frozen=True)
+class HostConstantSeen:
+    """Tensors that lines of one function make of the host's values, of the same bytes in both
+    steps.
+    """
+
+    where: str
+    """file:line that makes the largest."""
+    lines: tuple[str, ...] = ()
+    """Lines whose values lead there, as far as the text of the file tells."""
+    function: str = ""
+    calls: float = 1.0
+    """Times that it is made in a step."""
+    shape: str = ""
+    """Of the largest."""
+    dtype: str = ""
+    bytes: int = 0
+    """Of all that are made in a step."""
+
+
+@dataclass(frozen=True)
+class AgainSeen:
+    """Calls of one module in one step that compute what an earlier one has: the same operators on
+    the same values.
+    """
+
+    what: str
+    """Field() for a module; autograd.grad for calls of torch.autograd.grad."""
+    where: str | None = None
+    """file:line that calls it."""
+    lines: tuple[str, ...] = ()
+    """The innermost lines by which the calls differ."""
+    calls: float = 2.0
+    """In a step, with the first."""
+    repeated: float = 1.0
+    """Of them those that repeat one."""
+    gradients: float = 0.0
+    """Calls of torch.autograd.grad that are repeated with a module's."""
+    unlearned: float = 0.0
+    """Of the repeated calls, training calls of a whole model that no backward pass goes through."""
+    s: float = 0.0
+    """CPU seconds of a step in what is computed again; of an accelerator only what launches it."""
+    flops: float = 0.0
+    """Share of the step's floating-point operations."""
 
 
 @dataclass(frozen=True)
@@ -382,6 +434,10 @@ class FlowSeen:
     """CPU seconds of a step in them; of an accelerator only what launches them."""
     unread: tuple[UnreadSeen, ...] = ()
     constants: tuple[ConstantSeen, ...] = ()
+    host_constants: tuple[HostConstantSeen, ...] = ()
+    """The largest first."""
+    again: tuple[AgainSeen, ...] = ()
+    """The costliest first."""
     doubles: tuple[DoubleSeen, ...] = ()
     """The costliest first."""
     default_double: bool = False

@@ -7,7 +7,7 @@ from typing import Protocol
 from flatout.diagnosing.job import operators, savings
 from flatout.nouns import units
 from flatout.nouns.profile import Operator, Profile
-from flatout_agent.wire import ConstantSeen, DoubleSeen, FlowSeen
+from flatout_agent.wire import ConstantSeen, DoubleSeen, FlowSeen, HostConstantSeen
 
 WITHIN = frozenset(
     f"aten::{name}"
@@ -51,6 +51,13 @@ def line_source(profile: Profile, where: str | None) -> str:
     return next((place.source for place in places if place is not None and str(place) == where), "")
 
 
+def host_constant(profile: Profile, where: str) -> HostConstantSeen | None:
+    """The tensor of the same bytes in each step that a line of the host's leads to; None: none."""
+    flow = of(profile)
+    rows = flow.host_constants if flow is not None else ()
+    return next((row for row in rows if where in row.lines), None)
+
+
 class OperatorShare(Protocol):
     """Some of a step's operators."""
 
@@ -83,7 +90,11 @@ def constant_ms(profile: Profile, row: ConstantSeen) -> float:
 
     On a CPU the time of its lines where they do nothing else, with the Python around the operators;
     of other lines what the counted step took for the operators, at most what was recorded of them.
+    Of operators that also run on what changes their share of the step's.
     """
+    seen = of(profile)
+    if row.shared and seen is not None:
+        return unread_ms(profile, seen, row)[0]
     names = {f"aten::{name.partition('.')[2]}" for name in row.operators} | WITHIN
     standing = [operator for operator in profile.operators if _stands_at(operator, row)]
     making = [operator for operator in standing if operator.name in names]

@@ -14,7 +14,7 @@ import functools
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, NamedTuple
@@ -24,8 +24,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from flatout_agent.replacing import Undo, in_reverse, replaced
 from flatout_agent.watch import places
+from flatout_agent.watch.profile.flow_births import MAKERS, FlowBirths
 from flatout_agent.watch.profile.flow_matrices import FlowMatrices
 from flatout_agent.watch.profile.flow_notes import FlowNotes, fields
+from flatout_agent.watch.profile.flow_numbers import FlowNumbers
 from flatout_agent.watch.profile.flow_values import FlowValues
 from flatout_agent.watch.profile.storages import (
     past_overrides,
@@ -164,6 +166,8 @@ class FlowCall:
     end: int = -1
     chain: tuple[FlowLine, ...] = ()
     """The line that calls, and those that led to it."""
+    onwards: bool = False
+    """Its input needs a gradient: a backward pass goes on through it."""
 
 
 @dataclass(slots=True)
@@ -233,8 +237,15 @@ class Flow:
     modelled = True
     """The models are known, and not the weights of optimizers alone."""
 
-    def __init__(self, models: list[torch.nn.Module], in_loader: Callable[[], bool]) -> None:
-        """in_loader: whether a loader is making its batch."""
+    def __init__(
+        self,
+        models: list[torch.nn.Module],
+        in_loader: Callable[[], bool],
+        weights: Sequence[torch.Tensor] = (),
+    ) -> None:
+        """in_loader: whether a loader is making its batch. weights: all that is trained, as far as
+        it is known.
+        """
         self.nodes: list[FlowNode] = []
         self.calls: list[FlowCall] = []
         self.constants: list[FlowConstant] = []
@@ -257,6 +268,11 @@ class Flow:
         self._in_loader = in_loader
         self._thread = threading.get_ident()
         self._lock = threading.RLock()  # backward passes of several devices have a thread each
+        self._undo: Undo = lambda: None
+        self._open_books(models, weights)
+
+    def _open_books(self, models: list[torch.nn.Module], weights: Sequence[torch.Tensor]) -> None:
+        """Where it keeps what it has seen."""
         self._states: dict[int, FlowStorage] = {}
         self._facts: dict[Any, _Facts] = {}
         self._open: list[FlowCall] = []
@@ -266,17 +282,28 @@ class Flow:
         self._entered: dict[int, FlowConstant] = {}
         self._lines: dict[FlowLine, str] = {}
         self._known: dict[tuple[str, int, str], FlowLine] = {}
-        self._undo: Undo = lambda: None
         self._batch: dict[int, str] = {}
-        self._accelerated = any(map(_on_device, models))
+        self._accelerated = any(map(_on_device, models)) or any(
+            weight.device.type != "cpu" for weight in weights
+        )
         self.owned: dict[int, str] = {}
+        self._frozen: set[int] = set()
+        """Storages of parameters that nothing trains."""
         self._kept: list[StorageWeakRef] = []
-        self._own(models)
+        self._own(models, weights)
         self.values = FlowValues(models, self.owned)
+        self.numbers = FlowNumbers(self.owned)
+        self.births = FlowBirths()
         self.matrices = FlowMatrices(self.owned, self._batch)
 
-    def _own(self, models: Iterable[torch.nn.Module]) -> None:
+    def _own(self, models: Iterable[torch.nn.Module], weights: Sequence[torch.Tensor]) -> None:
         """Keeps the addresses from being used again where the program replaces a weight."""
+        trained = {id(weight) for weight in weights}
+        for weight in weights:
+            key = storage_key(weight)
+            if key is not None:
+                self.owned[key] = "parameter"
+                self._kept.append(weak_storage(weight))
         for model in models:
             for kind, tensors in (("parameter", model.parameters()), ("buffer", model.buffers())):
                 for tensor in tensors:
@@ -284,10 +311,13 @@ class Flow:
                     if key is not None:
                         self.owned[key] = kind
                         self._kept.append(weak_storage(tensor))
+                        if not (tensor.requires_grad or id(tensor) in trained):
+                            self._frozen.add(key)
 
     def install(self) -> None:
         """Also see calls of modules, and values that leave torch."""
         undos: list[Undo] = [replaced(torch.Tensor, name, self._reader(name)) for name in READERS]
+        undos += [replaced(torch, name, self._maker_of(name)) for name in MAKERS]
         hooks = torch.nn.modules.module
         undos.append(hooks.register_module_forward_pre_hook(self._call_begins).remove)
         undos.append(hooks.register_module_forward_hook(self._call_ends, always_call=True).remove)
@@ -373,6 +403,8 @@ class Flow:
         read = facts.read or unknown or uses.unknown or self._value_read(facts, uses)
         for tensor, state, _ in uses.tensors if facts.name in HANDING else ():
             self._gives(state)
+            if not state.constant:
+                self.births.leaves(self._chain(sys._getframe(1)))
             if state.constant and state.node >= 0 and not self._open:
                 self._enters(tensor, state)
         if not (made or changed or read):
@@ -392,13 +424,47 @@ class Flow:
             signature = self._signature(facts, uses, args, kwargs, results)
         wide = self._widened(node, uses, results)
         away = self._moved(node, uses, results) if self._accelerated else None
-        self._adopt(node, FlowValue(node.constant, signature, wide, away))
-        for state in made:
-            state.outside, state.version = False, 0
-        self.notes.operator(len(self.nodes), node, results)
-        self.values.operator(len(self.nodes), node, args, uses.tensors)
-        self.matrices.operator(len(self.nodes), node, (args, kwargs), results, uses.tensors)
+        self._adopt(node, made, FlowValue(node.constant, signature, wide, away))
+        self._note(node, facts, (args, kwargs), results, signature, uses)
         self.nodes.append(node)
+
+    def _note(
+        self,
+        node: FlowNode,
+        facts: _Facts,
+        given: tuple[Any, dict[str, Any]],
+        results: list[torch.Tensor],
+        signature: int,
+        uses: _Uses,
+    ) -> None:
+        """What is noted beside the operator that is about to get its number."""
+        index = len(self.nodes)
+        pure = not (uses.unknown or facts.random) and _tells_all(facts)
+        self._number(node, facts, given, results, (pure, signature))
+        self.notes.operator(index, node, results)
+        self.values.operator(index, node, given[0], uses.tensors)
+        self.matrices.operator(index, node, given, results, uses.tensors)
+
+    def _number(
+        self,
+        node: FlowNode,
+        facts: _Facts,
+        given: tuple[Any, dict[str, Any]],
+        results: list[torch.Tensor],
+        value: tuple[bool, int],
+    ) -> None:
+        """value: whether the same arguments give the same, and a constant's signature."""
+        args, kwargs = given
+        pure, signature = value
+        if facts.name in UNWRITTEN:
+            pure = False
+        elif facts.name in LIFTING:
+            digested = results[0].device.type == "cpu" and self._hashed < MOST_BYTES
+            args, kwargs, pure = (signature,), {}, pure and node.constant and digested
+        elif facts.name in FROM_NOTHING:
+            like = [(tuple(x.shape), x.dtype, str(x.device)) for x in _tensors(args)]
+            args = (*like, *(value for value in args if not _tensors(value)))
+        self.numbers.operator(len(self.nodes), node, args, kwargs, pure)
 
     def _takes_unwritten(self, facts: _Facts, uses: _Uses) -> bool:
         """Whether it takes memory that no operator has written to."""
@@ -413,14 +479,16 @@ class Flow:
                 return True
         return False
 
-    def _adopt(self, node: FlowNode, value: FlowValue) -> None:
-        """What it has made or changed holds this now."""
+    def _adopt(self, node: FlowNode, made: Iterable[FlowStorage], value: FlowValue) -> None:
+        """What it has made or changed holds this now; made: of these the storages that are new."""
         for state in node.made:
             if state.node in self._entered:
                 self._entered[state.node].changed = True
             state.node = len(self.nodes)
             state.constant, state.signature, state.wide, state.away = value
             state.version += 1
+        for state in made:
+            state.outside, state.version = False, 0
 
     def _node(
         self, facts: _Facts, uses: _Uses, made: tuple[FlowStorage, ...], s: float, flops: float
@@ -524,7 +592,7 @@ class Flow:
         kind = self.owned.get(key)
         part = self._batch.get(key)
         state = self._states[key] = FlowStorage(weak_storage(tensor))
-        trained = tensor.requires_grad or kind == "parameter"
+        trained = tensor.requires_grad or (kind == "parameter" and key not in self._frozen)
         state.constant = part is None and not trained and not self._in_loader()
         state.signature = hash((key, "outside"))
         if tensor.dtype in DOUBLES and tensor.dim():
@@ -552,7 +620,7 @@ class Flow:
         """Whether its result is one; constants that meet what is none are noted."""
         if node.backward or node.loader or uses.unknown:
             return False
-        if not facts.random and (not facts.read or _namespace(facts.name) in KNOWN):
+        if not facts.random and _tells_all(facts):
             if facts.name in FROM_NOTHING:
                 return True
             for _, state, _ in uses.tensors:
@@ -689,6 +757,7 @@ class Flow:
             self.step,
             len(self.nodes),
             chain=chain,
+            onwards=any(tensor.requires_grad for tensor in _tensors(args)),
         )
         self.notes.called(module, args, call.root)
         self._open.append(call)
@@ -735,10 +804,32 @@ class Flow:
 
         return method
 
+    def _maker_of(self, name: str) -> Callable[..., Any]:
+        """In place of a function by which values of the host become a tensor."""
+        original = getattr(torch, name)
+
+        @functools.wraps(original)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            ours = self.going and threading.get_ident() == self._thread
+            if ours and not (_tensors(args) or self._in_loader()):
+                self._safely(self._note_birth, result)
+            return result
+
+        return function
+
+    def _note_birth(self, tensor: Any) -> None:
+        if self.births.looks_at(tensor):
+            chain = self._chain(sys._getframe(1))
+            self.births.born(self.step, chain, tensor, self._digest(tensor))
+
     def _leaves(self, tensor: torch.Tensor) -> None:
         state = self._state(tensor)
         if state is None:
             return
+        self.numbers.exposed(tensor)
+        if not state.constant:
+            self.births.leaves(self._chain(sys._getframe(1)))
         if tensor.device.type != "cpu":
             state.constant = False  # a kernel of the program may write there
         if state.node >= 0:
@@ -779,6 +870,11 @@ def _facts(func: Any) -> _Facts:
         read,
         view=bool(aliases) and all(aliases) and not (written or read) and packet not in LIFTING,
     )
+
+
+def _tells_all(facts: _Facts) -> bool:
+    """Whether what it gives comes from its arguments alone, but for chance."""
+    return not facts.read or _namespace(facts.name) in KNOWN
 
 
 def _namespace(name: str) -> str:

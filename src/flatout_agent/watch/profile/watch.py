@@ -377,7 +377,8 @@ class ProfileWatch(Watcher):
         if not models and any(type(weight.data) is not torch.Tensor for weight in weights):
             return None
         followed = models or [torch.nn.ParameterList(weights)]
-        flow = Flow(followed, lambda: self.loop.calls.in_loader)
+        trained = [*weights, *self.job.hand_weights()]
+        flow = Flow(followed, lambda: self.loop.calls.in_loader, trained)
         flow.modelled = bool(models)
         return flow if models or weights else None
 

@@ -457,3 +457,42 @@ def changed_afterwards(table: torch.Tensor, output: torch.Tensor) -> float:
 @pytest.mark.parametrize("buffer", BUFFERS)
 def test_what_is_filled_or_changed_afterwards_is_no_constant(buffer: str) -> None:
     assert Loop(BUFFERS[buffer]).followed().constants == ()
+
+
+class Matched(nn.Module):
+    """Compares features of what is trained with those of a fixed input, by one frozen network."""
+
+    def __init__(self, kept: bool) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.ReLU())
+        self.features.requires_grad_(False)
+        self.kept = self.features(FEATURES) if kept else None
+
+    def reference(self) -> torch.Tensor:
+        return self.features(FEATURES)  # fixed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        reference = self.kept if self.kept is not None else self.reference()  # the call
+        return (self.features(x) - reference).square().mean()
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_features_of_a_fixed_input_through_a_frozen_network(trained: bool) -> None:
+    loop = Loop(lambda loop: loop.net(loop.output).backward(retain_graph=True))
+    loop.net = Matched(kept=False)
+    if trained:  # the frozen network is a part of the model
+        loop.model.matched = loop.net.features
+        loop.model.forward = lambda x: loop.model[2](loop.model[1](loop.model[0](x)))
+    (row,) = loop.followed().constants
+    assert (row.called, row.calls) == ("reference", 1)
+    assert text(row.where).endswith("# fixed")
+    assert 0 < row.flops < 0.5
+
+
+def test_features_that_are_kept_or_trained_are_no_constant() -> None:
+    loop = Loop(lambda loop: loop.net(loop.output).backward(retain_graph=True))
+    loop.net = Matched(kept=True)
+    assert loop.followed().constants == ()
+    loop.net = Matched(kept=False)
+    loop.net.features.requires_grad_(True)
+    assert loop.followed().constants == ()

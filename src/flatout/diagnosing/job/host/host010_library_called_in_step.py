@@ -7,7 +7,8 @@ Matplotlib, NetworkX, SymPy, logging, a compressor, copying) in each step, for 4
 more. Of a package that runs the loop only what logs (`self.log`) is told, and only of a line that
 logs a dozen values or more in a step, as a loop over all weights does. On an accelerator the time
 counts for which the device waits for the host. What was seen in one or two of the sampled steps
-only, as an evaluation at the end of an epoch, is a note.
+only, as an evaluation at the end of an epoch, is a note. Where all that the lines of a function
+lead to is a tensor of the same bytes in two consecutive steps, its work is told as one.
 
 ## Why it matters
 
@@ -39,10 +40,9 @@ from collections.abc import Iterator
 
 from flatout.diagnosing.checks import Check, Diagnosis
 from flatout.diagnosing.job import host_lines, savings
-from flatout.diagnosing.job.host import loop_logging, packages, threads
+from flatout.diagnosing.job.host import constant_work, loop_logging, packages, threads
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.host_time import HostKind
 from flatout.nouns.profile import Profile
 
 CHECK = Check(code="HOST010", severity=Severity.WARNING, since="0.3.0", hides=("HOST007",))
@@ -50,7 +50,8 @@ CHECK = Check(code="HOST010", severity=Severity.WARNING, since="0.3.0", hides=("
 
 def check(profile: Profile) -> Iterator[Diagnosis]:
     """One finding for each package and function that calls it in one way."""
-    for group in host_lines.by_call(profile, host_lines.of(profile, HostKind.LIBRARY)):
+    yield from constant_work.diagnoses(profile)
+    for group in host_lines.by_call(profile, constant_work.other_lines(profile)):
         saves = host_lines.saved_ms(profile, group.ms)
         package, callee = group.lines[0].package, group.lines[0].callee
         if packages.runs_loop(package, callee) or not host_lines.worth(profile, group):

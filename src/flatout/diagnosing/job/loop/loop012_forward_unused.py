@@ -3,7 +3,8 @@
 ## What it sees
 
 Training calls of the model, with gradients on, from whose outputs no backward pass follows, but
-whose outputs are read: for a metric, say. Of calls that nobody reads LOOP016 tells.
+whose outputs are read: for a metric, say. Of calls that nobody reads LOOP016 tells,
+of calls that repeat another one LOOP024.
 
 ## Why it matters
 
@@ -78,10 +79,11 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _unread(profile: Profile) -> float:
-    """Such calls of a step whose outputs are not read either."""
+    """Such calls of a step whose outputs are not read either, or that repeat another call."""
     seen = flow.of(profile)
-    rows = seen.unread if seen is not None else ()
-    return sum(row.forwards for row in rows)
+    if seen is None:
+        return 0.0
+    return sum(row.forwards for row in seen.unread) + sum(row.unlearned for row in seen.again)
 
 
 def _forward_ms(profile: Profile) -> tuple[float, str]:

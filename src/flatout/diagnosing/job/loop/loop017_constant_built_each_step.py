@@ -4,11 +4,12 @@
 
 Operators that make a tensor from numbers, or from tensors that training does not change, and give
 the same shape, dtype and bytes in two consecutive steps: masks, positions, tables, one-hot
-targets, converted constants, the mean of the whole data set. Random ones, what the loader gives,
-what is only filled with a number, what is written to later, and what a layer makes of a fixed input
-by code that it also runs on what changes do not count. Of less than 1 KiB only what takes time to
-make counts, where it is made of the same tensors. Tensors on an accelerator are compared by the
-operators and numbers that make them, and then told as likely.
+targets, converted constants, the mean of the whole data set, features of a fixed image through a
+frozen network, named by the outermost call that gives nothing else. Random ones, what the loader
+gives, what is only filled with a number, what is written to later, and what a layer makes of a
+fixed input by code that it also runs on what changes do not count. Of less than 1 KiB only what
+takes time to make counts, where it is made of the same tensors. Tensors on an accelerator are
+compared by the operators and numbers that make them, and then told as likely.
 
 ## Why it matters
 
@@ -60,23 +61,41 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             continue
         likely = "" if row.compared else "likely "
         yield Diagnosis(
-            title=f"{_what(row)} that is {likely}the same in each step is built anew",
+            title=_title(row, likely),
             evidence=f"{row.dtype} {row.shape}, {row.calls:.3g} a step, {units.size(row.bytes)}, "
             f"by {', '.join(row.operators[:6])} on {_lines(row)}: "
             f"{units.milliseconds(took)}; {_equal(row)} in two consecutive steps",
-            cure=Cure(
-                "Build it once: before the loop, or in a module as a buffer.",
-                savings.lines(
-                    row.where,
-                    flow.line_source(profile, row.where),
-                    'self.register_buffer("constant", ..., persistent=False)  # in __init__',
-                ),
-            ),
+            cure=_cure(profile, row),
             severity=saving.severity,
             where=row.where,
             saves_ms=saving.ms,
             reason=saving.reason,
         )
+
+
+def _title(row: ConstantSeen, likely: str) -> str:
+    if row.shared and row.called:
+        return f"{row.called}() computes what is {likely}the same in each step again"
+    return f"{_what(row)} that is {likely}the same in each step is built anew"
+
+
+def _cure(profile: Profile, row: ConstantSeen) -> Cure:
+    line = flow.line_source(profile, row.where)
+    if row.shared:
+        called = f"{row.called}()" if row.called else "it"
+        return Cure(
+            f"Call {called} once, before the loop or in a module's __init__, and keep what it "
+            "gives: its inputs and weights do not change.",
+            savings.lines(row.where, line, "# once, before the loop; then use what was kept"),
+        )
+    return Cure(
+        "Build it once: before the loop, or in a module as a buffer.",
+        savings.lines(
+            row.where,
+            line,
+            'self.register_buffer("constant", ..., persistent=False)  # in __init__',
+        ),
+    )
 
 
 def _what(row: ConstantSeen) -> str:

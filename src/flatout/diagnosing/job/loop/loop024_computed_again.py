@@ -1,0 +1,102 @@
+"""A module is called again in one step on the same input, with the same weights.
+
+## What it sees
+
+Calls of one module in a step whose operators all work on the same values as those of an earlier
+call, in two consecutive steps: the helpers of a physics-informed loss that each call the network
+anew, a second forward pass for a metric. Repeated calls of `torch.autograd.grad` for the same
+derivatives count, too. Dropout, batch normalisation that keeps statistics, weights that have
+changed in between, and a discriminator that gets its input once detached and once not, do not. Of
+calls that nobody reads LOOP016 tells, of what is the same in each step LOOP017.
+
+## Why it matters
+
+The same numbers are computed several times. Where a backward pass follows, it goes through each of
+them, too.
+
+## Evidence
+
+How often the module is called on one input, the lines that do so, how many derivatives are computed
+again with it, and their share of the step.
+
+## Cure
+
+Call it once and use its output wherever it is needed, `output.detach()` where no gradient is;
+one `torch.autograd.grad` gives the derivatives by all columns of an input. The gain: the time of
+the operators that only repeat, without the backward pass through them.
+
+## References
+
+- https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad.html
+- https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flatout.diagnosing.checks import Check, Diagnosis
+from flatout.diagnosing.job import device_time, flow, savings
+from flatout.nouns import units
+from flatout.nouns.finding import Cure, Severity
+from flatout.nouns.profile import Profile
+from flatout_agent.wire import AgainSeen
+
+CHECK = Check(code="LOOP024", severity=Severity.WARNING, since="0.3.0")
+GRADIENTS = "autograd.grad"
+"""AgainSeen.what of calls of torch.autograd.grad."""
+
+
+def check(profile: Profile) -> Iterator[Diagnosis]:
+    """One finding for each line that calls a module."""
+    seen = flow.of(profile)
+    for row in seen.again if seen is not None else ():
+        assert seen is not None
+        took, words = flow.unread_ms(profile, seen, row)
+        saving = device_time.of_device(profile, took, words)
+        if not saving.worth:
+            continue
+        yield Diagnosis(
+            title=f"{_name(row)} is called {row.calls:.3g} times a step on the same input",
+            evidence=f"{row.repeated:.3g} of the calls compute again what an earlier one has "
+            f"given{_gradients(row)}, from {', '.join(row.lines)}: {words}; the same operators on "
+            "the same values in two consecutive steps",
+            cure=_cure(profile, row),
+            severity=saving.severity,
+            where=row.where,
+            saves_ms=saving.ms,
+            reason=f"{units.milliseconds(took)} go: {saving.reason}",
+        )
+
+
+def _name(row: AgainSeen) -> str:
+    return "torch.autograd.grad" if row.what == GRADIENTS else row.what.removesuffix("()")
+
+
+def _gradients(row: AgainSeen) -> str:
+    if not row.gradients:
+        return ""
+    return f", and {row.gradients:.3g} of torch.autograd.grad the same derivatives"
+
+
+def _cure(profile: Profile, row: AgainSeen) -> Cure:
+    line = flow.line_source(profile, row.where)
+    if row.what == GRADIENTS or row.gradients:
+        once = (
+            "Call it once" if row.what == GRADIENTS else "Call the model once, pass its output on"
+        )
+        return Cure(
+            f"{once}, and compute each derivative once: one torch.autograd.grad gives those by all "
+            "columns of the input, which the lines then share.",
+            savings.lines(
+                row.where,
+                line,
+                "u = model(x)  # once",
+                "du = torch.autograd.grad(u.sum(), x, create_graph=True)[0]  # du[:, 0], du[:, 1]",
+            ),
+        )
+    return Cure(
+        "Call it once, and use its output in all places: output.detach() where no gradient is "
+        "needed.",
+        savings.lines(row.where, line, "output = model(x)  # once"),
+    )
