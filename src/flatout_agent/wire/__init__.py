@@ -41,6 +41,7 @@ from flatout_agent.wire.flow import RecomputedSeen as RecomputedSeen
 from flatout_agent.wire.flow import RepeatSeen as RepeatSeen
 from flatout_agent.wire.flow import ReturnSeen as ReturnSeen
 from flatout_agent.wire.flow import SortSeen as SortSeen
+from flatout_agent.wire.flow import UnreadRowsSeen as UnreadRowsSeen
 from flatout_agent.wire.flow import UnreadSeen as UnreadSeen
 from flatout_agent.wire.flow import ZerosSeen as ZerosSeen
 from flatout_agent.wire.host import CoresSeen as CoresSeen

@@ -360,6 +360,28 @@ class IgnoredSeen:
 
 
 @dataclass(frozen=True)
+class UnreadRowsSeen:
+    """Linear layers on rows of which few are taken from what they make."""
+
+    where: str | None
+    """file:line that calls the first one."""
+    read_where: str | None = None
+    """file:line of the first operator that takes rows of the last one."""
+    products: int = 1
+    """Layers, in a step."""
+    rows: int = 0
+    """That go through them in a step."""
+    used: int = 0
+    """Of them, at most."""
+    s: float = 0.0
+    """CPU seconds of a step in operators on all the rows, with their backward pass, beyond their
+    dispatch; of an accelerator only what launches them.
+    """
+    flops: float = 0.0
+    """Share of the step's floating-point operations in these."""
+
+
+@dataclass(frozen=True)
 class GradientsSeen:
     """Gradients of parameters that no optimizer and no code of the program's ever changes."""
 
@@ -397,17 +419,19 @@ class RecomputedSeen:
 
 @dataclass(frozen=True)
 class PaddingSeen:
-    """An input, batch x length, that is padded beyond the longest row of each batch."""
+    """An input that is padded beyond the longest row of each batch: batch x length, perhaps with
+    features behind the length or before it.
+    """
 
     where: str | None
     """file:line that makes the batch."""
     path: str = ""
     """Among the model's arguments: [0][0] is the first one."""
     shape: str = ""
-    """16x160."""
+    """16x160, 8x48x1x24x24."""
     constant: int = 0
     masked: bool = False
-    """A mask of the same shape leaves out the padding."""
+    """A mask, or lengths, among the model's inputs leave out the padding."""
     left: bool = False
     length: int = 0
     """Of the input."""
@@ -464,6 +488,8 @@ class FlowSeen:
     embeddings: tuple[EmbeddingSeen, ...] = ()
     """The largest first."""
     ignored: tuple[IgnoredSeen, ...] = ()
+    """The costliest first."""
+    unread_rows: tuple[UnreadRowsSeen, ...] = ()
     """The costliest first."""
     gradients: GradientsSeen | None = None
     """None: each gradient is used."""

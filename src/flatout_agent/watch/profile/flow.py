@@ -341,9 +341,9 @@ class Flow:
         """Whether it still follows."""
         return self.error is None and not self.overflow
 
-    def batch(self, batch: Any) -> None:
+    def batch(self, batch: Any, loader: Any = None) -> None:
         """A loader has given this."""
-        self.notes.batches += 1
+        self.notes.batch(loader)
         if self.going:
             self._safely(self._note_batch, batch)
 
@@ -442,7 +442,7 @@ class Flow:
         pure = not (uses.unknown or facts.random) and _tells_all(facts)
         self._number(node, facts, given, results, (pure, signature))
         self.notes.operator(index, node, results)
-        self.values.operator(index, node, given[0], uses.tensors)
+        self.values.operator(index, node, given[0], uses.tensors, results)
         self.matrices.operator(index, node, given, results, uses.tensors)
 
     def _number(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
@@ -9,10 +10,12 @@ import torch
 
 from flatout_agent import wire
 from flatout_agent.watch.profile.flow import Flow, FlowNode
-from flatout_agent.watch.profile.flow_notes import InputLook
+from flatout_agent.watch.profile.flow_looks import InputLook
 
 LEAST_PADDED = 0.25
-"""Share of the length."""
+"""Share of the length, mean of the batches ..."""
+LEAST_EACH = 0.05
+"""... and of each."""
 LEAST_ROWS = 8
 LEAST_LENGTHS = 3
 """Rows, and distinct lengths among them, that show padding where nothing else does."""
@@ -24,14 +27,16 @@ NEAR = 256
 
 def padding(flow: Flow) -> wire.PaddingSeen | None:
     """The input with the largest part that is padding in every row of all batches."""
-    groups: dict[tuple[str, bool], list[InputLook]] = defaultdict(list)
+    groups: dict[tuple[str, int, int, bool], list[InputLook]] = defaultdict(list)
     for look in flow.notes.looks:
-        groups[look.path, look.left].append(look)
-    paths = [path for path, _ in groups]
+        groups[look.path, len(look.size), look.along, look.left].append(look)
+    inputs = [(path, dimensions) for path, dimensions, _, _ in groups]
     rows = [
         _padding(flow, looks)
-        for (path, _), looks in groups.items()
-        if path not in flow.notes.whole and paths.count(path) == 1 and _certain(flow, looks)
+        for (path, dimensions, _, _), looks in groups.items()
+        if (path, dimensions) not in flow.notes.whole
+        and inputs.count((path, dimensions)) == 1
+        and _certain(flow, looks)
     ]
     return max(filter(None, rows), key=lambda row: row.padded, default=None)
 
@@ -40,13 +45,14 @@ def _certain(flow: Flow, looks: Sequence[InputLook]) -> bool:
     """Whether the number is padding in all of these batches, and much of it."""
     if len(looks) < 2 or len({look.constant for look in looks}) > 1:
         return False
-    if any(1 - max(look.lengths) / look.shape[1] < LEAST_PADDED for look in looks):
+    padded = [look.padded for look in looks]
+    if min(padded) < LEAST_EACH or sum(padded) < LEAST_PADDED * len(padded):
         return False
     if all(look.masked for look in looks):
         return True
     if any(look.inside for look in looks) or not all(any(look.lengths) for look in looks):
         return False
-    if looks[0].constant in _padding_indices(flow):
+    if looks[0].words and looks[0].constant in _padding_indices(flow):
         return True
     lengths = [length for look in looks for length in look.lengths]
     return len(lengths) >= LEAST_ROWS and len(set(lengths)) >= LEAST_LENGTHS
@@ -66,7 +72,7 @@ def _padding(flow: Flow, looks: Sequence[InputLook]) -> wire.PaddingSeen | None:
     """None: the model is made for this length."""
     parameters = {tuple(p.shape) for module in _modules(flow) for p in module.parameters()}
     shapes = {look.shape for look in looks}
-    if any(_flattened(flow, shape) for shape in shapes):
+    if any(_of_one_length(flow, look, parameters) for look in looks):
         return None
     recurrent = _recurrent(flow, {length for _, length in shapes})
     grows = {
@@ -77,15 +83,15 @@ def _padding(flow: Flow, looks: Sequence[InputLook]) -> wire.PaddingSeen | None:
     flops = sum(node.flops for node in flow.nodes)
     longest = max(max(look.lengths) for look in looks)
     return wire.PaddingSeen(
-        where=next((at for look in looks if (at := _made_at(flow, look.node))), None),
+        where=next((at for look in looks if (at := _made_at(flow, look))), None),
         path=looks[0].path,
-        shape="x".join(map(str, looks[0].shape)),
+        shape="x".join(map(str, looks[0].size)),
         constant=looks[0].constant,
         masked=all(look.masked for look in looks),
         left=looks[0].left,
         length=looks[0].shape[1],
         longest=longest,
-        padded=sum(1 - max(look.lengths) / look.shape[1] for look in looks) / len(looks),
+        padded=sum(look.padded for look in looks) / len(looks),
         filled=sum(map(_filled, looks)) / len(looks),
         s=_growing_s(flow, grows),
         flops=sum(flow.nodes[index].flops for index in grows) / flops if flops else 0.0,
@@ -147,27 +153,89 @@ def _grows(node: FlowNode, shape: tuple[int, int], parameters: Collection[tuple[
     return False
 
 
-def _flattened(flow: Flow, shape: tuple[int, int]) -> bool:
-    """Whether a layer takes all positions of a row at once: it has weights for this length."""
-    rows, length = shape
-    taken = {tuple(size) for node in flow.nodes for size in node.shapes}
-    widths = {size[2] for size in taken if len(size) == 3 and size[:2] == shape}
-    return any((rows, length * width) in taken for width in widths if width > 1)
+def _of_one_length(flow: Flow, look: InputLook, parameters: Collection[tuple[int, ...]]) -> bool:
+    """Whether a layer has weights for this very length.
+
+    It takes all positions of a row at once, or works along the length, as mixers do.
+    """
+    rows, length = look.shape
+    forward = [node for node in flow.nodes if not node.backward]
+    taken = {tuple(size) for node in forward for size in node.shapes}
+    widths = {
+        math.prod(size) // (rows * length)
+        for size in taken
+        if len(size) > 2 and size[0] == rows and length in size[1:]
+    }
+    for node in forward:
+        if node.name not in ("aten.mm", "aten.addmm") or len(node.shapes) < 2:
+            continue
+        (count, inner), (_, columns) = node.shapes[-2:]
+        if count == rows and any(inner == length * width for width in widths if width > 1):
+            return True
+        if inner == length and (columns, inner) in parameters:
+            along = count % rows == 0 and count % (rows * length) != 0
+            if along and (count > rows or (len(look.size) == 2 and not look.words)):
+                return True
+    return False
 
 
-def _made_at(flow: Flow, index: int) -> str | None:
-    """The line in a loader that made the batch; else the one that made this input."""
-    if index < 0:
-        return None
+def _made_at(flow: Flow, look: InputLook) -> str | None:
+    """The line that made it as long as it is: in a loader, if one made the batch."""
+    notes, length = flow.notes, look.shape[1]
+    if look.node < 0:
+        return notes.collate or notes.samples
+    index = _in_loader(flow, look.node)
+    where = flow.nodes[index].where
+    while True:
+        index = _first_writer(flow, index)
+        node = flow.nodes[index]
+        where = node.where or where
+        before = _maker_of_length(flow, node, length)
+        if before is None or flow.nodes[before].where is None:
+            given = node.loader and any(length in shape for shape in node.shapes)
+            return (notes.samples if given else None) or where
+        index = before
+
+
+def _in_loader(flow: Flow, index: int) -> int:
+    """The nearest operator of a loader that its value comes from; else itself."""
     waiting, reached = [index], {index}
     while waiting and len(reached) < NEAR:
-        node = flow.nodes[waiting.pop(0)]
+        near = waiting.pop(0)
+        node = flow.nodes[near]
         if node.loader and node.where is not None:
-            return node.where
+            return near
         fresh = [dep for dep in node.deps if dep not in reached]
         reached.update(fresh)
         waiting += fresh
-    return flow.nodes[index].where
+    return index
+
+
+def _first_writer(flow: Flow, index: int) -> int:
+    """The operator that made the memory in which an operator has put its result."""
+    storages = {state.ref.cdata for state in flow.nodes[index].made}
+    return next(
+        at
+        for at, node in enumerate(flow.nodes)
+        if at == index or any(state.ref.cdata in storages for state in node.made)
+    )
+
+
+def _maker_of_length(flow: Flow, node: FlowNode, length: int) -> int | None:
+    """The operator whose result of this length it takes; None: there is none."""
+    taken = {
+        storage
+        for (storage, _), shape in zip(node.reads, node.shapes, strict=True)
+        if length in shape
+    }
+    return next(
+        (
+            dep
+            for dep in node.deps
+            if any(state.ref.cdata in taken for state in flow.nodes[dep].made)
+        ),
+        None,
+    )
 
 
 def recomputed(flow: Flow) -> wire.RecomputedSeen | None:

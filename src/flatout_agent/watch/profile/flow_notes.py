@@ -6,12 +6,12 @@ afterwards, by `flow_padding`, `flow_gradients` and `flow_recomputed`.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import sys
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,8 @@ import torch
 
 from flatout_agent.speedups import nests
 from flatout_agent.watch import places
+from flatout_agent.watch.profile.flow_looks import MOST_ELEMENTS, InputLook, look, looked_at
 from flatout_agent.watch.profile.modes import without_modes
-from flatout_agent.watch.tensors import readable
 
 if TYPE_CHECKING:
     from flatout_agent.watch.profile.flow import FlowNode
@@ -29,32 +29,9 @@ CHECKPOINT = "/torch/utils/checkpoint.py"
 ENGINE = ("/torch/autograd/graph.py", "/torch/autograd/__init__.py")
 """From there a backward pass calls its nodes."""
 MOST_LOOKS = 64
-LEAST_LENGTH = 8
-MOST_ELEMENTS = 1 << 22
-"""Larger inputs are not looked at."""
 DEEPEST = 6
 MOST_MEMBERS = 4096
 """Of a nest, that are searched for tensors."""
-
-
-@dataclass(frozen=True)
-class InputLook:
-    """One input of a model, batch x length, that ends (or begins) with the same number in all rows.
-
-    Lengths are those of the rows without that number at the padded side.
-    """
-
-    path: str
-    shape: tuple[int, int]
-    left: bool
-    constant: int
-    lengths: tuple[int, ...]
-    masked: bool
-    """A mask of the same shape says so."""
-    inside: bool
-    """The number also stands among the others."""
-    node: int
-    """The operator that made it; below 0: not known."""
 
 
 class FlowNotes:
@@ -66,11 +43,15 @@ class FlowNotes:
         self.checkpoints: dict[str, float] = {}
         """Line that calls a checkpoint -> seconds of the operators below it, in all steps."""
         self.looks: list[InputLook] = []
-        self.whole: set[str] = set()
-        """Inputs that were seen without padding, or not looked at."""
+        self.whole: set[tuple[str, int]] = set()
+        """Inputs that were seen without padding, or not looked at, with their dimensions."""
         self.training_calls = 0
         self.batches = 0
         """That loaders have given."""
+        self.collate: str | None = None
+        """Where the user's function begins that makes the last loader's batches ..."""
+        self.samples: str | None = None
+        """... or, where torch's own does, the one that makes its samples."""
         self.modules: dict[int, weakref.ref[torch.nn.Module]] = {}
         self.roots: set[int] = set()
         """Of those the ones that the program calls itself."""
@@ -78,6 +59,16 @@ class FlowNotes:
         """Of those the ones that were given something that needs a gradient."""
         self.recurrent: dict[int, tuple[int, ...]] = {}
         """Recurrent layers that were given whole batches, not packed ones, with the last shape."""
+
+    def batch(self, loader: Any) -> None:
+        """A loader has given a batch; None: it is not known which."""
+        self.batches += 1
+        collate = getattr(loader, "collate_fn", None)
+        self.collate = _function_line(collate)
+        self.samples = None
+        if self.collate is None and str(getattr(collate, "__module__", "")).startswith("torch."):
+            data = type(getattr(loader, "dataset", None))
+            self.samples = _function_line(getattr(data, "__getitem__", None))
 
     def operator(self, index: int, node: FlowNode, results: Sequence[torch.Tensor]) -> None:
         """An operator that made or changed something is about to become number `index`."""
@@ -110,87 +101,16 @@ class FlowNotes:
         tensors = list(fields((args, kwargs)))
         with without_modes(), torch.no_grad():
             for path, tensor in tensors:
-                if not _looked_at(tensor):
+                if not looked_at(tensor):
                     continue
-                look = None
+                padding = None
                 if len(self.looks) < MOST_LOOKS and tensor.numel() <= MOST_ELEMENTS:
-                    masks = [mask for _, mask in tensors if mask is not tensor]
-                    look = _look(path, tensor, masks, makers(tensor))
-                if look is None:
-                    self.whole.add(path)
+                    others = [other for _, other in tensors if other is not tensor]
+                    padding = look(path, tensor, others, makers(tensor))
+                if padding is None:
+                    self.whole.add((path, tensor.dim()))
                 else:
-                    self.looks.append(look)
-
-
-def _looked_at(tensor: torch.Tensor) -> bool:
-    """Numbers of words: batch x length, of whole numbers."""
-    if type(tensor) is not torch.Tensor or tensor.dim() != 2 or tensor.layout != torch.strided:
-        return False
-    if torch._C._functorch.is_functorch_wrapped_tensor(tensor) or not readable(tensor):
-        return False
-    whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool)
-    return whole and tensor.shape[0] > 0 and tensor.shape[1] >= LEAST_LENGTH
-
-
-def _look(
-    path: str, tensor: torch.Tensor, masks: Sequence[torch.Tensor], node: int
-) -> InputLook | None:
-    """None: neither its end nor its begin is the same in all rows."""
-    values = tensor.detach().cpu()
-    looks = []
-    for left in (False, True):
-        turned = values.flip(1) if left else values
-        constant = int(turned[0, -1])
-        if bool((turned[:, -1] == constant).all()) and not bool((values == constant).all()):
-            looks.append(_padded(path, turned, left, masks, node))
-    return min(filter(None, looks), key=lambda look: max(look.lengths), default=None)
-
-
-def _padded(
-    path: str, values: torch.Tensor, left: bool, masks: Sequence[torch.Tensor], node: int
-) -> InputLook | None:
-    constant = int(values[0, -1])
-    lengths = _lengths(values != constant)
-    masked = False
-    for mask in masks:
-        if mask.shape == values.shape:
-            mask = mask.detach().cpu()
-            real = _real(mask.flip(1) if left else mask)
-            if real is not None and bool((values[~real] == constant).all()):
-                masked, lengths = True, _lengths(real)
-    longest = int(lengths.max())
-    if not masked and longest == values.shape[1]:
-        return None
-    positions = torch.arange(values.shape[1], device="cpu")
-    before = positions < lengths.unsqueeze(1)
-    return InputLook(
-        path,
-        (int(values.shape[0]), int(values.shape[1])),
-        left,
-        constant,
-        tuple(lengths.tolist()),
-        masked,
-        bool(((values == constant) & before).any()),
-        node,
-    )
-
-
-def _lengths(real: torch.Tensor) -> torch.Tensor:
-    """Of each row: its last True, counted from 1; 0: none."""
-    positions = torch.arange(1, real.shape[1] + 1, device="cpu")
-    lengths: torch.Tensor = (real * positions).amax(dim=1)
-    return lengths
-
-
-def _real(mask: torch.Tensor) -> torch.Tensor | None:
-    """Where a mask says that a word stands; None: it is no mask of padding at the end."""
-    two = (mask == mask[0, 0]) | (mask == mask[0, -1])
-    if not bool(two.all()) or not bool((mask[:, -1] == mask[0, -1]).all()):
-        return None
-    real = mask != mask[0, -1]
-    ends = _lengths(real)
-    whole = bool((ends == real.sum(dim=1)).all())  # words and then padding, nothing in between
-    return real if whole and bool(real[:, 0].all()) else None
+                    self.looks.append(padding)
 
 
 def _computed_again(frame: FrameType | None) -> bool:
@@ -214,6 +134,18 @@ def _checkpoint_line(frame: FrameType | None) -> str | None:
             where = places.location(outer) if outer is not None else where
         frame = frame.f_back
     return where
+
+
+def _function_line(function: Any) -> str | None:
+    """file:line where a function of the user's begins; None: it is none."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None:
+        code = getattr(type(function).__call__, "__code__", None)
+    if code is None or places.package(code.co_filename):
+        return None
+    return f"{places.display(code.co_filename)}:{code.co_firstlineno}"
 
 
 def _bytes(tensor: torch.Tensor) -> int:

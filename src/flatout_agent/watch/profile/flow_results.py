@@ -20,6 +20,7 @@ from flatout_agent.watch.profile.flow_inputs import padding, recomputed
 from flatout_agent.watch.profile.flow_loops import repeats
 from flatout_agent.watch.profile.flow_matrix_rows import matrices
 from flatout_agent.watch.profile.flow_unread import unread, with_sources
+from flatout_agent.watch.profile.flow_unread_rows import unread_rows
 from flatout_agent.watch.profile.flow_value_rows import embeddings, ignored, zeros
 
 SLIGHT = 0.05
@@ -72,11 +73,15 @@ def results(
 def _noted(flow: Flow) -> dict[str, Any]:
     """What was noted beside the flow: fields of FlowSeen."""
     steps = max(1, flow.steps)
+    logits = ignored(flow) if not flow.unseen else ()
+    both = flow.steps >= 2 and not flow.unseen
+    named = {row.head_where for row in logits}
     return {
         **matrices(flow),
         "zeros": zeros(flow),
         "embeddings": embeddings(flow),
-        "ignored": ignored(flow) if not flow.unseen else (),
+        "ignored": logits,
+        "unread_rows": unread_rows(flow, named) if both else (),
         "recomputed": recomputed(flow),
         "padding": padding(flow),
         "batches": flow.notes.batches / steps,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flatout_agent.watch.profile.flow_rows import FlowRows
 from flatout_agent.watch.profile.storages import storage_key
 from flatout_agent.watch.tensors import readable
 
@@ -103,13 +104,22 @@ class FlowValues:
         self.zeros: list[FlowZeros] = []
         self.lookups: list[FlowLookup] = []
         self.losses: list[FlowLoss] = []
+        self.rows = FlowRows()
         self._owned = owned
         self._looked: dict[tuple[object, ...], FlowZeros | None] = {}
         self._learned: set[int] = set()
         """Operators whose result comes from weights, or has random zeros."""
 
-    def operator(self, index: int, node: FlowNode, args: Any, taken: Taken) -> None:
+    def operator(
+        self,
+        index: int,
+        node: FlowNode,
+        args: Any,
+        taken: Taken,
+        results: Sequence[torch.Tensor],
+    ) -> None:
         """The operator of this number has run in a forward pass, or beside it."""
+        self.rows.operator(index, node, args, taken, results)
         if node.step or node.backward:
             return
         if node.name in FACTORS:

@@ -114,7 +114,7 @@ class ProfileWatch(Watcher):
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> Any:
         self.loop.batch(loader, batch, wait_s)
         if self._flow is not None:
-            self.recorder.safely("profile: flow", self._flow.batch, batch)
+            self.recorder.safely("profile: flow", self._flow.batch, batch, loader)
         return batch
 
     def model_found(

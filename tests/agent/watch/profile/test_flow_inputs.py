@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import linecache
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import TensorDataset, default_collate
 
 from flatout_agent import wire
 from flatout_agent.watch.profile.flops import counter
@@ -80,7 +82,7 @@ def test_padding_beyond_the_longest_row() -> None:
     assert (row.path, row.shape, row.constant, row.left) == ("[0][0]", "8x64", 0, False)
     assert (row.longest, row.padded) == (30, pytest.approx(1 - 30 / LENGTH))
     assert row.filled == pytest.approx(20 / LENGTH, rel=0.05)
-    assert text(row.where) == "ids[row, here] = torch.randint(1, WORDS - 1, (count,))"
+    assert text(row.where) == "ids = torch.full((ROWS, LENGTH), pad)"
     assert row.flops > 0.9
 
 
@@ -168,6 +170,160 @@ def test_looking_changes_nothing_and_is_no_part_of_the_flow() -> None:
     assert not flow.nodes
     assert torch.equal(ids, copy)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+class Frames(nn.Module):
+    """Frames, each by itself; their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(6, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+        self.head = nn.Linear(WIDTH, 2)
+
+    def forward(self, x: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+        if x.shape[1] != LENGTH:
+            x = x.transpose(1, 2)
+        return self.head(self.layer(x).mean(1))
+
+
+COUNTS = torch.tensor([10, 12, 30, 14, 20, 25, 11, 18])
+
+
+def frames(pad: float = 0.0) -> torch.Tensor:
+    x = torch.full((ROWS, LENGTH, 6), pad)
+    for row, count in zip(x, COUNTS.tolist(), strict=True):
+        row[:count] = torch.randn(count, 6)
+    return x
+
+
+def test_frames_of_features() -> None:
+    row = followed(Frames(), frames).padding
+    assert row is not None
+    assert (row.shape, row.length, row.longest, row.masked) == ("8x64x6", 64, 30, False)
+    assert text(row.where) == "x = torch.full((ROWS, LENGTH, 6), pad)"
+    assert row.flops > 0.9
+    row = followed(Frames(), lambda: frames(-1.0)).padding
+    assert row is not None
+    assert row.constant == -1
+
+
+def silent(x: torch.Tensor) -> torch.Tensor:
+    """With a frame of nothing among the others."""
+    x[:, 3] = 0.0
+    return x
+
+
+def test_lengths_tell_even_where_zeros_are_data_as_well() -> None:
+    assert followed(Frames(), lambda: silent(frames())).padding is None
+    row = followed(Frames(), lambda: (silent(frames()), COUNTS)).padding
+    assert row is not None
+    assert (row.masked, row.longest) == (True, 30)
+    longer = COUNTS + (torch.arange(ROWS) == 2) * 3  # the last frames of one row are silent
+    row = followed(Frames(), lambda: (frames(), longer)).padding
+    assert row is not None
+    assert row.longest == 33
+    row = followed(Frames(), lambda: (silent(frames()), COUNTS - 5)).padding
+    assert row is None, "no lengths of these rows"
+
+
+def test_the_length_last_is_padding_where_lengths_say_so() -> None:
+    turned = lambda: frames().transpose(1, 2).contiguous()  # noqa: E731
+    assert followed(Frames(), turned).padding is None
+    row = followed(Frames(), lambda: (turned(), COUNTS)).padding
+    assert row is not None
+    assert (row.shape, row.length, row.longest) == ("8x6x64", 64, 30)
+
+
+def test_masks_of_other_shapes() -> None:
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        ids, mask = masked()
+        return ids, mask[:, None, None].float()
+
+    row = followed(Model(None), batch).padding
+    assert row is not None
+    assert row.masked
+
+
+def test_a_table_is_no_batch_of_frames() -> None:
+    def table() -> torch.Tensor:
+        return frames()[..., 0]
+
+    class Flat(nn.Linear):
+        pass
+
+    assert followed(Flat(LENGTH, 2), table).padding is None
+
+
+def test_a_layer_along_the_length_needs_it() -> None:
+    class Mixer(Frames):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = nn.Linear(LENGTH, LENGTH)
+
+        def forward(self, x: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
+            return super().forward(self.mix(x.transpose(1, 2)).transpose(1, 2))
+
+    assert followed(Mixer(), lambda: (frames(), COUNTS)).padding is None
+
+
+def test_as_many_rows_as_features_are_no_weights_for_the_length() -> None:
+    """The gradient of a weight takes features x all positions, as a layer on whole rows would."""
+    model = Model()
+    model.embed = nn.Embedding(WORDS, ROWS, padding_idx=0)
+    model.layer = nn.Sequential(nn.Linear(ROWS, WIDTH), nn.Linear(WIDTH, ROWS))
+    model.head = nn.Linear(ROWS, 2)
+    assert followed(model, words).padding is not None
+
+
+def test_one_batch_may_have_a_long_row() -> None:
+    batches = iter([words(10, 24), words(10, 54)])
+    row = followed(Model(), lambda: next(batches)).padding
+    assert row is not None
+    assert row.longest == 54
+    assert row.padded == pytest.approx(1 - (24 + 54) / 2 / LENGTH)
+
+
+def test_rows_that_are_padded_one_by_one_and_then_stacked() -> None:
+    def batch() -> torch.Tensor:
+        rows = []
+        for count in COUNTS.tolist():
+            row = torch.zeros(LENGTH, dtype=torch.long)  # padded
+            row[:count] = torch.randint(1, WORDS, (count,))
+            rows.append(row)
+        return torch.stack(rows)
+
+    row = followed(Model(), batch).padding
+    assert row is not None
+    assert text(row.where).endswith("# padded")
+
+
+class Collate:
+    def __call__(self, rows: Any) -> torch.Tensor:
+        return words()
+
+
+class Loader:
+    def __init__(self, collate: Any, dataset: Any = None) -> None:
+        self.collate_fn, self.dataset = collate, dataset
+
+
+class Samples:
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return words()[index]
+
+
+def test_where_no_operator_made_the_batch_the_function_that_collates_is_named() -> None:
+    notes = FlowNotes()
+    for collate in (Collate(), Collate().__call__, functools.partial(Collate())):
+        notes.batch(Loader(collate))
+        assert text(notes.collate) == "def __call__(self, rows: Any) -> torch.Tensor:"
+    notes.batch(Loader(default_collate, Samples()))
+    assert notes.collate is None
+    assert text(notes.samples) == "def __getitem__(self, index: int) -> torch.Tensor:"
+    notes.batch(Loader(default_collate, TensorDataset(words())))
+    assert (notes.collate, notes.samples) == (None, None)
+    notes.batch(None)
+    assert notes.batches == 6
 
 
 @pytest.mark.parametrize("reentrant", [False, True])

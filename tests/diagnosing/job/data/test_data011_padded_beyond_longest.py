@@ -53,3 +53,13 @@ def test_little_padding_or_work() -> None:
     ):
         assert findings(CHECK, cpu_profile(seen__flow=flow(row))) == ()
     assert findings(CHECK, cpu_profile()) == ()
+
+
+def test_frames_of_features() -> None:
+    row = dataclasses.replace(ROW, shape="8x48x1x24x24", length=48, longest=20, masked=True)
+    text = changes(only(CHECK, cpu_profile(seen__flow=flow(row))))
+    assert "longest = max(len(row) for row in rows)" in text
+    assert "torch.full((len(rows), longest, ...), 0)" in text
+    last = dataclasses.replace(row, shape="8x80x400", length=400, longest=200)
+    text = changes(only(CHECK, cpu_profile(seen__flow=flow(last))))
+    assert "longest = max(row.shape[-1] for row in rows)" in text

@@ -2,11 +2,13 @@
 
 ## What it sees
 
-An input of the model, batch x length of whole numbers, in which the last (or first) quarter of the
-columns or more is the same number in all rows of all batches that were looked at. That the number
-is padding shows in a mask of the same shape, in the `padding_idx` of an embedding, or in rows of
-different lengths within which it never stands. A model with weights for this very length is left
-alone.
+An input of the model in which the last (or first) quarter of the length or more, as the mean of
+the batches that were looked at, is the same whole number in all rows: numbers of words (batch x
+length), or frames of features (batch x length x ...; with the length last, too, where lengths are
+given). That it is padding shows in a mask of rows and length or in the rows' lengths among the
+inputs, in the `padding_idx` of an embedding, or in rows of different lengths within which it never
+stands. A model with weights for this very length is left alone. The line named is the one that
+fixes the length: in the loader, where one makes the batch.
 
 ## Why it matters
 
@@ -71,12 +73,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         cure=Cure(
             "Pad each batch to its own longest row, in collate_fn; put rows of similar length "
             "into one batch.",
-            savings.lines(
-                _where(profile, row),
-                f"ids = torch.full((len(rows), {length}), {row.constant})",
-                "ids = pad_sequence(rows, batch_first=True, "
-                f"padding_value={row.constant}{_side(row)})",
-            ),
+            savings.lines(_where(profile, row), *_change(row)),
         ),
         severity=saving.severity,
         where=_where(profile, row),
@@ -86,7 +83,24 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
 
 
 def _mask(row: PaddingSeen) -> str:
-    return ", where the mask leaves it out" if row.masked else ""
+    return ", which a mask or lengths leave out" if row.masked else ""
+
+
+def _change(row: PaddingSeen) -> tuple[str, str] | tuple[str, str, str]:
+    """What to write in place of what; of frames by hand, as each has a shape of its own."""
+    sizes = row.shape.split("x")
+    if len(sizes) < 3:
+        return (
+            f"ids = torch.full((len(rows), {row.length}), {row.constant})",
+            f"ids = pad_sequence(rows, batch_first=True, padding_value={row.constant}{_side(row)})",
+        )
+    second = sizes[1] == str(row.length)
+    longest, before, after = ("len(row)", "", ", ...") if second else ("row.shape[-1]", "..., ", "")
+    return (
+        f"batch = torch.full((len(rows), {before}{row.length}{after}), {row.constant})",
+        f"longest = max({longest} for row in rows)",
+        f"batch = torch.full((len(rows), {before}longest{after}), {row.constant})",
+    )
 
 
 def _side(row: PaddingSeen) -> str:
