@@ -26,11 +26,14 @@ from flatout_agent.wire.crash import TensorSeen as TensorSeen
 from flatout_agent.wire.flow import AgainSeen as AgainSeen
 from flatout_agent.wire.flow import BesideSeen as BesideSeen
 from flatout_agent.wire.flow import ConstantSeen as ConstantSeen
+from flatout_agent.wire.flow import DerivedAgainSeen as DerivedAgainSeen
 from flatout_agent.wire.flow import DiagonalSeen as DiagonalSeen
+from flatout_agent.wire.flow import DiscardedSeen as DiscardedSeen
 from flatout_agent.wire.flow import DoubleSeen as DoubleSeen
 from flatout_agent.wire.flow import EmbeddingSeen as EmbeddingSeen
 from flatout_agent.wire.flow import FlowSeen as FlowSeen
 from flatout_agent.wire.flow import GradientsSeen as GradientsSeen
+from flatout_agent.wire.flow import GraphUnusedSeen as GraphUnusedSeen
 from flatout_agent.wire.flow import GrownSeen as GrownSeen
 from flatout_agent.wire.flow import HostConstantSeen as HostConstantSeen
 from flatout_agent.wire.flow import IgnoredSeen as IgnoredSeen

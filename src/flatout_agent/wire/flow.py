@@ -403,6 +403,59 @@ class GradientsSeen:
 
 
 @dataclass(frozen=True)
+class DiscardedSeen:
+    """Gradients of a part that is trained, from a pass after which nothing reads them."""
+
+    what: str
+    """Class of the largest module of which nothing that the pass computes is read."""
+    where: str | None = None
+    """file:line that calls it."""
+    backward_where: str | None = None
+    calls: float = 1.0
+    """Such passes in a step."""
+    s: float = 0.0
+    """CPU seconds of a step in operators that only these gradients need; of an accelerator only
+    what launches them.
+    """
+    flops: float = 0.0
+    """Share of the step's floating-point operations."""
+
+
+@dataclass(frozen=True)
+class DerivedAgainSeen:
+    """Calls of torch.autograd.grad that give what another pass over the same graph gives too."""
+
+    where: str
+    """file:line"""
+    other_where: str
+    """Of the other pass."""
+    calls: float = 1.0
+    """In a step."""
+    other_gives: bool = False
+    """That one is torch.autograd.grad, too; else the gradients are in `.grad` after it."""
+    s: float = 0.0
+    """CPU seconds of a step in operators; of an accelerator only what launches them."""
+    flops: float = 0.0
+    """Share of the step's floating-point operations."""
+
+
+@dataclass(frozen=True)
+class GraphUnusedSeen:
+    """A line that asks for create_graph=True, though nothing differentiates through the result."""
+
+    where: str
+    """file:line"""
+    calls: float = 1.0
+    """In a step."""
+    operators: int = 0
+    """Of a step that are recorded for nothing."""
+    gives: bool = True
+    """torch.autograd.grad; else backward."""
+    s: float = 0.0
+    """CPU seconds of a step in these; of an accelerator only what launches them."""
+
+
+@dataclass(frozen=True)
 class RecomputedSeen:
     """Operators that activation checkpointing calls again in the backward pass of a step."""
 
@@ -493,6 +546,12 @@ class FlowSeen:
     """The costliest first."""
     gradients: GradientsSeen | None = None
     """None: each gradient is used."""
+    discarded: tuple[DiscardedSeen, ...] = ()
+    """The costliest first."""
+    derived_again: tuple[DerivedAgainSeen, ...] = ()
+    """The costliest first."""
+    graphs_unused: tuple[GraphUnusedSeen, ...] = ()
+    """The costliest first."""
     recomputed: RecomputedSeen | None = None
     """None: nothing is computed again."""
     padding: PaddingSeen | None = None

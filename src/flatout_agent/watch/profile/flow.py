@@ -28,6 +28,7 @@ from flatout_agent.watch.profile.flow_births import MAKERS, FlowBirths
 from flatout_agent.watch.profile.flow_matrices import FlowMatrices
 from flatout_agent.watch.profile.flow_notes import FlowNotes, fields
 from flatout_agent.watch.profile.flow_numbers import FlowNumbers
+from flatout_agent.watch.profile.flow_passes import FlowPasses
 from flatout_agent.watch.profile.flow_values import FlowValues
 from flatout_agent.watch.profile.storages import (
     past_overrides,
@@ -294,6 +295,7 @@ class Flow:
         self.values = FlowValues(models, self.owned)
         self.numbers = FlowNumbers(self.owned)
         self.births = FlowBirths()
+        self.passes = FlowPasses(models)
         self.matrices = FlowMatrices(self.owned, self._batch)
 
     def _own(self, models: Iterable[torch.nn.Module], weights: Sequence[torch.Tensor]) -> None:
@@ -330,6 +332,7 @@ class Flow:
         """See no more."""
         self._undo()
         self._undo = lambda: None
+        self.passes.remove()
 
     def next_step(self) -> None:
         """One step has ended."""
@@ -778,18 +781,25 @@ class Flow:
             if not self.going or threading.get_ident() != self._thread:
                 return original(*args, **kwargs)
             self._passes.append(-1)
-            if not kwargs.get("accumulate_grad", True):
-                self._safely(self._note_grad_call)
+            self._safely(self._note_pass, args, not kwargs.get("accumulate_grad", True))
+            result, failed = None, True
             try:
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
+                failed = False
             finally:
                 self._passes.pop()
+                self._safely(self.passes.ends, result, len(self.nodes), failed)
+            return result
 
         return run_backward
 
-    def _note_grad_call(self) -> None:
-        self._passes[-1] = len(self.grad_calls)
-        self.grad_calls.append(self._chain(sys._getframe(1)))
+    def _note_pass(self, args: Any, gives: bool) -> None:
+        """gives: it is torch.autograd.grad's."""
+        chain = self._chain(sys._getframe(1))
+        if gives:
+            self._passes[-1] = len(self.grad_calls)
+            self.grad_calls.append(chain)
+        self.passes.begins(args, gives, (self.step, len(self.nodes)), chain, self.maker)
 
     def _reader(self, name: str) -> Callable[..., Any]:
         """In place of a method by which a value leaves torch."""

@@ -99,7 +99,7 @@ def _idle(
         return {}  # its optimizers may be as well, and are not found then
     owned = {id(weight) for optimizer in _optimizers() for weight in _updated(optimizer)}
     candidates = {key: weight for key, weight in with_gradient.items() if key not in owned}
-    changed, used = _changed(flow), _used(flow)
+    changed, used = changed_storages(flow), _used(flow)
     shared = {_gradient(weight) for key, weight in weights.items() if key in owned}
     return {
         key: weight
@@ -140,7 +140,7 @@ def _updated(optimizer: Any) -> Iterator[torch.Tensor]:
         yield from group["params"]
 
 
-def _changed(flow: Flow) -> set[int]:
+def changed_storages(flow: Flow) -> set[int]:
     """Storages that operators outside of backward passes write to."""
     return {_key(state) for node in flow.nodes if not node.backward for state in node.made}
 

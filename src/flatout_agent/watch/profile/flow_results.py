@@ -14,6 +14,7 @@ from flatout_agent.watch.profile.flow_again import again
 from flatout_agent.watch.profile.flow_beside import beside
 from flatout_agent.watch.profile.flow_births import host_constants
 from flatout_agent.watch.profile.flow_constants import constants
+from flatout_agent.watch.profile.flow_derivatives import derivatives
 from flatout_agent.watch.profile.flow_gradients import WeightLooks, unused_gradients
 from flatout_agent.watch.profile.flow_growing import growing
 from flatout_agent.watch.profile.flow_inputs import padding, recomputed
@@ -67,6 +68,7 @@ def results(
         training=lines,
         gradients=None if by_hand or not flow.modelled else unused_gradients(flow, weights),
         **_noted(flow),
+        **(derivatives(flow, live, weights) if known else {}),
     )
 
 

@@ -1,0 +1,33 @@
+"""`flatout profile` on a real script: derivatives that the step does not need, with their lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import profiled
+
+SCRIPT = "derivative_faults.py"
+CODES = {"discarded": "LOOP021", "twice": "LOOP022", "graph": "LOOP023"}
+
+
+def places(folder: Path, *faults: str) -> dict[str, list[Any]]:
+    """Code -> lines, of the findings that are tested here."""
+    document = profiled.run(SCRIPT, folder, "--fault", ",".join(faults))
+    lines: dict[str, list[Any]] = {}
+    for item in document["findings"]:
+        lines.setdefault(item["code"], []).append(item["where"])
+    return {code: lines[code] for code in CODES.values() if code in lines}
+
+
+@pytest.mark.slow
+def test_faults_are_named_with_their_lines(tmp_path: Path) -> None:
+    expected = {code: [profiled.line(SCRIPT, fault)] for fault, code in CODES.items()}
+    assert places(tmp_path, *CODES) == expected
+
+
+@pytest.mark.slow
+def test_a_sound_script_has_none_of_them(tmp_path: Path) -> None:
+    assert places(tmp_path, "") == {}
