@@ -191,7 +191,7 @@ def _taken_rows(
     """The rows that an operator takes of a table; None: all of them, or it is not known which."""
     columns, each = table.columns, 1
     sizes: list[tuple[int, int]] = []
-    first, column = divmod(tensor.storage_offset(), columns)
+    first, column = divmod(int(tensor.storage_offset()), columns)
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
         if size == 1:
             continue
