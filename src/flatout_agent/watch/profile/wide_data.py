@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flatout_agent import wire
-from flatout_agent.watch.profile.switches import WIDE, parsed, user_files
+from flatout_agent.watch import places
+from flatout_agent.watch.profile.switches import WIDE, parsed
 
 CONVERTS = ("from_numpy", "as_tensor", "tensor", "frombuffer", "from_dlpack")
 """They keep the float64 of NumPy, where no dtype is given."""
@@ -44,8 +46,7 @@ def made_line(row: wire.DoubleSeen, loader_where: str | None) -> str | None:
     if row.what not in ("batch", "tensor"):
         return None
     match = LINE.fullmatch((loader_where if row.what == "batch" else row.where) or "")
-    path = dict(user_files()).get(match[1]) if match else None
-    tree = parsed(path) if path is not None else None
+    tree = parsed(os.path.join(places.STARTED_IN, match[1])) if match else None  # noqa: PTH118
     if match is None or tree is None:
         return None
     text = _Text(match[1], tree)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -76,13 +74,10 @@ loss = (model(x) - y).square().mean()  # used
 """
 
 
-def program(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Mark -> file:line, of a program that is loaded."""
+def program(source: str, folder: Path) -> dict[str, str]:
+    """Mark -> file:line, of a program in this folder."""
     path = folder / "wide.py"
     path.write_text(source)
-    module = ModuleType("wide")
-    module.__file__ = str(path)
-    monkeypatch.setitem(sys.modules, "wide", module)
     lines = enumerate(source.splitlines(), 1)
     return {line.rpartition("# ")[2]: f"{path}:{number}" for number, line in lines if "# " in line}
 
@@ -103,20 +98,16 @@ def program(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
         (TENSOR, "parameter", ""),
     ],
 )
-def test_the_line_that_made_the_data(
-    source: str, what: str, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    marks = program(source, tmp_path, monkeypatch)
+def test_the_line_that_made_the_data(source: str, what: str, part: str, tmp_path: Path) -> None:
+    marks = program(source, tmp_path)
     used = marks["used"]
     row = wire.DoubleSeen(what, used if what != "batch" else None, part, 4, 0.01)
     clear = part not in ("[7]", "") if what == "batch" else what == "tensor"
     assert made_line(row, used) == (marks.get("made") if clear else None)
 
 
-def test_the_rows_of_a_flow_get_their_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    marks = program(PLAIN, tmp_path, monkeypatch)
+def test_the_rows_of_a_flow_get_their_lines(tmp_path: Path) -> None:
+    marks = program(PLAIN, tmp_path)
     rows = (wire.DoubleSeen("batch", None, "[0]"), wire.DoubleSeen("parameter", marks["used"]))
     flow = wire.FlowSeen(steps=2, operators=3, operators_s=0.1, doubles=rows)
     seen = with_made_lines(flow, marks["used"])
