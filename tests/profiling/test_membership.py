@@ -143,3 +143,38 @@ def test_a_comprehension_is_a_loop() -> None:
 def test_a_few_items_that_are_written_out_are_no_search() -> None:
     text = "for word in words:\n    if word in ['a', 'b']:\n        keep(word)\n"
     assert searched(text, seen_at(text, "if word in ['a', 'b']:", 10.0)) == []
+
+
+LOOP = "    return [i for i in range(n) if i in {items}]  # loop:\n"
+MISLEADING = {
+    "short tuple": "ITEMS = (1, 5, 9)\ndef kept(n):\n" + LOOP.format(items="ITEMS"),
+    "short list": "ITEMS = [1, 5]\ndef kept(n):\n" + LOOP.format(items="ITEMS"),
+    "default": "def kept(n, items=None):\n    if items is None:\n        items = []\n"
+    + LOOP.format(items="items"),
+    "global": "items = []\ndef load():\n    global items\n    items = set(rows)\n"
+    "def kept(n):\n" + LOOP.format(items="items"),
+    "around": "items = list(rows)\ndef make():\n    items = set(rows)\n"
+    "    def kept(n):\n    " + LOOP.format(items="items"),
+    "another class": "class Raw:\n    def __init__(self):\n        self.items = []\n"
+    "class User:\n    items: set = field(default_factory=set)\n"
+    "def kept(user, n):\n" + LOOP.format(items="user.items"),
+    "converted": "items = {u: [] for u in users}\nfor u in users:\n    items[u] = set(items[u])\n"
+    "def kept(u, n):\n" + LOOP.format(items="items[u]"),
+    "replaced": "class Users:\n    def __init__(self):\n        self.items = defaultdict(list)\n"
+    "        self.items = {u: set(v) for u, v in self.items.items()}\n"
+    "    def kept(self, u, n):\n    " + LOOP.format(items="self.items[u]"),
+    "keys": "items = {u: [] for u in users}\ndef kept(n):\n    for name in items:\n    "
+    + LOOP.format(items="name"),
+    "of a package": "import rows\ndef load():\n    return []\ndef kept(n):\n"
+    "    items = rows.load()\n" + LOOP.format(items="items"),
+}
+
+
+@pytest.mark.parametrize("text", MISLEADING.values(), ids=MISLEADING)
+def test_what_may_be_no_list_is_none(text: str) -> None:
+    stacks = [seen_at(text, "# loop:", 10.0)]
+    files = SourceFiles(lambda _: ast.parse(text), lambda _: {"rows": "rows"})
+    assert searches(stacks, files) == {}
+    twin = text.rpartition("in ")[0] + "in list(rows)]  # loop:\n"
+    files = SourceFiles(lambda _: ast.parse(twin), lambda _: {})
+    assert len(searches([seen_at(twin, "# loop:", 10.0)], files)) == 1

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 import enum
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 DEEPEST = 8
 """Names, calls and attributes that one answer follows."""
+SHORT = 8
+"""Items that are written out: a test among them takes no time."""
 LISTS = frozenset({"list", "sorted", "tuple", "deque", "List", "Tuple", "Sequence", "Deque"})
 HASHED = frozenset(
     {"set", "frozenset", "dict", "Counter", "OrderedDict", "range", "Set", "FrozenSet", "Dict"}
@@ -73,14 +77,36 @@ class FileValues:
         self._tree = tree
         self._packages = packages
         self._nodes = list(ast.walk(tree))
+        self._functions = [tree, *(node for node in self._nodes if isinstance(node, FUNCTIONS))]
         self._answers: dict[ast.expr, ValueShape | None] = {}
         self._attributes: dict[str, list[tuple[ast.AST, ast.expr, Function]]] = defaultdict(list)
         """What binds attributes of this name, with the function around it."""
-        for function in self._functions():
+        self._declaring: dict[str, list[Function]] = defaultdict(list)
+        """Functions that say global or nonlocal of this name."""
+        self._stores: list[tuple[str, ast.expr, Function]] = []
+        """What is stored under a key, by the container's last name, with the function around."""
+        for function in self._functions:
             for node in _own_nodes(function):
-                for part in _targets(node):
-                    if isinstance(part, ast.Attribute):
-                        self._attributes[part.attr].append((node, part, function))
+                self._index(node, function)
+
+    def _index(self, node: ast.AST, function: Function) -> None:
+        for part in _targets(node):
+            if isinstance(part, ast.Attribute):
+                self._attributes[part.attr].append((node, part, function))
+            elif isinstance(part, ast.Subscript) and isinstance(node, ast.Assign):
+                self._stores.append((last_name(part.value), node.value, function))
+        if isinstance(node, ast.Global | ast.Nonlocal):
+            for name in node.names:
+                self._declaring[name].append(function)
+        elif isinstance(node, ast.ClassDef):
+            for child in node.body:
+                for part in _targets(child):
+                    if isinstance(part, ast.Name):
+                        self._attributes[part.id].append((child, part, function))
+        elif isinstance(node, ast.Call) and len(node.args) == 2:
+            method = node.func
+            if isinstance(method, ast.Attribute) and method.attr == "setdefault":
+                self._stores.append((last_name(method.value), node.args[1], function))
 
     def of(self, value: ast.expr, scope: Function, left: int = DEEPEST) -> ValueShape | None:
         """Of an expression in this function; None: not known."""
@@ -95,18 +121,23 @@ class FileValues:
         if isinstance(value, ast.Call):
             return self._of_call(value, scope, left)
         if isinstance(value, ast.Name):
-            return self._of_name(value.id, scope, left)
+            return self._with_stored(value.id, self._of_name(value.id, scope, left), left)
         if isinstance(value, ast.Attribute):
             bindings = self._attributes.get(value.attr, ())
-            return self._agreed(self._bound(*binding, left) for binding in bindings)
+            shape = self._agreed(self._bound(*binding, left) for binding in bindings)
+            return self._with_stored(value.attr, shape, left)
         if isinstance(value, ast.Subscript):
             base = self.of(value.value, scope, left)
             if base is None or isinstance(value.slice, ast.Slice):
                 return base
-            return base.item or self._stored(value.value, scope, left)
+            return base.item or self._agreed(self._stored(last_name(value.value), left))
         return self._of_literal(value, scope, left)
 
     def _of_literal(self, value: ast.expr, scope: Function, left: int) -> ValueShape | None:
+        if isinstance(value, ast.Tuple) and len(value.elts) <= SHORT:
+            return HASH
+        if isinstance(value, ast.List) and 0 < len(value.elts) <= SHORT:
+            return None  # perhaps no more are added
         if isinstance(value, ast.List | ast.Tuple | ast.Set):
             items = {self.of(item, scope, left) for item in value.elts[:8]}
             item = items.pop() if len(items) == 1 else None
@@ -144,7 +175,10 @@ class FileValues:
             return LIST
         if name == "defaultdict":
             return ValueShape(ValueKind.HASHED, self._made_by(argument, scope, left))
-        if name in LISTS:
+        if name == "dict" and argument is not None:
+            inner = self.of(argument, scope, left)
+            return inner if inner is not None and inner.kind is ValueKind.HASHED else None
+        if name in LISTS and (name == "deque" or isinstance(call.func, ast.Name)):
             inner = self.of(argument, scope, left) if argument is not None else None
             return ValueShape(ValueKind.LIST, inner.item if inner is not None else None)
         if name == "range":
@@ -160,8 +194,8 @@ class FileValues:
         if name in ("get", "setdefault", "pop") and isinstance(call.func, ast.Attribute):
             base_shape = self.of(call.func.value, scope, left)
             stored = base_shape.item if base_shape is not None else None
-            return stored or self._stored(call.func.value, scope, left)
-        return self._returned(name, left)
+            return stored or self._agreed(self._stored(last_name(call.func.value), left))
+        return self._returned(name, left) if root(call.func) not in self._packages else None
 
     def _made_by(self, maker: ast.expr | None, scope: Function, left: int) -> ValueShape | None:
         """What a dictionary's factory gives: list, or lambda: []."""
@@ -184,22 +218,40 @@ class FileValues:
         )
 
     def _of_name(self, name: str, scope: Function, left: int) -> ValueShape | None:
-        """By all that its function binds it to, else its parameters, else the module."""
-        bound = [
-            self._bound(node, part, scope, left)
-            for node in _own_nodes(scope)
+        """By its parameter and all that binds it in the innermost function around that does."""
+        declaring = self._declaring.get(name, [])
+        for owner in self._around(scope):
+            own = [] if owner in declaring else self._bindings(name, owner, left)
+            if own:
+                others = (self._bindings(name, function, left) for function in declaring)
+                return self._agreed(itertools.chain(own, *others))
+        return None
+
+    def _around(self, scope: Function) -> list[Function]:
+        """A function and those around it, the innermost first; the module last."""
+        around = [
+            function
+            for function in self._functions
+            if not isinstance(function, ast.Module)
+            and not isinstance(scope, ast.Module)
+            and function.lineno <= scope.lineno
+            and (scope.end_lineno or 0) <= (function.end_lineno or 0)
+        ]
+        around.sort(key=lambda function: (function is scope, function.lineno), reverse=True)
+        return [*around, self._tree]
+
+    def _bindings(self, name: str, function: Function, left: int) -> list[ValueShape | None]:
+        """What a function and its callers give to a name."""
+        shapes = [
+            self._bound(node, part, function, left)
+            for node in _own_nodes(function)
             for part in _targets(node)
             if isinstance(part, ast.Name) and part.id == name
         ]
-        if bound:
-            return self._agreed(bound)
-        if scope is self._tree or isinstance(scope, ast.Module):
-            return None
-        arguments = scope.args
-        for parameter in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            if parameter.arg == name:
-                return _annotated(parameter.annotation)
-        return self._of_name(name, self._tree, left)
+        arguments = getattr(function, "args", None)
+        nodes = ast.walk(arguments) if isinstance(arguments, ast.arguments) else ()
+        given = (node for node in nodes if isinstance(node, ast.arg) and node.arg == name)
+        return [*shapes, *(_annotated(parameter.annotation) for parameter in given)]
 
     def _bound(
         self, node: ast.AST, target: ast.expr, scope: Function, left: int
@@ -227,30 +279,24 @@ class FileValues:
                 return NUMBER
             items, targets = items.args[0], pair[1] if len(pair) == 2 else targets
         shape = self.of(items, scope, left) if targets is target else None
-        return shape.item if shape is not None else None
+        counts = isinstance(items, ast.Call) and last_name(items.func) == "range"
+        keys = shape is None or (shape.kind is ValueKind.HASHED and not counts)
+        return None if shape is None or keys else shape.item
 
-    def _stored(self, container: ast.expr, scope: Function, left: int) -> ValueShape | None:
+    def _with_stored(self, name: str, shape: ValueShape | None, left: int) -> ValueShape | None:
+        """Without its items' kind where others are stored under keys of such a name."""
+        if shape is None or shape.item is None:
+            return shape
+        item = self._agreed((shape.item, *self._stored(name, left)))
+        return ValueShape(shape.kind, item)
+
+    def _stored(self, name: str, left: int) -> list[ValueShape | None]:
         """What any place of the file stores under a key of such a name."""
-        name = last_name(container)
-        values: list[ValueShape | None] = []
-        for node in self._nodes if name else ():
-            if isinstance(node, ast.Assign):
-                values += [
-                    self.of(node.value, scope, left)
-                    for part in node.targets
-                    if isinstance(part, ast.Subscript) and last_name(part.value) == name
-                ]
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                sets = node.func.attr == "setdefault" and len(node.args) == 2
-                if sets and last_name(node.func.value) == name:
-                    values.append(self.of(node.args[1], scope, left))
-        return self._agreed(values)
-
-    def _functions(self) -> Iterator[Function]:
-        yield self._tree
-        for node in self._nodes:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                yield node
+        return [
+            self.of(value, scope, left)
+            for container, value, scope in self._stores
+            if name and container == name
+        ]
 
     @staticmethod
     def _agreed(shapes: Iterable[ValueShape | None]) -> ValueShape | None:
@@ -259,8 +305,10 @@ class FileValues:
         kinds = {shape.kind if shape is not None else None for shape in known}
         if len(kinds) != 1 or None in kinds:
             return None
-        with_items = (shape for shape in known if shape is not None and shape.item is not None)
-        return next(with_items, known[0])
+        kind = next(iter(kinds))
+        items = [shape.item for shape in known if shape is not None and shape.item is not None]
+        assert kind is not None
+        return ValueShape(kind, FileValues._agreed(items) if items else None)
 
 
 def _annotated(annotation: ast.expr | None) -> ValueShape | None:
@@ -304,7 +352,7 @@ def _own_nodes(function: Function) -> Iterator[ast.AST]:
     while waiting:
         node = waiting.pop()
         yield node
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        if not isinstance(node, FUNCTIONS):
             waiting += ast.iter_child_nodes(node)
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from flatout.profiling.kinds_of_values import (
+    FUNCTIONS,
+    SHORT,
     FileValues,
     Function,
     SourceFiles,
@@ -23,9 +25,6 @@ from flatout_agent import wire
 
 Loop = ast.For | ast.While | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
-FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-SHORT = 8
-"""Items that are written out: a test among them takes no time."""
 UNSEEN = frozenset({"len", "isinstance", "type", "append", "add"})
 """Calls after which the interpreter is not handed over: they take no time."""
 KNOWN, GUESSED = 3.0, 8.0
