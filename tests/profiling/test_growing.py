@@ -23,7 +23,7 @@ def growing_lines(text: str) -> frozenset[int]:
         "self.rows = np.append(self.rows, new)",
         "self.rows['x'] = np.vstack([self.rows['x'], new])",
         "self.table = pd.concat([self.table, row], ignore_index=True)",
-        "memory.rows = np.roll(memory.rows, -1)",
+        "memory.rows = np.insert(memory.rows, 0, new)",
     ],
 )
 def test_what_stays_from_step_to_step(statement: str) -> None:
@@ -42,6 +42,7 @@ def test_a_statement_of_several_lines() -> None:
         "for x in loader:\n    rows = np.append(rows, x)\n    rows = rows[-100:]\n",
         "for x in loader:\n    if rows is None:\n        rows = x\n    else:\n"
         "        rows = np.append(rows, x)\n",
+        "rows = {}\ndef add(x):\n    rows['x'] = np.append(rows['x'], x)\n",
         "rows = start()\ndef add(x):\n    global rows\n    rows = np.append(rows, x)\n",
     ],
 )
@@ -60,8 +61,15 @@ def test_a_name_that_keeps_its_value_in_the_loop(text: str) -> None:
         "def add(self, new):\n    self.rows = torch.cat([self.rows, new])\n",
         "def add(self, new):\n    self.rows.append(new)\n",
         "def add(self, new):\n    self.rows = append(self.rows, new)\n",
+        "def pad(sample, zeros):\n    sample['x'] = np.concatenate([sample['x'], zeros])\n",
+        "def pad(data, zeros):\n    data.x = np.concatenate([data.x, zeros])\n",
+        "for i in order:\n    x = load(i)\n    x[0] = np.append(x[0], 1)\n",
+        "for axis in (0, 1):\n    x = np.roll(x, 1, axis)\n",
     ],
-    ids=["parameter", "of the loop", "made anew", "of others", "computed", "torch", "list", "own"],
+    ids=[
+        *("parameter", "of the loop", "made anew", "of others", "computed", "torch", "list", "own"),
+        *("padded field", "padded attribute", "padded item", "rolled"),
+    ],
 )
 def test_what_is_made_anew_does_not_grow(text: str) -> None:
     assert growing_lines(text) == frozenset()

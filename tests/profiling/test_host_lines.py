@@ -346,7 +346,7 @@ def draw(owned: list[int]):
         item = int(rng.random())
         if item not in owned:
             picked.append(item)
-    memory.rows = np.concatenate([memory.rows, picked])
+    memory.rows = np.concatenate([memory.rows, np.sort(picked)])
 """
 
 
@@ -377,5 +377,8 @@ def test_what_a_search_takes_is_given_to_its_own_line() -> None:
 
 
 def test_arrays_that_grow_by_copies() -> None:
-    lines = written(([at(8, "np.concatenate([memory.rows, picked])")], 9.0, 0.0))
+    call = "np.concatenate([memory.rows, np.sort(picked)])"
+    lines = written(([at(8, call)], 9.0, 0.0))
     assert (lines[8].kind, lines[8].grows) == (HostKind.LIBRARY, True)
+    lines = written(([at(8, "np.sort(picked)")], 9.0, 0.0))
+    assert (lines[8].kind, lines[8].grows) == (HostKind.LIBRARY, False)

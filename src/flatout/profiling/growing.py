@@ -12,16 +12,17 @@ from flatout_agent import wire
 PACKAGES = frozenset({"numpy", "pandas", "cupy", "polars", "awkward", "xarray"})
 JOINS = frozenset(
     {"concatenate", "append", "vstack", "hstack", "dstack", "column_stack", "row_stack", "insert"}
-    | {"delete", "roll", "resize", "concat"}
+    | {"concat"}
 )
-"""Functions that copy all that they are given."""
+"""Functions that copy all that they are given, with more."""
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 LOOPS = ast.For | ast.While
 
 
-def grows(files: SourceFiles, frame: wire.FrameSeen) -> bool:
-    """Whether what runs here is such a statement."""
-    return frame.line in _growing_lines(files, frame.file)
+def grows(files: SourceFiles, frame: wire.FrameSeen, package: str, function: str) -> bool:
+    """Whether this call of a package in such a statement is what copies."""
+    copies = package in PACKAGES and function in JOINS
+    return copies and frame.line in _growing_lines(files, frame.file)
 
 
 @functools.lru_cache(maxsize=100)
@@ -95,20 +96,31 @@ def _is_part(part: ast.expr, name: str) -> bool:
 
 def _stays(target: ast.expr, statement: ast.AST, function: ast.AST, loop: ast.AST | None) -> bool:
     """Whether what was added is still there when the statement runs again."""
-    if not isinstance(target, ast.Name):
-        return isinstance(target, ast.Attribute | ast.Subscript)
-    if any(
-        isinstance(node, ast.Global | ast.Nonlocal) and target.id in node.names
-        for node in ast.walk(function)
-    ):
+    owner = target
+    while isinstance(owner, ast.Attribute | ast.Subscript):
+        owner = owner.value
+    if not isinstance(owner, ast.Name):
+        return False
+    if isinstance(target, ast.Attribute | ast.Subscript) and owner.id in ("self", "cls"):
+        return True
+    bound = [node for node in ast.walk(function) if _binds(node, owner.id)]
+    if not bound or any(isinstance(node, ast.Global | ast.Nonlocal) for node in bound):
         return True
     return loop is not None and not any(
         isinstance(node, ast.Name)
-        and isinstance(node.ctx, ast.Store)
-        and node.id == target.id
+        and _binds(node, owner.id)
         and not _of_itself(node, loop, statement)
         for node in ast.walk(loop)
     )
+
+
+def _binds(node: ast.AST, name: str) -> bool:
+    """Whether it makes a name the function's own, or says that it is another's."""
+    if isinstance(node, ast.Global | ast.Nonlocal):
+        return name in node.names
+    if isinstance(node, ast.arg):
+        return node.arg == name
+    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
 
 
 def _of_itself(name: ast.Name, loop: ast.AST, statement: ast.AST) -> bool:

@@ -114,7 +114,7 @@ def host_time(
         if _frees(sample, torch_share, returning, source):
             return ((_line(sample, source), sample.ms),)
         lines = _lines(sample, torch_share, source, aliases)
-        return _growing(lines) if growing.grows(files, sample.own) else lines
+        return ((_growing(line, sample.own, files), ms) for line, ms in lines)
 
     return HostTime(
         steps=host.steps,
@@ -155,10 +155,11 @@ def _together(steps: Steps, others: Steps) -> Steps:
     return None if steps is None or others is None else tuple(sorted({*steps, *others}))
 
 
-def _growing(lines: Iterable[tuple[HostLine, float]]) -> Iterable[tuple[HostLine, float]]:
-    """What these lines call of packages, as making arrays longer by copies."""
-    for line, ms in lines:
-        yield dataclasses.replace(line, grows=line.kind is HostKind.LIBRARY), ms
+def _growing(line: HostLine, frame: wire.FrameSeen, files: SourceFiles) -> HostLine:
+    """The same, with whether it makes an array longer by copies."""
+    function = _called_name(line.callee)
+    grows = line.kind is HostKind.LIBRARY and growing.grows(files, frame, line.package, function)
+    return dataclasses.replace(line, grows=True) if grows else line
 
 
 def _searching(line: HostLine, test: MembershipTest, source: Source) -> HostLine:
