@@ -22,6 +22,8 @@ CONVERTS = ("from_numpy", "as_tensor", "tensor", "frombuffer", "from_dlpack")
 """They keep the float64 of NumPy, where no dtype is given."""
 SAME = ("Subset", "random_split", "enumerate", "iter", "next", "tqdm", "list", "cycle", "islice")
 """Calls whose first argument's data they give."""
+NARROWS = ("float", "half", "bfloat16", "type", "long", "int", "bool")
+"""Methods after which data is float64 no more, or perhaps not."""
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEEPEST = 24
 LINE = re.compile(r"(.+):(\d+)")
@@ -73,14 +75,34 @@ class _Text:
         return set()
 
     def of_line(self, number: int) -> set[int]:
-        """Lines that make what is used on this line, beside what is made elsewhere."""
+        """Lines that make what is used on this line; none where something may be made elsewhere."""
         scope = self._scope(number)
+        nodes = [node for node in ast.walk(self.tree) if getattr(node, "lineno", 0) == number]
+        beside = {node.func for node in nodes if isinstance(node, ast.Call)}
+        slices = (node.slice for node in nodes if isinstance(node, ast.Subscript))
+        beside |= {part for slice_ in slices for part in ast.walk(slice_)}  # type: ignore[misc]
         lines: set[int] = set()
-        for node in ast.walk(self.tree):
-            used = isinstance(node, (ast.Name, ast.Attribute)) and node.lineno == number
-            if used and isinstance(getattr(node, "ctx", None), ast.Load):
-                lines |= self._made(node, scope, DEEPEST)
+        for node in nodes:
+            if not isinstance(node, (ast.Name, ast.Attribute)) or node in beside:
+                continue
+            made = self._made(node, scope, DEEPEST) if isinstance(node.ctx, ast.Load) else set()
+            if not made and isinstance(node.ctx, ast.Load) and not self._is_narrow(node, scope):
+                return set()
+            lines |= made
         return lines
+
+    def _is_narrow(self, node: ast.expr, scope: ast.AST) -> bool:
+        """Whether what makes this value is known, and gives no float64, or is no data."""
+        values = [value for value, _ in self._values(node, scope)]
+        given = (
+            isinstance(scope, FUNCTIONS)
+            and isinstance(node, ast.Name)
+            and any(argument.arg == node.id != "self" for argument in scope.args.args)
+        )
+        calls = (value for value in values if isinstance(value, ast.Call))
+        modules = {value for value in calls if _called(value)[:1].isupper() or _narrows(value)}
+        plain = modules.union(value for value in values if isinstance(value, ast.Constant))
+        return not (given and not values) and all(value in plain for value in values)
 
     def _scope(self, number: int) -> ast.AST:
         """The innermost function around a line; else the module."""
@@ -106,9 +128,24 @@ class _Text:
                 return self._made(tensor, scope, depth - 1) if tensor is not None else set()
             if name in SAME and first is not None:
                 return self._field(first, scope, part, depth - 1)
+            returned = self._returned(name, "")
+            if returned is not None:
+                return self._field(*returned, part, depth - 1)
             return self._of_class(name, part, depth)
+        if isinstance(value, ast.Subscript) and isinstance(value.value, ast.Call):
+            returned = self._returned(_called(value.value), ast.unparse(value.slice))
+            return self._field(*returned, part, depth - 1) if returned is not None else set()
         followed = [self._field(v, s, part, depth - 1) for v, s in self._values(value, scope)]
         return followed[0] if len(followed) == 1 else set()
+
+    def _returned(self, name: str, part: str) -> tuple[ast.expr, ast.AST] | None:
+        """What the only function of this name returns, or a member of it, with the function."""
+        functions = [n for n in ast.walk(self.tree) if isinstance(n, FUNCTIONS) and n.name == name]
+        returns = [n for f in functions for n in ast.walk(f) if isinstance(n, ast.Return)]
+        if len(functions) != 1 or len(returns) != 1:
+            return None
+        value = returns[0].value if not part else _member(returns[0].value, part)
+        return (value, functions[0]) if value is not None else None
 
     def _of_class(self, name: str, part: str, depth: int) -> set[int]:
         """Lines that make what this data set of the user's returns."""
@@ -130,6 +167,8 @@ class _Text:
         if isinstance(value, ast.Call):
             if _widens(value):
                 return {value.func.end_lineno or value.lineno}
+            if _narrows(value):
+                return set()
             if isinstance(value.func, ast.Attribute) and not _of_module(value.func.value):
                 return self._made(value.func.value, scope, depth - 1)  # a method of the tensor
             inner = [node for node in ast.walk(value) if isinstance(node, ast.Call)]
@@ -203,7 +242,9 @@ def _matching(target: ast.expr, value: ast.expr, text: str) -> ast.expr | None:
         if ast.unparse(item) == text:
             if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
                 return value.elts[at]
-            return value if isinstance(value, ast.Call) and _called(value) in SAME else None
+            if isinstance(value, ast.Call) and _called(value) not in SAME:
+                return ast.copy_location(ast.Subscript(value, ast.Constant(at), ast.Load()), value)
+            return value if isinstance(value, ast.Call) else None
     return None
 
 
@@ -232,8 +273,20 @@ def _widens(call: ast.Call) -> bool:
     if name in ("double", "DoubleTensor") or (name == "to" and set(texts) & set(WIDE)):
         return True
     given = next((ast.unparse(w.value) for w in call.keywords if w.arg == "dtype"), None)
-    converts = name in CONVERTS and isinstance(call.func, (ast.Attribute, ast.Name))
-    return given in WIDE if given is not None else converts and len(call.args) < 2
+    if given is not None or _narrows(call):
+        return given in WIDE
+    return (
+        name in CONVERTS
+        and isinstance(call.func, (ast.Attribute, ast.Name))
+        and (len(call.args) < 2)
+    )
+
+
+def _narrows(call: ast.Call) -> bool:
+    """Whether what it gives is no float64, by its text."""
+    texts = [ast.unparse(value) for value in (*call.args, *(w.value for w in call.keywords))]
+    other = any(re.search(r"float32|float16|torch\.float\b|\bint\d*\b", text) for text in texts)
+    return _called(call) in NARROWS or (other and _called(call) in ("to", *CONVERTS))
 
 
 def _of_module(value: ast.expr) -> bool:

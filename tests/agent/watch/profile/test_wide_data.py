@@ -54,6 +54,33 @@ if large:
 for x, in DataLoader(train):  # used
     pass
 """
+MADE = """
+def read():
+    return frame.values, frame["y"].values
+
+def loaders(size):
+    x, y = read()
+    rows = TensorDataset(torch.as_tensor(x), torch.as_tensor(y))  # made
+    return DataLoader(rows, batch_size=size), DataLoader(rest)
+
+class Trainer:
+    def __init__(self):
+        self.loader, self.rest = loaders(64)
+
+    def train(self):
+        for step, (x, y) in enumerate(self.loader):  # used
+            pass
+"""
+UNKNOWN = """
+x = elsewhere.read()
+y = torch.from_numpy(labels)
+loss = F.cross_entropy(model(x), y)  # used
+"""
+PARAMETER = """
+y = torch.from_numpy(labels)
+def step(x):
+    return F.cross_entropy(model(x), y)  # used
+"""
 TENSOR = """
 x, y = torch.as_tensor(array).view(-1, 3), labels.long()  # made
 index = torch.randperm(10)
@@ -70,7 +97,8 @@ loss = (model(x) - y).square().mean()  # used
 NARROW = """
 x = torch.tensor(array, dtype=torch.float32)
 y = torch.tensor(array, torch.float32)
-loss = (model(x) - y).square().mean()  # used
+z = torch.from_numpy(array).float()
+loss = (model(x) - y * z).square().mean()  # used
 """
 
 
@@ -90,11 +118,14 @@ def program(source: str, folder: Path) -> dict[str, str]:
         (RETURNED, "batch", "[0]"),
         (COLLATED, "batch", "[0]"),
         (TWICE, "batch", "[0]"),
+        (MADE, "batch", "[0]"),
         (PLAIN, "batch", "[7]"),
         (PLAIN, "batch", ""),
         (TENSOR, "tensor", ""),
         (TWO_TENSORS, "tensor", ""),
         (NARROW, "tensor", ""),
+        (UNKNOWN, "tensor", ""),
+        (PARAMETER, "tensor", ""),
         (TENSOR, "parameter", ""),
     ],
 )

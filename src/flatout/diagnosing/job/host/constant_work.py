@@ -36,16 +36,17 @@ def diagnoses(profile: Profile) -> Iterator[Diagnosis]:
             packages = ", ".join(dict.fromkeys(line.package for line in group.lines))
             text = flow.line_source(profile, row.where) or group.where.source
             yield Diagnosis(
-                title=f"computing the same tensor again in each step by {packages}{called} takes "
+                title=f"computing the same tensor again by {packages}{called} takes "
                 f"{units.milliseconds(group.ms)}, "
                 f"{units.share(group.ms / profile.anatomy.step_ms)} of the step",
                 evidence=f"{host_lines.evidence(profile, group)}; it ends at {row.where} in a "
                 f"tensor of {row.dtype} {row.shape}, {row.calls:.3g} a step, of equal bytes in two "
                 "consecutive steps",
                 cure=Cure(
-                    "Compute it once, before training, and keep the tensor: what it is made of "
-                    "does not change.",
-                    savings.lines(row.where, text, "# once, before the loop; then the kept tensor"),
+                    "Keep the tensor and compute it again only when what it is made of changes "
+                    "(functools.lru_cache on its function); what never changes, once before "
+                    "training.",
+                    savings.lines(row.where, text, "# only when its inputs change; else kept"),
                 ),
                 severity=savings.severity(profile, saves),
                 where=str(group.where),
