@@ -423,7 +423,7 @@ class DiscardedSeen:
 
 @dataclass(frozen=True)
 class DerivedAgainSeen:
-    """Calls of torch.autograd.grad that give what another pass over the same graph gives too."""
+    """Calls of torch.autograd.grad that give what `backward` over the same graph gives too."""
 
     where: str
     """file:line"""
@@ -431,8 +431,6 @@ class DerivedAgainSeen:
     """Of the other pass."""
     calls: float = 1.0
     """In a step."""
-    other_gives: bool = False
-    """That one is torch.autograd.grad, too; else the gradients are in `.grad` after it."""
     s: float = 0.0
     """CPU seconds of a step in operators; of an accelerator only what launches them."""
     flops: float = 0.0

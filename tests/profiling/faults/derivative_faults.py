@@ -1,5 +1,5 @@
-"""Two small networks against each other, sound as they are, with the needless derivatives that
-`--fault` names.
+"""Two small networks against each other, sound as they are, with the needless derivatives and calls
+that `--fault` names.
 
 python derivative_faults.py [--fault NAME[,NAME...]]
 """
@@ -29,7 +29,7 @@ class Game:
         self.g, self.d = network(Z, Z), network(Z, 1)
         self.opt_g = torch.optim.Adam(self.g.parameters(), 1e-4, fused=True)
         self.opt_d = torch.optim.Adam(self.d.parameters(), 1e-4, fused=True)
-        self.norms = []
+        self.norms, self.sure = [], []
 
     def sharpened(self, real):
         """Real samples, moved to where the critic is less sure."""
@@ -44,7 +44,11 @@ class Game:
         fake = self.g(torch.randn(BATCH, Z))  # fault: discarded
         if "discarded" not in self.faults:
             fake = fake.detach()
-        loss = F.softplus(self.d(fake)).mean() + F.softplus(-self.d(real)).mean()
+        score = self.d(real)
+        loss = F.softplus(self.d(fake)).mean() + F.softplus(-score).mean()
+        if "again" in self.faults:
+            score = self.d(real)  # fault: again
+        self.sure.append((score > 0).float().mean().item())
         if "twice" in self.faults:
             weights = list(self.d.parameters())
             grads = torch.autograd.grad(loss, weights, retain_graph=True)  # fault: twice

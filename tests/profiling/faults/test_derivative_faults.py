@@ -1,4 +1,4 @@
-"""`flatout profile` on a real script: derivatives that the step does not need, with their lines."""
+"""`flatout profile` on a real script: derivatives and calls without need, with their lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import profiled
 
 SCRIPT = "derivative_faults.py"
-CODES = {"discarded": "LOOP021", "twice": "LOOP022", "graph": "LOOP023"}
+CODES = {"discarded": "LOOP021", "twice": "LOOP022", "graph": "LOOP023", "again": "LOOP024"}
 
 
 def places(folder: Path, *faults: str) -> dict[str, list[Any]]:

@@ -696,13 +696,14 @@ class Flow:
 
     def _value(
         self, tensor: torch.Tensor, state: FlowStorage, results: list[torch.Tensor]
-    ) -> tuple[int, ...]:
-        """What tells the value of a constant from another one.
+    ) -> tuple[object, ...]:
+        """What tells the value of a constant from another one: slices of one tensor differ.
 
         The program may write to memory of the host without an operator: where that is copied to a
         device, its bytes count, and what cannot be read equals nothing.
         """
-        known = (state.signature, state.version)
+        layout = (tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+        known = (state.signature, state.version, *layout)
         copied = bool(results) and results[0].device.type != "cpu" == tensor.device.type
         if state.node >= 0 or not copied:
             return known
@@ -800,6 +801,7 @@ class Flow:
             self._passes[-1] = len(self.grad_calls)
             self.grad_calls.append(chain)
         self.passes.begins(args, gives, (self.step, len(self.nodes)), chain, self.maker)
+        self.values.rows.backward_from(args[0])
 
     def _reader(self, name: str) -> Callable[..., Any]:
         """In place of a method by which a value leaves torch."""

@@ -5,7 +5,7 @@ the same tensors that it computes again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from flatout_agent import wire
@@ -35,20 +35,31 @@ class _Again:
     repeated: int = 0
     nodes: set[int] = field(default_factory=set)
     """Operators of the calls that repeat."""
+    saving: bool = False
+    """A call with gradients repeats one without."""
 
 
-def again(flow: Flow, live: Collection[int]) -> tuple[wire.AgainSeen, ...]:
+def again(
+    flow: Flow, live: Collection[int], twice: Set[str] = frozenset()
+) -> tuple[wire.AgainSeen, ...]:
     """Of the first step, what the second one repeats too; the costliest first.
 
-    live: operators whose result somebody reads. What nobody reads is told as unread.
+    live: operators whose result somebody reads. What nobody reads is told as unread. twice: lines
+    of torch.autograd.grad that are told as giving what `backward` gives too.
     """
     modules, later = _modules(flow, 0, live), _modules(flow, 1, None)
     gradients, later_gradients = _gradients(flow, 0, live), _gradients(flow, 1, None)
     modules = {key: item for key, item in modules.items() if key in later}
-    gradients = {key: item for key, item in gradients.items() if key in later_gradients}
-    rows = [_row(flow, f"{kind}()", item, gradients) for (kind, _, _), item in modules.items()]
-    if not rows:
-        rows = [_row(flow, GRADIENTS, item, {}) for item in gradients.values()]
+    gradients = {
+        key: item
+        for key, item in gradients.items()
+        if key in later_gradients and twice.isdisjoint(_text(stack[0]) for stack in item.stacks)
+    }
+    rows = []
+    for (kind, _, _), item in modules.items():
+        own = [key for key, group in gradients.items() if _through(flow, group, item)]
+        rows.append(_row(flow, f"{kind}()", item, [gradients.pop(key) for key in own]))
+    rows += [_row(flow, GRADIENTS, item, ()) for item in gradients.values()]
     operators_s = sum(node.s for node in flow.nodes if node.step == 0)
     worth = [row for row in rows if row.s >= LEAST * operators_s or row.flops >= LEAST]
     return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
@@ -77,7 +88,25 @@ def _modules(
         group.calls.append(call)
         group.repeated += 1
         group.nodes |= nodes
-    return groups
+        group.saving = group.saving or (call.gradients and not first.gradients)
+    return {key: group for key, group in groups.items() if not _saves_memory(group)}
+
+
+def _saves_memory(group: _Again) -> bool:
+    """Whether it calls a module on all parts without gradients first, then on each with them.
+
+    To keep the activations of one part at a time is what that is for.
+    """
+    return (
+        group.saving
+        and len(group.firsts) > 1
+        and max(group.firsts) < min(call.begin for call in group.calls)
+    )
+
+
+def _through(flow: Flow, gradients: _Again, modules: _Again) -> bool:
+    """Whether these derivatives go back through these calls."""
+    return any(not modules.nodes.isdisjoint(flow.nodes[i].deps) for i in gradients.nodes)
 
 
 def _repeated(flow: Flow, call: FlowCall, live: Collection[int] | None) -> set[int]:
@@ -156,22 +185,18 @@ def _is_again(flow: Flow, index: int, live: Collection[int] | None) -> bool:
     return calls[0] >= 0 and calls[0] != calls[1]
 
 
-def _row(
-    flow: Flow, what: str, group: _Again, gradients: dict[tuple[str, str], _Again]
-) -> wire.AgainSeen:
+def _row(flow: Flow, what: str, group: _Again, gradients: Sequence[_Again]) -> wire.AgainSeen:
     """gradients: told with it, being derivatives of what is called again."""
-    nodes = set(group.nodes)
-    nodes.update(*(item.nodes for item in gradients.values()))
+    nodes = group.nodes.union(*(item.nodes for item in gradients))
     stack = group.stacks[-1]
-    derivatives = group if what == GRADIENTS else None
-    calls = len(group.stacks) if derivatives is None else group.repeated + 1
+    calls = len(group.stacks) if what != GRADIENTS else group.repeated + 1
     return wire.AgainSeen(
         what=what,
         where=_text(stack[0]),
         lines=_lines(group.stacks),
         calls=calls,
         repeated=group.repeated,
-        gradients=sum(item.repeated for item in gradients.values()),
+        gradients=sum(item.repeated for item in gradients),
         unlearned=sum(_is_unlearned(flow, call) for call in group.calls),
         s=sum(flow.nodes[index].s for index in nodes),
         flops=_share(flow, (flow.nodes[index] for index in nodes)),

@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from flatout_agent import wire
 from flatout_agent.watch import places
 from flatout_agent.watch.profile.flow import (
@@ -15,6 +17,7 @@ from flatout_agent.watch.profile.flow import (
     FlowConstant,
     FlowLine,
 )
+from flatout_agent.watch.profile.storages import storage_key
 
 LEAST = 0.01
 """Share of the step's operators below which nothing is told."""
@@ -45,6 +48,7 @@ def constants(flow: Flow, operators_s: float) -> tuple[wire.ConstantSeen, ...]:
     """
     varying = _varying(flow)
     sites = _sites(flow)
+    renewed = _renewed(flow)
     first = [
         constant
         for constant in flow.constants
@@ -63,11 +67,40 @@ def constants(flow: Flow, operators_s: float) -> tuple[wire.ConstantSeen, ...]:
         site = sites.get(constant.node)
         where = site.where if site is not None else _last_line(flow, constant.node)
         if again[identity] and where is not None and not _initial(flow, constant):
+            if _reads(flow, constant, renewed):
+                continue
             again[identity] -= 1
             groups[where, site].append(constant)
     rows = [_constant(flow, where, site, group, varying) for (where, site), group in groups.items()]
     worth = [row for row in rows if row.s >= LEAST * operators_s / 4 or row.bytes >= LARGE]
     return tuple(sorted(worth, key=lambda row: -row.s)[:MOST])
+
+
+def _renewed(flow: Flow) -> set[int]:
+    """Storages of the weights of frozen networks with the shapes of a trained one: target networks
+    get its weights from time to time.
+    """
+    references = [flow.notes.modules[key] for key in flow.notes.roots]
+    networks = [module for reference in references if (module := reference()) is not None]
+    weights = [[*module.parameters()] for module in networks]
+    trained = {_shapes(group) for group in weights if any(w.requires_grad for w in group)}
+    frozen = [group for group in weights if not any(weight.requires_grad for weight in group)]
+    return {
+        key
+        for group in frozen
+        if group and _shapes(group) in trained
+        for weight in group
+        if (key := storage_key(weight)) is not None
+    }
+
+
+def _shapes(weights: Sequence[torch.Tensor]) -> tuple[torch.Size, ...]:
+    return tuple(weight.shape for weight in weights)
+
+
+def _reads(flow: Flow, constant: FlowConstant, storages: Collection[int]) -> bool:
+    chain = _chain(flow, constant.node) if storages else ()
+    return any(key in storages for index in chain for key, _ in flow.nodes[index].reads)
 
 
 def _sites(flow: Flow) -> dict[int, _Site]:

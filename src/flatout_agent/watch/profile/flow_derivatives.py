@@ -32,7 +32,7 @@ def derivatives(flow: Flow, live: Collection[int], before: WeightLooks | None) -
 
 
 def derived_again(flow: Flow, live: Collection[int]) -> tuple[wire.DerivedAgainSeen, ...]:
-    """Calls of torch.autograd.grad whose gradients another pass gives too, in each step.
+    """Calls of torch.autograd.grad whose gradients `backward` gives too, in each step.
 
     live: operators whose result somebody reads; of calls that nobody reads `unread` tells.
     """
@@ -63,21 +63,13 @@ def _row(
     needless = {item.number: item for item, _ in first_step}
     s, flops, _ = _spent(flow, needless.values())
     _, other = first_step[0]
-    return wire.DerivedAgainSeen(where, other.where or "", len(needless), other.gives, s, flops)
+    return wire.DerivedAgainSeen(where, other.where or "", len(needless), s, flops)
 
 
 def _needless(pair: PassPair) -> tuple[FlowPass, FlowPass]:
     """The pass that may go, and the one that stays."""
     first, second = pair.first, pair.second
-    goes = first if first.gives and not second.gives else second
-    if first.gives and second.gives and _within(first, second) and not _within(second, first):
-        goes = first
-    return goes, second if goes is first else first
-
-
-def _within(item: FlowPass, other: FlowPass) -> bool:
-    """Whether the other one differentiates by all that this one does."""
-    return bool(item.inputs) and set(item.inputs) <= set(other.inputs)
+    return (first, second) if first.gives else (second, first)
 
 
 def _same(
@@ -92,11 +84,9 @@ def _same(
     seeds = {nodes[index].name if index >= 0 else "" for index in (*needless.seeds, *other.seeds)}
     if seeds != {SEED} and (needless.seeds != other.seeds or -1 in needless.seeds):
         return False
-    if other.gives:
-        return _within(needless, other) and other.create_graph >= needless.create_graph
     if needless.create_graph or not needless.leaves:
         return False
-    if other.inputs and not _within(needless, other):
+    if other.inputs and not set(needless.inputs) <= set(other.inputs):
         return False
     return all(_fresh(flow, key, other, writers) for key in pair.gradients)
 

@@ -85,7 +85,7 @@ class FlowPass:
 
 @dataclass(slots=True)
 class PassPair:
-    """Two passes of a step that differentiate the same from the same beginning."""
+    """Two passes of a step over the same: one gives gradients, the other leaves them in `.grad`."""
 
     first: FlowPass
     second: FlowPass
@@ -163,9 +163,9 @@ class FlowPasses:
         self._handles = []
 
     def _pair(self, first: FlowPass, second: FlowPass) -> None:
-        giving = next((item for item in (first, second) if item.gives), None)
-        if giving is None or len(self.pairs) >= MOST:
+        if first.gives is second.gives or len(self.pairs) >= MOST:
             return
+        giving = first if first.gives else second
         tensors = [reference() for reference in giving.leaves]
         gradients = tuple(
             storage_key(tensor.grad) if tensor is not None and tensor.grad is not None else None

@@ -51,6 +51,8 @@ def results(
     known = both and flow.modelled
     live = _live(flow) if both else set()
     rows, lines = beside(flow, live) if known else ((), ())
+    differentiated = derivatives(flow, live, weights) if known else {}
+    twice = {row.where for row in differentiated.get("derived_again", ())}
     return wire.FlowSeen(
         steps=flow.steps,
         operators=len(first),
@@ -58,7 +60,7 @@ def results(
         unread=unread(flow, live, operators_s) if known else (),
         constants=constants(flow, operators_s) if both else (),
         host_constants=host_constants(flow.births) if both else (),
-        again=again(flow, live) if both else (),
+        again=again(flow, live, twice) if both else (),
         doubles=doubles(flow),
         default_double=torch.get_default_dtype() is torch.float64,
         returns=returns(flow),
@@ -68,7 +70,7 @@ def results(
         training=lines,
         gradients=None if by_hand or not flow.modelled else unused_gradients(flow, weights),
         **_noted(flow),
-        **(derivatives(flow, live, weights) if known else {}),
+        **differentiated,
     )
 
 

@@ -496,3 +496,24 @@ def test_features_that_are_kept_or_trained_are_no_constant() -> None:
     loop.net = Matched(kept=False)
     loop.net.features.requires_grad_(True)
     assert loop.followed().constants == ()
+
+
+@pytest.mark.parametrize("width", [WIDTH, WIDTH // 2])
+def test_a_target_network_is_renewed_from_time_to_time(width: int) -> None:
+    target = nn.Sequential(nn.Linear(WIDTH, width), nn.BatchNorm1d(width), nn.Linear(width, WIDTH))
+    target.eval().requires_grad_(False)
+    x = torch.randn(256, WIDTH)
+    loop = Loop(lambda loop: (loop.output - target(x)).square().sum().item())
+    assert len(loop.followed().constants) == (width != WIDTH)
+
+
+def test_slices_that_cannot_be_compared_are_not_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_module, "MOST_BYTES", 0)  # as on an accelerator
+    data = torch.randint(256, (2048, WIDTH), dtype=torch.uint8)
+
+    def weighted(loop: Loop, begin: int) -> float:
+        return (loop.output * data[begin : begin + 256].float().exp()).sum().item()
+
+    assert Loop(lambda loop: weighted(loop, 256 * next(loop.numbers))).followed().constants == ()
+    (row,) = Loop(lambda loop: weighted(loop, 256)).followed().constants
+    assert not row.compared

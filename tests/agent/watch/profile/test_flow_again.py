@@ -104,3 +104,39 @@ def test_derivatives_of_one_result_again() -> None:
     (row,) = rows(nn.Tanh(), loop=Loop(residual))
     assert (row.what, row.calls, row.repeated) == ("autograd.grad", 3, 2)
     assert text(row.where).endswith("# again")
+
+
+def test_parts_without_gradients_first_save_memory() -> None:
+    def cached(loop: Loop) -> None:
+        parts = loop.x.split(64)
+        with torch.no_grad():
+            outputs = torch.cat([loop.net(part) for part in parts])
+        outputs.requires_grad_()
+        outputs.square().mean().backward()
+        for part, gradient in zip(parts, outputs.grad.split(64), strict=True):
+            loop.net(part).backward(gradient)
+
+    def metric(loop: Loop) -> float:
+        with torch.no_grad():
+            before = loop.net(loop.x).square().mean().item()
+        loop.net(loop.x).square().mean().backward()
+        return before
+
+    assert rows(nn.Tanh(), loop=Loop(cached)) == ()
+    (row,) = rows(nn.Tanh(), loop=Loop(metric))
+    assert (row.calls, row.repeated) == (2, 1)
+
+
+def test_derivatives_of_another_network_have_a_row_of_their_own() -> None:
+    other = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.Tanh(), nn.Linear(4 * WIDTH, 1))
+
+    def both(loop: Loop) -> None:
+        repeated = twice(loop)
+        points = torch.rand(256, WIDTH, requires_grad=True)
+        values = other(points).sum()
+        slopes = [torch.autograd.grad(values, points, create_graph=True)[0] for _ in range(2)]
+        (repeated * sum(slopes)).square().mean().backward()
+
+    seen = {row.what: row for row in rows(nn.Tanh(), loop=Loop(both))}
+    assert seen["Sequential()"].gradients == 0
+    assert seen["autograd.grad"].calls == 2

@@ -69,7 +69,7 @@ def test_gradients_that_backward_gives_too(to_none: bool, part: slice) -> None:
         loop.optimizer.step()
 
     (row,) = loop.followed(step).derived_again
-    assert (row.calls, row.other_gives) == (1, False)
+    assert row.calls == 1
     assert "torch.autograd.grad(loss" in text(row.where)
     assert text(row.other_where) == "loss.backward()"
     assert row.s > 0
@@ -105,10 +105,30 @@ def test_two_calls_for_the_same() -> None:
         loop.optimizer.step()
 
     seen = loop.followed(step)
-    (row,) = seen.derived_again
-    assert row.other_gives
+    (row,) = seen.again
+    assert (row.what, row.calls) == ("autograd.grad", 2)
     assert text(row.where).startswith("(grad,) =")
-    assert seen.graphs_unused == ()
+    assert (seen.derived_again, seen.graphs_unused) == ((), ())
+
+
+def test_calls_that_backward_repeats_are_told_once() -> None:
+    loop = Loop()
+
+    def logged(loss: torch.Tensor) -> float:
+        return norm(torch.autograd.grad(loss, loop.params, retain_graph=True))  # logged
+
+    def step() -> None:
+        loss = loop.loss()
+        loop.kept.append(logged(loss) + logged(loss))
+        loop.optimizer.zero_grad()
+        loss.backward()
+        loop.optimizer.step()
+
+    seen = loop.followed(step)
+    (row,) = seen.derived_again
+    assert row.calls == 2
+    assert text(row.where).endswith("# logged")
+    assert seen.again == ()
 
 
 def test_gradients_of_something_else() -> None:

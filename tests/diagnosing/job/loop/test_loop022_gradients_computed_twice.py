@@ -25,13 +25,6 @@ def test_gradients_that_backward_leaves_in_grad() -> None:
     assert "+ grads = [p.grad for p in parameters]" in changes(finding)
 
 
-def test_two_calls_that_give_the_same() -> None:
-    row = dataclasses.replace(ROW, other_gives=True)
-    finding = only(CHECK, cpu_profile(seen__flow=flow(row)))
-    assert "train.py:81" in finding.cure.text
-    assert "p.grad" not in changes(finding)
-
-
 def test_little_or_none() -> None:
     little = dataclasses.replace(ROW, s=0.001)
     assert findings(CHECK, cpu_profile(seen__flow=flow(little))) == ()

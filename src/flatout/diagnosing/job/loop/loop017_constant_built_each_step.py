@@ -3,12 +3,13 @@
 ## What it sees
 
 Operators that make a tensor from numbers, or from tensors that training does not change, and give
-the same shape, dtype and bytes in two consecutive steps: masks, positions, tables, one-hot
-targets, converted constants, the mean of the whole data set, features of a fixed image through a
-frozen network, named by the outermost call that gives nothing else. Random ones, what the loader
-gives, what is only filled with a number, what is written to later, and what a layer makes of a
-fixed input by code that it also runs on what changes do not count. Of less than 1 KiB only what
-takes time to make counts, where it is made of the same tensors. Tensors on an accelerator are
+the same shape, dtype and bytes in two consecutive steps: masks, positions, tables, one-hot targets,
+converted constants, the mean of the whole data set, features of a fixed image through a frozen
+network, named by the outermost call that gives nothing else. Random ones, what the loader gives,
+what is only filled with a number, what is written to later, what a layer makes of a fixed input by
+code that it also runs on what changes, and what comes of a target network (frozen, with the shapes
+of a trained one, whose weights it gets from time to time) do not count. Of less than 1 KiB only
+what takes time to make counts, where it is made of the same tensors. Tensors on an accelerator are
 compared by the operators and numbers that make them, and then told as likely.
 
 ## Why it matters

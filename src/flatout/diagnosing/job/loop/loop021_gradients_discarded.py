@@ -20,7 +20,9 @@ operators that serve only these gradients.
 ## Cure
 
 `detach()` the part's output where this pass uses it, or call the part under `torch.no_grad()` where
-no other pass needs that output. The gain: those operators' share of the step; what the forward pass
+no other pass needs that output. Where another pass learns through the same line, as through the
+encoder of a critic, freeze the part for this one: `requires_grad_(False)` before its forward pass,
+`True` after. The gain: those operators' share of the step; what the forward pass
 saves without gradients is not counted.
 
 ## References
@@ -61,7 +63,9 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
             f"before anything reads them; operators for nothing else: {words}",
             cure=Cure(
                 "Detach its output for this pass: detach(), or torch.no_grad() around the call "
-                "where no other pass needs the output.",
+                "where no other pass needs the output. Where another pass learns through the same "
+                "line, freeze the part for this one: part.requires_grad_(False) before its "
+                "forward pass, True after.",
                 savings.lines(row.where, "output = part(x)", "output = part(x).detach()"),
             ),
             severity=saving.severity,

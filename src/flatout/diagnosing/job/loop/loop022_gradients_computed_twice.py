@@ -1,10 +1,11 @@
-"""The same loss is differentiated twice: autograd.grad gives what another pass gives as well.
+"""The same loss is differentiated twice: autograd.grad gives what backward gives as well.
 
 ## What it sees
 
-A call of `torch.autograd.grad` in each step on a tensor that `backward`, or another such call,
-differentiates by the same leaves from the same beginning, and whose results are equal: `.grad` was
-empty or zero before. Mostly gradients that are computed in advance only to log their norm.
+A call of `torch.autograd.grad` in each step on a tensor that `backward` differentiates by the same
+leaves from the same beginning, and whose results are equal: `.grad` was empty or zero before.
+Mostly gradients that are computed in advance only to log their norm. Of calls of
+`torch.autograd.grad` that give what another such call gives LOOP024 tells.
 
 ## Why it matters
 
@@ -17,8 +18,8 @@ Both lines, how often a step has this, and its share of the step's operators.
 ## Cure
 
 Read the parameters' `.grad` after `backward`: `clip_grad_norm_` returns their norm, as does
-`torch.nn.utils.get_total_norm`. Of two calls of `torch.autograd.grad` keep the result of one. The
-gain: the pass's share of the step; what reads the gradients is still needed.
+`torch.nn.utils.get_total_norm`. The gain: the pass's share of the step; what reads the gradients is
+still needed.
 
 ## References
 
@@ -35,7 +36,6 @@ from flatout.diagnosing.job import device_time, flow, savings
 from flatout.nouns import units
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.profile import Profile
-from flatout_agent.wire import DerivedAgainSeen
 
 CHECK = Check(code="LOOP022", severity=Severity.WARNING, since="0.3.0")
 
@@ -49,31 +49,22 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         saving = device_time.of_device(profile, took, words)
         if not saving.worth:
             continue
-        gives = "returns" if row.other_gives else "leaves in .grad"
         yield Diagnosis(
-            title="the same tensor is differentiated twice: autograd.grad gives what another "
-            f"backward pass {gives}",
+            title="the same tensor is differentiated twice: autograd.grad gives what backward "
+            "leaves in .grad",
             evidence=f"{row.calls:.3g} a step: {words}; the pass at {row.other_where} starts from "
             "the same tensor and gives the same gradients",
-            cure=_cure(row),
+            cure=Cure(
+                "Read the parameters' .grad after backward (clip_grad_norm_ returns their norm), "
+                "or compute this only every N steps.",
+                savings.lines(
+                    row.where,
+                    "grads = torch.autograd.grad(loss, parameters, retain_graph=True)",
+                    "grads = [p.grad for p in parameters]  # after loss.backward()",
+                ),
+            ),
             severity=saving.severity,
             where=row.where,
             saves_ms=saving.ms,
             reason=f"{units.milliseconds(took)} go: {saving.reason}",
         )
-
-
-def _cure(row: DerivedAgainSeen) -> Cure:
-    call = "grads = torch.autograd.grad(loss, parameters, retain_graph=True)"
-    if row.other_gives:
-        return Cure(
-            f"Use the result of the call at {row.other_where} again.",
-            savings.lines(row.where, call),
-        )
-    return Cure(
-        "Read the parameters' .grad after backward (clip_grad_norm_ returns their norm), or "
-        "compute this only every N steps.",
-        savings.lines(
-            row.where, call, "grads = [p.grad for p in parameters]  # after loss.backward()"
-        ),
-    )

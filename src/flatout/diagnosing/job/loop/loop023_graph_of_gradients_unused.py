@@ -17,9 +17,9 @@ The line, its calls in a step, and the operators that are recorded in them.
 
 ## Cure
 
-Leave out `create_graph=True`. It also retains the graph of the forward pass: where that is
-differentiated again, say `retain_graph=True`. The gain, on a CPU: 1.5 us for each recorded
-operator; what the memory is worth is not counted.
+Leave out `create_graph=True`; where only some steps use it, ask for it in these. It also retains
+the graph of the forward pass: where that is differentiated again, say `retain_graph=True`. The
+gain, on a CPU: 1.5 us for each recorded operator; what the memory is worth is not counted.
 
 ## References
 
@@ -60,7 +60,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         yield Diagnosis(
             title="create_graph=True, but nothing differentiates through the gradients",
             evidence=f"{row.calls:.3g} calls a step record a graph of the gradients, "
-            f"{row.operators:,} operators; no backward pass goes through it",
+            f"{row.operators:,} operators; no backward pass of two followed steps goes through it",
             cure=_cure(row),
             severity=saving.severity if saving.worth else Severity.NOTE,
             where=row.where,
@@ -82,7 +82,7 @@ def _cure(row: GraphUnusedSeen) -> Cure:
     call = "grads = torch.autograd.grad(loss, parameters{})" if row.gives else "loss.backward({})"
     option = ", create_graph=True" if row.gives else "create_graph=True"
     return Cure(
-        "Leave out create_graph=True; say retain_graph=True where the same graph is "
-        "differentiated again.",
+        "Leave out create_graph=True, or ask for it only in the steps that use it; say "
+        "retain_graph=True where the same graph is differentiated again.",
         savings.lines(row.where, call.format(option), call.format("")),
     )

@@ -6,8 +6,10 @@ Calls of one module in a step whose operators all work on the same values as tho
 call, in two consecutive steps: the helpers of a physics-informed loss that each call the network
 anew, a second forward pass for a metric. Repeated calls of `torch.autograd.grad` for the same
 derivatives count, too. Dropout, batch normalisation that keeps statistics, weights that have
-changed in between, and a discriminator that gets its input once detached and once not, do not. Of
-calls that nobody reads LOOP016 tells, of what is the same in each step LOOP017.
+changed in between, a discriminator that gets its input once detached and once not, and calls on all
+parts of a batch without gradients that are made again with them, part by part to save memory, do
+not. Of calls that nobody reads LOOP016 tells, of what is the same in each step LOOP017, of
+derivatives that `backward` gives too LOOP022.
 
 ## Why it matters
 
@@ -57,7 +59,7 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         if not saving.worth:
             continue
         yield Diagnosis(
-            title=f"{_name(row)} is called {row.calls:.3g} times a step on the same input",
+            title=_title(row),
             evidence=f"{row.repeated:.3g} of the calls compute again what an earlier one has "
             f"given{_gradients(row)}, from {', '.join(row.lines)}: {words}; the same operators on "
             "the same values in two consecutive steps",
@@ -69,8 +71,10 @@ def check(profile: Profile) -> Iterator[Diagnosis]:
         )
 
 
-def _name(row: AgainSeen) -> str:
-    return "torch.autograd.grad" if row.what == GRADIENTS else row.what.removesuffix("()")
+def _title(row: AgainSeen) -> str:
+    if row.what == GRADIENTS:
+        return f"torch.autograd.grad computes the same derivatives {row.calls:.3g} times a step"
+    return f"{row.what.removesuffix('()')} is called {row.calls:.3g} times a step on the same input"
 
 
 def _gradients(row: AgainSeen) -> str:
