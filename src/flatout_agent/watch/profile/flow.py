@@ -801,6 +801,7 @@ class Flow:
             self._passes[-1] = len(self.grad_calls)
             self.grad_calls.append(chain)
         self.passes.begins(args, gives, (self.step, len(self.nodes)), chain, self.maker)
+        self.values.rows.backward_from(args[0])
 
     def _reader(self, name: str) -> Callable[..., Any]:
         """In place of a method by which a value leaves torch."""

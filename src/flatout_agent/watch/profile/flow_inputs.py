@@ -16,6 +16,13 @@ LEAST_PADDED = 0.25
 """Share of the length, mean of the batches ..."""
 LEAST_EACH = 0.05
 """... and of each."""
+LOSSES = frozenset(
+    f"aten.{name}"
+    for name in (
+        "mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy",
+        "binary_cross_entropy_with_logits", "nll_loss_forward", "nll_loss2d_forward",
+    )
+)  # fmt: skip
 LEAST_ROWS = 8
 LEAST_LENGTHS = 3
 """Rows, and distinct lengths among them, that show padding where nothing else does."""
@@ -49,13 +56,32 @@ def _certain(flow: Flow, looks: Sequence[InputLook]) -> bool:
     if min(padded) < LEAST_EACH or sum(padded) < LEAST_PADDED * len(padded):
         return False
     if all(look.masked for look in looks):
-        return True
+        return any(len(set(look.lengths)) > 1 for look in looks)
     if any(look.inside for look in looks) or not all(any(look.lengths) for look in looks):
         return False
     if looks[0].words and looks[0].constant in _padding_indices(flow):
         return True
     lengths = [length for look in looks for length in look.lengths]
-    return len(lengths) >= LEAST_ROWS and len(set(lengths)) >= LEAST_LENGTHS
+    varied = len(lengths) >= LEAST_ROWS and len(set(lengths)) >= LEAST_LENGTHS
+    return varied and not any(_asked_for(flow, look) for look in looks)
+
+
+def _asked_for(flow: Flow, look: InputLook) -> bool:
+    """Whether a loss compares something of the whole length: it may want what stands there.
+
+    One over classes does not where it ignores as many targets as there is padding.
+    """
+    rows, length = look.shape
+    padded = rows * (length - max(look.lengths))
+    ignoring = {loss.node for loss in flow.values.losses if loss.ignored >= padded}
+    sizes = [
+        tuple(size)
+        for index, node in enumerate(flow.nodes)
+        if node.name in LOSSES and not (node.backward or node.step or index in ignoring)
+        for size in node.shapes
+    ]
+    whole = ((rows, length), (length, rows))
+    return any(size[:2] in whole or size[:1] == (rows * length,) for size in sizes)
 
 
 def _modules(flow: Flow) -> list[torch.nn.Module]:

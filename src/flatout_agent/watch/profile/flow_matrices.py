@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from flatout_agent.watch.profile.flow_values import FACTORS
 from flatout_agent.watch.tensors import readable
 
 if TYPE_CHECKING:
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 SORTS = ("aten.sort", "aten.argsort")
 INVERSES = {"aten.linalg_inv_ex": False, "aten.inverse": False, "aten.linalg_pinv": True}
 """Operators whose first result is an inverse: whether it is a pseudo-inverse."""
-PRODUCTS = frozenset(
-    f"aten.{name}" for name in ("mm", "bmm", "mv", "addmm", "addmv", "baddbmm", "dot", "addbmm")
-)
 TRIANGLES = {
     "aten.linalg_cholesky_ex": 0,
     "aten.cholesky": 0,
@@ -72,6 +70,8 @@ class FlowInverse:
     pseudo: bool
     hermitian: bool
     products: list[int] = field(default_factory=list)
+    columns: int = 0
+    """Right-hand sides in all of them."""
     otherwise: bool = False
     """Something else reads the inverse."""
 
@@ -122,11 +122,19 @@ class FlowMatrices:
         taken: Taken,
     ) -> None:
         """The operator of this number has run; call: its arguments."""
-        if node.step or node.backward or node.loader:
+        if node.backward or node.loader:
             return
         if self._sorted or self._inverted:
-            for tensor, state, written in taken:
-                self._read(index, node, tensor, state.ref.cdata, written)
+            for at, (tensor, state, written) in enumerate(taken):
+                self._sort_is_read(tensor, state.ref.cdata, written)
+                inverse = self._inverted.get(state.ref.cdata)
+                if inverse is not None:
+                    columns = 0 if written else _columns_multiplied(node, at, taken)
+                    inverse.otherwise = inverse.otherwise or not columns
+                    inverse.columns += columns
+                    inverse.products.append(index)
+        if node.step:
+            return  # what the next step reads of the first one's is all that is asked for
         if node.name in SORTS:
             self._sort(index, node, call, results)
         elif node.name in INVERSES and results and node.made and not node.constant:
@@ -136,18 +144,13 @@ class FlowMatrices:
             self._inverted[node.made[0].ref.cdata] = inverse
         elif node.name in TRIANGLES and len(taken) > TRIANGLES[node.name]:
             tensor, state, _ = taken[TRIANGLES[node.name]]
-            self._triangle(index, tensor, state.node)
+            others = [other for other, _, _ in taken if other is not tensor]
+            self._triangle(index, tensor, others, state.node)
         elif node.name in JOINS and len(taken) >= MANY:
             self._join(index, node, taken)
 
-    def _read(
-        self, index: int, node: FlowNode, tensor: torch.Tensor, storage: int, written: bool
-    ) -> None:
+    def _sort_is_read(self, tensor: torch.Tensor, storage: int, written: bool) -> None:
         """Something takes this tensor."""
-        inverse = self._inverted.get(storage)
-        if inverse is not None:
-            inverse.otherwise = inverse.otherwise or written or node.name not in PRODUCTS
-            inverse.products.append(index)
         sort = self._sorted.get(storage)
         if sort is None:
             return
@@ -178,22 +181,28 @@ class FlowMatrices:
             self.sorts.append(sort)
             self._sorted.update((state.ref.cdata, sort) for state in node.made)
 
-    def _triangle(self, index: int, tensor: torch.Tensor, maker: int) -> None:
+    def _triangle(
+        self, index: int, tensor: torch.Tensor, others: Sequence[torch.Tensor], maker: int
+    ) -> None:
+        """others: right-hand sides. A triangular one is the factor of another distribution, full
+        as it is: its divergence from this one is not known of independent normals.
+        """
         shape = tuple(tensor.shape)
         if len(shape) < 2 or shape[-1] != shape[-2] or shape[-1] < NARROWEST:
             return
         look = len(self.triangles) < MOST_LOOKS and 0 < tensor.numel() <= MOST_NUMBERS
-        diagonal = look and _looks_diagonal(tensor)
+        diagonal = look and _looks_diagonal(tensor) and not any(map(_looks_triangular, others))
         self.triangles.append(FlowTriangle(index, shape, diagonal, maker))
 
     def _join(self, index: int, node: FlowNode, taken: Taken) -> None:
         """Tensors that are trained, or just came from a loader, are no list of the program's."""
-        older = 0
+        first, older = taken[0][0], 0
+        if any(tensor.shape != first.shape for tensor, _, _ in taken):
+            return  # one tensor cannot hold them as rows
         for tensor, state, _ in taken:
             known = state.ref.cdata in self._owned or state.ref.cdata in self._batch
             older += state.node < 0 and not (known or tensor.requires_grad)
-        first = taken[0][0]
-        size = sum(tensor.numel() * tensor.element_size() for tensor, _, _ in taken)
+        size = len(taken) * first.numel() * first.element_size()
         self.joins.append(FlowJoin(index, len(taken), older, tuple(first.shape), size))
 
 
@@ -219,6 +228,27 @@ def _columns(tensor: torch.Tensor, stride: int, length: int) -> tuple[int, int] 
             return None
     end = begin + along + 1
     return (begin, end) if end <= length and inner < stride else None
+
+
+def _columns_multiplied(node: FlowNode, at: int, taken: Taken) -> int:
+    """Columns (or rows) that a product multiplies by the matrix at this place; 0: not known."""
+    places = FACTORS.get(node.name, ())
+    if at not in places or len(taken) <= max(places):
+        return 0
+    if len(places) == 1:
+        return 1
+    left, right = places
+    return int(taken[right][0].shape[-1] if at == left else taken[left][0].shape[-2])
+
+
+def _looks_triangular(tensor: torch.Tensor) -> bool:
+    """Whether it is a square matrix with zeros on one side alone of its diagonal."""
+    square = tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] >= NARROWEST
+    if not square or tensor.numel() > MOST_NUMBERS or not readable(tensor):
+        return False
+    tensor = tensor.detach()
+    sides = [bool(side.any()) for side in (tensor.tril(-1), tensor.triu(1))]
+    return sides in ([True, False], [False, True])
 
 
 def _looks_diagonal(tensor: torch.Tensor) -> bool:

@@ -19,6 +19,11 @@ FEW = 4
 """A row is this many times as long as what is read of it, at least."""
 OLDER = 0.5
 """Of the tensors that are joined, those from before the step, at least."""
+WIDEST, WIDEST_PSEUDO = 0.5, 1.0
+"""Right-hand sides, as a share of the rows, up to which a solve takes clearly less time than an
+inverse and a product, which is faster for each of them."""
+MOST_PRODUCTS = 2
+"""With one inverse; each would be a solve."""
 LEAST = 0.01
 """Share of the step's operators below which a row is left out."""
 MOST = 8
@@ -87,10 +92,13 @@ def _needed(note: FlowSort, kind: str) -> int:
 
 
 def _inverted(flow: Flow, where: str, notes: Sequence[FlowInverse]) -> wire.InverseSeen | None:
-    """None: something but products takes the inverse."""
+    """None: something but products takes the inverse, or too many of them to solve instead."""
     for note in notes:
         node = flow.nodes[note.node]
         if note.otherwise or not note.products or node.read or _kept(node, note.node):
+            return None
+        widest = (WIDEST_PSEUDO if note.pseudo else WIDEST) * min(note.shape[-2:])
+        if len(note.products) > MOST_PRODUCTS or note.columns > widest:
             return None
     products = [flow.nodes[index].where for note in notes for index in note.products]
     return wire.InverseSeen(

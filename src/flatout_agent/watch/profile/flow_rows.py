@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from flatout_agent.watch.profile.storages import storage_key
+
 if TYPE_CHECKING:
     from flatout_agent.watch.profile.flow import FlowNode, FlowStorage
 
@@ -111,6 +113,13 @@ class FlowRows:
                     table.reads.setdefault(rows, index)
         if node.step == 0 and node.made:
             self._made(index, node, taken, source)
+
+    def backward_from(self, roots: Sequence[torch.Tensor]) -> None:
+        """A backward pass begins there: all of their rows matter, by the gradients it is given."""
+        for root in roots:
+            table = self._by_storage.get(storage_key(root) or 0)
+            if table is not None:
+                table.whole = True
 
     def _source(
         self, node: FlowNode, args: Any, taken: Taken, results: Sequence[torch.Tensor]

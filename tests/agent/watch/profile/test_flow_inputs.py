@@ -244,6 +244,30 @@ def test_masks_of_other_shapes() -> None:
     assert row.masked
 
 
+def observed() -> tuple[torch.Tensor, torch.Tensor]:
+    """Series of which the last part is to be forecast, with what is known."""
+    mask = (torch.arange(LENGTH) < 40).expand(ROWS, -1)
+    return torch.randn(ROWS, LENGTH, 6) * mask.unsqueeze(2), mask
+
+
+def test_a_mask_that_is_the_same_for_all_rows_tells_no_padding() -> None:
+    assert followed(Frames(), observed).padding is None
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_positions_that_a_loss_asks_for_are_no_padding(ignored: bool) -> None:
+    """As in tasks that answer after the question, or fill in a suffix."""
+    model = Model(None)
+
+    def loss(ids: torch.Tensor) -> torch.Tensor:
+        answers = model.layer(model.embed(ids)).flatten(0, 1)
+        targets = torch.where(ids == 0, -100 if ignored else 1, ids % WIDTH)
+        return nn.functional.cross_entropy(answers, targets.flatten())
+
+    model.forward = loss  # type: ignore[method-assign, assignment]
+    assert (followed(model, words).padding is None) == (not ignored)
+
+
 def test_a_table_is_no_batch_of_frames() -> None:
     def table() -> torch.Tensor:
         return frames()[..., 0]

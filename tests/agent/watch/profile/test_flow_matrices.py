@@ -120,6 +120,16 @@ def test_a_sort_that_is_kept_may_be_read_later() -> None:
     assert sorts(read) == []
 
 
+def test_an_order_that_the_next_step_takes() -> None:
+    kept = [torch.zeros(ROWS, LENGTH, dtype=torch.long)]
+
+    def read(y: torch.Tensor) -> torch.Tensor:
+        before, kept[0] = kept[0], y.detach().argsort()
+        return y.gather(1, before) + y[kept[0][:, 0] % ROWS]
+
+    assert sorts(read) == []
+
+
 SIDE = nn.Linear(LENGTH, 24)
 
 
@@ -149,7 +159,11 @@ def test_inverses_that_are_multiplied(loss: Read, pseudo: bool, hermitian: bool)
         lambda a: torch.linalg.inv(a).diagonal().sum(),
         lambda a: torch.linalg.inv(a).square().mean(),
         lambda a: torch.linalg.solve(a, a[0]).sum(),
+        lambda a: (torch.linalg.inv(a) @ a).square().mean(),
+        lambda a: (a.repeat(2, 1) @ torch.linalg.pinv(a)).square().mean(),
+        lambda a: torch.linalg.multi_dot([*[torch.linalg.inv(a)] * 3, a[0]]).square().mean(),
     ],
+    ids=["part", "numbers", "solved", "many columns", "many rows", "many products"],
 )
 def test_inverses_that_are_needed(loss: Read) -> None:
     assert followed(SIDE, lambda: loss(normal())).inverses == ()
@@ -194,6 +208,20 @@ def test_full_matrices_and_independent_normals() -> None:
     assert followed(MEAN, independent).diagonals == ()
 
 
+@pytest.mark.parametrize("full", [True, False])
+def test_a_divergence_from_a_standard_normal_of_a_full_one_needs_matrices(full: bool) -> None:
+    factor = torch.full((16, 16), 0.1).tril(-1) if full else torch.zeros(16, 16)
+
+    def loss() -> torch.Tensor:
+        mean = MEAN(X)
+        q = MultivariateNormal(mean, scale_tril=torch.eye(16) + factor * mean[0, 0])
+        prior = MultivariateNormal(torch.zeros(16), torch.eye(16))
+        return kl_divergence(q, prior).mean()  # diverges
+
+    lines = {mark(row.where) for row in followed(MEAN, loss).diagonals}
+    assert ("diverges" in lines) == (not full)
+
+
 def test_a_queue_that_is_stacked_in_each_step() -> None:
     layer = nn.Linear(LENGTH, 8)
     queue = deque(torch.randn(600, 8), maxlen=600)
@@ -225,6 +253,12 @@ def test_lists_that_a_step_has_just_filled() -> None:
 
     for loss in (states, from_arrays):
         assert followed(layer, loss).joins == (), loss.__name__
+
+
+def test_rows_of_several_lengths_fit_no_single_tensor() -> None:
+    layer = nn.Linear(8, 8)
+    graphs = [torch.randn(2 + number % 3, 8) for number in range(300)]
+    assert followed(layer, lambda: layer(torch.cat(graphs)).square().mean()).joins == ()
 
 
 def test_weights_that_are_joined_are_no_list() -> None:

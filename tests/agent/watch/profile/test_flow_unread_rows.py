@@ -177,11 +177,23 @@ def _read(model: Forecaster) -> torch.Tensor:
     return out[:, -1].square().mean()
 
 
+def _derived(model: Forecaster) -> torch.Tensor:
+    out = model()
+    (slope,) = torch.autograd.grad(out, model.body.weight, torch.ones_like(out), create_graph=True)
+    return out[:, -1].square().mean() + slope.square().mean()
+
+
+def _given_gradients(model: Forecaster) -> torch.Tensor:
+    out = model()
+    out.backward(torch.randn_like(out), retain_graph=True)
+    return out[:, -1].square().mean()
+
+
 @pytest.mark.parametrize(
     "loss",
     [
         _turns, _columns, _halves, _mean_too, _keeping, _half_of_them, _gathered, _picked_columns,
-        _changed, _read,
+        _changed, _read, _derived, _given_gradients,
     ],
 )  # fmt: skip
 def test_rows_that_are_taken_are_none(loss: Callable[[Forecaster], torch.Tensor]) -> None:
