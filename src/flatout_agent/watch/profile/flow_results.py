@@ -46,13 +46,11 @@ def results(
         return None
     first = [node for node in flow.nodes if node.step == 0]
     operators_s = sum(node.s for node in first)
-    whole = not flow.unseen
-    both = flow.steps >= 2 and whole
+    both = flow.steps >= 2 and not flow.unseen
     known = both and flow.modelled
     live = _live(flow) if both else set()
     rows, lines = beside(flow, live) if known else ((), ())
     differentiated = derivatives(flow, live, weights) if known else {}
-    twice = {row.where for row in differentiated.get("derived_again", ())}
     return wire.FlowSeen(
         steps=flow.steps,
         operators=len(first),
@@ -60,11 +58,11 @@ def results(
         unread=unread(flow, live, operators_s) if known else (),
         constants=constants(flow, operators_s) if both else (),
         host_constants=host_constants(flow.births) if both else (),
-        again=again(flow, live, twice) if both else (),
+        again=again(flow, live, _derived(differentiated)) if both else (),
         doubles=doubles(flow),
         default_double=torch.get_default_dtype() is torch.float64,
         returns=returns(flow),
-        repeats=repeats(flow, training) if whole and flow.modelled else (),
+        repeats=repeats(flow, training) if not flow.unseen and flow.modelled else (),
         growing=growing(flow),
         beside=rows,
         training=lines,
@@ -72,6 +70,11 @@ def results(
         **_noted(flow),
         **differentiated,
     )
+
+
+def _derived(differentiated: dict[str, Any]) -> set[str]:
+    """Lines whose gradients are told to be computed twice already."""
+    return {row.where for row in differentiated.get("derived_again", ()) if row.where}
 
 
 def _noted(flow: Flow) -> dict[str, Any]:
