@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from agent.watch.profile.flow_steps import of_two
 from flatout_agent import wire
-from flatout_agent.watch.profile.flops import counter
 from flatout_agent.watch.profile.flow import Flow
-from flatout_agent.watch.profile.flow_results import results
 
 WIDTH = 32
 
@@ -34,17 +33,7 @@ class Loop:
 
     def followed(self, step: Callable[[], Any]) -> wire.FlowSeen:
         step()
-        flow = Flow([self.model], lambda: False)
-        end = counter([self.model], flow)
-        assert end is not None
-        for _ in range(2):
-            step()
-            flow.next_step()
-        end()
-        assert flow.error is None
-        seen = results(flow)
-        assert seen is not None
-        return seen
+        return of_two(Flow([self.model], lambda: False), [self.model], step)
 
 
 def text(where: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections import deque
 from collections.abc import Callable
 
@@ -11,11 +10,10 @@ import torch
 from torch import nn
 from torch.distributions import Independent, MultivariateNormal, Normal, kl_divergence
 
+from agent.watch.profile import flow_steps
+from agent.watch.profile.flow_steps import mark
 from flatout_agent import wire
 from flatout_agent.watch.profile import flow_matrix_rows
-from flatout_agent.watch.profile.flops import counter
-from flatout_agent.watch.profile.flow import Flow
-from flatout_agent.watch.profile.flow_results import results
 
 ROWS, LENGTH = 32, 256
 X = torch.randn(ROWS, LENGTH)
@@ -30,34 +28,7 @@ def followed(
     layer: nn.Module, loss: Callable[[], torch.Tensor], modelled: bool = True
 ) -> wire.FlowSeen:
     """The flow of two steps of such a loss."""
-    optimizer = torch.optim.SGD(layer.parameters(), 1e-3)
-    flow = Flow([layer], lambda: False)
-    flow.modelled = modelled
-
-    def step() -> None:
-        value = loss()
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-
-    step()
-    end = counter([layer] if modelled else [], flow)
-    assert end is not None
-    for _ in range(2):
-        step()
-        flow.next_step()
-    end()
-    assert flow.error is None
-    seen = results(flow)
-    assert seen is not None
-    return seen
-
-
-def mark(where: str | None) -> str:
-    """What the line's remark says."""
-    assert where is not None
-    file, _, line = where.rpartition(":")
-    return linecache.getline(file, int(line)).strip().rpartition("# ")[2]
+    return flow_steps.of_loss(layer, loss, 1e-3, 0.0, modelled)
 
 
 Read = Callable[[torch.Tensor], torch.Tensor]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
-from flatout_agent import wire
-from flatout_agent.watch.profile.flops import counter
-from flatout_agent.watch.profile.flow import Flow
-from flatout_agent.watch.profile.flow_results import results
+from agent.watch.profile.flow_steps import mark
+from agent.watch.profile.flow_steps import of_loss as followed
 
 BATCH, TIME, WIDTH, OUT = 16, 32, 64, 128
 
@@ -37,37 +34,6 @@ class Forecaster(nn.Module):
         states = torch.tanh(self.body(self.x)).cumsum(1)
         out: torch.Tensor = self.head(states)  # computed
         return out
-
-
-def followed(model: nn.Module, loss: Callable[[], torch.Tensor]) -> wire.FlowSeen:
-    """The flow of two steps of such a loss."""
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    flow = Flow([model], lambda: False)
-
-    def step() -> None:
-        value = loss()
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-
-    step()
-    end = counter([model], flow)
-    assert end is not None
-    for _ in range(2):
-        step()
-        flow.next_step()
-    end()
-    assert flow.error is None
-    seen = results(flow)
-    assert seen is not None
-    return seen
-
-
-def mark(where: str | None) -> str:
-    """What the line's remark says."""
-    assert where is not None
-    file, _, line = where.rpartition(":")
-    return linecache.getline(file, int(line)).strip().rpartition("# ")[2]
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.2])

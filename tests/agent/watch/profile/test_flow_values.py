@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from agent.watch.profile.flow_steps import mark
+from agent.watch.profile.flow_steps import of_loss as followed
 from flatout_agent import wire
-from flatout_agent.watch.profile.flops import counter
-from flatout_agent.watch.profile.flow import Flow
-from flatout_agent.watch.profile.flow_results import results
 
 CLASSES, WIDTH, ROWS = 512, 64, 256
-
-
-def followed(model: nn.Module, loss: Callable[[], torch.Tensor]) -> wire.FlowSeen:
-    """The flow of two steps of such a loss."""
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
-    flow = Flow([model], lambda: False)
-
-    def step() -> None:
-        value = loss()
-        optimizer.zero_grad()
-        value.backward()
-        optimizer.step()
-
-    step()
-    end = counter([model], flow)
-    assert end is not None
-    for _ in range(2):
-        step()
-        flow.next_step()
-    end()
-    assert flow.error is None
-    seen = results(flow)
-    assert seen is not None
-    return seen
-
-
-def mark(where: str | None) -> str:
-    """What the line's remark says."""
-    assert where is not None
-    file, _, line = where.rpartition(":")
-    return linecache.getline(file, int(line)).strip().rpartition("# ")[2]
 
 
 def told(rows: Sequence[wire.ZerosSeen]) -> list[tuple[str, str]]:
