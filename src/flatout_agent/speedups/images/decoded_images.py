@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from flatout_agent.limits import spare_memory
@@ -89,16 +89,29 @@ class Log:
 
     def put(self, key: bytes, data: bytes) -> None:
         """Add these bytes, where there is room and no process has done so."""
-        if sys.platform == "win32" or self.numbers[FULL]:
+        if self.numbers[FULL]:
             return
+        with self._alone():
+            self._catch_up()
+            if key not in self._places:
+                self._append(key, data)
+
+    def count(self, number: int) -> None:
+        """One more of what `number` counts: two processes that add at once would lose one."""
+        with self._alone():
+            self.numbers[number] += 1
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other thread and no other process writes to the log meanwhile."""
+        if sys.platform == "win32":
+            raise OSError("only Linux has files in memory")
         import fcntl
 
         with self.thread_lock:
             fcntl.lockf(self._file, fcntl.LOCK_EX)  # freed by the system if the process is killed
             try:
-                self._catch_up()
-                if key not in self._places:
-                    self._append(key, data)
+                yield
             finally:
                 fcntl.lockf(self._file, fcntl.LOCK_UN)
 
@@ -238,14 +251,14 @@ class Decoded:
             twin = self._image_of(image, cached) if self._turn % CHECK_EVERY else None
             if twin is not None:
                 postpone(image, self, lambda _: twin.im)
-                log.numbers[HITS] += 1
+                log.count(HITS)
                 return image.load()
         pixels = decode(image)
         with contextlib.suppress(Exception):
             if cached is not None and image.tobytes() != cached:
                 log.numbers[OFF] = 1
             elif cached is None:
-                log.numbers[MISSES] += 1
+                log.count(MISSES)
                 self._keep(image, key)
         return pixels
 
@@ -258,7 +271,7 @@ class Decoded:
         copy = self._image_of(image, cached)
         if copy is not None:
             self._turn += 1
-            self.log.numbers[HITS] += 1
+            self.log.count(HITS)
             postpone(image, self, lambda owner: self._image_of(owner, cached).im)
             copy.info = copy_of_info(image)
         return copy
