@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import record
 
@@ -52,32 +54,60 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=11)
     parser.add_argument("--width", type=int, default=448, help="sets the length of the step")
+    parser.add_argument(
+        "--against", type=Path, help="a folder `src` of another version, which runs in turn with it"
+    )
     arguments = parser.parse_args()
-    pairs = []
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "program.py"
         program.write_text(PROGRAM)
         plain = [sys.executable, str(program), str(arguments.width)]
         under = [sys.executable, "-m", "flatout", "profile", "--no-bench", *plain[1:]]
-        for number in range(arguments.pairs):
-            order = (plain, under) if number % 2 else (under, plain)
-            told = [measure(command, folder) for command in order]
-            pairs.append((told[0], told[1]) if number % 2 else (told[1], told[0]))
+        runs: dict[str, tuple[list[str], Path | None]] = {
+            "plain": (plain, None),
+            "now": (under, None),
+        }
+        if arguments.against is not None:
+            runs["before"] = (under, arguments.against.resolve(strict=True))
+        figures = in_turn(runs, arguments.pairs, folder)
+    last_losses = {row[-1] for rows in figures.values() for row in rows}
     record.write(
         "profile_cost",
         {
-            "step_ms": round(statistics.median(one[0] for one, _ in pairs), 3),
-            "after_the_window": overhead(pairs, 0),
-            "before_the_recording": overhead(pairs, 1),
-            "after_the_window_cpu": overhead(pairs, 2),
-            "before_the_recording_cpu": overhead(pairs, 3),
-            "added_in_the_window_s": added(pairs, 4),
-            "added_in_the_window_cpu_s": added(pairs, 5),
-            "pairs": len(pairs),
+            "step_ms": round(statistics.median(row[0] for row in figures["plain"]), 3),
+            **costs(figures["plain"], figures["now"]),
+            **({"before": costs(figures["plain"], figures["before"])} if "before" in figures else {}),
+            "pairs": arguments.pairs,
             "goal": GOAL,
-            "same_last_loss": all(one[-1] == two[-1] for one, two in pairs),
+            "same_last_loss": len(last_losses) == 1,
         },
     )
+
+
+def in_turn(
+    runs: dict[str, tuple[list[str], Path | None]], rounds: int, folder: str
+) -> dict[str, list[list[float]]]:
+    """Figures of `rounds` runs of each, in an order that moves on with each round."""
+    figures: dict[str, list[list[float]]] = {name: [] for name in runs}
+    names = list(runs)
+    for number in range(rounds):
+        for name in names[number % len(names) :] + names[: number % len(names)]:
+            command, source = runs[name]
+            figures[name].append(measure(command, folder, source))
+    return figures
+
+
+def costs(plain: list[list[float]], under: list[list[float]]) -> dict[str, Any]:
+    """What the second adds to the first."""
+    pairs = list(zip(plain, under, strict=True))
+    return {
+        "after_the_window": overhead(pairs, 0),
+        "before_the_recording": overhead(pairs, 1),
+        "after_the_window_cpu": overhead(pairs, 2),
+        "before_the_recording_cpu": overhead(pairs, 3),
+        "added_in_the_window_s": added(pairs, 4),
+        "added_in_the_window_cpu_s": added(pairs, 5),
+    }
 
 
 def overhead(pairs: list[tuple[list[float], list[float]]], figure: int) -> dict[str, float]:
@@ -91,15 +121,26 @@ def overhead(pairs: list[tuple[list[float], list[float]]], figure: int) -> dict[
     }
 
 
-def added(pairs: list[tuple[list[float], list[float]]], figure: int) -> float:
-    """The median of with - without."""
-    return round(statistics.median(under[figure] - plain[figure] for plain, under in pairs), 3)
+def added(pairs: list[tuple[list[float], list[float]]], figure: int) -> dict[str, float]:
+    """The median of with - without, and its quartiles."""
+    seconds = sorted(under[figure] - plain[figure] for plain, under in pairs)
+    low, high = (seconds[len(seconds) * k // 4] for k in (1, 3))
+    return {
+        "median": round(statistics.median(seconds), 3),
+        "lower_quartile": round(low, 3),
+        "upper_quartile": round(high, 3),
+    }
 
 
-def measure(command: list[str], folder: str) -> list[float]:
+def measure(command: list[str], folder: str, source: Path | None) -> list[float]:
     """Median step in ms after the window and before the recording, wall and CPU; seconds until the
-    window is over, wall and CPU; the last loss."""
-    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
+    window is over, wall and CPU; the last loss. `source`: run flatout from there."""
+    variables = dict(os.environ)
+    if source is not None:
+        variables["PYTHONPATH"] = str(source)
+    done = subprocess.run(
+        command, check=False, capture_output=True, text=True, cwd=folder, env=variables
+    )
     (line,) = [text for text in done.stderr.splitlines() if text.startswith("TIMES ")]
     times, loss = json.loads(line.removeprefix("TIMES "))
     parts = (times[WINDOW_OVER:], times[BEFORE])
