@@ -70,13 +70,13 @@ def main() -> None:
         if arguments.against is not None:
             runs["before"] = (under, arguments.against.resolve(strict=True))
         figures = in_turn(runs, arguments.pairs, folder)
-    last_losses = {row[-1] for rows in figures.values() for row in rows}
+    plain_rows = figures.pop("plain")
+    last_losses = {row[-1] for rows in [plain_rows, *figures.values()] for row in rows}
     record.write(
         "profile_cost",
         {
-            "step_ms": round(statistics.median(row[0] for row in figures["plain"]), 3),
-            **costs(figures["plain"], figures["now"]),
-            **({"before": costs(figures["plain"], figures["before"])} if "before" in figures else {}),
+            "step_ms": round(statistics.median(row[0] for row in plain_rows), 3),
+            **{name: costs(plain_rows, rows) for name, rows in figures.items()},
             "pairs": arguments.pairs,
             "goal": GOAL,
             "same_last_loss": len(last_losses) == 1,
