@@ -800,8 +800,17 @@ class Flow:
         if gives:
             self._passes[-1] = len(self.grad_calls)
             self.grad_calls.append(chain)
+        else:
+            self._note_roots(_tensors(args[:1]))
         self.passes.begins(args, gives, (self.step, len(self.nodes)), chain, self.maker)
         self.values.rows.backward_from(args[0])
+
+    def _note_roots(self, roots: Iterable[torch.Tensor]) -> None:
+        """Where the program gives the gradient to begin with, no operator reads what it is of."""
+        for root in roots:
+            state = self._state(root) if root.numel() > 1 else None
+            if state is not None and state.node >= 0:
+                self.nodes[state.node].read = True
 
     def _reader(self, name: str) -> Callable[..., Any]:
         """In place of a method by which a value leaves torch."""

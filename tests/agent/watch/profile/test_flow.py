@@ -179,6 +179,14 @@ def test_gradients_that_a_backward_pass_accumulates_are_not_told() -> None:
     assert Loop(backward).followed().unread == ()
 
 
+def test_what_a_backward_pass_begins_at_is_read() -> None:
+    def backward(loop: Loop) -> Any:
+        output = nn.functional.linear(loop.model(torch.randn(256, WIDTH)), torch.randn(8, WIDTH))
+        output.backward(torch.randn_like(output))
+
+    assert Loop(backward).followed().unread == ()
+
+
 def test_of_one_step_nothing_is_said_that_two_would_show() -> None:
     seen = Loop(lambda loop: (again(loop), causal(loop))).followed(steps=1)
     assert (seen.unread, seen.constants) == ((), ())
