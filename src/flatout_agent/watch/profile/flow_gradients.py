@@ -93,20 +93,24 @@ def _idle(
         for key, weight in weights.items()
         if weight.requires_grad and weight.is_leaf and _plain(weight)
     }
-    if not with_gradient:
-        return {}
+    changed, used = changed_storages(flow), _used(flow)
+    untouched = {
+        key: weight
+        for key, weight in with_gradient.items()
+        if storage_key(weight) not in changed
+        and _gradient(weight) not in used
+        and not (before is not None and before.changed(weight))
+    }
+    if not untouched:
+        return {}  # a look at every object of the process takes long
     if _frozen(modules):
         return {}  # its optimizers may be as well, and are not found then
     owned = {id(weight) for optimizer in _optimizers() for weight in _updated(optimizer)}
-    candidates = {key: weight for key, weight in with_gradient.items() if key not in owned}
-    changed, used = changed_storages(flow), _used(flow)
     shared = {_gradient(weight) for key, weight in weights.items() if key in owned}
     return {
         key: weight
-        for key, weight in candidates.items()
-        if storage_key(weight) not in changed
-        and _gradient(weight) not in used | shared
-        and not (before is not None and before.changed(weight))
+        for key, weight in untouched.items()
+        if key not in owned and _gradient(weight) not in shared
     }
 
 

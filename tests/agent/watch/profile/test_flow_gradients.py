@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from flatout_agent import wire
+from flatout_agent.watch.profile import flow_gradients
 from flatout_agent.watch.profile.flops import counter
 from flatout_agent.watch.profile.flow import Flow
 from flatout_agent.watch.profile.flow_gradients import WeightLooks
@@ -188,3 +189,18 @@ def test_the_other_network_of_two() -> None:
         first.step()
 
     assert followed(nn.ModuleList([generator, critic]), step) is None
+
+
+def test_a_usual_loop_is_not_searched_for_optimizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    looks = []
+    monkeypatch.setattr(flow_gradients.gc, "get_objects", lambda: looks.append(1) or [optimizer])
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.randn(8, WIDTH)).square().mean().backward()
+        optimizer.step()
+
+    assert followed(model, step) is None
+    assert looks == []
