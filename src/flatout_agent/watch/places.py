@@ -6,6 +6,7 @@ the agent. The file that was started counts as the user's wherever it lies.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from types import FrameType
@@ -16,6 +17,7 @@ PACKAGES = ("site-packages", "dist-packages")
 OWN = os.path.dirname(AGENT.rstrip(os.sep)) + os.sep  # noqa: PTH120
 """The folder in which flatout's packages lie, perhaps beside others."""
 OWN_PACKAGES = ("flatout", "flatout_agent", "flatout_programs", "flatout_train")
+OURS = tuple(OWN + name + os.sep for name in OWN_PACKAGES)
 GENERATED = {"<eval_with_key": "torch", "<__array_function__": "numpy"}
 """What begins the file name of generated code -> whose it is."""
 STARTED_IN = os.getcwd() + os.sep  # noqa: PTH109
@@ -42,7 +44,7 @@ def user_frame(frame: FrameType | None, inside: str | None = None) -> FrameType 
     """
     while frame is not None:
         file = frame.f_code.co_filename
-        name = _names.get(file)
+        name = _names.get(file)  # most are known: no call
         if name is None:
             name = _names[file] = _name(file)
         if name and frame.f_code.co_name != inside:
@@ -59,12 +61,17 @@ def display(file: str) -> str:
     return path[len(STARTED_IN) :] if path.startswith(STARTED_IN) else path
 
 
-def package(file: str) -> str:
-    """The package, or the module of Python's library, that a file belongs to; empty: the user's."""
+def is_own(file: str) -> bool:
+    """Whether a file is the user's."""
     name = _names.get(file)
     if name is None:
         name = _names[file] = _name(file)
-    if name:
+    return bool(name)
+
+
+def package(file: str) -> str:
+    """The package, or the module of Python's library, that a file belongs to; empty: the user's."""
+    if is_own(file):
         return ""
     if file.startswith("<"):
         return next((name for start, name in GENERATED.items() if file.startswith(start)), "python")
@@ -87,18 +94,25 @@ def _name(file: str) -> str:
     if file.startswith("<"):
         return ""
     path = os.path.abspath(file)  # noqa: PTH100
+    parts = path.replace("\\", "/").split("/")
+    foreign = path.startswith((*OURS, LIBRARY, _torch())) or any(
+        folder in parts for folder in PACKAGES
+    )
+    return "" if foreign and path != _main() else display(file)
+
+
+def _main() -> str | None:
+    """The file that was started."""
     main = getattr(sys.modules.get("__main__"), "__file__", None)
-    if main is None or os.path.abspath(main) != path:  # noqa: PTH100
-        parts = path.replace("\\", "/").split("/")
-        own = tuple(OWN + name + os.sep for name in OWN_PACKAGES)
-        if path.startswith((*own, LIBRARY, _torch())) or any(
-            folder in parts for folder in PACKAGES
-        ):
-            return ""
-    return display(file)
+    return os.path.abspath(main) if main is not None else None  # noqa: PTH100
 
 
 def _torch() -> str:
     """The folder of torch, which may be a checkout; where there is none, what fits nothing."""
     file = getattr(sys.modules.get("torch"), "__file__", None)
-    return os.path.dirname(os.path.abspath(file)) + os.sep if file else "\0"  # noqa: PTH100, PTH120
+    return _folder(file) if file else "\0"
+
+
+@functools.lru_cache(maxsize=1)
+def _folder(file: str) -> str:
+    return os.path.dirname(os.path.abspath(file)) + os.sep  # noqa: PTH100, PTH120

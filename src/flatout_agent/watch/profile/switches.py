@@ -80,7 +80,7 @@ def user_files() -> list[tuple[str, str]]:
     main = sys.modules.get("__main__")
     for module in (main, *list(sys.modules.values())):
         path = getattr(module, "__file__", None)
-        if not isinstance(path, str) or not path.endswith(".py") or places.package(path):
+        if not isinstance(path, str) or not path.endswith(".py") or not places.is_own(path):
             continue
         if len(files) < MOST_FILES:
             files.setdefault(os.path.abspath(path), places.display(path))  # noqa: PTH100
