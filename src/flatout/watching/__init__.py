@@ -1,0 +1,1 @@
+"""Running jobs and their machines, watched: samples -> history -> alerts -> frames."""
