@@ -97,7 +97,7 @@ class JobHistory:
     boosts: tuple[str, ...] = ()
     """Of its plan."""
     wait_boost: str | None = None
-    """The boost that would take work out of the loader, where one applies and is not in the plan."""
+    """The boost that would speed its loader up, where one applies and is not in the plan."""
     largest_save_bytes: int | None = None
     """Of the checkpoints it has written."""
     ended_s: float | None = None
@@ -116,7 +116,7 @@ class View:
     now_s: float
     hostname: str
     machine: Sequence[MachineSample] = field(default_factory=tuple)
-    """One a second of the last 15 minutes, one in 10 s before, for up to two hours; oldest first."""
+    """One a second for 15 minutes, before that one in 10 s for up to two hours; oldest first."""
     job: JobHistory | None = None
     """The job in question; None: the machine alone."""
     jobs: Sequence[JobHistory] = ()

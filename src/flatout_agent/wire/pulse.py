@@ -1,9 +1,10 @@
 """Layout of the pulse: what a training process writes of each step, and anyone may read meanwhile.
 
-One file per process, `<rank>-<pid>.ring` in the folder that the orders name: a header of HEADER_BYTES
-and SLOTS slots of SLOT_BYTES that are written in turn. There is one writer. A slot begins and ends
-with its sequence number (from 1), so that a reader can tell a slot that is just being written; slot
-`(sequence - 1) % SLOTS` holds it. The file outlives its writer, however that ends.
+One file per process, `<rank>-<pid>.ring` in the folder that the orders name: a header of
+HEADER_BYTES and SLOTS slots of SLOT_BYTES that are written in turn. There is one writer. A slot
+begins and ends with its sequence number (from 1), so that a reader can tell a slot that is just
+being written; slot `(sequence - 1) % SLOTS` holds it. The file outlives its writer, however that
+ends.
 
 Times are those of `time.perf_counter()`, which all processes of a machine share.
 Little endian; numbers that are not known are NaN, or 0 where that is no possible value.
@@ -15,6 +16,7 @@ import struct
 from typing import NamedTuple
 
 MAGIC = b"FLATOUT\x01"
+PULSE_VERSION = 1
 PULSE_BYTES = 65536
 HEADER_BYTES = 1536
 SLOT_BYTES = 64
