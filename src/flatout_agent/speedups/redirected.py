@@ -167,7 +167,7 @@ class FusedKernel:
         )
 
 
-class View:
+class RedirectedView:
     """A module together with the settings a library gave it: `self` of the library's forward."""
 
     def __init__(self, module: torch.nn.Module, settings: Change) -> None:
@@ -186,7 +186,7 @@ class ModuleCall:
 
     def __init__(self, module: torch.nn.Module, settings: Change, device: str) -> None:
         self.module = module
-        view: Any = View(module, settings)
+        view: Any = RedirectedView(module, settings)
         self.kernel = FusedKernel(view.forward, device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
