@@ -1,0 +1,148 @@
+"""The charts of a run's history as Plotly figures; each one's title says what it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flatout.nouns import units
+from flatout.reporting.charts import Chart, Trace
+from flatout.reporting.history.series import Moment, RunSeries
+
+Figure = Callable[[Moment], float | None]
+
+
+def charts(series: RunSeries) -> dict[str, Chart]:
+    """All charts that the numbers allow, by id."""
+    candidates = (_losses(series), _steps(series), _wait(series), _memory(series), *_gpus(series))
+    return {chart.id: chart for chart in candidates if chart is not None}
+
+
+def step_ms(moment: Moment) -> float | None:
+    """Median step time, in milliseconds."""
+    return None if moment.job.step_s is None else 1000 * moment.job.step_s
+
+
+def gpu_mean(name: str) -> Figure:
+    """The mean of a figure over the job's GPUs."""
+
+    def mean(moment: Moment) -> float | None:
+        values = [getattr(gpu, name) for gpu in moment.gpus]
+        known = [float(value) for value in values if value is not None]
+        return sum(known) / len(known) if known else None
+
+    return mean
+
+
+def _losses(series: RunSeries) -> Chart | None:
+    if len(series.losses) < 2:
+        return None
+    (first_step, first), (last_step, last) = series.losses[0], series.losses[-1]
+    steps = [step for step, _ in series.losses]
+    trace = _curve("loss", steps, [loss for _, loss in series.losses], "@plan")
+    title = f"The loss goes from {first:.4g} (step {first_step:,}) to {last:.4g} ({last_step:,})"
+    note = "The loss that the program computed, of one rank, at the steps at which it was read."
+    layout = _axes("step", "loss", zero=False)
+    return Chart("losses", title, note, [trace], layout)
+
+
+def _steps(series: RunSeries) -> Chart | None:
+    usual = series.usual(step_ms)
+    if usual is None:
+        return None
+    slowest = max(series.values(step_ms))
+    title = f"A step takes {units.milliseconds(usual)}, at most {units.milliseconds(slowest)}"
+    note = "Each point is the median of the steps of ten seconds."
+    trace = _over_time(series, "step time", step_ms, "@plan")
+    return Chart("steps", title, note, [trace], _axes("minutes", "time per step (ms)"))
+
+
+def _wait(series: RunSeries) -> Chart | None:
+    def wait(moment: Moment) -> float | None:
+        return None if moment.job.wait_share is None else 100 * moment.job.wait_share
+
+    usual = series.usual(wait)
+    if usual is None:
+        return None
+    title = f"{units.share(usual / 100)} of the time it waits for its loader"
+    note = "The share of a step's time that passes before the loader gives its batch."
+    layout = _axes("minutes", "waiting for data (%)")
+    return Chart("wait", title, note, [_over_time(series, "wait", wait, "@plan")], layout)
+
+
+def _memory(series: RunSeries) -> Chart | None:
+    def host(moment: Moment) -> float | None:
+        return None if moment.job.memory_bytes is None else moment.job.memory_bytes / 2**30
+
+    def device(moment: Moment) -> float | None:
+        used = moment.job.gpu_memory_bytes
+        return None if used is None else used / 2**30
+
+    traces = [
+        _over_time(series, name, figure, colour)
+        for name, figure, colour in (("host", host, "@untouched"), ("GPU", device, "@plan"))
+        if series.values(figure)
+    ]
+    if not traces:
+        return None
+    peak = max(series.values(device) or series.values(host))
+    kind = "GPU" if series.values(device) else "host"
+    title = f"It needs at most {units.size(peak * 2**30)} of {kind} memory"
+    note = "Memory of the program with all that it started."
+    return Chart("memory", title, note, traces, _axes("minutes", "memory (GiB)"))
+
+
+def _gpus(series: RunSeries) -> list[Chart | None]:
+    return [
+        _gpu_chart(series, "utilization", 100, "%", "The GPUs are {} busy", units.share),
+        _gpu_chart(series, "power_w", 1, "W", "A GPU draws {}", lambda v: f"{v:.0f} W"),
+        _gpu_chart(series, "temperature_c", 1, "°C", "A GPU has {}", lambda v: f"{v:.0f} °C"),
+    ]
+
+
+def _gpu_chart(
+    series: RunSeries,
+    name: str,
+    factor: float,
+    unit: str,
+    words: str,
+    shown: Callable[[float | None], str],
+) -> Chart | None:
+    mean = gpu_mean(name)
+    usual = series.usual(mean)
+    if usual is None:
+        return None
+
+    def figure(moment: Moment) -> float | None:
+        value = mean(moment)
+        return None if value is None else factor * value
+
+    label = name.removesuffix("_w").removesuffix("_c").replace("_", " ")
+    trace = _over_time(series, label, figure, "@plan")
+    note = "The mean of the GPUs that the job uses, as their driver reports it."
+    layout = _axes("minutes", f"{label} ({unit})")
+    return Chart(f"gpu-{label}", words.format(shown(usual)), note, [trace], layout)
+
+
+def _over_time(series: RunSeries, name: str, figure: Figure, colour: str) -> Trace:
+    minutes = [round(moment.minutes, 3) for moment in series.moments]
+    return _curve(name, minutes, [figure(moment) for moment in series.moments], colour)
+
+
+def _curve(name: str, x: Sequence[float], y: Sequence[float | None], colour: str) -> Trace:
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(x) > 12 else "lines+markers",
+        "name": name,
+        "x": list(x),
+        "y": list(y),
+        "line": {"color": colour, "width": 2},
+        "hovertemplate": "%{y:.4g}",
+    }
+
+
+def _axes(x: str, y: str, zero: bool = True) -> dict[str, Any]:
+    axis: dict[str, Any] = {"title": {"text": y}}
+    if zero:
+        axis["rangemode"] = "tozero"
+    return {"xaxis": {"title": {"text": x}}, "yaxis": axis}
