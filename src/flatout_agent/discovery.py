@@ -180,7 +180,8 @@ class Discovery:
             callback()
         if self._stop_search is not None and self.job.steps >= self._searching_until:
             self._stop_search()
-            needed = self.updates is not None or not self.watcher.light
+            light = self.watcher.light and not self.watcher.reads_losses
+            needed = self.updates is not None or not light
             if not needed and self._unwatch_backward is not None:
                 self._unwatch_backward()
                 self._unwatch_backward = None

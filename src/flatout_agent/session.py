@@ -8,13 +8,14 @@ import sys
 
 import torch
 
-from flatout_agent import tracebacks, wire
+from flatout_agent import pulse, tracebacks, wire
 from flatout_agent.boost import Moment
 from flatout_agent.booster import Booster
 from flatout_agent.discovery import Discovery
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
+from flatout_agent.watch.beat import Beat
 
 
 def begin(orders: wire.Orders, recorder: Recorder) -> None:
@@ -34,10 +35,12 @@ def begin(orders: wire.Orders, recorder: Recorder) -> None:
         if orders.trial is not None:  # tuned with all that it saves kept off the user's files
             seed_everything(orders.trial.seed)
         watcher = LiveWatch(job, booster, recorder, orders.live, orders.trial is not None)
+        watcher.beat = _beat(orders, job, recorder)
     elif orders.trial is None:
         from flatout_agent.watch.run import RunWatch
 
         watcher = RunWatch(job, booster, recorder)
+        watcher.beat = _beat(orders, job, recorder)
     else:
         from flatout_agent.watch.trial import TrialWatch
 
@@ -55,6 +58,12 @@ def begin(orders: wire.Orders, recorder: Recorder) -> None:
             recorder.safely("end", watcher.program_ends)
 
     atexit.register(ends)
+
+
+def _beat(orders: wire.Orders, job: Job, recorder: Recorder) -> Beat | None:
+    """What feeds this process's pulse; None where none is wanted, or none can be made."""
+    ring = pulse.opened(orders.pulse)
+    return None if ring is None else recorder.safely("pulse", Beat, ring, job, recorder)
 
 
 def seed_everything(seed: int) -> None:

@@ -11,7 +11,7 @@ not known."""
 
 
 @dataclass(frozen=True)
-class StepTaken:
+class PulseStep:
     """One step of one rank, as its pulse told it."""
 
     step: int
@@ -99,5 +99,5 @@ class JobSample:
     boosts: tuple[str, ...] = ()
     """Those of its plan."""
     ranks: tuple[RankSample, ...] = ()
-    recent_steps: tuple[StepTaken, ...] = ()
+    recent_steps: tuple[PulseStep, ...] = ()
     """Of its least rank: the steps since the frame before, at most 200 of them, evenly chosen."""

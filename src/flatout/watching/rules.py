@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from flatout.nouns.finding import Cure, Severity
-from flatout.nouns.job_sample import StepTaken
+from flatout.nouns.job_sample import PulseStep
 from flatout.nouns.machine_sample import MachineSample
 
 FOLDER = Path(__file__).parent / "alerts"
@@ -59,7 +59,7 @@ class RankHistory:
     pid: int
     device: str | None = None
     world_size: int = 1
-    steps: Sequence[StepTaken] = ()
+    steps: Sequence[PulseStep] = ()
     """At least the steps of the last 15 minutes, as far as 20,000 are enough for them."""
     trees: Sequence[TreeSample] = ()
     """One a second of the last 15 minutes, one in 10 s before, for up to two hours."""

@@ -16,6 +16,8 @@ class Watcher:
     """
 
     light = True
+    reads_losses = False
+    """`backward` is called for each backward pass of the whole run, also where it is light."""
     leave: Callable[[], None]
     """Takes discovery's hooks out for good: nothing more is reported."""
 

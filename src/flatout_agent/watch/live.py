@@ -147,7 +147,12 @@ class LiveWatch(RunWatch):
         self.notes.eval_seen = True
         return self._evaluations.call(call, args, kwargs)
 
+    @property
+    def tuning(self) -> bool:
+        return self.story is not None
+
     def backward(self, loss: torch.Tensor) -> None:
+        super().backward(loss)
         self._evaluations.backward()  # a loss in evaluation mode that is trained on
         self.record.backward()
         if self.story is not None:  # one number a device: nothing waits, and none of them grows

@@ -13,9 +13,11 @@ from flatout_agent.booster import Booster
 from flatout_agent.job import Job
 from flatout_agent.recorder import Recorder
 from flatout_agent.watch import Watcher
+from flatout_agent.watch.beat import Beat
 from flatout_agent.watch.history import StepHistory
 from flatout_agent.watch.loop_record import LoopRecord, Step
 from flatout_agent.watch.tensors import peak_bytes
+from flatout_agent.wire import pulse as layout
 
 REPORT_AFTER_STEPS = 20
 """By then every boost has taken hold or has given up."""
@@ -42,16 +44,35 @@ class RunWatch(Watcher):
         self._wait_at_start = 0.0
         self._usual_samples = 0
         self._report_at = REPORT_AFTER_STEPS
+        self.beat: Beat | None = None
+        """Feeds the pulse, where one is wanted."""
+
+    @property
+    def reads_losses(self) -> bool:  # type: ignore[override]  # of a class that has a constant
+        return self.beat is not None
+
+    @property
+    def tuning(self) -> bool:
+        """Whether boosts are being tried."""
+        return False
 
     def epoch_begins(self, loader: torch.utils.data.DataLoader[Any]) -> None:
         self.history.epoch(loader)
+        if self.beat is not None and loader is self.record.training_loader:
+            self.beat.flag(layout.EPOCH_BEGAN)
 
     def batch(self, loader: torch.utils.data.DataLoader[Any], batch: Any, wait_s: float) -> Any:
         self._last_loader = loader
         self.history.batch(loader, batch)
         if self.record.training_loader is None or loader is self.record.training_loader:
             self.record.batch(loader, batch, wait_s)
+        elif self.beat is not None:
+            self.beat.flag(layout.EVALUATED)
         return batch
+
+    def backward(self, loss: torch.Tensor) -> None:
+        if self.beat is not None:
+            self.beat.loss_seen(loss)
 
     def model_found(
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -79,6 +100,10 @@ class RunWatch(Watcher):
         self.samples += step.samples
         self.wait_s += step.wait_s
         self.ended = now
+        if self.beat is not None:
+            if self.tuning:
+                self.beat.flag(layout.TUNING)
+            self.beat.step(step, now)
         if self.began is None:
             self.began = now
             self._samples_at_start, self._wait_at_start = self.samples, self.wait_s
@@ -87,6 +112,8 @@ class RunWatch(Watcher):
             self.booster.report(final=False)
 
     def program_ends(self) -> None:
+        if self.beat is not None:
+            self.beat.end()
         self.booster.report()
         recompiles, graph_breaks = compile_counters()
         if tracebacks.ending() is not None:

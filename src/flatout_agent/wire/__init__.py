@@ -113,6 +113,8 @@ class Orders:
     trial: TrialOrders | None = None
     profile: ProfileOrders | None = None
     live: LiveOrders | None = None
+    pulse: str = ""
+    """Folder into which each process that trains writes its ring; empty: none is wanted."""
     version: int = VERSION
 
 

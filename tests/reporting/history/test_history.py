@@ -12,7 +12,7 @@ from rich.console import Console
 from flatout.nouns.alert import Alert
 from flatout.nouns.finding import Cure, Severity
 from flatout.nouns.frame import Frame
-from flatout.nouns.job_sample import JobSample, StepTaken
+from flatout.nouns.job_sample import JobSample, PulseStep
 from flatout.nouns.machine_sample import GpuSample, MachineSample
 from flatout.reporting.history import charts, page, screen, series, words
 
@@ -33,7 +33,7 @@ NAN = Alert(
 
 def frames(count: int, gpus: bool = False) -> Iterator[Frame]:
     for second in range(count):
-        step = StepTaken(second + 1, 1000.0 + second, 0.5, 0.1, 2.0 / (second + 1), 32)
+        step = PulseStep(second + 1, 1000.0 + second, 0.5, 0.1, 2.0 / (second + 1), 32)
         job = JobSample(
             id="7-1",
             state="training",

@@ -1,0 +1,149 @@
+"""Read the pulse of a training process while it runs, or after its end, without disturbing it."""
+
+from __future__ import annotations
+
+import math
+import struct
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from flatout.nouns.job_sample import PulseStep
+from flatout_agent.wire import pulse as layout
+from flatout_agent.wire.pulse import PulseHeader, PulseSlot
+
+
+class Ring:
+    """One process's ring. Gives each step once."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError where it cannot be read and ValueError where it is no ring of ours."""
+        self.path = path
+        self.lost = 0
+        """Steps written over before they were read."""
+        self._next = 1
+        self.header = _header(_read(path))
+
+    def new(self) -> list[PulseStep]:
+        """The steps since the last call, oldest first; what is damaged is left out."""
+        try:
+            data = _read(self.path)
+            self.header = _header(data)
+        except (OSError, ValueError):
+            return []
+        unix_s = time.time() - time.perf_counter()  # both clocks are the machine's
+        slots = sorted(_slots(data, self._next), key=lambda slot: slot.sequence)
+        fresh: list[PulseStep] = []
+        for slot in slots:
+            self.lost += slot.sequence - self._next
+            self._next = slot.sequence + 1
+            fresh.append(_step(slot, unix_s))
+        return fresh
+
+    @property
+    def began_s(self) -> float:
+        """Unix time at which it was made."""
+        return self.header.began_s + time.time() - time.perf_counter()
+
+    @property
+    def ended(self) -> bool:
+        """Whether the interpreter has said that it ends."""
+        return bool(self.header.flags & layout.ENDED)
+
+    def writer_alive(self) -> bool | None:
+        """Whether its process still runs; None: its number means something elsewhere alone."""
+        if self.header.pid_namespace not in (0, pid_namespace()):
+            return None
+        return same_process(self.header.pid, self.header.start_ticks)
+
+
+def rings(folder: Path) -> list[Path]:
+    """The rings in a folder, by name."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == layout.SUFFIX)
+    except OSError:
+        return []
+
+
+def same_process(pid: int, start_ticks: int) -> bool:
+    """Whether the process runs that had this number and began then (0: not known)."""
+    if pid <= 0:
+        return False
+    if not sys.platform.startswith("linux"):
+        return psutil.pid_exists(pid)
+    ticks = ticks_of(pid)
+    return ticks is not None and (not start_ticks or ticks == start_ticks)
+
+
+def ticks_of(pid: int) -> int | None:
+    """When a process began, in the kernel's ticks, which no clock step moves; None: it is gone.
+
+    A zombie is gone. On other systems 0: it is there, its start is not known.
+    """
+    if not sys.platform.startswith("linux"):
+        return 0 if psutil.pid_exists(pid) else None
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def pid_namespace() -> int:
+    """The inode of this process's pid namespace; 0: not known."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino & 0xFFFFFFFF
+    except OSError:
+        return 0
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb", buffering=0) as file:
+        return file.read(layout.PULSE_BYTES)
+
+
+def _header(data: bytes) -> PulseHeader:
+    if len(data) != layout.PULSE_BYTES:
+        raise ValueError(f"a pulse has {layout.PULSE_BYTES} bytes, not {len(data)}")
+    header = PulseHeader(*layout.HEADER.unpack_from(data))
+    if header.magic != layout.MAGIC:
+        raise ValueError("this is no pulse")
+    shape = header.version, header.slot_bytes, header.slots
+    if shape != (layout.PULSE_VERSION, layout.SLOT_BYTES, layout.SLOTS):
+        raise ValueError(f"a pulse of version {header.version}, this flatout knows another")
+    return header
+
+
+def _slots(data: bytes, least: int) -> list[PulseSlot]:
+    """The whole slots from sequence number `least` on."""
+    found = []
+    for index in range(layout.SLOTS):
+        offset = layout.HEADER_BYTES + index * layout.SLOT_BYTES
+        try:
+            slot = PulseSlot(*layout.SLOT.unpack_from(data, offset))
+        except struct.error:
+            continue
+        torn = slot.sequence != slot.sequence_again
+        if torn or slot.sequence < least or (slot.sequence - 1) % layout.SLOTS != index:
+            continue
+        if math.isfinite(slot.time_s) and math.isfinite(slot.duration_s):
+            found.append(slot)
+    return found
+
+
+def _step(slot: PulseSlot, unix_s: float) -> PulseStep:
+    return PulseStep(
+        step=slot.step,
+        time_s=slot.time_s + unix_s,
+        duration_s=max(0.0, slot.duration_s),
+        wait_s=max(0.0, slot.wait_s) if math.isfinite(slot.wait_s) else 0.0,
+        loss=slot.loss if slot.flags & layout.LOSS_READ else None,
+        samples=slot.samples or None,
+        flags=slot.flags,
+        shapes=slot.shapes or None,
+        loss_scale=None if math.isnan(slot.loss_scale) else slot.loss_scale,
+    )

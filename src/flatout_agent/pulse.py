@@ -1,0 +1,177 @@
+"""The pulse: this process's steps in a ring of shared memory, for whoever watches the job.
+
+One write into mapped memory per step: no thread, no socket and no system call in the user's
+program. The layout is `flatout_agent.wire.pulse`'s.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import struct
+import sys
+import time
+
+from flatout_agent import stack_dump
+from flatout_agent.wire import pulse as layout
+from flatout_agent.wire.pulse import PulseHeader
+
+MOST_COLLISIONS = 8
+"""Rings of equal rank and pid: those of other pid namespaces that share the folder."""
+UNKNOWN = math.nan
+LARGEST = 3.4028234e38
+"""Of a float32."""
+
+
+class Pulse:
+    """The ring of one process. A fork inherits it and must not write: see `forked`."""
+
+    def __init__(self, folder: str) -> None:
+        """Make the ring in `folder`. Raises OSError and ValueError where that cannot be done."""
+        self.folder = folder
+        self.pid = os.getpid()
+        self.forked = False
+        """This process is a fork of the one that made it; asking the system would cost a call."""
+        self.sequence = 0
+        self.flags = 0
+        """What has happened since the last slot."""
+        self.path, descriptor = _created(folder, self.pid)
+        try:
+            # A full file system must not end the program by SIGBUS at its first step.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(descriptor, 0, layout.PULSE_BYTES)
+            else:
+                os.write(descriptor, bytes(layout.PULSE_BYTES))
+            self._map = mmap.mmap(descriptor, layout.PULSE_BYTES)
+        except BaseException:
+            os.unlink(self.path)  # noqa: PTH108
+            raise
+        finally:
+            os.close(descriptor)
+        self._header = _header(self.pid, stack_dump.install(f"{self.path}.stacks"))
+        self._write_header()
+        self._last: float | None = None
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._child)
+
+    def _child(self) -> None:
+        self.forked = True
+
+    def trains_on(self, device: str, steps_expected: int = 0) -> None:
+        """Say on what type of device it trains, and how many steps the run has, where known."""
+        self._header = self._header._replace(
+            device=device.encode()[:8], steps_expected=steps_expected
+        )
+        self._write_header()
+
+    def step(
+        self,
+        step: int,
+        time_s: float,
+        wait_s: float = 0.0,
+        samples: int = 0,
+        loss: float = UNKNOWN,
+        micro_steps: int = 1,
+        loss_scale: float = UNKNOWN,
+    ) -> None:
+        """Write one step that has ended at `time_s` (`time.perf_counter()`)."""
+        last, self._last = self._last, time_s
+        self.sequence = sequence = self.sequence + 1
+        flags, self.flags = self.flags, 0
+        layout.SLOT.pack_into(
+            self._map,
+            layout.HEADER_BYTES + (sequence - 1) % layout.SLOTS * layout.SLOT_BYTES,
+            sequence,
+            step,
+            time_s,
+            0.0 if last is None else time_s - last,
+            wait_s,
+            loss if -LARGEST <= loss <= LARGEST or loss != loss else math.copysign(math.inf, loss),
+            samples & 0xFFFFFFFF,
+            flags,
+            0,
+            micro_steps & 0xFFFFFFFF,
+            loss_scale if -LARGEST <= loss_scale <= LARGEST else UNKNOWN,
+            sequence,
+        )
+
+    def end(self) -> None:
+        """Say that the interpreter has ended of itself."""
+        if not self.forked:
+            self._header = self._header._replace(flags=self._header.flags | layout.ENDED)
+            self._write_header()
+
+    def _write_header(self) -> None:
+        layout.HEADER.pack_into(self._map, 0, *self._header._replace(last_sequence=self.sequence))
+
+
+def _created(folder: str, pid: int) -> tuple[str, int]:
+    """The path of a new empty file of our own for the ring, and its descriptor."""
+    rank = _number("RANK")
+    options = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0)
+    options |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    for number in range(1, MOST_COLLISIONS + 1):
+        suffix = "" if number == 1 else f"-{number}"
+        path = os.path.join(folder, f"{max(0, rank)}-{pid}{suffix}{layout.SUFFIX}")  # noqa: PTH118
+        try:
+            return path, os.open(path, options, 0o600)
+        except FileExistsError:
+            continue
+    raise FileExistsError(f"{MOST_COLLISIONS} rings of process {pid} in {folder}")
+
+
+def _header(pid: int, dump_signal: int) -> PulseHeader:
+    return PulseHeader(
+        magic=layout.MAGIC,
+        version=layout.PULSE_VERSION,
+        slot_bytes=layout.SLOT_BYTES,
+        slots=layout.SLOTS,
+        pid=pid,
+        start_ticks=_start_ticks(),
+        rank=max(0, _number("RANK")),
+        local_rank=max(0, _number("LOCAL_RANK")),
+        world_size=max(1, _number("WORLD_SIZE")),
+        flags=0,
+        dump_signal=dump_signal,
+        pid_namespace=_pid_namespace(),
+        began_s=time.perf_counter(),
+        last_sequence=0,
+        steps_expected=0,
+        device=b"",
+    )
+
+
+def _number(variable: str) -> int:
+    """A whole number of the environment that fits the ring; -1: it is not there, or is none."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() and len(text) < 10 else -1
+
+
+def _start_ticks() -> int:
+    if not sys.platform.startswith("linux"):
+        return 0
+    try:
+        with open("/proc/self/stat", "rb") as file:  # noqa: PTH123
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _pid_namespace() -> int:
+    if not sys.platform.startswith("linux"):
+        return 0
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino & 0xFFFFFFFF  # noqa: PTH116
+    except OSError:
+        return 0
+
+
+def opened(folder: str) -> Pulse | None:
+    """A pulse in this folder; None where none is ordered, or none can be made."""
+    if not folder:
+        return None
+    try:
+        return Pulse(folder)
+    except (OSError, ValueError, struct.error):
+        return None
