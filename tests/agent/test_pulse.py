@@ -20,6 +20,7 @@ from flatout_agent.wire import pulse as layout
 
 TRAIN = """
 import json, random, sys
+random.seed(0)
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset

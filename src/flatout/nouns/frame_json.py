@@ -1,0 +1,71 @@
+"""Frames as JSON: one document, the schema of which has a version, and back.
+
+JSON has no word for NaN and infinities. A loss may be one, and that matters: it is the string
+"NaN", "Infinity" or "-Infinity" then. Every other number that is not finite is null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from flatout.nouns.decoding import decode
+from flatout.nouns.errors import UserError
+from flatout.nouns.frame import Frame
+
+NAME = "flatout.monitor"
+VERSION = 1
+SCHEMA = f"{NAME}/{VERSION}"
+LOSS = "loss"
+NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def dump(frame: Frame) -> dict[str, Any]:
+    """The frame as a document; a history of it can be read by any later version."""
+    return {"schema": SCHEMA, **_raw(frame)}
+
+
+def load(document: Any) -> Frame:
+    """The frame of a document. Raises UserError for another schema, ValueError for no frame."""
+    schema = document.get("schema") if isinstance(document, dict) else None
+    name, _, version = str(schema).partition("/")
+    if name != NAME:
+        raise ValueError("this is no frame of flatout monitor")
+    if version.isdecimal() and int(version) > VERSION:
+        raise UserError(
+            f"it is written in {schema}, by a newer flatout than this one ({SCHEMA})",
+            "install the same version of flatout on both sides",
+        )
+    frame = decode(Frame, _restored(document), absent_is_none=True)
+    if frame is None:
+        raise ValueError("this frame is damaged")
+    return frame
+
+
+def _raw(value: Any, key: str = "") -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return _word(value) if key == LOSS else None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = ((item.name, getattr(value, item.name)) for item in dataclasses.fields(value))
+        return {name: _raw(field, name) for name, field in items}
+    if isinstance(value, (tuple, list)):
+        return [_raw(item) for item in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def _word(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: NOT_FINITE.get(item, item)
+            if key == LOSS and isinstance(item, str)
+            else _restored(item)
+            for key, item in value.items()
+        }
+    return [_restored(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,109 @@
+"""The book of alerts: what rules say each second becomes pending, firing and resolved alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flatout.nouns.alert import Alert
+from flatout.nouns.finding import Severity
+from flatout.watching import rules
+from flatout.watching.rules import Breach, RuleModule, View
+
+CLEARS_S = 10.0
+"""An alert is resolved when its rule has not held for so long."""
+KEPT_S = 3600.0
+"""A resolved alert is shown for so long."""
+MOST_ALERTS = 200
+SEVERITIES = list(Severity)
+STATES = ("firing", "pending", "resolved")
+Key = tuple[str, str, str, str]
+
+
+class AlertBook:
+    """The alerts of one machine's jobs. A rule that fails is left out for good, and named."""
+
+    def __init__(self, modules: Sequence[RuleModule] | None = None) -> None:
+        self._modules = list(rules.every() if modules is None else modules)
+        self._open: dict[Key, Alert] = {}
+        self._held: dict[Key, float] = {}
+        """When the rule held last."""
+        self._resolved: list[Alert] = []
+        self.notes: list[str] = []
+        """Rules that were left out, in sentences."""
+
+    def update(self, views: Sequence[View]) -> tuple[Alert, ...]:
+        """Ask all rules about each view; the alerts as they are now, the worst first."""
+        now_s = max((view.now_s for view in views), default=0.0)
+        for view in views:
+            for module in list(self._modules):
+                for breach in self._answers(module, view):
+                    self._hold(module, view, breach)
+        self._resolve(now_s, views)
+        return self.alerts
+
+    @property
+    def alerts(self) -> tuple[Alert, ...]:
+        """All of them: firing, pending, then resolved ones."""
+        shown = [*self._open.values(), *reversed(self._resolved)]
+        shown.sort(key=lambda alert: (STATES.index(alert.state), SEVERITIES.index(alert.severity)))
+        return tuple(shown[:MOST_ALERTS])
+
+    @property
+    def firing(self) -> tuple[Alert, ...]:
+        return tuple(alert for alert in self.alerts if alert.state == "firing")
+
+    def _answers(self, module: RuleModule, view: View) -> list[Breach]:
+        try:
+            return list(module.check(view))
+        except Exception as error:
+            self._modules.remove(module)
+            text = f"the rule {module.RULE.code} failed and is left out: {error!r}"
+            self.notes.append(text)
+            return []
+
+    def _hold(self, module: RuleModule, view: View, breach: Breach) -> None:
+        job = view.job.id if view.job is not None else None
+        key = module.RULE.code, view.hostname, job or "", breach.subject
+        known = self._open.get(key)
+        if known is None and (not breach.fires or len(self._open) >= MOST_ALERTS):
+            return
+        self._held[key] = view.now_s
+        since_s = known.since_s if known is not None else view.now_s
+        firing = known is not None and known.state == "firing"
+        if not firing and breach.fires and view.now_s - since_s >= breach.hold_s:
+            firing = True
+        fired_s = known.fired_s if known is not None else None
+        self._open[key] = Alert(
+            code=module.RULE.code,
+            id=rules.id_of(module),
+            severity=breach.severity or module.RULE.severity,
+            state="firing" if firing else "pending",
+            since_s=since_s,
+            title=breach.title,
+            evidence=breach.evidence,
+            cure=breach.cure,
+            hostname=view.hostname,
+            job=job,
+            subject=breach.subject,
+            where=breach.where,
+            boost=breach.boost,
+            fired_s=(fired_s or view.now_s) if firing else None,
+        )
+
+    def _resolve(self, now_s: float, views: Sequence[View]) -> None:
+        """Close what no longer holds. What a job died of stays true when it has ended."""
+        gone = {view.job.id for view in views if view.job is not None and view.job.ended_s}
+        for key, alert in list(self._open.items()):
+            held = self._held[key] = min(self._held[key], now_s)  # the clock was put back
+            if alert.job in gone and alert.state == "firing":
+                continue
+            if now_s - held < CLEARS_S:
+                continue
+            del self._open[key], self._held[key]
+            if alert.state == "firing":
+                self._resolved.append(replace(alert, state="resolved", resolved_s=now_s))
+        limit = now_s - KEPT_S
+        self._resolved = [
+            alert for alert in self._resolved[-MOST_ALERTS:] if (alert.resolved_s or 0) > limit
+        ]

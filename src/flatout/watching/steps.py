@@ -1,0 +1,137 @@
+"""Steps as they come from a ring, kept within bounds: what rules and screens need of a rank."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from statistics import median
+
+from flatout.nouns.job_sample import PulseStep
+from flatout.watching.rules import RankHistory, TreeSample
+from flatout_agent.wire import pulse
+
+MOST_STEPS = 20_000
+KEPT_S = 900.0
+RECENT_S = 10.0
+LEAST_RECENT = 5
+EARLY = range(50, 251)
+"""Steps that show how fast a run is before anything wears on it."""
+MOST_TREES = 900 + 660
+PAUSES = pulse.EVALUATED | pulse.SAVED | pulse.EPOCH_BEGAN
+WARM_UP = 20
+"""Steps in which caches fill and kernels are chosen."""
+MOST_GAPS = 2000
+
+
+class RankSteps:
+    """One rank's steps and the memory of its processes, oldest first."""
+
+    def __init__(self, rank: int, pid: int, world_size: int = 1) -> None:
+        self.steps: deque[PulseStep] = deque(maxlen=MOST_STEPS)
+        self.history = RankHistory(
+            rank, pid, world_size=world_size, steps=self.steps, trees=deque(maxlen=MOST_TREES)
+        )
+        self.last_loss: float | None = None
+        self.fresh: list[PulseStep] = []
+        """Since `take_fresh` was called last."""
+        self._gaps: deque[float] = deque(maxlen=MOST_GAPS)
+        self._early: list[PulseStep] = []
+
+    def add(self, steps: Iterable[PulseStep]) -> None:
+        """More steps, in order."""
+        for step in steps:
+            self._count(step)
+            self.steps.append(step)
+            self.fresh.append(step)
+        while self.steps and self.steps[-1].time_s - self.steps[0].time_s > KEPT_S:
+            self.steps.popleft()
+        del self.fresh[:-MOST_STEPS]
+
+    def add_tree(self, tree: TreeSample) -> None:
+        """What its processes use now: one a second for 15 minutes, before that one in ten."""
+        trees = self.history.trees
+        assert isinstance(trees, deque)
+        trees.append(tree)
+        if len(trees) > 901 and (len(trees) - 901) % 10 == 0:
+            kept = list(islice(trees, 0, len(trees) - 901))
+            if len(kept) >= 10:
+                recent = list(islice(trees, len(kept), None))
+                trees.clear()
+                trees.extend([*kept[:-10], kept[-10], *recent])
+
+    def take_fresh(self, most: int) -> tuple[PulseStep, ...]:
+        """The steps since the last call, at most so many, evenly chosen."""
+        fresh, self.fresh = self.fresh, []
+        if len(fresh) <= most:
+            return tuple(fresh)
+        stride = (len(fresh) - 1) / (most - 1)
+        return tuple(fresh[round(index * stride)] for index in range(most))
+
+    def recent(self) -> list[PulseStep]:
+        """The steps of the last ten seconds in which there were some, at least five of them."""
+        if not self.steps:
+            return []
+        end = self.steps[-1].time_s
+        chosen: list[PulseStep] = []
+        for step in reversed(self.steps):
+            if len(chosen) >= LEAST_RECENT and step.time_s < end - RECENT_S:
+                break
+            chosen.append(step)
+        return chosen[::-1]
+
+    def _count(self, step: PulseStep) -> None:
+        history = self.history
+        if step.loss is not None:
+            self.last_loss = step.loss
+        if history.first_step_scale is None:
+            history.first_step_scale = step.loss_scale
+        if step.flags & pulse.EPOCH_BEGAN:
+            history.epochs += 1
+        if not self.steps or step.duration_s <= 0:
+            return
+        if step.flags & PAUSES:
+            history.longest_pause_s = max(history.longest_pause_s, step.duration_s)
+        elif not step.flags & (pulse.COMPILED | pulse.TUNING) and step.step > WARM_UP:
+            history.longest_gap_s = max(history.longest_gap_s, step.duration_s)
+            self._gaps.append(step.duration_s)
+            if len(self._gaps) % 50 == 0 or len(self._gaps) < 50:
+                ordered = sorted(self._gaps)
+                history.p99_gap_s = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
+        self._learn_early(step)
+
+    def _learn_early(self, step: PulseStep) -> None:
+        plain = not step.flags & (PAUSES | pulse.COMPILED | pulse.TUNING | pulse.SKIPPED)
+        if step.step in EARLY and plain:
+            self._early.append(step)
+        elif step.step > EARLY[-1] and self._early:
+            shapes, _ = Counter(early.shapes for early in self._early).most_common(1)[0]
+            same = [early for early in self._early if early.shapes == shapes]
+            self.history.early_step_s = median(early.duration_s for early in same)
+            self.history.early_wait_s = median(early.wait_s for early in same)
+            self.history.early_shapes = shapes
+            self._early = []
+
+
+def step_s(steps: Sequence[PulseStep]) -> float | None:
+    """The median duration of these steps."""
+    durations = [step.duration_s for step in steps if step.duration_s > 0]
+    return median(durations) if durations else None
+
+
+def wait_share(steps: Sequence[PulseStep]) -> float | None:
+    """The share of these steps spent waiting for the loader."""
+    timed = [step for step in steps if step.duration_s > 0]
+    total = math.fsum(step.duration_s for step in timed)
+    return min(1.0, math.fsum(step.wait_s for step in timed) / total) if total else None
+
+
+def samples_per_s(steps: Sequence[PulseStep]) -> float | None:
+    """Samples of these steps over their time; None: they are not known."""
+    timed = [step for step in steps if step.duration_s > 0]
+    total = math.fsum(step.duration_s for step in timed)
+    samples = [step.samples for step in timed]
+    if not total or not samples or any(count is None for count in samples):
+        return None
+    return sum(count or 0 for count in samples) / total
